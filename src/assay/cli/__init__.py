@@ -1,0 +1,1 @@
+"""cli: one module per command, loaded when it is called."""

@@ -1,0 +1,1 @@
+"""config: the text of a user's file → a Study."""

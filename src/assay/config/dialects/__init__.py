@@ -1,0 +1,1 @@
+"""The originals' own file formats."""

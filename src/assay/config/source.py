@@ -1,0 +1,379 @@
+"""YAML with positions: text → a tree of nodes that know where they stand.
+
+Two flavours. `native`: `1e-4` is a number, only `true` and `false` are booleans, dates stay text, and `007` stays
+text because a script would otherwise be handed `7`. `originals`: YAML 1.1 exactly as PyYAML reads it, because the
+users of runx and mlrunner rely on it (`1e-4` is text, `no` is false).
+
+Aliases share one node; a document that would unfold into an unreasonable size is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from assay.errors import ConfigError
+from assay.values.study import Position, Problem, Value
+
+Flavour = Literal["native", "originals"]
+Kind = Literal["mapping", "sequence", "scalar"]
+
+MAX_UNFOLDED = 2_000_000  # values in a document after aliases are unfolded
+MAX_DEPTH = 100
+
+_TAG = "tag:yaml.org,2002:"
+_KINDS: dict[str, Kind] = {"MappingNode": "mapping", "SequenceNode": "sequence", "ScalarNode": "scalar"}
+_QUOTES_HINT = "put the whole value into quotes if it begins with one of { [ * & ! % @ ` or holds ': ' or ' #'"
+_NUMBER = r"[-+]?(?:0|[1-9][0-9]*)"
+
+
+class Entry(NamedTuple):
+    """One `key: value` of a mapping; the position is the key's."""
+
+    key: str
+    position: Position
+    node: Node
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects what is wrong with a file, so that everything is said at once."""
+
+    found: list[Problem] = field(default_factory=list)
+
+    def add(self, message: str, key: str = "", position: Position | None = None, hint: str | None = None) -> None:
+        problem = Problem(message, key, position, hint)
+        if problem not in self.found:
+            self.found.append(problem)
+
+    def extend(self, error: ConfigError) -> None:
+        """Takes over the problems of an error that was raised further down."""
+        self.found.extend(problem for problem in error.problems if isinstance(problem, Problem))
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise ConfigError(sorted(self.found, key=_by_position))
+
+
+def _by_position(problem: Problem) -> tuple[int, int]:
+    return (problem.position.line, problem.position.column) if problem.position else (0, 0)
+
+
+class Node:
+    """A value in a file. `text` is a scalar as written; `value` is plain Python with text keys."""
+
+    __slots__ = ("_elements", "_entries", "_file", "_flavour", "_raw", "_value", "duplicates", "kind")
+
+    def __init__(self, raw: Any, file: str, flavour: Flavour) -> None:
+        self._raw = raw
+        self._file = file
+        self._flavour: Flavour = flavour
+        self.kind: Kind = _KINDS[type(raw).__name__]
+        self.duplicates: list[tuple[str, Position]] = []  # keys said again in this mapping; the last one counts
+        self._entries: list[Entry] = []
+        self._elements: list[Node] = []
+        self._value: Any = _UNSET
+
+    @property
+    def position(self) -> Position:
+        return _position(self._file, self._raw.start_mark)
+
+    @property
+    def text(self) -> str:
+        return str(self._raw.value) if self.kind == "scalar" else ""
+
+    @property
+    def is_null(self) -> bool:
+        return self.kind == "scalar" and self.value is None
+
+    @property
+    def value(self) -> Value:
+        if self._value is _UNSET:
+            self._value = self._build_value()
+        return self._value
+
+    def items(self) -> list[Entry]:
+        """A mapping's entries in order, merge keys included; of a key said twice the last value. Else nothing."""
+        return self._entries
+
+    def elements(self) -> list[Node]:
+        """A sequence's nodes; nothing for other kinds."""
+        return self._elements
+
+    def find(self, key: str) -> Node | None:
+        """The value of a mapping's key."""
+        return next((entry.node for entry in self._entries if entry.key == key), None)
+
+    def _build_value(self) -> Value:
+        if self.kind == "mapping":
+            return {entry.key: entry.node.value for entry in self._entries}
+        if self.kind == "sequence":
+            return [node.value for node in self._elements]
+        return _build_scalar(self._raw, self._flavour)
+
+
+_UNSET = object()
+
+
+# ---------------------------------------------------------------- reading
+
+
+def parse_documents(text: str, file: str, *, flavour: Flavour = "native") -> list[Node]:
+    """Every document of a file; each is a mapping, or null where a document is empty.
+
+    Raises ConfigError for broken YAML, for a file without content and for a document that is no mapping.
+    """
+    nodes = [_Builder(file, flavour).build(raw) for raw in _compose(text, file, flavour)]
+    if all(node.is_null for node in nodes):
+        raise _error("the file is empty", Position(file, 1, 1), "`assay run --help` shows what a file looks like")
+    for node in nodes:
+        if node.kind != "mapping" and not node.is_null:
+            hint = "write `key: value` lines; `study:`, `command:` and `params:` make the smallest file"
+            raise _error(f"the top level is a {_word(node)}, not a mapping", node.position, hint)
+    return nodes
+
+
+def find_duplicates(node: Node, key: str = "") -> Iterator[tuple[str, Position]]:
+    """Every key that is said again inside the same mapping, at any depth, as (dotted key, position)."""
+    seen: set[int] = set()
+    pending = [(node, key)]
+    while pending:
+        current, prefix = pending.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield from ((join_key(prefix, name), position) for name, position in current.duplicates)
+        pending.extend((entry.node, join_key(prefix, entry.key)) for entry in current.items())
+        pending.extend((element, f"{prefix}[{index}]") for index, element in enumerate(current.elements()))
+
+
+def join_key(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix else key
+
+
+def _word(node: Node) -> str:
+    return {"mapping": "mapping", "sequence": "list", "scalar": "single value"}[node.kind]
+
+
+def _compose(text: str, file: str, flavour: Flavour) -> list[Any]:
+    import yaml
+
+    _check_depth(text, file)
+    loader = _loader(flavour)(text)
+    documents = []
+    try:
+        while loader.check_node():
+            documents.append(loader.get_node())
+    except yaml.MarkedYAMLError as error:
+        raise _explain(error, text, file) from None
+    except yaml.reader.ReaderError as error:
+        raise _explain_character(error, text, file) from None
+    finally:
+        loader.dispose()
+    return documents
+
+
+def _check_depth(text: str, file: str) -> None:
+    """Counts nesting before the parser meets it: the parser in C recurses without a limit of its own."""
+    if len(text) < MAX_DEPTH or max(text.count("["), text.count("{"), text.count("- "), text.count("? ")) < MAX_DEPTH:
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        opened = line.count("[") + line.count("{") - line.count("]") - line.count("}")
+        nested = re.match(r"\s*(?:[-?]\s+)*", line)
+        compact = len(re.findall(r"[-?]", nested.group())) if nested else 0
+        if opened > MAX_DEPTH or compact > MAX_DEPTH:
+            raise _error("nested too deeply", Position(file, number, 1), f"at most {MAX_DEPTH} levels are read")
+
+
+@cache
+def _loader(flavour: Flavour) -> Any:
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    if flavour == "originals":
+        return base
+    native = type("NativeLoader", (base,), {"yaml_implicit_resolvers": {}})
+    for name, pattern, first in _native_rules():
+        native.add_implicit_resolver(_TAG + name, re.compile(pattern), list(first))
+    return native
+
+
+def _native_rules() -> tuple[tuple[str, str, str], ...]:
+    """(type, what it looks like, its possible first characters): YAML 1.2's, without leading zeros."""
+    return (
+        ("null", r"^(?:~|null|Null|NULL|)$", "~nN\0"),
+        ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+        ("int", rf"^(?:{_NUMBER}|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
+        (
+            "float",
+            rf"^(?:{_NUMBER}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
+            "-+.0123456789",
+        ),
+        ("merge", r"^<<$", "<"),
+    )
+
+
+# ---------------------------------------------------------------- building
+
+
+class _Builder:
+    """One document's yaml nodes → Nodes, each yaml node once."""
+
+    def __init__(self, file: str, flavour: Flavour) -> None:
+        self._file = file
+        self._flavour: Flavour = flavour
+        self._done: dict[int, tuple[Node, int]] = {}
+        self._open: set[int] = set()
+
+    def build(self, raw: Any) -> Node:
+        node, size = self._visit(raw)
+        if size > MAX_UNFOLDED:
+            raise _error(f"the aliases of this file unfold into {size} values", node.position, "use fewer aliases")
+        return node
+
+    def _visit(self, raw: Any) -> tuple[Node, int]:
+        if id(raw) in self._done:
+            return self._done[id(raw)]
+        node = Node(raw, self._file, self._flavour)
+        if id(raw) in self._open:
+            raise _error("an alias that contains itself", node.position, "write the value out")
+        if len(self._open) > MAX_DEPTH:
+            raise _error("nested too deeply", node.position, f"at most {MAX_DEPTH} levels are read")
+        self._open.add(id(raw))
+        size = self._fill(node, raw)
+        self._open.discard(id(raw))
+        self._done[id(raw)] = node, size
+        return node, size
+
+    def _fill(self, node: Node, raw: Any) -> int:
+        if node.kind == "scalar":
+            return 1
+        if node.kind == "sequence":
+            built = [self._visit(element) for element in raw.value]
+            node._elements = [element for element, _ in built]  # noqa: SLF001
+            return 1 + sum(size for _, size in built)
+        return self._fill_mapping(node, raw)
+
+    def _fill_mapping(self, node: Node, raw: Any) -> int:
+        merged: dict[str, Entry] = {}
+        own: dict[str, Entry] = {}
+        size = 1
+        for raw_key, raw_value in raw.value:
+            value, weight = self._visit(raw_value)
+            size += weight
+            if raw_key.tag == _TAG + "merge":
+                self._merge(value, merged)
+                continue
+            entry = Entry(self._key(raw_key), _position(self._file, raw_key.start_mark), value)
+            if entry.key in own:
+                node.duplicates.append((entry.key, entry.position))
+            own[entry.key] = entry
+        node._entries = list({**merged, **own}.values())  # noqa: SLF001
+        return size
+
+    def _merge(self, value: Node, merged: dict[str, Entry]) -> None:
+        """`<<: *base` or `<<: [*first, *second]`: the first one named wins, as YAML has it."""
+        sources = value.elements() if value.kind == "sequence" else [value]
+        for source in sources:
+            if source.kind != "mapping":
+                raise _error("<< takes a mapping or a list of mappings", value.position, "write `<<: *anchor`")
+            for entry in source.items():
+                merged.setdefault(entry.key, entry)
+
+    def _key(self, raw: Any) -> str:
+        if type(raw).__name__ != "ScalarNode":
+            raise _error("a key must be a single value", _position(self._file, raw.start_mark), _QUOTES_HINT)
+        if self._flavour == "native":
+            return str(raw.value)
+        return str(_build_scalar(raw, self._flavour))
+
+
+def _position(file: str, mark: Any) -> Position:
+    return Position(file, mark.line + 1, mark.column + 1)
+
+
+# ---------------------------------------------------------------- scalars
+
+
+def _build_scalar(raw: Any, flavour: Flavour) -> Value:
+    name = raw.tag.removeprefix(_TAG)
+    try:
+        return _native_scalar(name, raw.value) if flavour == "native" else _original_scalar(name, raw)
+    except (ValueError, OverflowError):
+        return raw.value  # 2020-99-99, or a number of several thousand digits
+
+
+def _native_scalar(name: str, text: str) -> Value:
+    if name == "null":
+        return None
+    if name == "bool":
+        return text.lower() == "true"
+    if name == "int":
+        return int(text, 0)
+    if name == "float":
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _original_scalar(name: str, raw: Any) -> Value:
+    """As PyYAML builds it; what JSON does not know (dates) becomes the text that `str()` would give."""
+    if name == "str":
+        return raw.value
+    value = _constructor().construct_object(raw, deep=True)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+@cache
+def _constructor() -> Any:
+    import yaml
+
+    class Constructor(yaml.constructor.SafeConstructor):
+        def construct_undefined(self, node: Any) -> Any:
+            return node.value
+
+    Constructor.add_constructor(None, Constructor.construct_undefined)
+    return Constructor()
+
+
+# ---------------------------------------------------------------- explaining
+
+
+def _error(message: str, position: Position, hint: str | None) -> ConfigError:
+    return ConfigError([Problem(message, "", position, hint)])
+
+
+def _explain(error: Any, text: str, file: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return _error(f"broken YAML: {error}", Position(file, 1, 1), None)
+    position = _position(file, mark)
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
+        return _error("a tab cannot indent YAML", position, "use spaces instead of the tab")
+    context = f" {error.context}" if error.context else ""
+    if error.context_mark is not None and error.context_mark.line != mark.line:
+        context += f" that begins in line {error.context_mark.line + 1}"
+    return _error(f"broken YAML: {error.problem}{context}", position, _hint(str(error.problem)))
+
+
+def _hint(problem: str) -> str:
+    if "alias" in problem:
+        return "define it first with &name, or put a text that begins with * into quotes"
+    if "end of stream" in problem:
+        return "a quote or bracket is opened and never closed"
+    return _QUOTES_HINT
+
+
+def _explain_character(error: Any, text: str, file: str) -> ConfigError:
+    """For characters that YAML does not allow; the position is found by looking for them."""
+    bad = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    place = bad.start() if bad else 0
+    line = text.count("\n", 0, place)
+    column = place - (text.rfind("\n", 0, place) + 1)
+    message = f"the character {text[place]!r} is not allowed in YAML" if bad else f"broken YAML: {error}"
+    return _error(message, Position(file, line + 1, column + 1), "remove it, or write it as an escape in double quotes")

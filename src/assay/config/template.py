@@ -1,0 +1,153 @@
+r"""Command templates: text → pieces.
+
+`{name}` is a value, `[name]` a flag; `{{name}}` and `[[name]]` are a literal `{name}` and `[name]`. Everything else
+is shell text that is left alone: `${HOME}`, `$((1+2))`, `l[0]`, `[ -f x ]`, `{1..3}`, `'{"a": 1}'`, `awk '{print $1}'`.
+
+A flag stands as a word of its own, so `arr[i]` and `file[ab].txt` are none. The scanner follows the shell's quoting,
+because a value has to be made safe for the place where it stands; it does not look into comments.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from assay.errors import ConfigError
+from assay.values.study import Flag, Piece, Place, Position, Problem, Quote, Text
+
+# what every run knows about itself, beside its parameters
+RUN_VALUES = ("run.dir", "run.name", "run.id", "run.time", "study")
+
+_NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"
+_ESCAPED = re.compile(rf"\{{(\{{{_NAME}\}})\}}|\[(\[{_NAME}\])\]")
+_PLACE = re.compile(rf"\{{({_NAME})\}}")
+_FLAG = re.compile(rf"\[({_NAME})\](?=$|[\s;&|)\"'`])")
+_PLAIN = re.compile(r"[^\\'\"$`#(){}\[]+")  # no character that means anything here
+_BEFORE_FLAG = " \t\n;&|(\"'`"
+_BEFORE_COMMENT = " \t\n;&|("
+
+_Context = Literal["bare", "single", "double", "ansi", "paren", "backtick"]
+_QUOTE: dict[_Context, Quote] = {"single": "single", "double": "double"}
+
+
+def parse_template(text: str, position: Position | None = None, key: str = "") -> tuple[Piece, ...]:
+    """Splits a command's text; raises ConfigError for a quote that is never closed."""
+    scanner = _Scanner(text)
+    pieces = scanner.scan()
+    open_quote = scanner.open_quote
+    if open_quote and "<<" not in text:  # the body of a here-document has quotes of its own
+        hint = "close it, or write \\' for a lone apostrophe"
+        raise ConfigError([Problem(f"the quote {open_quote} is opened and never closed", key, position, hint)])
+    return pieces
+
+
+def template_names(pieces: tuple[Piece, ...]) -> list[str]:
+    """The names that a template asks for, without the run's own values."""
+    return [piece.name for piece in pieces if isinstance(piece, Place | Flag) and piece.name not in RUN_VALUES]
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._contexts: list[_Context] = ["bare"]
+        self._pieces: list[Piece] = []
+        self._plain: list[str] = []
+
+    @property
+    def open_quote(self) -> str | None:
+        marks = {"single": "'", "ansi": "'", "double": '"', "backtick": "`"}
+        return next((marks[context] for context in self._contexts if context in marks), None)
+
+    def scan(self) -> tuple[Piece, ...]:
+        while self._at < len(self._text):
+            plain = _PLAIN.match(self._text, self._at)
+            if plain:
+                self._copy(plain.end() - plain.start())
+            elif not self._take_name():
+                self._take_shell()
+        self._flush()
+        return tuple(self._pieces)
+
+    def _take_name(self) -> bool:
+        """An escape, a place or a flag at this position."""
+        if self._text[self._at] not in "{[" or self._before() == "$":
+            return False
+        if escaped := _ESCAPED.match(self._text, self._at):
+            self._plain.append(escaped[1] or escaped[2])
+            self._at = escaped.end()
+            return True
+        if place := _PLACE.match(self._text, self._at):
+            self._put(Place(place[1], self._quote()))
+            self._at = place.end()
+            return True
+        flag = _FLAG.match(self._text, self._at)
+        if flag and (self._at == 0 or self._before() in _BEFORE_FLAG):
+            self._put(Flag(flag[1], self._quote()))
+            self._at = flag.end()
+            return True
+        return False
+
+    def _put(self, piece: Piece) -> None:
+        """In $'…' no value is safe, so the quote is closed around it."""
+        ansi = self._contexts[-1] == "ansi"
+        if ansi:
+            self._plain.append("'")
+        self._flush()
+        self._pieces.append(piece)
+        if ansi:
+            self._plain.append("$'")
+
+    def _take_shell(self) -> None:
+        """One character that may change the quoting."""
+        character, context = self._text[self._at], self._contexts[-1]
+        if context == "single":
+            if character == "'":
+                self._contexts.pop()
+        elif character == "\\":
+            self._copy(1)
+        elif context == "ansi":
+            if character == "'":
+                self._contexts.pop()
+        elif character == "$" and self._text.startswith("$(", self._at):
+            self._contexts.append("paren")
+            self._copy(1)
+        elif character == "`":
+            self._toggle("backtick")
+        elif character == '"':
+            self._toggle("double")
+        elif context != "double":
+            self._take_bare(character)
+        self._copy(1)
+
+    def _take_bare(self, character: str) -> None:
+        if character == "'":
+            self._contexts.append("ansi" if self._before() == "$" else "single")
+        elif character == "(" and self._contexts[-1] == "paren":
+            self._contexts.append("paren")
+        elif character == ")" and self._contexts[-1] == "paren":
+            self._contexts.pop()
+        elif character == "#" and (self._at == 0 or self._before() in _BEFORE_COMMENT):
+            end = self._text.find("\n", self._at)
+            self._copy((end if end >= 0 else len(self._text)) - self._at - 1)
+
+    def _toggle(self, context: _Context) -> None:
+        if self._contexts[-1] == context:
+            self._contexts.pop()
+        else:
+            self._contexts.append(context)
+
+    def _quote(self) -> Quote:
+        return _QUOTE.get(self._contexts[-1], "bare")
+
+    def _before(self) -> str:
+        return self._text[self._at - 1] if self._at else ""
+
+    def _copy(self, count: int) -> None:
+        self._plain.append(self._text[self._at : self._at + count])
+        self._at += count
+
+    def _flush(self) -> None:
+        if self._plain:
+            self._pieces.append(Text("".join(self._plain)))
+            self._plain.clear()

@@ -1,0 +1,101 @@
+"""What can go wrong, as a tree.
+
+AssayError                    anything a user can read and act on; a subclass carries the exit code
+├── UsageError                exit 2: the command line or the surroundings are not as they must be
+│   ├── ConfigError           exit 2: problems in a file, all of them, each with its position
+│   ├── NotFoundError         exit 2: no such study, run, metric or file; carries suggestions
+│   └── MissingExtraError     exit 2: an optional part is not installed; carries the install command
+├── FormatError               exit 4: a file of ours that is damaged, too old or too new
+└── InfrastructureError       exit 4: a farm, disk or service refused
+
+Everything else that escapes is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the command line returns. Several at once: the first in `worst` order wins."""
+
+    OK = 0  # all well
+    FAILED = 1  # a run or a check failed, or the user's process crashed or timed out
+    USAGE = 2  # usage or configuration error
+    INCONCLUSIVE = 3  # inconclusive or changed
+    INTERNAL = 4  # our own or an infrastructure error
+    INTERRUPTED = 130  # Ctrl-C or SIGTERM
+
+    @classmethod
+    def worst(cls, codes: Iterable[ExitCode]) -> ExitCode:
+        present = set(codes)
+        order = (cls.INTERRUPTED, cls.INTERNAL, cls.USAGE, cls.FAILED, cls.INCONCLUSIVE)
+        return next((code for code in order if code in present), cls.OK)
+
+
+class AssayError(Exception):
+    """Base of everything a user can act on."""
+
+    exit_code = ExitCode.INTERNAL
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def render(self) -> str:
+        """The text for a terminal, without a prefix."""
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+
+class UsageError(AssayError):
+    exit_code = ExitCode.USAGE
+
+
+class ConfigError(UsageError):
+    """Every problem of a file at once; a problem renders itself as `file:line:column key: text`."""
+
+    def __init__(self, problems: Sequence[object]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class NotFoundError(UsageError):
+    """A name that is not there, with the names that come close."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str] = (), hint: str | None = None) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        super().__init__(f"no {kind} named {name!r}", hint or did_you_mean(name, self.known))
+
+
+class MissingExtraError(UsageError):
+    """An optional part that is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs an optional part of Assay", f"install it: pip install 'assay[{extra}]'")
+
+
+class FormatError(AssayError):
+    """A file of ours that is damaged, too old or too new."""
+
+
+class InfrastructureError(AssayError):
+    """A farm, a disk or a service refused."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """A suggestion for a mistyped name, or the list of names when it is short, or nothing."""
+    import difflib
+
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if not close:
+        by_lower = {candidate.lower(): candidate for candidate in names}
+        close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
+    if close:
+        return "did you mean " + " or ".join(repr(match) for match in close) + "?"
+    if 0 < len(names) <= 12:
+        return "known: " + ", ".join(names)
+    return None

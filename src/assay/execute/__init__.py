@@ -1,0 +1,1 @@
+"""execute: JobRequest → JobHandle → Outcome."""

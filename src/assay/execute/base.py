@@ -1,0 +1,51 @@
+"""The contract of an executor: start `job.sh` somewhere, say whether it still lives, end it.
+
+An executor knows nothing of sweeps or of what a run directory means. Every implementation must pass
+`tests/contracts/executor.py`.
+
+Concurrency: several supervisors, each with its own executor, may handle the same run directory. `publish` decides
+who owns an attempt: it writes `lease.N` by link(2) and is true for exactly one caller. An executor calls it before
+the job may begin, and undoes its start when publish says false.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from assay.values.run import JobHandle, JobRequest, Liveness
+
+Publish = Callable[[JobHandle], bool]
+
+
+class Executor(ABC):
+    """Starts jobs, watches them, ends them."""
+
+    name: str
+
+    @abstractmethod
+    def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
+        """Start attempt `request.attempt`. None: another supervisor owns it, and nothing was run.
+
+        Raises InfrastructureError when the job cannot be started at all.
+        """
+
+    @abstractmethod
+    def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
+        """Whether the job can still produce exit markers. Look here first, at the markers afterwards."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> Sequence[JobHandle]:
+        """Sleep until a job ends, at most this long; the jobs that are known to have ended."""
+
+    @abstractmethod
+    def watch(self, handle: JobHandle, run_dir: str) -> None:
+        """Take part in `wait` for a job that another process started."""
+
+    @abstractmethod
+    def cancel(self, handle: JobHandle, run_dir: str, grace_s: float) -> None:
+        """End the job and everything it started: TERM, then KILL after the grace. Returns when nothing is left."""
+
+    def close(self) -> None:
+        """Let go of what is held here. Jobs go on."""
+        return

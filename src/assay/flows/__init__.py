@@ -1,0 +1,1 @@
+"""flows: the only place where rooms meet."""

@@ -1,0 +1,1 @@
+"""judge: values in, Verdict out; pure."""

@@ -1,0 +1,1 @@
+"""plan: a Study → a Plan; pure."""

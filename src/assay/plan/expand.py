@@ -1,0 +1,27 @@
+"""A study → its runs, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from assay.values.run import Command
+
+
+@dataclass(slots=True)
+class Draft:
+    """A run on its way to a RunSpec: everything but its name.
+
+    `named` holds the parameters as they were swept, before aliases and defaults: names are made of these. Two drafts
+    with the same id are the same run (mlrunner's documents may say it twice) and may share a name; others never.
+    """
+
+    sweep: int  # index into study.sweeps
+    named: dict[str, Any]
+    params: dict[str, Any]
+    commands: tuple[Command, ...] = ()
+    id: str = ""
+    ordinal: int = 0
+    title: str | None = None
+    tag: str | None = None  # runx: RUNX.TAG as written in the file
+    farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*

@@ -1,0 +1,1 @@
+"""record: the run directory, which is the truth, and the index, which is a copy."""

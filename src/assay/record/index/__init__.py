@@ -1,0 +1,1 @@
+"""The index: a copy of what the run directories say, for fast tables."""

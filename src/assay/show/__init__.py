@@ -1,0 +1,1 @@
+"""show: values → text, tables, plots."""

@@ -1,0 +1,41 @@
+"""Where and from what a run was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    commit: str
+    branch: str | None
+    dirty: bool
+    diff: str = ""  # of tracked files against the commit
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Provenance of a run. `fingerprint` changes when a figure measured here stops being comparable."""
+
+    host: str
+    user: str
+    os: str
+    cpu: str
+    cpu_count: int
+    memory_bytes: int
+    python: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    git: GitState | None = None
+    command_line: tuple[str, ...] = ()
+    fingerprint: str = ""

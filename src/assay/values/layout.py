@@ -1,0 +1,114 @@
+"""The file names of a study and of a run: the only module that knows them.
+
+<root>/<study>/                 a study
+    .assay/                     ours: sets (runx), code snapshots, temporary run directories
+    <run>/                      a run, complete from the moment it has this name
+        run.json                what it is (immutable)
+        job.sh                  how it runs (immutable, relative to itself)
+        environment.json        where it came from
+        code/                   its copy of the code
+        job.log                 what job.sh itself has to say
+        <command>.log           a command's output; <command>.2.log in the second attempt
+        <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
+        lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
+        metrics/<process>.jsonl series written by the script, one file per process
+        readings.jsonl          CPU, memory and GPU over time
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FORMAT_VERSION = 1
+
+RUN_FILE = "run.json"
+JOB_FILE = "job.sh"
+JOB_LOG = "job.log"
+ENVIRONMENT_FILE = "environment.json"
+CODE_DIR = "code"
+METRICS_DIR = "metrics"
+READINGS_FILE = "readings.jsonl"
+STUDY_META_DIR = ".assay"
+CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
+TEMPORARY_PREFIX = ".tmp-"
+ADHOC_STUDY = "adhoc"
+DEFAULT_ROOT = "runs"
+
+# files of the originals
+HPARAMS_FILE = "hparams.json"
+SUBMIT_SCRIPT = "submit_cmd.sh"
+LOGX_METRICS_FILE = "metrics.csv"
+LOGX_LOG_FILE = "logging.log"
+MLRUNNER_PARAM_FILE = "param"
+MLRUNNER_STAT_FILE = "stat"
+
+# the environment of a job
+ENV_RUN_DIR = "ASSAY_RUN_DIR"
+ENV_RUN_NAME = "ASSAY_RUN_NAME"
+ENV_RUN_ID = "ASSAY_RUN_ID"
+ENV_STUDY = "ASSAY_STUDY"
+ENV_ATTEMPT = "ASSAY_ATTEMPT"  # <run uid>.<attempt>: the tag by which every process of an attempt is found
+ENV_ATTEMPT_NUMBER = "ASSAY_ATTEMPT_NUMBER"
+ENV_GATE = "ASSAY_GATE"  # the inherited descriptor that job.sh waits on
+ENV_DONE = "ASSAY_DONE"  # ":train:avg:": commands that an earlier attempt finished
+ENV_TIME = "ASSAY_TIME"  # %Y%m%d.%H%M%S of the attempt, for log names
+ENV_SLOT = "ASSAY_SLOT"
+
+RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
+
+_EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
+_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome)\.(?P<attempt>\d+)")
+
+
+def lease_name(attempt: int) -> str:
+    return f"lease.{attempt}"
+
+
+def stop_name(attempt: int) -> str:
+    return f"stop.{attempt}"
+
+
+def token_name(attempt: int) -> str:
+    return f"token.{attempt}"
+
+
+def outcome_name(attempt: int) -> str:
+    return f"outcome.{attempt}"
+
+
+def attempt_suffix(attempt: int) -> str:
+    """The first attempt's files carry no number: most runs have only one."""
+    return "" if attempt == 1 else f".{attempt}"
+
+
+def log_name(template: str, command: str, attempt: int, time: str) -> str:
+    """The log file of a command; `template` is `RunSpec.log_name`, `time` the attempt's %Y%m%d.%H%M%S."""
+    return template.format(command=command, suffix=attempt_suffix(attempt), time=time)
+
+
+def exit_marker_name(command: str, attempt: int, code: int) -> str:
+    return f"{command}{attempt_suffix(attempt)}.exit.{code}"
+
+
+def parse_exit_marker(name: str) -> tuple[str, int, int] | None:
+    """`train.2.exit.1` → ("train", 2, 1)."""
+    match = _EXIT_MARKER.fullmatch(name)
+    if match is None:
+        return None
+    return match["command"], int(match["attempt"] or 1), int(match["code"])
+
+
+def parse_numbered(name: str) -> tuple[str, int] | None:
+    """`lease.3` → ("lease", 3)."""
+    match = _NUMBERED.fullmatch(name)
+    return (match["kind"], int(match["attempt"])) if match else None
+
+
+def show_command(text: str, run_dir: str | Path) -> str:
+    """A command's text for people: the run directory filled in."""
+    import shlex
+
+    bare = shlex.quote(str(run_dir))
+    inner = re.sub(r'([\\"$`])', r"\\\1", str(run_dir))
+    return text.replace(f'"{RUN_DIR_REFERENCE}"', bare).replace(RUN_DIR_REFERENCE, inner)

@@ -1,0 +1,136 @@
+"""A run: one execution of one or more commands with one set of parameters, in a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
+
+
+class State(StrEnum):
+    """Where a run stands. The first two can still change by themselves."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    STOPPED = "stopped"
+    LOST = "lost"  # started on another host and not heard of since, or died again and again
+
+    @property
+    def is_over(self) -> bool:
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command line of a run; `${ASSAY_RUN_DIR}` in it stands for the run's directory."""
+
+    name: str
+    text: str
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What a run is. The id is a hash of commands, params and ordinal: of what it computes, not of how it is run."""
+
+    id: str
+    name: str  # the directory's name inside the study
+    params: Params
+    commands: tuple[Command, ...]
+    ordinal: int = 0  # counts repeats of the same spec
+    title: str | None = None
+    tag: str | None = None  # runx: RUNX.TAG
+    resources: Resources = Resources()
+    patterns: tuple[Pattern | MetricFile, ...] = ()
+    timeout_s: float | None = None
+    retries: int = 0
+    priority: int = 0
+    env: tuple[tuple[str, str], ...] = ()
+    pythonpath: str | None = None
+    code: CodePolicy = CodePolicy()
+    farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
+    log_name: str = "{command}{suffix}.log"  # mlrunner: log.{command}.{time}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every run of a study, in order, and what there is to say about it."""
+
+    study: Study
+    runs: tuple[RunSpec, ...]
+    links: tuple[tuple[str, str], ...] = ()  # (folder name, the run whose results it shares)
+    warnings: tuple[Problem, ...] = ()
+
+
+# ---------------------------------------------------------------- execution
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """Everything an executor needs to start `job.sh` once; it knows nothing of what the run means."""
+
+    dir: str  # absolute run directory
+    name: str  # study/run, for the farm's job name
+    attempt: int
+    env: Mapping[str, str] = field(default_factory=dict)  # set on top of the supervisor's own
+    slot: str | None = None
+    slot_fds: tuple[int, ...] = ()  # locks that the job holds as long as it lives
+    command_line: str = ""  # for people: what the job will run
+    farm_resources: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """How to find a started job again, also from another process; written into `lease.N`."""
+
+    executor: str
+    native_id: str
+    host: str
+    pid: int
+    start: int  # the kernel's start time of the pid, in clock ticks since boot
+    boot: str
+    slot: str | None
+    attempt: int
+    started_at: float  # seconds since the epoch
+
+
+class Liveness(StrEnum):
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"  # on another host, or not yet started by its farm
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended; written once into `outcome.N`."""
+
+    state: State
+    attempt: int
+    codes: Mapping[str, int] = field(default_factory=dict)  # command -> exit code, for commands that ended
+    reason: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    peak_rss_bytes: int | None = None
+    cpu_s: float | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The code of the command that decided the outcome: the first that is not zero, else the last."""
+        bad = [code for code in self.codes.values() if code != 0]
+        return bad[0] if bad else (0 if self.codes else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """`stop.N`: a deliberate end, written before any kill."""
+
+    who: str
+    why: str
+    kind: Literal["user", "timeout", "early", "disk"] = "user"
+    at: float = 0.0

@@ -1,0 +1,242 @@
+"""A study: what a file asks for, whatever dialect it was written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
+Params = Mapping[str, Value]
+Dialect = Literal["native", "runx", "mlrunner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a user's file; line and column count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something to say about a user's file: an error, or a warning that stops nothing."""
+
+    message: str
+    key: str = ""  # dotted path inside the file, such as HPARAMS.lr
+    position: Position | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.position} " if self.position else ""
+        key = f"{self.key}: " if self.key else ""
+        hint = f"\n    {self.hint}" if self.hint else ""
+        return f"{place}{key}{self.message}{hint}"
+
+
+# ---------------------------------------------------------------- command templates
+
+
+Quote = Literal["bare", "single", "double"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Shell text, taken as it is."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`{name}`: a parameter's value, or one of the run's own values such as `run.dir`.
+
+    `quote` is the shell quoting around the place, so that the value can be made safe there.
+    """
+
+    name: str
+    quote: Quote = "bare"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`[name]`: `--name value`; `--name` for true; nothing for false or null."""
+
+    name: str
+    quote: Quote = "bare"
+
+
+@dataclass(frozen=True, slots=True)
+class AllFlags:
+    """Every parameter in order as a flag, values unquoted: how runx builds its command lines."""
+
+
+Piece = Text | Place | Flag | AllFlags
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTemplate:
+    name: str
+    pieces: tuple[Piece, ...]
+    timeout_s: float | None = None
+    position: Position | None = None
+
+
+# ---------------------------------------------------------------- axes and sweeps
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """An axis with listed values; a repeated value is a repeated run."""
+
+    values: tuple[Value, ...]
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """An axis drawn anew for every run of a subset: `uniform` or `log_uniform` between two bounds."""
+
+    kind: Literal["uniform", "log_uniform"]
+    low: float
+    high: float
+    position: Position | None = None
+
+
+Axis = Choices | Random
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`when:` keeps a combination if the parameter has one of these values."""
+
+    param: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One grid. Axes are in the file's order, the last one runs fastest.
+
+    A zip group is a tuple of axis names that advance together.
+    """
+
+    axes: Mapping[str, Axis]
+    zips: tuple[tuple[str, ...], ...] = ()
+    when: tuple[Condition, ...] = ()
+    title: str | None = None
+    commands: tuple[str, ...] | None = None  # a choice of the study's commands; None is all
+    named: tuple[str, ...] | None = None  # the axes that make up a run's name; None: let naming decide
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """A seeded random part of the grid; `per_sweep` draws it from each sweep on its own (mlrunner's --sample)."""
+
+    count: int
+    seed: int = 0
+    per_sweep: bool = False
+
+
+# ---------------------------------------------------------------- what is observed and asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression over log lines.
+
+    `metric` names the value of the first group; named groups name themselves; `labels` name several
+    groups. The pattern whose metric is `step` or `epoch` sets the position for the lines that follow.
+    """
+
+    metric: str
+    regex: str
+    labels: tuple[str, ...] = ()
+    command: str | None = None  # only this command's log
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricFile:
+    """A file in the run directory that holds metrics."""
+
+    kind: Literal["jsonl", "csv", "tensorboard"]
+    path: str  # relative to the run directory; may be a glob
+    step: str | None = None  # the column or key that counts steps
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one run occupies while it runs."""
+
+    gpus: int = 0
+    cpus: int = 1
+    gpu_memory_bytes: int | None = None  # free memory a found GPU must have
+    runs_per_gpu: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A bound on a metric of a finished run."""
+
+    metric: str
+    at: Literal["last", "best", "min", "max", "mean"] = "last"
+    min: float | None = None
+    max: float | None = None
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodePolicy:
+    """Where a run's code comes from: a copy taken when the study starts, or the live folder."""
+
+    kind: Literal["snapshot", "live"] = "snapshot"
+    ignore: tuple[str, ...] = ()
+    link_ignored: bool = True  # what is not copied stays reachable by a link (runx leaves it out)
+
+
+@dataclass(frozen=True, slots=True)
+class Farm:
+    """Somewhere to submit to: runx's farm section, or a template of ours."""
+
+    name: str
+    kind: Literal["generic", "draco", "ngc", "template"]
+    submit: str  # SUBMIT_CMD, or the whole template
+    resources: tuple[tuple[str, Value], ...] = ()
+    workspace: str | None = None
+    remote_root: str | None = None  # NGC_LOGROOT: where the job, and later we, find the run
+    cancel: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    name: str
+    dialect: Dialect
+    source: str  # the file, as the user wrote its path
+    folder: str  # absolute folder that relative paths and the live code refer to
+    commands: tuple[CommandTemplate, ...]
+    sweeps: tuple[Sweep, ...]
+    defaults: Params = field(default_factory=dict)  # filled in after naming
+    aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> what it stands for
+    subset: Subset | None = None
+    metrics: tuple[Pattern | MetricFile, ...] = ()
+    resources: Resources = Resources()
+    slots: tuple[str, ...] | None = None  # as given: "0", "1,2", "cpu"
+    timeout_s: float | None = None
+    retries: int = 0
+    priority: int = 0
+    env: tuple[tuple[str, str], ...] = ()
+    pythonpath: str | None = None
+    checks: tuple[Check, ...] = ()
+    code: CodePolicy = CodePolicy()
+    root: str | None = None  # output root asked for by the file, absolute
+    farms: Mapping[str, Farm] = field(default_factory=dict)
+    farm: str | None = None  # the default of --on
+    warnings: tuple[Problem, ...] = ()
