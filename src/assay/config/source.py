@@ -10,12 +10,12 @@ Aliases share one node; a document that would unfold into an unreasonable size i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from assay.errors import ConfigError
+from assay.errors import ConfigError, UsageError
 from assay.values.study import Position, Problem, Value
 
 Flavour = Literal["native", "originals"]
@@ -28,6 +28,11 @@ _TAG = "tag:yaml.org,2002:"
 _KINDS: dict[str, Kind] = {"MappingNode": "mapping", "SequenceNode": "sequence", "ScalarNode": "scalar"}
 _QUOTES_HINT = "put the whole value into quotes if it begins with one of { [ * & ! % @ ` or holds ': ' or ' #'"
 _NUMBER = r"[-+]?(?:0|[1-9][0-9]*)"
+_EXPONENT = r"(?:[eE][-+]?[0-9]+)?"
+_FLOAT = (
+    rf"^(?:{_NUMBER}(?:\.[0-9]*)?{_EXPONENT}|[-+]?\.[0-9]+{_EXPONENT}"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
 
 
 class Entry(NamedTuple):
@@ -55,7 +60,8 @@ class Problems:
 
     def raise_if_any(self) -> None:
         if self.found:
-            raise ConfigError(sorted(self.found, key=_by_position))
+            in_order: list[Problem] = sorted(self.found, key=_by_position)
+            raise ConfigError(in_order)
 
 
 def _by_position(problem: Problem) -> tuple[int, int]:
@@ -136,6 +142,30 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native") -> lis
     return nodes
 
 
+def load_text(file: str, shown: str, how_to: str | None = None) -> str:
+    """A text file; `shown` is its path as the user wrote it, `how_to` what to say when there is none."""
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"there is no file {shown}", how_to) from None
+    except IsADirectoryError:
+        raise UsageError(f"{shown} is a folder, not a file", "name the YAML file in it") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _undecodable(data, error, shown) from None
+
+
+def _undecodable(data: bytes, error: UnicodeDecodeError, shown: str) -> ConfigError:
+    start = data.rfind(b"\n", 0, error.start) + 1
+    column = len(data[start : error.start].decode("utf-8", "replace")) + 1
+    position = Position(shown, data.count(b"\n", 0, error.start) + 1, column)
+    return _error(f"the byte 0x{data[error.start]:02x} is not UTF-8", position, "save the file as UTF-8")
+
+
 def find_duplicates(node: Node, key: str = "") -> Iterator[tuple[str, Position]]:
     """Every key that is said again inside the same mapping, at any depth, as (dotted key, position)."""
     seen: set[int] = set()
@@ -177,15 +207,30 @@ def _compose(text: str, file: str, flavour: Flavour) -> list[Any]:
 
 
 def _check_depth(text: str, file: str) -> None:
-    """Counts nesting before the parser meets it: the parser in C recurses without a limit of its own."""
-    if len(text) < MAX_DEPTH or max(text.count("["), text.count("{"), text.count("- "), text.count("? ")) < MAX_DEPTH:
+    """Refuses deep nesting before the parser meets it: the composer in C recurses without a limit of its own."""
+    import yaml
+
+    if not _looks_deep(text):
         return
-    for number, line in enumerate(text.splitlines(), 1):
-        opened = line.count("[") + line.count("{") - line.count("]") - line.count("}")
-        nested = re.match(r"\s*(?:[-?]\s+)*", line)
-        compact = len(re.findall(r"[-?]", nested.group())) if nested else 0
-        if opened > MAX_DEPTH or compact > MAX_DEPTH:
-            raise _error("nested too deeply", Position(file, number, 1), f"at most {MAX_DEPTH} levels are read")
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_loader("native")):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                position = _position(file, event.start_mark)
+                raise _error("nested too deeply", position, f"at most {MAX_DEPTH} levels are read")
+    except yaml.YAMLError:
+        return  # composing meets the same error and explains it
+
+
+def _looks_deep(text: str) -> bool:
+    """A quick guess: brackets inside one another, `- - - x` in a line, or far indentation."""
+    depth = 0
+    for bracket in re.finditer(r"[\[\]{}]", text):
+        depth += 1 if bracket.group() in "[{" else -1
+        if depth > MAX_DEPTH:
+            return True
+    return re.search(rf"^[ ]*(?:[-?:][ \t]+){{{MAX_DEPTH}}}|^[ ]{{{MAX_DEPTH}}}", text, re.MULTILINE) is not None
 
 
 @cache
@@ -195,24 +240,19 @@ def _loader(flavour: Flavour) -> Any:
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     if flavour == "originals":
         return base
-    native = type("NativeLoader", (base,), {"yaml_implicit_resolvers": {}})
+    native: Any = type("NativeLoader", (base,), {"yaml_implicit_resolvers": {}})
     for name, pattern, first in _native_rules():
         native.add_implicit_resolver(_TAG + name, re.compile(pattern), list(first))
     return native
 
 
-def _native_rules() -> tuple[tuple[str, str, str], ...]:
+def _native_rules() -> tuple[tuple[str, str, Iterable[str]], ...]:
     """(type, what it looks like, its possible first characters): YAML 1.2's, without leading zeros."""
     return (
-        ("null", r"^(?:~|null|Null|NULL|)$", "~nN\0"),
+        ("null", r"^(?:~|null|Null|NULL|)$", ("~", "n", "N", "")),
         ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
         ("int", rf"^(?:{_NUMBER}|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
-        (
-            "float",
-            rf"^(?:{_NUMBER}(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?"
-            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$",
-            "-+.0123456789",
-        ),
+        ("float", _FLOAT, "-+.0123456789"),
         ("merge", r"^<<$", "<"),
     )
 
@@ -331,12 +371,9 @@ def _original_scalar(name: str, raw: Any) -> Value:
 def _constructor() -> Any:
     import yaml
 
-    class Constructor(yaml.constructor.SafeConstructor):
-        def construct_undefined(self, node: Any) -> Any:
-            return node.value
-
-    Constructor.add_constructor(None, Constructor.construct_undefined)
-    return Constructor()
+    lenient: Any = type("LenientConstructor", (yaml.constructor.SafeConstructor,), {})
+    lenient.add_constructor(None, lambda _, node: node.value)  # a tag of somebody's own: its text
+    return lenient()
 
 
 # ---------------------------------------------------------------- explaining

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from assay.values.run import JobHandle, JobRequest, Liveness
+from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 
 Publish = Callable[[JobHandle], bool]
 
@@ -43,8 +43,15 @@ class Executor(ABC):
         """Take part in `wait` for a job that another process started."""
 
     @abstractmethod
-    def cancel(self, handle: JobHandle, run_dir: str, grace_s: float) -> None:
-        """End the job and everything it started: TERM, then KILL after the grace. Returns when nothing is left."""
+    def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
+        """End these jobs (handle, run directory) and everything they started: TERM, then KILL after the grace.
+
+        Returns when nothing of them is left. The caller has written `stop.N` before.
+        """
+
+    def usage(self, _handle: JobHandle) -> Usage | None:
+        """What an ended job used, where the executor was its parent."""
+        return None
 
     def close(self) -> None:
         """Let go of what is held here. Jobs go on."""

@@ -2,26 +2,248 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from assay.values.run import Command
+from assay.errors import ConfigError, did_you_mean
+from assay.plan.draft import Draft, NameSource
+from assay.plan.grid import Grid, Row, draw_rows
+from assay.plan.identity import canonical, spec_id
+from assay.plan.naming import name_runs
+from assay.plan.render import render_command
+from assay.plan.runx_names import build_tag
+from assay.values.run import Command, Plan, RunSpec
+from assay.values.study import AllFlags, CommandTemplate, Flag, Place, Problem, Study, Sweep
+
+__all__ = ["Draft", "NameSource", "build_plan"]
+
+MAX_RUNS = 1_000_000
+
+# parameters of runx that speak to runx, not to the script
+_TAG, _SKIP, _SUBMIT_JOB = "RUNX.TAG", "RUNX.SKIP", "SUBMIT_JOB."
+_FARM_KEYS = ("SUBMIT_JOB.NODES", "SUBMIT_JOB.PARTITION")
+_LOG_NAME = "{command}{suffix}.log"
+_LOG_NAMES = {"mlrunner": "log.{command}.{time}"}
 
 
-@dataclass(slots=True)
-class Draft:
-    """A run on its way to a RunSpec: everything but its name.
+def build_plan(study: Study, names: NameSource | None = None) -> Plan:
+    """Every run of a study. Raises ConfigError for a template that some run cannot fill."""
+    distinct = study.dialect == "native"
+    grids = [Grid(sweep, distinct=distinct) for sweep in study.sweeps]
+    _check_size(study, grids)
+    warnings = [*study.warnings, *_find_repeats(study, grids)]
+    rows = draw_rows(grids, study.subset, distinct=distinct)
+    drafts = _build_drafts(study, _drop_duplicates(study, rows, warnings) if distinct else rows)
+    _fill_commands(study, drafts)
+    _number(study, drafts)
+    warnings.extend(_find_orphans(study, drafts))
+    directories = name_runs(drafts, study, names)
+    if study.dialect == "runx":
+        for draft in drafts:
+            draft.tag = build_tag(draft, names)
+    return _build_plan(study, drafts, directories, warnings)
 
-    `named` holds the parameters as they were swept, before aliases and defaults: names are made of these. Two drafts
-    with the same id are the same run (mlrunner's documents may say it twice) and may share a name; others never.
-    """
 
-    sweep: int  # index into study.sweeps
-    named: dict[str, Any]
-    params: dict[str, Any]
-    commands: tuple[Command, ...] = ()
-    id: str = ""
-    ordinal: int = 0
-    title: str | None = None
-    tag: str | None = None  # runx: RUNX.TAG as written in the file
-    farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
+def _build_plan(study: Study, drafts: Sequence[Draft], names: Sequence[str], warnings: Sequence[Problem]) -> Plan:
+    """A draft whose id was there before shares the earlier one's directory, under its own name where it has one."""
+    owners: dict[str, str] = {}
+    runs, links = [], []
+    for draft, name in zip(drafts, names, strict=True):
+        owner = owners.setdefault(draft.id, name)
+        if owner is name:
+            runs.append(_build_spec(study, draft, name))
+        elif owner != name:
+            links.append((name, owner))
+    return Plan(study, tuple(runs), tuple(dict.fromkeys(links)), tuple(warnings))
+
+
+def _build_spec(study: Study, draft: Draft, name: str) -> RunSpec:
+    return RunSpec(
+        id=draft.id,
+        name=name,
+        params=draft.params,
+        commands=draft.commands,
+        ordinal=draft.ordinal,
+        title=draft.title,
+        tag=draft.tag,
+        resources=study.resources,
+        patterns=study.metrics,
+        timeout_s=study.timeout_s,
+        retries=study.retries,
+        priority=study.priority,
+        env=study.env,
+        pythonpath=study.pythonpath,
+        code=study.code,
+        farm_resources=draft.farm_resources,
+        log_name=_LOG_NAMES.get(study.dialect, _LOG_NAME),
+    )
+
+
+# ---------------------------------------------------------------- from combinations to drafts
+
+
+def _check_size(study: Study, grids: Sequence[Grid]) -> None:
+    total = sum(grid.count for grid in grids)
+    if study.subset is None and total > MAX_RUNS:
+        position = study.sweeps[0].position if study.sweeps else None
+        hint = "shorten the lists, zip some of them, or add `subset: {count: 100, seed: 0}`"
+        raise ConfigError([Problem(f"this study has {total} runs", "", position, hint)])
+
+
+def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
+    """In a native file the same run said twice is one run; `repeat:` is how to ask for more."""
+    seen: set[str] = set()
+    dropped: Counter[int] = Counter()
+    for place, params in rows:
+        key = canonical(params)
+        if key in seen:
+            dropped[place] += 1
+        else:
+            seen.add(key)
+            yield place, params
+    for place, count in dropped.items():
+        what = "a run of this item is" if count == 1 else f"{count} runs of this item are"
+        position = study.sweeps[place].position
+        warnings.append(Problem(f"{what} in the study already and will not run again", f"sweep[{place}]", position))
+
+
+def _find_repeats(study: Study, grids: Sequence[Grid]) -> Iterator[Problem]:
+    for sweep, grid in zip(study.sweeps, grids, strict=True):
+        for group in grid.groups:
+            for row in group.repeats:
+                values = ", ".join(str(value) for value in row)
+                hint = "it runs once; `repeat: 2` at the top of the file runs everything twice"
+                position = sweep.axes[group.names[0]].position
+                yield Problem(f"{values} is listed twice", ", ".join(group.names), position, hint)
+
+
+def _build_drafts(study: Study, rows: Iterable[Row]) -> list[Draft]:
+    if study.dialect == "runx":
+        return [draft for draft in (_build_runx(study, *row) for row in rows) if draft is not None]
+    if study.dialect == "mlrunner":
+        return [_build_mlrunner(study, *row) for row in rows]
+    return [
+        Draft(place, params, params, ordinal=ordinal, title=study.sweeps[place].title)
+        for place, params in rows
+        for ordinal in range(study.repeat)
+    ]
+
+
+def _build_runx(study: Study, place: int, row: dict[str, Any]) -> Draft | None:
+    """Parameters that speak to runx leave the command line: the tag names the run, two are the farm's."""
+    if row.get(_SKIP) not in (None, False, 0, "", "None"):
+        return None
+    farm = tuple((key.removeprefix(_SUBMIT_JOB).lower(), row[key]) for key in _FARM_KEYS if row.get(key) is not None)
+    tag = row.get(_TAG)
+    params = {key: value for key, value in row.items() if key not in (_TAG, _SKIP, *_FARM_KEYS)}
+    sweep = study.sweeps[place]
+    return Draft(place, params, params, title=sweep.title, tag=None if tag is None else str(tag), farm_resources=farm)
+
+
+def _build_mlrunner(study: Study, place: int, row: dict[str, Any]) -> Draft:
+    """Aliases give way to what they stand for, then defaults fill what is missing; the name knows neither."""
+    sweep = study.sweeps[place]
+    named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
+    params = {**study.defaults, **_resolve_aliases(study, row)}
+    return Draft(place, named, _resolve_aliases(study, params), title=sweep.title)
+
+
+def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        cases = study.aliases.get(name)
+        if cases is None:
+            found.setdefault(name, value)
+        elif str(value) in cases:
+            found.update(cases[str(value)])
+        else:
+            hint = did_you_mean(str(value), cases)
+            raise ConfigError([Problem(f"{value!r} is no case of this alias", f"alias.{name}", None, hint)])
+    return found
+
+
+# ---------------------------------------------------------------- commands, ids, warnings
+
+
+def _fill_commands(study: Study, drafts: Sequence[Draft]) -> None:
+    """Renders every draft's commands; what cannot be rendered is said once per template and parameter."""
+    chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
+    templates = _join_choices(study, drafts, chosen) if study.dialect == "mlrunner" else None
+    problems: dict[Problem, None] = {}
+    for index, draft in enumerate(drafts):
+        try:
+            draft.commands = tuple(
+                Command(template.name, render_command(template, draft.params, study.dialect), template.timeout_s)
+                for template in (templates[index] if templates else chosen[draft.sweep])
+            )
+        except ConfigError as error:
+            problems.update(dict.fromkeys(problem for problem in error.problems if isinstance(problem, Problem)))
+    if problems:
+        raise ConfigError(tuple(problems))
+
+
+def _choose(study: Study, names: Iterable[str] | None) -> tuple[CommandTemplate, ...]:
+    """The wanted commands, in the study's order."""
+    wanted = None if names is None else set(names)
+    return tuple(command for command in study.commands if wanted is None or command.name in wanted)
+
+
+def _join_choices(
+    study: Study, drafts: Sequence[Draft], chosen: Sequence[tuple[CommandTemplate, ...]]
+) -> list[tuple[CommandTemplate, ...]]:
+    """mlrunner: documents that name the same parameters are one run, which has the commands of all of them."""
+    keys = [canonical(draft.params) for draft in drafts]
+    wanted: dict[str, set[str]] = {}
+    for key, draft in zip(keys, drafts, strict=True):
+        wanted.setdefault(key, set()).update(command.name for command in chosen[draft.sweep])
+    return [_choose(study, wanted[key]) for key in keys]
+
+
+def _number(study: Study, drafts: Sequence[Draft]) -> None:
+    """Gives every draft its id. In runx a run that is said again is run again, as the next ordinal."""
+    seen: Counter[str] = Counter()
+    for draft in drafts:
+        draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
+        if study.dialect != "runx":
+            continue
+        first, draft.ordinal = draft.id, seen[draft.id]
+        seen[first] += 1
+        if draft.ordinal:
+            draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
+
+
+def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
+    """Parameters that reach no command of their run, each said once."""
+    found: dict[str, Problem] = {}
+    for place, draft in {draft.sweep: draft for draft in reversed(drafts)}.items():
+        templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
+        used = _used_names(templates)
+        if used is None:
+            continue
+        sweep = study.sweeps[place]
+        for name in _candidates(study, sweep, draft):
+            if name not in used and name not in found:
+                axis = sweep.axes.get(name)
+                hint = f"write {{{name}}} or [{name}] into a command, or remove it"
+                position = axis.position if axis else None
+                found[name] = Problem("no command uses this parameter", name, position, hint)
+    return list(found.values())
+
+
+def _candidates(study: Study, sweep: Sweep, draft: Draft) -> list[str]:
+    """What the sweep itself says; an alias is replaced by the parameters it stands for."""
+    resolved = [name for alias in sweep.axes if alias in study.aliases for name in _alias_targets(study, alias)]
+    return [name for name in (*sweep.axes, *resolved) if name in draft.params]
+
+
+def _alias_targets(study: Study, alias: str) -> list[str]:
+    return list(dict.fromkeys(name for case in study.aliases[alias].values() for name in case))
+
+
+def _used_names(templates: Iterable[CommandTemplate]) -> set[str] | None:
+    """The parameters that these commands take; None where they take all."""
+    pieces = [piece for template in templates for piece in template.pieces]
+    if any(isinstance(piece, AllFlags) for piece in pieces):
+        return None
+    return {piece.name for piece in pieces if isinstance(piece, Place | Flag)}

@@ -12,6 +12,7 @@ class GitState:
     branch: str | None
     dirty: bool
     diff: str = ""  # of tracked files against the commit
+    untracked: tuple[str, ...] = ()  # names only
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +40,5 @@ class Environment:
     git: GitState | None = None
     command_line: tuple[str, ...] = ()
     fingerprint: str = ""
+    job_python: str | None = None  # the `python` on PATH, where it is not the one that runs us
+    job_packages: Mapping[str, str] = field(default_factory=dict)  # of that one

@@ -10,7 +10,10 @@
         job.log                 what job.sh itself has to say
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
+        <command>.timeout       the exit came from the time limit
         lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
+        end.N                   farms: job.sh of attempt N has left, wherever it ran
+        submit.log.N  submit.exit.N.<code>  submit.sh.N      farms: what the submit command said, how it ended, what it was given
         metrics/<process>.jsonl series written by the script, one file per process
         readings.jsonl          CPU, memory and GPU over time
 """
@@ -18,6 +21,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 FORMAT_VERSION = 1
@@ -58,7 +63,9 @@ ENV_SLOT = "ASSAY_SLOT"
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
-_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome)\.(?P<attempt>\d+)")
+_TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
+_NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end)\.(?P<attempt>\d+)")
+_SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 
 
 def lease_name(attempt: int) -> str:
@@ -75,6 +82,31 @@ def token_name(attempt: int) -> str:
 
 def outcome_name(attempt: int) -> str:
     return f"outcome.{attempt}"
+
+
+def end_name(attempt: int) -> str:
+    return f"end.{attempt}"
+
+
+# the number stands last in these: a command may be called "submit", and its own files must not be mistaken for ours
+
+
+def submit_log_name(attempt: int) -> str:
+    return f"submit.log.{attempt}"
+
+
+def submit_script_name(attempt: int) -> str:
+    return f"submit.sh.{attempt}"
+
+
+def submit_exit_name(attempt: int, code: int) -> str:
+    return f"submit.exit.{attempt}.{code}"
+
+
+def parse_submit_exit(name: str) -> tuple[int, int] | None:
+    """`submit.exit.2.1` → (2, 1): the submit command of attempt 2 ended with code 1."""
+    match = _SUBMIT_EXIT.fullmatch(name)
+    return (int(match["attempt"]), int(match["code"])) if match else None
 
 
 def attempt_suffix(attempt: int) -> str:
@@ -99,6 +131,12 @@ def parse_exit_marker(name: str) -> tuple[str, int, int] | None:
     return match["command"], int(match["attempt"] or 1), int(match["code"])
 
 
+def parse_timeout_marker(name: str) -> tuple[str, int] | None:
+    """`train.2.timeout` → ("train", 2): the command's exit came from its time limit."""
+    match = _TIMEOUT_MARKER.fullmatch(name)
+    return (match["command"], int(match["attempt"] or 1)) if match else None
+
+
 def parse_numbered(name: str) -> tuple[str, int] | None:
     """`lease.3` → ("lease", 3)."""
     match = _NUMBERED.fullmatch(name)
@@ -112,3 +150,27 @@ def show_command(text: str, run_dir: str | Path) -> str:
     bare = shlex.quote(str(run_dir))
     inner = re.sub(r'([\\"$`])', r"\\\1", str(run_dir))
     return text.replace(f'"{RUN_DIR_REFERENCE}"', bare).replace(RUN_DIR_REFERENCE, inner)
+
+
+def find_log(names: Iterable[str], template: str, command: str) -> str | None:
+    """The newest log of a command among the names in a run directory, whatever attempt wrote it."""
+    logs = find_logs(names, template, command)
+    return logs[-1] if logs else None
+
+
+def find_logs(names: Iterable[str], template: str, command: str) -> list[str]:
+    """All logs of a command, oldest first."""
+    pattern = _log_pattern(template, command)
+    found = [(_natural(match["mark"]), name) for name in names if (match := pattern.fullmatch(name))]
+    return [name for _, name in sorted(found)]
+
+
+@cache
+def _log_pattern(template: str, command: str) -> re.Pattern[str]:
+    text = re.escape(template.replace("{command}", command))
+    text = text.replace(re.escape("{suffix}"), r"(?P<mark>(?:\.\d+)?)").replace(re.escape("{time}"), r"(?P<mark>[\d.]+)")
+    return re.compile(text if "(?P<mark>" in text else f"(?P<mark>){text}")
+
+
+def _natural(mark: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in mark.split(".") if part)

@@ -81,6 +81,7 @@ class JobRequest:
     env: Mapping[str, str] = field(default_factory=dict)  # set on top of the supervisor's own
     slot: str | None = None
     slot_fds: tuple[int, ...] = ()  # locks that the job holds as long as it lives
+    tag: str = ""  # <run uid>.<attempt>, in the environment of everything the job starts
     command_line: str = ""  # for people: what the job will run
     farm_resources: tuple[tuple[str, object], ...] = ()
 
@@ -98,6 +99,17 @@ class JobHandle:
     slot: str | None
     attempt: int
     started_at: float  # seconds since the epoch
+    supervisor_pid: int = 0  # who started it; while that one lives, others only watch
+    supervisor_start: int = 0
+    tag: str = ""  # ASSAY_ATTEMPT of everything it starts
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the kernel says that a finished job used: exact, however short it was."""
+
+    cpu_s: float
+    peak_rss_bytes: int  # of its largest process
 
 
 class Liveness(StrEnum):
@@ -126,11 +138,14 @@ class Outcome:
         return bad[0] if bad else (0 if self.codes else None)
 
 
+StopKind = Literal["user", "interrupt", "early"]  # interrupt: the supervisor was told to end
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """`stop.N`: a deliberate end, written before any kill."""
 
     who: str
     why: str
-    kind: Literal["user", "timeout", "early", "disk"] = "user"
+    kind: StopKind = "user"
     at: float = 0.0

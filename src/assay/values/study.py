@@ -176,7 +176,7 @@ class MetricFile:
 class Resources:
     """What one run occupies while it runs."""
 
-    gpus: int = 0
+    gpus: int | None = None  # None: one where the machine has any, else none
     cpus: int = 1
     gpu_memory_bytes: int | None = None  # free memory a found GPU must have
     runs_per_gpu: int = 1
@@ -226,6 +226,7 @@ class Study:
     defaults: Params = field(default_factory=dict)  # filled in after naming
     aliases: Mapping[str, Mapping[str, Params]] = field(default_factory=dict)  # param -> case -> what it stands for
     subset: Subset | None = None
+    repeat: int = 1  # how often each run is done, ordinal 0, 1, …
     metrics: tuple[Pattern | MetricFile, ...] = ()
     resources: Resources = Resources()
     slots: tuple[str, ...] | None = None  # as given: "0", "1,2", "cpu"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-ADJECTIVES = tuple(
-    """
+_ADJECTIVES = """
     able agile airy alert amber ample ancient apt ardent astute azure bashful beige bold bouncy brave breezy bright
     brisk bronze bubbly burly calm candid careful casual cheerful chilly chirpy civil clever cloudy cobalt copper
     coral cosmic cozy crafty crimson crisp curious dainty dapper daring dashing deft demure devout diligent dotted
@@ -17,11 +16,9 @@ ADJECTIVES = tuple(
     sleek smooth snug solar solemn spirited spotted spry steady stellar sturdy sunny swift tactful tawny teal tender
     thrifty tidy topaz tranquil trusty umber upbeat valiant vast velvet violet vivid warm wary whimsical wise witty
     zany zealous zesty
-    """.split()
-)
+"""
 
-ANIMALS = tuple(
-    """
+_ANIMALS = """
     addax adder agouti albatross alpaca anchovy angelfish anole ant anteater antelope armadillo axolotl baboon badger
     barracuda bat beagle bear beaver bee beetle bison blackbird boar bobcat bonobo bullfinch bumblebee bunting
     butterfly buzzard camel canary capybara caracal caribou carp cassowary cat catfish chamois chameleon cheetah
@@ -38,8 +35,10 @@ ANIMALS = tuple(
     piranha platypus plover polecat pony porcupine porpoise prawn puffin puma quail quetzal quokka rabbit raccoon
     raven ray reindeer rhino robin rook sailfish salamander salmon sandpiper sardine scorpion seahorse seal serval
     shark sheep shrew shrimp skink skunk sloth snail snipe sole sparrow spider spoonbill squid squirrel starling
-    stoat stork sturgeon swallow swan swift swordfish tamarin tapir tarpon tarsier tern terrapin tiger toad tortoise
+    stoat stork sturgeon swallow swan swordfish tamarin tapir tarpon tarsier tern terrapin tiger toad tortoise
     toucan trout tuna turbot turtle uakari viper vole vulture wallaby walrus warbler wasp waxwing weasel whale wombat
     woodcock woodlark woodpecker wren yak zebra zebu
-    """.split()
-)
+"""
+
+ADJECTIVES = tuple(_ADJECTIVES.split())
+ANIMALS = tuple(_ANIMALS.split())

@@ -1,0 +1,106 @@
+# Needs bash, a Python of at least 3.11 and a way to its package registry; each target works as the first command in
+# a fresh clone. Virtual environments: .venv (development), .venv-demo (the demo's few needs), .venv-peers (benchmarks).
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+JOBS ?= 2
+ARGS ?=
+TEST_TOOLS := git tmux
+BENCH_TOOLS := parallel
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+# install_packages NAME...: Debian packages, quietly, where that is possible; else says what is missing and goes on.
+define INSTALL_PACKAGES
+install_packages() { \
+  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+    echo "Not installed: $$* (what needs them will say so)." >&2; return; fi; \
+  echo "Installing $$* ..."; \
+  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$$@"; } \
+    >/dev/null 2>&1 || echo "Could not install $$* (what needs them will say so)." >&2; \
+}; \
+install_missing() { \
+  local tool missing=(); \
+  for tool in "$$@"; do command -v "$$tool" >/dev/null || missing+=("$$tool"); done; \
+  [ "$${#missing[@]}" = 0 ] || install_packages "$${missing[@]}"; \
+}
+endef
+
+# Sets $python. A command that is found may still not run (shims of version managers), so every candidate is tried.
+define FIND_PYTHON
+$(INSTALL_PACKAGES); \
+try_pythons() { \
+  for python in $${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do \
+    "$$python" -c "import sys; $$1; sys.exit(sys.version_info < (3, 11))" 2>/dev/null && return; \
+  done; return 1; \
+}; \
+try_pythons 'import ensurepip, venv' \
+  || { try_pythons pass && install_packages python3-venv && try_pythons 'import ensurepip, venv'; } \
+  || { echo "Assay needs Python 3.11 or newer with its venv module, and none was found." >&2; \
+       echo "Install it (Debian: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+endef
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: .venv-demo/.stamp ## the whole story in a minute: a sweep, its table and its plot
+	@.venv-demo/bin/assay demo $(ARGS)
+
+.venv-demo/.stamp: pyproject.toml constraints.txt
+	@$(FIND_PYTHON); \
+	echo "Setting up .venv-demo ..."; \
+	"$$python" -m venv --clear .venv-demo; \
+	.venv-demo/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[demo]'
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.stamp ## .venv with every extra and the development tools; system packages that tests need, when root
+
+.venv/.stamp: pyproject.toml constraints.txt
+	@$(FIND_PYTHON); \
+	install_missing $(TEST_TOOLS); \
+	[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || { \
+	  echo "Making .venv ..."; "$$python" -m venv --clear .venv; }; \
+	echo "Installing into .venv ..."; \
+	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+.PHONY: test
+test: .venv/.stamp ## the tests, except the long ones (ARGS='-k name' to choose)
+	@$(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
+
+.PHONY: test-long
+test-long: .venv/.stamp ## the tests that do a large count of something
+	@$(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
+
+.PHONY: lint
+lint: .venv/.stamp ## ruff (rules and format) and mypy strict
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+.PHONY: bench
+bench: .venv/.stamp .venv-peers/.stamp ## every claim of speed, measured beside the peers, one script after another
+	@for script in benchmarks/*.py; do \
+	  case "$$script" in benchmarks/_*) continue ;; esac; \
+	  echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
+	done
+
+.venv-peers/.stamp: benchmarks/peers.txt
+	@$(FIND_PYTHON); \
+	install_missing $(BENCH_TOOLS); \
+	echo "Setting up .venv-peers ..."; \
+	"$$python" -m venv --clear .venv-peers; \
+	.venv-peers/bin/python -m pip install $(PIP_FLAGS) -r benchmarks/peers.txt
+	@touch $@
+
+.PHONY: clean
+clean: ## remove the virtual environments, caches and build outputs; runs are kept
+	@rm -rf .venv .venv-demo .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,76 @@
+"""Plans 10,000 runs of a native file: read, expand, render, name, hash, and print as a dry run does.
+
+The claim: within 1 s and 200 MB, the interpreter's start included. Run: python benchmarks/plan.py [RUNS]
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+LIMIT_S, LIMIT_MB = 1.0, 200.0
+STUDY = """\
+study: plan
+commands:
+  train: python train.py --data {data} --norm {norm} [lr] [early-stop] --seed {seed} --out {run.dir}
+  test: python test.py --data '{data}' --ckpt "{run.dir}/last.pt"
+params: {data: cifar10, norm: [new, batch, layer, none], lr: [0.1, 0.05, 0.01, 0.005, 0.001], early-stop: [true, false]}
+sweep: {seed: {range: COUNT}}
+metrics:
+  loss: 'loss[= ]({number})'
+resources: {gpus: 1}
+"""
+
+
+def plan(path: str) -> None:
+    """The work itself, in a process of its own; prints its figures."""
+    start = time.perf_counter()
+    from assay.config.load import load_study
+    from assay.plan.expand import build_plan
+    from assay.values.layout import show_command
+
+    built = build_plan(load_study(path))
+    planned = time.perf_counter()
+    out = io.StringIO()
+    for run in built.runs:
+        out.write(f"{run.name}\n")
+        for command in run.commands:
+            out.write(f"  {show_command(command.text, f'/runs/plan/{run.name}')}\n")
+    shown = time.perf_counter()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    distinct = len({run.name for run in built.runs})
+    print(len(built.runs), distinct, planned - start, shown - planned, peak_mb)
+
+
+def measure(runs: int) -> tuple[float, list[float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan.yml")
+        with open(path, "w") as file:
+            file.write(STUDY.replace("COUNT", str(runs // 40)))
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, __file__, "--plan", path], check=True, capture_output=True, text=True)
+        return time.perf_counter() - start, [float(figure) for figure in done.stdout.split()]
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--plan"]:
+        plan(sys.argv[2])
+        return 0
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    total_s, (count, distinct, plan_s, show_s, peak_mb) = min(measure(runs) for _ in range(3))
+    if count != distinct or count != runs // 40 * 40:
+        print(f"wrong: {count:.0f} runs with {distinct:.0f} names")
+        return 1
+    print(f"{count:.0f} runs: plan {plan_s:.2f} s, print {show_s:.2f} s")
+    print(f"process  {total_s:.2f} s   ratio to the claim of {LIMIT_S:g} s    {total_s / LIMIT_S:.2f}")
+    print(f"peak     {peak_mb:.0f} MB   ratio to the claim of {LIMIT_MB:g} MB  {peak_mb / LIMIT_MB:.2f}")
+    return 0 if total_s <= LIMIT_S and peak_mb <= LIMIT_MB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Checkpoints of `logx`: torch's files, read without running what they contain.
+
+A pickle can name any function to be called. torch's own `weights_only` loading knows tensors and containers; the
+only names added here are the two that numpy's numbers need, since files of runx hold their metric as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import re
+import zipfile
+from typing import Any, Self
+
+from assay.errors import UsageError
+from assay.script import build_number
+
+METRIC_KEY = "__metric"
+
+_NUMPY_NUMBER = frozenset(
+    {("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype")}
+)
+
+# what reading a pickle of another make, or half of one, may raise
+_DAMAGE = (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, ImportError)
+
+
+def write_checkpoint(content: dict[str, Any], path: str) -> None:
+    _import_torch("saving a model").save(content, path)
+
+
+def load_checkpoint(path: str, map_location: str | None = None) -> Any:
+    """The whole checkpoint; refuses objects other than tensors, containers and numbers."""
+    torch = _import_torch("loading a model")
+    allowing = getattr(torch.serialization, "safe_globals", contextlib.nullcontext)  # since torch 2.5
+    try:
+        with allowing(_find_numpy_globals()):
+            return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{path} holds objects that loading might execute, so it was not read{_find_culprit(error)}. If you trust the "
+            "file, name their classes with torch.serialization.add_safe_globals([...]), or read it with "
+            "torch.load(path, weights_only=False)"
+        ) from error
+
+
+def load_metric(path: str) -> float | None:
+    """The metric that a checkpoint was saved with, or None when it cannot be read."""
+    number = _read_metric(path)
+    if number is None:  # an old format, or a metric that is a tensor
+        with contextlib.suppress(UsageError, OSError, RuntimeError, *_DAMAGE):
+            number = build_number(load_checkpoint(path, map_location="cpu")[METRIC_KEY])
+    return None if number is None else float(number)
+
+
+def _read_metric(path: str) -> float | None:
+    """Without torch, and without the tensors, which may be gigabytes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            content = _MetricReader(io.BytesIO(archive.read(name))).load()
+        return build_number(content[METRIC_KEY])
+    except (OSError, zipfile.BadZipFile, StopIteration, *_DAMAGE):
+        return None
+
+
+class _Inert:
+    """Stands for every object that is not needed: takes whatever the pickle does to it, and does nothing."""
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def __setstate__(self, _state: object) -> None:
+        pass
+
+    def __setitem__(self, _key: object, _value: object) -> None:
+        pass
+
+    def __call__(self, *_args: object, **_kwargs: object) -> _Inert:
+        return self
+
+    def append(self, _value: object) -> None:
+        pass
+
+    def extend(self, _values: object) -> None:
+        pass
+
+
+class _MetricReader(pickle.Unpickler):
+    """Reads containers and plain values; of everything else only numpy's numbers come to life."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return _encode  # how bytes are written in the old protocol that torch uses
+        return super().find_class(module, name) if (module, name) in _NUMPY_NUMBER else _Inert
+
+    def persistent_load(self, _pid: object) -> Any:
+        return None  # a tensor's storage
+
+
+def _find_numpy_globals() -> list[Any]:
+    """What torch must know to read numpy's numbers; nothing when numpy is not installed."""
+    try:
+        import numpy as np
+    except ImportError:
+        return []
+    reconstruct = np.float64(0).__reduce__()[0]
+    kinds = {type(np.dtype(code)) for code in "?bhilqBHILQefdg"}
+    return [reconstruct, (reconstruct, "numpy.core.multiarray.scalar"), np.dtype, *kinds]
+
+
+def _import_torch(purpose: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(f"logx: {purpose} needs torch, which is not installed here: pip install torch") from error
+    return torch
+
+
+def _find_culprit(error: Exception) -> str:
+    """The class that torch refused, from the middle of its long message."""
+    match = re.search(r"GLOBAL (\S+)", str(error))
+    return f": {match[1]}" if match else ""
+
+
+def _encode(text: str, _encoding: str) -> bytes:
+    return text.encode("latin-1")

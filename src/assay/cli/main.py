@@ -1,0 +1,128 @@
+"""The front door: finds the command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from assay import __version__
+from assay.errors import AssayError, ExitCode, did_you_mean
+
+# name → (module, what it does): a command is imported when it is called, not to list it
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("run", "Expand a study file and run it; ours, runx's or mlrunner's."),
+    "ls": ("ls", "List studies, or the runs of a study."),
+    "show": ("show", "Everything about one run."),
+    "logs": ("logs", "Print a run's output, or follow it."),
+    "stop": ("stop", "Stop runs and everything they started."),
+    "rerun": ("rerun", "Run finished runs again, with their own code."),
+    "diff": ("diff", "Compare two runs: parameters, code, environment, results."),
+    "plot": ("plot", "Plot metrics over steps."),
+    "sum": ("sum", "The summary table of one or more studies."),
+    "index": ("index", "Look after the index: rebuild, reparse, ingest."),
+    "doctor": ("doctor", "What works on this machine, and how to get the rest."),
+    "demo": ("demo", "The whole story in a minute, without GPU or network."),
+    "runx": ("runx", "runx's own flags and files."),
+    "sumx": ("sumx", "sumx's own flags and table."),
+    "mlrunner": ("mlrunner", "mlrunner's own flags and files."),
+}
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name; the module `assay.cli.<module>` holds `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"assay.cli.{COMMANDS[cmd_name][0]}").command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if name not in COMMANDS:
+            hint = did_you_mean(name, COMMANDS) or "see assay --help"
+            raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="assay")
+def cli() -> None:
+    """Assay launches machine-learning runs and proves that they still behave.
+
+    \b
+    assay demo                a sweep, a table and a plot in under a minute
+    assay run study.yml       run a study; again: only what is not finished
+    assay sum STUDY           which run won
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """As `main`, but returns the exit code."""
+    try:
+        result = cli.main(args=list(arguments) if arguments is not None else None, prog_name="assay", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        return int(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        print("assay: interrupted", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
+    except AssayError as error:
+        return _complain(error)
+    except BrokenPipeError:  # `assay ls | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except Exception as error:  # noqa: BLE001 the outermost door
+        return _confess(error)
+    return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _complain(error: AssayError) -> int:
+    lines = error.render().splitlines() or [""]
+    prefix = "assay: "
+    if getattr(error, "problems", None):
+        print("\n".join(lines), file=sys.stderr)
+    else:
+        print("\n".join([prefix + lines[0], *lines[1:]]), file=sys.stderr)
+    return int(error.exit_code)
+
+
+def _confess(error: Exception) -> int:
+    """A bug of ours: the traceback goes to a file that can be sent to us, not into the user's terminal."""
+    import tempfile
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    with tempfile.NamedTemporaryFile("w", prefix="assay-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write(f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}")
+    print(
+        f"assay: this is a bug in Assay, not in your file: {type(error).__name__}: {error}\n"
+        f"  the details are in {file.name}; please send them to us with what you did",
+        file=sys.stderr,
+    )
+    return int(ExitCode.INTERNAL)
+
+
+if __name__ == "__main__":
+    main()

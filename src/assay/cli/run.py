@@ -1,0 +1,174 @@
+"""`assay run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+
+import click
+
+from assay.errors import ExitCode, UsageError
+from assay.values import layout
+from assay.values.run import State
+
+_RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopped": (State.STOPPED,)}
+
+
+@click.command()
+@click.argument("file")
+@click.option("-n", "--dry-run", is_flag=True, help="Print what would run; write nothing.")
+@click.option("--slots", metavar="LIST", help="Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: found.")
+@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="N runs at once on the CPU: --slots cpu:N.")
+@click.option("--on", metavar="FARM", help="Submit to this farm of the file; `local` runs here.")
+@click.option("--root", metavar="DIR", help="Output root.  [default: ./runs]")
+@click.option("--study", metavar="NAME", help="Another name for the study.")
+@click.option("-t", "--title", multiple=True, metavar="T", help="Only the parts of the file with this title.")
+@click.option("-c", "--command", "commands", multiple=True, metavar="C", help="Only these commands.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="A random part of each sweep.")
+@click.option("--seed", type=int, metavar="N", help="Makes --sample repeatable.")
+@click.option("--retry", multiple=True, type=click.Choice(list(_RETRY)), help="Run these again as well.")
+@click.option("--force", is_flag=True, help="Run everything again, finished or not.")
+@click.option("--code", type=click.Choice(["snapshot", "live"]), help="Run a copy of the code, or where it lies.")
+@click.option("--new-code", is_flag=True, help="Repeated runs get the code of now, not their own copy.")
+@click.option("--detach", is_flag=True, help="Leave the supervisor in the background.")
+@click.option("--quiet", is_flag=True, help="Say nothing until the end.")
+@click.option("--plain", is_flag=True, help="Lines instead of the live view.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def command(
+    file: str,
+    dry_run: bool,
+    slots: str | None,
+    jobs: int | None,
+    on: str | None,
+    root: str | None,
+    study: str | None,
+    title: tuple[str, ...],
+    commands: tuple[str, ...],
+    sample: int | None,
+    seed: int | None,
+    retry: tuple[str, ...],
+    force: bool,
+    code: str | None,
+    new_code: bool,
+    detach: bool,
+    quiet: bool,
+    plain: bool,
+    as_json: bool,
+) -> int:
+    """Expand FILE and run what is not finished yet.
+
+    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished runs
+    are kept, running ones are watched, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves them.
+    """
+    from assay.flows.sweep import RunOptions, prepare
+
+    options = RunOptions(
+        file=file,
+        root=root,
+        study=study,
+        slots=parse_slot_flags(slots, jobs),
+        on=on,
+        titles=title or None,
+        commands=commands or None,
+        sample=sample,
+        seed=seed,
+        retry=frozenset(state for name in retry for state in _RETRY[name]),
+        force=force,
+        new_code=new_code,
+        code=code,
+        command_line=tuple(sys.argv),
+    )
+    prepared = prepare(options)
+    for warning in prepared.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if dry_run:
+        return show_plan(prepared, as_json)
+    if not prepared.root_was_asked:
+        print(f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)", file=sys.stderr)
+    if detach and not _go_to_background(prepared.place.dir):
+        return int(ExitCode.OK)
+    return supervise(prepared, quiet=quiet or as_json, plain=plain or detach, as_json=as_json)
+
+
+def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:
+    from assay.execute.slots import parse_slots
+
+    if slots is not None and jobs is not None:
+        raise UsageError("--slots and --jobs say the same thing in two ways", "give one of them")
+    if jobs is not None:
+        slots = f"cpu:{jobs}"
+    return parse_slots(slots) if slots is not None else None
+
+
+def show_plan(prepared, as_json: bool) -> int:
+    """What would run, one command line each; exactly what a run would do, and nothing is written."""
+    from assay.flows.dry import build_dry_lines, build_dry_rows
+
+    if as_json:
+        print(json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str))
+        return int(ExitCode.OK)
+    sys.stdout.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
+    return int(ExitCode.OK)
+
+
+def supervise(prepared, quiet: bool, plain: bool, as_json: bool) -> int:
+    from assay.flows.sweep import Doors, run_study
+    from assay.flows.watch import Watcher, build_study_report
+    from assay.show.progress import choose_progress
+    from assay.show.report import render_report
+    from assay.show.terminal import use_color
+
+    began = time.time()
+    progress = choose_progress(sys.stderr, quiet=quiet, live=False if plain else None)
+    watcher = Watcher(progress, prepared.place.name)
+    report = run_study(prepared, Doors(listen=watcher.listen, draw=watcher.draw, finish=watcher.finish))
+    if as_json:
+        print(json.dumps(build_json(report), indent=1, ensure_ascii=False))
+    else:
+        sys.stderr.write(render_report(build_study_report(report, time.time() - began), color=use_color(sys.stderr)))
+    if report.problem:
+        print(f"assay: {report.problem}", file=sys.stderr)
+    if report.interrupted:
+        print(f"interrupted by {report.interrupted}; go on with: assay run {shlex.quote(prepared.options.file)}", file=sys.stderr)
+    return int(report.exit_code)
+
+
+def build_json(report) -> dict[str, object]:
+    return {
+        "study": report.prepared.place.name,
+        "dir": report.prepared.place.dir,
+        "exit_code": int(report.exit_code),
+        "runs": [
+            {
+                "name": entry.spec.name,
+                "id": entry.spec.id,
+                "dir": entry.dir,
+                "state": str(entry.state),
+                "attempt": entry.attempt,
+                "exit_code": entry.outcome.exit_code if entry.outcome else None,
+                "reason": entry.outcome.reason if entry.outcome else "",
+                "params": dict(entry.spec.params),
+            }
+            for entry in report.entries
+        ],
+    }
+
+
+def _go_to_background(study_dir: str) -> bool:
+    """Fork; True in the supervisor that goes on alone, with its words in a file."""
+    os.makedirs(os.path.join(study_dir, layout.STUDY_META_DIR), exist_ok=True)
+    log = os.path.join(study_dir, layout.STUDY_META_DIR, "supervisor.log")
+    pid = os.fork()
+    if pid:
+        print(f"supervisor {pid} goes on in the background; its words are in {os.path.relpath(log)}")
+        print(f"look: assay ls {os.path.basename(study_dir)}   stop: assay stop {os.path.basename(study_dir)}")
+        return False
+    os.setsid()
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (fd, 1), (fd, 2)):
+        os.dup2(source, target)
+    return True

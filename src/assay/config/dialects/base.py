@@ -1,0 +1,53 @@
+"""What the originals' dialects share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Protocol
+
+from assay.config.source import Node, Problems, find_duplicates
+from assay.values.study import Choices, Problem
+
+
+class Surroundings(Protocol):
+    """The part of LoadOptions that a dialect looks at."""
+
+    @property
+    def runx_config(self) -> str | None: ...
+    @property
+    def farm(self) -> str | None: ...
+    @property
+    def exp_name(self) -> str | None: ...
+    @property
+    def home(self) -> str | None: ...
+    @property
+    def cwd(self) -> str | None: ...
+
+
+def build_folder(options: Surroundings) -> str:
+    """The originals run where they are called, not where the file lies."""
+    return os.path.abspath(options.cwd or os.getcwd())
+
+
+def build_name(path: str, options: Surroundings) -> str:
+    return options.exp_name or os.path.splitext(os.path.basename(path))[0]
+
+
+def build_duplicate_warnings(nodes: Iterable[Node]) -> list[Problem]:
+    """The originals' users have such files: the last value counts, and we say so."""
+    return [
+        Problem("this key is here twice", key, position, "the last one counts; remove the other")
+        for node in nodes
+        for key, position in find_duplicates(node)
+    ]
+
+
+def build_axis(node: Node, key: str, problems: Problems) -> Choices:
+    """A list is swept, anything else is a single value."""
+    if node.kind != "sequence":
+        return Choices((node.value,), node.position)
+    if not node.elements():
+        hint = "an empty axis has no runs; give it values, or write [[]] for one empty list"
+        problems.add("the list of values is empty", key, node.position, hint)
+    return Choices(tuple(element.value for element in node.elements()), node.position)

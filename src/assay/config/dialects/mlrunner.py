@@ -1,0 +1,281 @@
+"""mlrunner's params.yaml → Study.
+
+The first document says how: `template` (command → text), `resource` (one worker per entry), `alias`, `default`.
+Each later document is a grid: parameters, a `_title`, and the commands `_cmd` it runs.
+
+In a template `{p}` is a value and `[p]` a flag; `{_output}`, `{_name}` and `{_time}` are the run's own. What looks
+alike and is none, such as `${HOME}` or `l[0]`, is left to the shell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from assay.config.dialects.base import (
+    Surroundings,
+    build_axis,
+    build_duplicate_warnings,
+    build_folder,
+    build_name,
+)
+from assay.config.fields import Fields
+from assay.config.source import Entry, Node, Problems, join_key
+from assay.config.template import parse_template
+from assay.errors import ConfigError, did_you_mean
+from assay.values.study import (
+    CodePolicy,
+    CommandTemplate,
+    Flag,
+    Params,
+    Piece,
+    Place,
+    Problem,
+    Study,
+    Sweep,
+    Text,
+)
+
+OWN_VALUES = {"_output": "run.dir", "_name": "run.name", "_time": "run.time"}
+
+_KEYS = ("template", "resource", "alias", "default")
+_RESERVED = (*OWN_VALUES, "_scripts")
+_COMMAND_NAME = re.compile(r"[\w-]+")
+_LINE_BREAK = re.compile(r"\s*\n\s*")
+_TEMPLATE_HINT = "write `template:` with a line `train: python train.py {data} [lr]` below it"
+
+
+def looks_like_mlrunner(nodes: Sequence[Node]) -> bool:
+    first = next((node for node in nodes if node.kind == "mapping"), None)
+    keys = {entry.key for entry in first.items()} if first else set()
+    return "template" in keys or ("resource" in keys and bool(keys & {"default", "alias"}))
+
+
+def parse_mlrunner(nodes: list[Node], path: str, options: Surroundings) -> Study:
+    """The study of a params.yaml; raises ConfigError with all its problems."""
+    problems = Problems()
+    study = _Reader(nodes, problems).study(path, options)
+    problems.raise_if_any()
+    return study
+
+
+class _Reader:
+    def __init__(self, nodes: Sequence[Node], problems: Problems) -> None:
+        documents = [node for node in nodes if not node.is_null]
+        self._head, self._documents = documents[0], documents[1:]
+        self._problems = problems
+        self._fields = Fields(problems)
+        self._top: Mapping[str, Entry] = self._fields.mapping(self._head, "", _KEYS)
+        self._warnings = build_duplicate_warnings(documents)
+        for node in nodes:
+            if node.is_null:
+                self._warn("this document is empty", "", node, "it is passed over; remove one of the `---` lines")
+
+    def study(self, path: str, options: Surroundings) -> Study:
+        commands = self._commands()
+        aliases, defaults = self._aliases(), self._defaults()
+        names = tuple(command.name for command in commands)
+        sweeps = tuple(self._sweep(document, names) for document in self._documents)
+        self._check_aliases(commands, aliases, sweeps)
+        self._check_places(commands, sweeps, {*defaults, *_targets(aliases)})
+        return Study(
+            name=build_name(path, options),
+            dialect="mlrunner",
+            source=path,
+            folder=build_folder(options),
+            commands=commands,
+            sweeps=sweeps or (Sweep({}, position=self._head.position),),
+            defaults=defaults,
+            aliases=aliases,
+            slots=self._slots(),
+            code=CodePolicy("live"),
+            warnings=tuple(self._warnings),
+        )
+
+    def _warn(self, message: str, key: str, node: Node, hint: str | None = None) -> None:
+        self._warnings.append(Problem(message, key, node.position, hint))
+
+    # ------------------------------------------------------------ the first document
+
+    def _slots(self) -> tuple[str, ...] | None:
+        entry = self._top.get("resource")
+        if entry is None:
+            self._warn(
+                "there is no resource", "", self._head, "free GPUs are looked for; `resource: [0, 1]` names them"
+            )
+            return None
+        elements = self._fields.elements(entry.node, "resource", "a list, one entry per worker")
+        found = [self._slot(element, f"resource[{index}]") for index, element in enumerate(elements)]
+        return tuple(slot for slot in found if slot is not None)
+
+    def _slot(self, node: Node, key: str) -> str | None:
+        """`0`, `"1,2"`, or `[1, 2]` for two GPUs."""
+        parts = self._fields.texts(node, key, "the number of a GPU, or several with commas")
+        slot = ",".join(part.strip() for text in parts for part in text.split(","))
+        return slot or None
+
+    def _commands(self) -> tuple[CommandTemplate, ...]:
+        entry = self._top.get("template")
+        if entry is None:
+            self._problems.add("there is no template", "", self._head.position, _TEMPLATE_HINT)
+            return ()
+        if entry.node.kind != "mapping":
+            self._fields.refuse(entry.node, "template", "a mapping of command names to commands", _TEMPLATE_HINT)
+            return ()
+        entries = self._fields.open_mapping(entry.node, "template", "a mapping")
+        found = [self._command(command, join_key("template", command.key)) for command in entries]
+        return tuple(command for command in found if command is not None)
+
+    def _command(self, entry: Entry, key: str) -> CommandTemplate | None:
+        if not _COMMAND_NAME.fullmatch(entry.key):
+            self._problems.add("cannot name a command", key, entry.position, "letters, digits, _ and - make a name")
+        text = self._fields.text(entry.node, key, "the text of a command")
+        if text is None:
+            return None
+        try:
+            pieces = parse_template(_LINE_BREAK.sub(" ", text.strip()), entry.node.position, key)
+        except ConfigError as error:
+            self._problems.extend(error)
+            return None
+        command = CommandTemplate(entry.key, _translate(pieces), position=entry.node.position)
+        self._check_forms(command, key)
+        return command
+
+    def _check_forms(self, command: CommandTemplate, key: str) -> None:
+        places = {piece.name for piece in command.pieces if isinstance(piece, Place)}
+        flags = {piece.name for piece in command.pieces if isinstance(piece, Flag)}
+        for name in sorted(places & flags):
+            hint = f"keep one of the two, or write {{{{{name}}}}} or [[{name}]] for the literal text"
+            self._problems.add(f"{name} is here as {{{name}}} and as [{name}]", key, command.position, hint)
+        for own in sorted(flags & OWN_VALUES.keys()):
+            self._problems.add(f"[{own}] is no flag", key, command.position, f"write {{{own}}}")
+
+    def _defaults(self) -> Params:
+        entry = self._top.get("default")
+        if entry is None or entry.node.is_null:
+            return {}
+        if entry.node.kind != "mapping":
+            self._fields.refuse(entry.node, "default", "a mapping of parameters to values")
+            return {}
+        for item in entry.node.items():
+            self._check_reserved(item, join_key("default", item.key))
+        return dict(entry.node.value)
+
+    def _aliases(self) -> dict[str, dict[str, Params]]:
+        entry = self._top.get("alias")
+        if entry is None or entry.node.is_null:
+            return {}
+        aliases = self._fields.open_mapping(entry.node, "alias", "a mapping of names to cases")
+        return {alias.key: self._cases(alias, join_key("alias", alias.key)) for alias in aliases}
+
+    def _cases(self, alias: Entry, key: str) -> dict[str, Params]:
+        """`case: {param: value}`; every case sets the same parameters."""
+        cases: dict[str, Params] = {}
+        for case in self._fields.open_mapping(alias.node, key, "a mapping of cases, each {param: value}"):
+            here = join_key(key, case.key)
+            targets = self._fields.open_mapping(case.node, here, "a mapping {param: value}")
+            first = next(iter(cases.values()), None)
+            if targets and first is not None and set(first) != {target.key for target in targets}:
+                hint = f"every case sets {', '.join(first)}"
+                self._problems.add("this case sets other parameters than the first", here, case.position, hint)
+            for target in targets:
+                self._check_reserved(target, join_key(here, target.key))
+            cases[case.key] = {target.key: target.node.value for target in targets}
+        return cases
+
+    # ------------------------------------------------------------ the grids
+
+    def _sweep(self, document: Node, commands: Sequence[str]) -> Sweep:
+        entries = {entry.key: entry for entry in document.items()}
+        title, chosen = entries.pop("_title", None), entries.pop("_cmd", None)
+        for entry in entries.values():
+            self._check_reserved(entry, entry.key)
+        axes = {entry.key: build_axis(entry.node, entry.key, self._problems) for entry in entries.values()}
+        return Sweep(
+            axes,
+            title=self._fields.text(title.node, "_title") if title and not title.node.is_null else None,
+            commands=self._chosen(chosen, commands) if chosen else None,
+            named=tuple(axes),
+            position=document.position,
+        )
+
+    def _chosen(self, entry: Entry, commands: Sequence[str]) -> tuple[str, ...] | None:
+        """The commands of a document, in the template's order; an empty choice is no choice."""
+        if entry.node.is_null:
+            return None
+        names = self._fields.texts(entry.node, "_cmd", "the name of a command, or a list of them")
+        for name in names:
+            if commands and name not in commands:
+                hint = did_you_mean(name, commands)
+                self._problems.add(f"there is no command {name!r}", "_cmd", entry.node.position, hint)
+        return tuple(name for name in commands if name in names) or None
+
+    def _check_reserved(self, entry: Entry, key: str) -> None:
+        if entry.key in _RESERVED:
+            hint = "choose another name" if entry.key in OWN_VALUES else "it is what `param` keeps the commands under"
+            self._problems.add("this name is taken by the run's own values", key, entry.position, hint)
+
+    def _check_aliases(
+        self, commands: Sequence[CommandTemplate], aliases: Mapping[str, Mapping[str, Params]], sweeps: Sequence[Sweep]
+    ) -> None:
+        for command in commands:
+            for name in sorted(_names(command) & aliases.keys()):
+                targets = next(iter(aliases[name].values()), {})
+                hint = f"an alias only stands for others: use {', '.join(targets) or 'those'} here"
+                key = join_key("template", command.name)
+                self._problems.add(f"{name} is an alias", key, command.position, hint)
+        for sweep in sweeps:
+            for name in sweep.axes.keys() & aliases.keys():
+                self._check_cases(name, sweep, aliases[name])
+
+    def _check_places(self, commands: Sequence[CommandTemplate], sweeps: Sequence[Sweep], given: set[str]) -> None:
+        """A name that nothing in the file gives a value. What a single document lacks is found when it is run."""
+        known = given.union(*(sweep.axes for sweep in sweeps))
+        run = {name for sweep in sweeps for name in sweep.commands or [command.name for command in commands]}
+        for command in commands:
+            if run and command.name not in run:
+                continue  # no document runs it
+            for name in sorted(_names(command) - known):
+                guess = did_you_mean(name, [*known, *OWN_VALUES])
+                hint = (
+                    f"give it a value in a document or under `default`, or write {{{{{name}}}}} or [[{name}]] literally"
+                )
+                key = join_key("template", command.name)
+                self._problems.add(f"{name} has no value", key, command.position, f"{guess} {hint}" if guess else hint)
+
+    def _check_cases(self, name: str, sweep: Sweep, cases: Mapping[str, Params]) -> None:
+        axis = sweep.axes[name]
+        for value in getattr(axis, "values", ()):
+            if str(value) not in cases:
+                hint = did_you_mean(str(value), cases)
+                self._problems.add(f"the alias has no case {value!r}", name, axis.position, hint)
+
+
+# ---------------------------------------------------------------- places
+
+
+def _translate(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """The original's names for the run's own values become ours; a dotted name is none of its parameters."""
+    return tuple(_translate_piece(piece) for piece in pieces)
+
+
+def _translate_piece(piece: Piece) -> Piece:
+    if isinstance(piece, Place) and piece.name in OWN_VALUES:
+        return replace(piece, name=OWN_VALUES[piece.name])
+    if isinstance(piece, Place) and "." in piece.name:
+        return Text(f"{{{piece.name}}}")
+    if isinstance(piece, Flag) and "." in piece.name:
+        return Text(f"[{piece.name}]")
+    return piece
+
+
+def _targets(aliases: Mapping[str, Mapping[str, Params]]) -> set[str]:
+    """An alias, and the parameters that it stands for."""
+    return {*aliases, *(name for cases in aliases.values() for case in cases.values() for name in case)}
+
+
+def _names(command: CommandTemplate) -> set[str]:
+    """The parameters that a template asks for."""
+    own = set(OWN_VALUES.values())
+    return {piece.name for piece in command.pieces if isinstance(piece, Place | Flag)} - own

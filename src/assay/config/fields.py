@@ -1,0 +1,147 @@
+"""Typed reading of nodes: each reader returns a value, or notes a problem and returns nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from assay.config.source import Entry, Node, Problems, join_key
+from assay.errors import did_you_mean
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhd])\s*")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
+_SIZE_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_duration(text: str) -> float | None:
+    """`2h`, `1h30m`, `90s`, `1.5d`, `90` → seconds; None when it is no duration."""
+    stripped = text.strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", stripped):
+        return float(stripped)
+    parts = _DURATION_PART.findall(stripped)
+    if not parts or _DURATION_PART.sub("", stripped):
+        return None
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+
+
+def parse_size(text: str) -> int | None:
+    """`10GB` (powers of 1000), `10GiB` (powers of 1024), `512` → bytes; None when it is no size."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** _SIZE_POWERS[match[2].lower()])
+
+
+def describe(node: Node) -> str:
+    """What a node is, for messages: `a list`, `the text 'abc'`, `0.5`."""
+    if node.kind == "mapping":
+        return "a mapping"
+    if node.kind == "sequence":
+        return "a list"
+    value = node.value
+    if value is None:
+        return "nothing"
+    return f"the text {value!r}" if isinstance(value, str) else node.text
+
+
+class Fields:
+    """Readers that share one list of problems."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+
+    def refuse(self, node: Node, key: str, wanted: str, hint: str | None = None) -> None:
+        self.problems.add(f"must be {wanted}, not {describe(node)}", key, node.position, hint)
+
+    def mapping(self, node: Node, key: str, known: Iterable[str]) -> Mapping[str, Entry]:
+        """The entries of a mapping with a fixed set of keys."""
+        names = tuple(known)
+        if node.kind != "mapping":
+            self.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
+            return {}
+        found = {entry.key: entry for entry in node.items()}
+        for entry in found.values():
+            if entry.key not in names:
+                hint = did_you_mean(entry.key, names) or f"known: {', '.join(names)}"
+                self.problems.add("unknown key", join_key(key, entry.key), entry.position, hint)
+        return found
+
+    def open_mapping(self, node: Node, key: str, wanted: str) -> list[Entry]:
+        """The entries of a mapping whose keys are the user's own names."""
+        if node.kind != "mapping":
+            self.refuse(node, key, wanted)
+            return []
+        if not node.items():
+            self.problems.add("is empty", key, node.position, "leave the key out, or fill it in")
+        return node.items()
+
+    def elements(self, node: Node, key: str, wanted: str) -> list[Node]:
+        """The elements of a list that must not be empty."""
+        if node.kind != "sequence":
+            self.refuse(node, key, wanted)
+            return []
+        if not node.elements():
+            self.problems.add("is an empty list", key, node.position, "leave the key out, or fill it in")
+        return node.elements()
+
+    def text(self, node: Node, key: str, wanted: str = "a text") -> str | None:
+        """A text that is not blank; numbers are taken as they are written."""
+        if node.kind != "scalar" or node.value is None or isinstance(node.value, bool):
+            self.refuse(node, key, wanted)
+            return None
+        if not node.text.strip():
+            self.problems.add("is an empty text", key, node.position)
+            return None
+        return node.text
+
+    def texts(self, node: Node, key: str, wanted: str) -> tuple[str, ...]:
+        """A list of texts, or a single one."""
+        if node.kind == "sequence":
+            found = [self.text(element, f"{key}[{index}]") for index, element in enumerate(node.elements())]
+        else:
+            found = [self.text(node, key, wanted)]
+        return tuple(text for text in found if text is not None)
+
+    def boolean(self, node: Node, key: str) -> bool | None:
+        if isinstance(node.value, bool):
+            return node.value
+        self.refuse(node, key, "true or false")
+        return None
+
+    def integer(self, node: Node, key: str, minimum: int | None = 0) -> int | None:
+        value = node.value
+        wanted = "a whole number" if minimum is None else f"a whole number, {minimum} or more"
+        if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
+            self.refuse(node, key, wanted)
+            return None
+        return value
+
+    def number(self, node: Node, key: str) -> float | None:
+        value = node.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 nan
+            self.refuse(node, key, "a number")
+            return None
+        return value
+
+    def duration(self, node: Node, key: str) -> float | None:
+        seconds = parse_duration(node.text) if node.kind == "scalar" else None
+        if seconds is None or seconds <= 0:
+            self.refuse(node, key, "a duration", "such as 90s, 30m, 2h or 1h30m; a plain number counts seconds")
+            return None
+        return seconds
+
+    def size(self, node: Node, key: str) -> int | None:
+        size = parse_size(node.text) if node.kind == "scalar" else None
+        if size is None:
+            self.refuse(node, key, "a size", "such as 10GB, 512MiB or a number of bytes")
+        return size
+
+    def one_of(self, node: Node, key: str, choices: Iterable[str]) -> str | None:
+        names = tuple(choices)
+        if node.kind == "scalar" and node.text in names:
+            return node.text
+        hint = did_you_mean(node.text, names) if node.kind == "scalar" else None
+        self.refuse(node, key, f"one of {', '.join(names)}", hint)
+        return None

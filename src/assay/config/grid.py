@@ -1,0 +1,203 @@
+"""`params`, `sweep`, `zip` and `when` of a native file → sweeps."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from assay.config.fields import Fields
+from assay.config.source import Entry, Node, join_key
+from assay.config.template import RUN_VALUES
+from assay.errors import did_you_mean
+from assay.values.study import Axis, Choices, Condition, Random, Sweep
+
+AXIS_KINDS = ("uniform", "log_uniform", "choice", "range")
+MAX_RANGE = 1_000_000
+_RESERVED = ("zip", "when")
+_RANGE_HINT = "write {range: 400}, {range: [from, to]} or {range: [from, to, step]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """`zip` and `when` with the places where they stand."""
+
+    zips: tuple[tuple[tuple[str, ...], Node, str], ...] = ()
+    when: tuple[tuple[Condition, Entry, str], ...] = ()
+
+
+class GridReader:
+    """Reads the parts of a native file that say which runs there are."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self._problems = fields.problems
+
+    def sweeps(self, top: Mapping[str, Entry]) -> tuple[Sweep, ...]:
+        params = self._axes(top["params"].node, "params") if "params" in top else {}
+        shared = self._rules(top, "")
+        if "sweep" not in top:
+            position = top["params"].position if "params" in top else None
+            return (self._check(Sweep(params, position=position), shared),)
+        return tuple(self._item(node, key, params, shared) for node, key in self._items(top["sweep"].node))
+
+    def _items(self, node: Node) -> list[tuple[Node, str]]:
+        if node.kind == "mapping":
+            return [(node, "sweep")]
+        elements = self._fields.elements(node, "sweep", "a mapping or a list of mappings")
+        return [(element, f"sweep[{index}]") for index, element in enumerate(elements)]
+
+    def _item(self, node: Node, key: str, params: Mapping[str, Axis], shared: _Rules) -> Sweep:
+        if node.kind != "mapping":
+            self._fields.refuse(node, key, "a mapping of parameters")
+            return Sweep(params, position=node.position)
+        entries = {entry.key: entry for entry in node.items()}
+        own = self._rules(entries, key)
+        axes = {**params, **self._axes(node, key)}
+        rules = _Rules(shared.zips + own.zips, shared.when + own.when)
+        return self._check(Sweep(axes, position=node.position), rules)
+
+    # ------------------------------------------------------------ axes
+
+    def _axes(self, node: Node, key: str) -> dict[str, Axis]:
+        if node.kind != "mapping":
+            self._fields.refuse(node, key, "a mapping of parameters")
+            return {}
+        axes = {}
+        for entry in node.items():
+            if entry.key in _RESERVED and key != "params":
+                continue
+            if entry.key in RUN_VALUES:
+                hint = f"{{{entry.key}}} is one of the run's own values; choose another name"
+                self._problems.add("this name is taken", join_key(key, entry.key), entry.position, hint)
+            axes[entry.key] = self._axis(entry.node, join_key(key, entry.key))
+        return axes
+
+    def _axis(self, node: Node, key: str) -> Axis:
+        position = node.position
+        if node.kind == "sequence":
+            if not node.elements():
+                hint = "an empty axis has no runs; give it values, or write [[]] for one empty list"
+                self._problems.add("the list of values is empty", key, position, hint)
+            return Choices(tuple(element.value for element in node.elements()), position)
+        if node.kind == "mapping" and len(node.items()) == 1:
+            entry = node.items()[0]
+            if entry.key in AXIS_KINDS:
+                return self._special_axis(entry, key)
+            close = difflib.get_close_matches(entry.key, AXIS_KINDS, n=1, cutoff=0.75)
+            if close:
+                hint = f"did you mean {close[0]!r}? A mapping meant as the value itself is written [{{{entry.key}: …}}]"
+                self._problems.add("unknown kind of axis", join_key(key, entry.key), entry.position, hint)
+        return Choices((node.value,), position)
+
+    def _special_axis(self, entry: Entry, key: str) -> Axis:
+        key = join_key(key, entry.key)
+        if entry.key == "choice":
+            elements = self._fields.elements(entry.node, key, "a list of values")
+            return Choices(tuple(element.value for element in elements), entry.position)
+        if entry.key == "range":
+            return Choices(tuple(self._range(entry.node, key)), entry.position)
+        low, high = self._bounds(entry.node, key, positive=entry.key == "log_uniform")
+        return Random("uniform" if entry.key == "uniform" else "log_uniform", low, high, entry.position)
+
+    def _bounds(self, node: Node, key: str, *, positive: bool) -> tuple[float, float]:
+        elements = node.elements()
+        if len(elements) != 2:
+            self._fields.refuse(node, key, "two numbers", "write [low, high]")
+            return 1.0, 2.0
+        numbers = [self._fields.number(element, key) for element in elements]
+        low, high = (float(number) if number is not None else 1.0 for number in numbers)
+        if None in numbers:
+            return 1.0, 2.0
+        if not low < high or high - low == float("inf"):
+            self._problems.add(
+                f"the bounds {low:g} and {high:g} enclose nothing", key, node.position, "low comes first"
+            )
+        elif positive and low <= 0:
+            self._problems.add("both bounds must be above zero", key, node.position, "or use uniform")
+        return low, high
+
+    def _range(self, node: Node, key: str) -> range:
+        parts = node.elements() if node.kind == "sequence" else [node]
+        numbers = [part.value for part in parts]
+        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
+        if not whole or not 1 <= len(numbers) <= 3 or (len(numbers) == 3 and numbers[2] == 0):
+            self._fields.refuse(node, key, "one to three whole numbers", _RANGE_HINT)
+            return range(1)
+        found = range(*numbers)
+        if not 0 < len(found) <= MAX_RANGE:
+            what = "holds no number" if not found else f"holds more than {MAX_RANGE} numbers"
+            self._problems.add(f"this range {what}", key, node.position, _RANGE_HINT)
+        return found[: MAX_RANGE + 1]
+
+    # ------------------------------------------------------------ zip and when
+
+    def _rules(self, entries: Mapping[str, Entry], key: str) -> _Rules:
+        zips = self._zips(entries["zip"].node, join_key(key, "zip")) if "zip" in entries else ()
+        when = self._conditions(entries["when"].node, join_key(key, "when")) if "when" in entries else ()
+        return _Rules(tuple(zips), tuple(when))
+
+    def _zips(self, node: Node, key: str) -> list[tuple[tuple[str, ...], Node, str]]:
+        elements = self._fields.elements(node, key, "a list of parameter names, or a list of such lists")
+        nested = any(element.kind == "sequence" for element in elements)
+        groups = elements if nested else [node] if elements else []
+        found = [(self._fields.texts(group, key, "a list of parameter names"), group, key) for group in groups]
+        for names, group, _ in found:
+            if len(set(names)) < 2:
+                self._problems.add("a zip group needs two parameters or more", key, group.position)
+        return found
+
+    def _conditions(self, node: Node, key: str) -> list[tuple[Condition, Entry, str]]:
+        found = []
+        for entry in self._fields.open_mapping(node, key, "a mapping of parameters to values"):
+            values = [element.value for element in entry.node.elements()]
+            if entry.node.kind != "sequence":
+                values = [entry.node.value]
+            found.append((Condition(entry.key, tuple(values)), entry, key))
+        return found
+
+    def _check(self, sweep: Sweep, rules: _Rules) -> Sweep:
+        """Holds zip and when against the axes of one sweep."""
+        used: set[str] = set()
+        for names, node, key in rules.zips:
+            self._check_zip(names, node, sweep, key, used)
+            used.update(names)
+        for condition, entry, key in rules.when:
+            self._check_condition(condition, entry, sweep, key)
+        zips = tuple(names for names, _, _ in rules.zips)
+        return replace(sweep, zips=zips, when=tuple(condition for condition, _, _ in rules.when))
+
+    def _check_zip(self, names: tuple[str, ...], node: Node, sweep: Sweep, key: str, used: set[str]) -> None:
+        lengths = {}
+        for name in names:
+            axis = sweep.axes.get(name)
+            if axis is None:
+                self._unknown(name, sweep, key, node)
+            elif isinstance(axis, Random):
+                self._problems.add(f"{name} is random and cannot be zipped", key, node.position)
+            elif name in used:
+                self._problems.add(f"{name} is in two zip groups", key, node.position, "join the groups into one")
+            elif len(axis.values) != 1:  # a single value goes with all the others
+                lengths[name] = len(axis.values)
+        if len(set(lengths.values())) > 1:
+            counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            self._problems.add(f"zipped parameters need equally many values: {counts}", key, node.position)
+
+    def _check_condition(self, condition: Condition, entry: Entry, sweep: Sweep, key: str) -> None:
+        axis = sweep.axes.get(condition.param)
+        if axis is None:
+            self._unknown(condition.param, sweep, key, entry.node)
+        elif isinstance(axis, Random):
+            self._problems.add(f"{condition.param} is random and cannot be tested", key, entry.position)
+        elif not any(same_value(value, wanted) for value in axis.values for wanted in condition.values):
+            known = ", ".join(str(value) for value in axis.values[:12])
+            key = join_key(key, condition.param)
+            self._problems.add("no run has this value", key, entry.position, f"its values: {known}")
+
+    def _unknown(self, name: str, sweep: Sweep, key: str, node: Node) -> None:
+        self._problems.add(f"unknown parameter {name!r}", key, node.position, did_you_mean(name, sweep.axes))
+
+
+def same_value(left: object, right: object) -> bool:
+    """Equality in which true is not 1, unlike Python's."""
+    return left == right and isinstance(left, bool) == isinstance(right, bool)

@@ -1,0 +1,52 @@
+"""A file on disk → Study, whatever dialect it is written in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from assay.config.native import parse_native
+from assay.config.options import LoadOptions
+from assay.config.source import Node, load_text, parse_documents
+from assay.values.study import Dialect, Study
+
+__all__ = ["LoadOptions", "detect_dialect", "load_study"]
+
+_HOW_TO = """a smallest file:
+    study: demo
+    command: python train.py --lr {lr}
+    params: {lr: [0.1, 0.01]}
+  `assay demo` shows a whole one at work; runx's and mlrunner's files are read as well"""
+_RUNX_KEYS = frozenset(("CMD", "HPARAMS", "hparams"))
+_MLRUNNER_KEYS = frozenset(("template",))
+_NATIVE_COMMANDS = frozenset(("command", "commands"))
+
+
+def load_study(path: str, options: LoadOptions | None = None) -> Study:
+    """Reads and checks a study. Raises UsageError for a file that cannot be read, ConfigError for what is in it."""
+    options = options or LoadOptions()
+    cwd = os.path.abspath(options.cwd or os.getcwd())
+    text = load_text(os.path.join(cwd, path), path, _HOW_TO)
+    nodes = parse_documents(text, path)
+    dialect = options.dialect or detect_dialect(nodes)
+    if dialect == "native":
+        return parse_native(nodes, path, cwd)
+    nodes = parse_documents(text, path, flavour="originals")
+    if dialect == "runx":
+        from assay.config.dialects.runx import parse_runx
+
+        return parse_runx(nodes, path, options)
+    from assay.config.dialects.mlrunner import parse_mlrunner
+
+    return parse_mlrunner(nodes, path, options)
+
+
+def detect_dialect(nodes: Sequence[Node]) -> Dialect:
+    """By the keys of the first document that has any; a file of no known kind counts as native and is refused there."""
+    first = next((node for node in nodes if node.kind == "mapping"), None)
+    keys = {entry.key for entry in first.items()} if first else set()
+    if keys & _MLRUNNER_KEYS and not keys & _NATIVE_COMMANDS:
+        return "mlrunner"
+    if keys & _RUNX_KEYS or ("cmd" in keys and not keys & _NATIVE_COMMANDS):
+        return "runx"
+    return "native"

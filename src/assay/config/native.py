@@ -1,0 +1,302 @@
+"""The native file: nodes → Study, with everything that is wrong said at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Literal, cast
+
+from assay.config.fields import Fields
+from assay.config.grid import GridReader
+from assay.config.metric import MetricReader
+from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
+from assay.config.template import RUN_VALUES, parse_template, template_names
+from assay.errors import ConfigError, did_you_mean
+from assay.values.study import (
+    Axis,
+    Check,
+    CodePolicy,
+    CommandTemplate,
+    Farm,
+    MetricFile,
+    Pattern,
+    Place,
+    Random,
+    Resources,
+    Study,
+    Subset,
+    Sweep,
+)
+
+KEYS = (
+    "study", "command", "commands", "params", "sweep", "zip", "when", "subset", "repeat", "metrics", "resources",
+    "slots", "timeout", "retries", "priority", "env", "checks", "code", "root", "on", "farms",
+)  # fmt: skip
+LOCAL_FARM = "local"
+_COMMAND_NAME = re.compile(r"\w[\w-]*")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_JOB_NAME = "job"  # job.log is what job.sh itself has to say
+
+
+def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
+    """The study of a native file; raises ConfigError with all its problems."""
+    problems = Problems()
+    documents = [node for node in nodes if not node.is_null]
+    for extra in documents[1:]:
+        problems.add("a native file holds one document", "", extra.position, "remove the `---` line")
+    for key, position in find_duplicates(documents[0]):
+        problems.add("this key is here twice", key, position, "remove one of the two")
+    study = _Reader(documents[0], path, cwd, problems).study()
+    problems.raise_if_any()
+    return study
+
+
+class _Reader:
+    def __init__(self, document: Node, path: str, cwd: str, problems: Problems) -> None:
+        self._document = document
+        self._path = path
+        self._cwd = cwd
+        self._problems = problems
+        self._fields = Fields(problems)
+        self._top: Mapping[str, Entry] = self._fields.mapping(document, "", KEYS)
+
+    def study(self) -> Study:
+        commands = self._commands()
+        sweeps = GridReader(self._fields).sweeps(self._top)
+        self._check_places(commands, sweeps)
+        metrics, checks = self._metrics(tuple(command.name for command in commands))
+        farms = self._farms()
+        return Study(
+            name=self._name(),
+            dialect="native",
+            source=self._path,
+            folder=self._cwd,
+            commands=commands,
+            sweeps=sweeps,
+            subset=self._subset(sweeps),
+            repeat=self._integer("repeat", 1, minimum=1),
+            metrics=metrics,
+            resources=self._resources(),
+            slots=self._slots(),
+            timeout_s=self._duration("timeout"),
+            retries=self._integer("retries", 0),
+            priority=self._integer("priority", 0, minimum=None),
+            env=self._env(),
+            checks=checks,
+            code=self._code(),
+            root=self._root(),
+            farms=farms,
+            farm=self._farm(farms),
+        )
+
+    # ------------------------------------------------------------ small fields
+
+    def _node(self, key: str) -> Node | None:
+        return self._top[key].node if key in self._top else None
+
+    def _integer(self, key: str, default: int, minimum: int | None = 0) -> int:
+        node = self._node(key)
+        found = self._fields.integer(node, key, minimum) if node else default
+        return default if found is None else found
+
+    def _duration(self, key: str) -> float | None:
+        node = self._node(key)
+        return self._fields.duration(node, key) if node else None
+
+    def _name(self) -> str:
+        node = self._node("study")
+        name = self._fields.text(node, "study") if node else PurePath(self._path).stem
+        if node and name and (re.search(r"[/\x00-\x1f]", name) or name.startswith((".", "-", " ")) or len(name) > 100):
+            hint = "the name becomes a folder: no slash, no leading dot or dash, at most 100 characters"
+            self._problems.add(f"{name!r} cannot name a study", "study", node.position, hint)
+        return name or "study"
+
+    def _slots(self) -> tuple[str, ...] | None:
+        node = self._node("slots")
+        if node is None:
+            return None
+        wanted = 'a list such as [0, 1], ["0,1", "2,3"] for two GPUs each, or [cpu, cpu]'
+        return tuple(
+            text.strip()
+            for index, element in enumerate(self._fields.elements(node, "slots", wanted))
+            if (text := self._fields.text(element, f"slots[{index}]")) is not None
+        )
+
+    def _env(self) -> tuple[tuple[str, str], ...]:
+        node = self._node("env")
+        if node is None:
+            return ()
+        found = []
+        for entry in self._fields.open_mapping(node, "env", "a mapping of variables to values"):
+            key = join_key("env", entry.key)
+            if not _ENV_NAME.fullmatch(entry.key):
+                self._problems.add("cannot name a variable", key, entry.position, "letters, digits and _ only")
+            if entry.node.kind != "scalar" or entry.node.value is None:
+                self._fields.refuse(entry.node, key, "a single value", "write '' for an empty text")
+            found.append((entry.key, entry.node.text))
+        return tuple(found)
+
+    def _root(self) -> str | None:
+        """Relative paths are relative to the file that names them."""
+        node = self._node("root")
+        text = self._fields.text(node, "root", "a folder") if node else None
+        if text is None:
+            return None
+        base = os.path.dirname(os.path.join(self._cwd, self._path))
+        return os.path.normpath(os.path.join(base, os.path.expanduser(text)))
+
+    def _code(self) -> CodePolicy:
+        node = self._node("code")
+        if node is None:
+            return CodePolicy()
+        if node.kind != "mapping":
+            kind = self._fields.one_of(node, "code", ("snapshot", "live"))
+            return CodePolicy(cast("Literal['snapshot', 'live']", kind or "snapshot"))
+        entries = self._fields.mapping(node, "code", ("kind", "ignore", "link_ignored"))
+        kind = "snapshot"
+        if "kind" in entries:
+            kind = self._fields.one_of(entries["kind"].node, "code.kind", ("snapshot", "live")) or kind
+        ignore: tuple[str, ...] = ()
+        if "ignore" in entries:
+            ignore = self._fields.texts(entries["ignore"].node, "code.ignore", "a list of patterns")
+        link: bool | None = True
+        if "link_ignored" in entries:
+            link = self._fields.boolean(entries["link_ignored"].node, "code.link_ignored")
+        return CodePolicy(cast("Literal['snapshot', 'live']", kind), ignore, bool(link))
+
+    def _resources(self) -> Resources:
+        node = self._node("resources")
+        if node is None:
+            return Resources()
+        entries = self._fields.mapping(node, "resources", ("gpus", "cpus", "gpu_memory", "runs_per_gpu"))
+
+        def count(name: str, default: int, minimum: int) -> int:
+            if name not in entries:
+                return default
+            found = self._fields.integer(entries[name].node, f"resources.{name}", minimum)
+            return default if found is None else found
+
+        memory = None
+        if "gpu_memory" in entries:
+            memory = self._fields.size(entries["gpu_memory"].node, "resources.gpu_memory")
+        return Resources(count("gpus", 0, 0), count("cpus", 1, 1), memory, count("runs_per_gpu", 1, 1))
+
+    def _subset(self, sweeps: tuple[Sweep, ...]) -> Subset | None:
+        node = self._node("subset")
+        entries = self._fields.mapping(node, "subset", ("count", "seed")) if node else {}
+        count = self._fields.integer(entries["count"].node, "subset.count", 1) if "count" in entries else None
+        seed = self._fields.integer(entries["seed"].node, "subset.seed", None) if "seed" in entries else 0
+        if node and node.kind == "mapping" and "count" not in entries:
+            self._problems.add("says no count", "subset", node.position, "as in {count: 20, seed: 7}")
+        elif node is None:
+            self._check_random(sweeps)
+        return Subset(count, seed or 0) if count else None
+
+    def _check_random(self, sweeps: tuple[Sweep, ...]) -> None:
+        for sweep in sweeps:
+            for name, axis in sweep.axes.items():
+                if isinstance(axis, Random):
+                    hint = "add `subset: {count: 20, seed: 0}` to say how many values are drawn"
+                    self._problems.add("a random axis needs a count", name, axis.position, hint)
+
+    def _metrics(self, commands: tuple[str, ...]) -> tuple[tuple[Pattern | MetricFile, ...], tuple[Check, ...]]:
+        reader = MetricReader(self._fields, commands)
+        metrics, checks = self._node("metrics"), self._node("checks")
+        return reader.metrics(metrics) if metrics else (), reader.checks(checks) if checks else ()
+
+    # ------------------------------------------------------------ farms
+
+    def _farms(self) -> dict[str, Farm]:
+        node = self._node("farms")
+        entries = self._fields.open_mapping(node, "farms", "a mapping of farm names") if node else []
+        found = {entry.key: self._farm_section(entry) for entry in entries}
+        return {name: farm for name, farm in found.items() if farm is not None}
+
+    def _farm_section(self, entry: Entry) -> Farm | None:
+        key = join_key("farms", entry.key)
+        fields = self._fields.mapping(entry.node, key, ("submit", "cancel", "remote_root"))
+        texts = {name: self._fields.text(fields[name].node, join_key(key, name)) for name in fields}
+        if entry.node.kind == "mapping" and "submit" not in fields:
+            hint = "as in {submit: 'qsub -N {name} {script}'}"
+            self._problems.add("says no submit command", key, entry.position, hint)
+        submit = texts.get("submit")
+        if submit is None:
+            return None
+        return Farm(entry.key, "template", submit, cancel=texts.get("cancel"), remote_root=texts.get("remote_root"))
+
+    def _farm(self, farms: Mapping[str, Farm]) -> str | None:
+        node = self._node("on")
+        name = self._fields.text(node, "on", "the name of a farm") if node else None
+        section = self._node("farms")
+        written = [entry.key for entry in section.items()] if section else []  # also those that were refused
+        known = (*farms, *written, LOCAL_FARM)
+        if node and name and name not in known:
+            self._problems.add(f"no farm {name!r}", "on", node.position, did_you_mean(name, known))
+        return name
+
+    # ------------------------------------------------------------ commands
+
+    def _commands(self) -> tuple[CommandTemplate, ...]:
+        single, several = self._top.get("command"), self._top.get("commands")
+        if single and several:
+            self._problems.add("give either command or commands", "command", single.position)
+        if several is not None:
+            entries = self._fields.open_mapping(several.node, "commands", "a mapping of names to commands")
+            found = [self._command(entry, join_key("commands", entry.key)) for entry in entries]
+        elif single is not None:
+            found = [self._command(single, "command")]
+        else:
+            hint = "add `command: python train.py --lr {lr}`"
+            self._problems.add("there is no command", "", self._document.position, hint)
+            found = []
+        return tuple(command for command in found if command is not None)
+
+    def _command(self, entry: Entry, key: str) -> CommandTemplate | None:
+        """`train: text`, or `train: {run: text, timeout: 1h}`; the single `command:` is called `run`."""
+        name = "run" if key == "command" else entry.key
+        if not _COMMAND_NAME.fullmatch(name) or name == _JOB_NAME:
+            hint = "letters, digits, _ and -; `job` is taken by job.log"
+            self._problems.add("cannot name a command", key, entry.position, hint)
+        node, timeout_s = entry.node, None
+        if node.kind == "mapping":
+            fields = self._fields.mapping(node, key, ("run", "timeout"))
+            if "timeout" in fields:
+                timeout_s = self._fields.duration(fields["timeout"].node, join_key(key, "timeout"))
+            if "run" not in fields:
+                self._problems.add("says no command", key, entry.position, "as in {run: python train.py, timeout: 1h}")
+                return None
+            node = fields["run"].node
+        text = self._fields.text(node, key, "the text of a command")
+        if text is None:
+            if node.kind == "mapping":
+                self._problems.add("a command that begins with { needs quotes", key, node.position)
+            return None
+        try:
+            return CommandTemplate(name, parse_template(text.strip(), node.position, key), timeout_s, node.position)
+        except ConfigError as error:
+            self._problems.extend(error)
+            return None
+
+    def _check_places(self, commands: tuple[CommandTemplate, ...], sweeps: tuple[Sweep, ...]) -> None:
+        known: dict[str, Axis] = {name: axis for sweep in sweeps for name, axis in sweep.axes.items()}
+        for command in commands:
+            missing = {name for name in template_names(command.pieces) if name not in known}
+            for name in sorted(missing):
+                guess = did_you_mean(name, (*known, *RUN_VALUES))
+                literal = f"or write {{{{{name}}}}} or [[{name}]] if it is meant literally"
+                self._undefined(command, f"{name} is not a parameter", f"{guess} {literal}" if guess else literal)
+            for sweep in sweeps:
+                self._check_sweep(command, sweep, missing)
+
+    def _check_sweep(self, command: CommandTemplate, sweep: Sweep, missing: set[str]) -> None:
+        """A place needs a value in every sweep; a flag without one is left out."""
+        places = {piece.name for piece in command.pieces if isinstance(piece, Place)}
+        for name in sorted(places - missing - set(RUN_VALUES) - set(sweep.axes)):
+            where = f"in the sweep at line {sweep.position.line}" if sweep.position else "in one sweep"
+            self._undefined(command, f"{name} has no value {where}", f"give it one in params, or use [{name}]")
+
+    def _undefined(self, command: CommandTemplate, message: str, hint: str) -> None:
+        key = "command" if "commands" not in self._top else join_key("commands", command.name)
+        self._problems.add(message, key, command.position, hint)

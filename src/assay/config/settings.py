@@ -1,0 +1,166 @@
+"""Settings: where runs go and what they may use, unless a file or a flag says otherwise.
+
+From the weakest to the strongest: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml` with a
+`[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, `ASSAY_FARM`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assay.config.source import Problems, load_text
+from assay.errors import ConfigError, UsageError, did_you_mean
+from assay.values.layout import DEFAULT_ROOT
+from assay.values.study import Position, Problem
+
+KEYS = ("root", "slots", "farm")
+ENVIRONMENT = {"root": "ASSAY_ROOT", "slots": "ASSAY_SLOTS", "farm": "ASSAY_FARM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    root: str  # absolute
+    root_from: str | None = None  # the file or variable that says so; None: nobody asked for it
+    slots: tuple[str, ...] | None = None
+    farm: str | None = None
+    files: tuple[str, ...] = ()  # that were read
+
+
+def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
+    """The settings that hold in this folder. Raises ConfigError for a settings file that is not as it must be."""
+    folder = os.path.abspath(cwd or os.getcwd())
+    environment = os.environ if env is None else env
+    found: dict[str, tuple[Any, str]] = {}  # key -> value, where it comes from
+    files = [path for path in (_user_file(environment), _project_file(folder)) if path is not None]
+    for path in files:
+        found.update({key: (value, path) for key, value in _load_file(path).items()})
+    found.update(_from_environment(environment, folder))
+    root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
+    slots, farm = (found.get(key, (None, None))[0] for key in ("slots", "farm"))
+    return Settings(root, root_from, slots, farm, tuple(files))
+
+
+def parse_slots(text: str) -> tuple[str, ...]:
+    """`0,1` are two slots; with spaces each word is one: `0,1 2,3` are two slots of two GPUs each."""
+    words = text.split()
+    slots = words if len(words) > 1 else text.split(",")
+    found = tuple(slot.strip().strip(",") for slot in slots)
+    if not all(found):
+        hint = "write 0,1 for two slots, '0,1 2,3' for two slots of two GPUs, cpu,cpu for slots without a GPU"
+        raise UsageError(f"{text!r} names no slots", hint)
+    return found
+
+
+# ---------------------------------------------------------------- where
+
+
+def _user_file(env: Mapping[str, str]) -> str | None:
+    base = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".config")
+    path = os.path.join(base, "assay", "config.toml")
+    return path if os.path.isfile(path) else None
+
+
+def _project_file(folder: str) -> str | None:
+    """The nearest one upwards. A pyproject.toml that does not speak of Assay is passed over."""
+    while True:
+        own, shared = os.path.join(folder, "assay.toml"), os.path.join(folder, "pyproject.toml")
+        if os.path.isfile(own):
+            return own
+        if os.path.isfile(shared) and _is_ours(load_text(shared, shared)):
+            return shared
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def _is_ours(text: str) -> bool:
+    return re.search(r"^\s*\[\s*tool\s*\.\s*assay\s*\]", text, re.MULTILINE) is not None
+
+
+def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[Any, str]]:
+    """A variable that is set to nothing counts as not set."""
+    found: dict[str, tuple[Any, str]] = {}
+    for key, variable in ENVIRONMENT.items():
+        text = env.get(variable, "").strip()
+        if not text:
+            continue
+        value: Any = parse_slots(text) if key == "slots" else text
+        found[key] = (_absolute(text, folder) if key == "root" else value, variable)
+    return found
+
+
+def _absolute(path: str, folder: str) -> str:
+    return os.path.normpath(os.path.join(folder, os.path.expanduser(path)))
+
+
+# ---------------------------------------------------------------- reading one file
+
+
+def _load_file(path: str) -> dict[str, Any]:
+    text = load_text(path, path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_explain(error, path)]) from None
+    if os.path.basename(path) == "pyproject.toml":
+        table = table.get("tool", {}).get("assay", {})
+    return _Table(table, text, path).read()
+
+
+def _explain(error: tomllib.TOMLDecodeError, path: str) -> Problem:
+    place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+    position = Position(path, int(place[1]), int(place[2])) if place else Position(path, 1, 1)
+    message = re.sub(r"\s*\(at .*\)$", "", str(error))
+    return Problem(f"broken TOML: {message}", "", position, "texts need quotes in TOML")
+
+
+class _Table:
+    def __init__(self, table: Mapping[str, Any], text: str, path: str) -> None:
+        self._table = table
+        self._text = text
+        self._path = path
+        self._problems = Problems()
+
+    def read(self) -> dict[str, Any]:
+        found = {key: self._read_key(key, value) for key, value in self._table.items()}
+        self._problems.raise_if_any()
+        return found
+
+    def _read_key(self, key: str, value: Any) -> Any:
+        if key not in KEYS:
+            self._refuse(key, "unknown setting", did_you_mean(key, KEYS))
+        elif key == "slots":
+            return self._slots(value)
+        elif not isinstance(value, str) or not value.strip():
+            self._refuse(key, "must be a text", f'as in {key} = "…"')
+        elif key == "root":
+            return _absolute(value, os.path.dirname(self._path))
+        return value
+
+    def _slots(self, value: Any) -> tuple[str, ...]:
+        plain = isinstance(value, list) and all(
+            isinstance(slot, int | str) and not isinstance(slot, bool) and str(slot).strip() for slot in value
+        )
+        if not plain or not value:
+            self._refuse("slots", "must be a list", 'as in slots = [0, 1], ["0,1", "2,3"] or ["cpu", "cpu"]')
+            return ()
+        return tuple(str(slot).strip() for slot in value)
+
+    def _refuse(self, key: str, message: str, hint: str | None) -> None:
+        self._problems.add(message, key, self._find(key), hint)
+
+    def _find(self, key: str) -> Position:
+        """TOML's reader gives no positions; the key's first line after the table's head is near enough."""
+        head = re.search(r"^\s*\[\s*tool\s*\.\s*assay\s*\]", self._text, re.MULTILINE)
+        start = head.end() if head else 0
+        match = re.compile(rf"^[ \t]*(\[?[\w.]*[\"']?{re.escape(key)})", re.MULTILINE).search(self._text, start)
+        if match is None:
+            return Position(self._path, 1, 1)
+        place = match.start(1)
+        return Position(self._path, self._text.count("\n", 0, place) + 1, place - self._text.rfind("\n", 0, place))

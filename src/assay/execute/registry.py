@@ -1,0 +1,22 @@
+"""Executors by name, loaded when they are asked for: Ray is not imported to run locally."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from assay.errors import NotFoundError
+from assay.execute.base import Executor
+
+_EXECUTORS = {
+    "local": "assay.execute.local:LocalExecutor",
+    "submit": "assay.execute.submit:SubmitExecutor",
+}
+
+
+def build_executor(name: str, **options: Any) -> Executor:
+    if name not in _EXECUTORS:
+        raise NotFoundError("executor", name, _EXECUTORS)
+    module, _, attribute = _EXECUTORS[name].partition(":")
+    executor: Executor = getattr(import_module(module), attribute)(**options)
+    return executor

@@ -1,0 +1,190 @@
+"""The text of `job.sh`: the commands of a run, one after another, each with its log and its exit marker.
+
+The script is the same for every executor. It is immutable, relative to itself, and needs only bash. What differs
+between attempts (number, slot, gate) comes from the environment; without it, `bash job.sh` is a new attempt by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from assay.values import layout
+from assay.values.run import RunSpec
+
+# Comments stay out of the generated file where they would repeat on ten thousand disks; the reasons are here.
+# - `set +eu` and the empty CDPATH: BASH_ENV, SHELLOPTS or a user's CDPATH must not change what this script does.
+# - Our own names start with an underscore: a command is evaluated in a subshell of this shell and sees them.
+# - A gate (local jobs): wait for one byte on the inherited pipe; end of file means that another supervisor won.
+# - No gate (farms, by hand): take the token with noclobber (O_EXCL); an empty token means that nothing ran.
+#   A watcher obeys stop.N there, since the supervisor cannot reach the process. It outlives job.sh when there is a stop,
+#   to end what ignores TERM, and it notices when job.sh was killed. It never forks while it waits, since a left-over
+#   `sleep` would hold the slot's lock. end.N says that job.sh has left, to supervisors that cannot ask its kernel.
+# - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
+# - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
+# - `timeout` only where a limit is set, since it costs a process; 124 alone is no proof, so the duration is compared.
+#   It reaches its own process group only: what moved to another session is ended by tag afterwards.
+_HEAD = r"""#!/usr/bin/env bash
+# {title}
+# Written by Assay. `bash job.sh` runs it again by hand, as a new attempt.
+set +eu
+case $0 in */*) CDPATH= cd -- "${{0%/*}}" || exit 4 ;; esac
+export ASSAY_RUN_DIR=$PWD ASSAY_RUN_ID={id} ASSAY_RUN_NAME={name} ASSAY_STUDY={study} PYTHONUNBUFFERED=1
+export -n ASSAY_DONE
+_n=${{ASSAY_ATTEMPT_NUMBER:-}}
+if [ -z "$_n" ]; then
+  _n=1; while [ -e "lease.$_n" ] || [ -e "token.$_n" ]; do _n=$((_n + 1)); done
+  export ASSAY_ATTEMPT_NUMBER=$_n ASSAY_ATTEMPT={uid}.$_n
+fi
+[ -n "${{ASSAY_TIME:-}}" ] || printf -v ASSAY_TIME '%(%Y%m%d.%H%M%S)T' -1; export ASSAY_TIME
+_s=; [ "$_n" = 1 ] || _s=.$_n
+"""
+
+_GATE = r"""
+_find() {  # into _pids: the processes of this attempt, but those given
+  local file pid line lines; _pids=
+  for file in /proc/[0-9]*/environ; do
+    pid=${file#/proc/}; pid=${pid%/*}
+    case " $* " in *" $pid "*) continue ;; esac
+    [ -O "$file" ] && mapfile -d '' -t lines < "$file" || continue
+    for line in "${lines[@]}"; do [ "$line" != "ASSAY_ATTEMPT=$ASSAY_ATTEMPT" ] || _pids+=" $pid"; done
+  done 2>/dev/null
+}
+_finish() {  # TERM to all of them, KILL to what is left after five seconds
+  local round=0; _find "$@"; [ -z "$_pids" ] || kill -TERM $_pids
+  while _find "$@"; [ -n "$_pids" ]; do [ $((round += 1)) -le 20 ] || kill -KILL $_pids; sleep 0.25; done 2>/dev/null
+}
+_watch() {  # until stop.N is there, or job.sh has died and nothing of it is left
+  trap '' TERM INT HUP; exec {_nap}<> <(:)
+  until [ -e "stop.$_n" ]; do
+    read -r -t 2 -u "$_nap" _; [ $? -gt 128 ] || sleep 2
+    kill -0 $$ || { _find $BASHPID; [ -n "$_pids" ] || break; }
+  done
+  [ ! -e "stop.$_n" ] || _finish $BASHPID
+  : > "end.$_n"
+}
+_leave() {  # after a stop the watcher has the last word
+  [ -e "stop.$_n" ] || { kill -KILL $_watcher; : > "end.$_n"; } 2>/dev/null
+}
+if [ -n "${ASSAY_GATE:-}" ]; then
+  IFS= read -r -N 1 -u "$ASSAY_GATE" _ || exit 0
+  exec {ASSAY_GATE}<&-; unset ASSAY_GATE
+else
+  read -r -a _stat 2>/dev/null < /proc/$$/stat; read -r _boot 2>/dev/null < /proc/sys/kernel/random/boot_id
+  printf -v _now '%(%s)T' -1
+  set -C; { echo "$HOSTNAME $$ ${_stat[21]:-0} ${_boot:--} $_now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
+  [ -t 1 ] || exec >> job.log 2>&1
+  _watch > /dev/null 2>&1 < /dev/null &
+  _watcher=$!; trap _leave EXIT
+fi
+"""
+
+_TAIL = r"""
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobText:
+    """What `job.sh` needs to know beyond the spec."""
+
+    uid: str
+    study: str
+    workdir: str  # `code`, or an absolute folder
+
+
+def render_job(spec: RunSpec, job: JobText) -> str:
+    head = _HEAD.format(
+        title=_one_line(f"run {job.study}/{spec.name}"),
+        id=spec.id,
+        name=shlex.quote(spec.name),
+        study=shlex.quote(job.study),
+        uid=job.uid,
+    )
+    limits = _LIMITS.format(run_limit=_seconds(spec.timeout_s)) if _has_limit(spec) else ""
+    exports = "".join(f"export {key}={_env_value(value)}\n" for key, value in _environment(spec))
+    body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
+    return head + _GATE + exports + limits + body + _TAIL
+
+
+_LIMITS = r"""
+_run_limit={run_limit}
+_limit() {{  # the smaller of the command's own limit and what is left of the run's; 0 is none
+  _allowed=$1; [ "$_run_limit" -gt 0 ] || return 0
+  local left=$((_run_limit - SECONDS)); [ "$left" -ge 1 ] || left=1
+  if [ "$_allowed" = 0 ] || [ "$left" -lt "$_allowed" ]; then _allowed=$left; fi
+}}
+"""
+
+_PLAIN = r"""
+case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
+  echo "$EPOCHREALTIME {name} start"
+  ( cd -- {workdir} && eval {text} ) > {log} 2>&1 < /dev/null
+  _code=$?; : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  [ $_code = 0 ] || exit $_code ;;
+esac
+"""
+
+_LIMITED = r"""
+case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
+  echo "$EPOCHREALTIME {name} start"
+  _limit {limit}; _began=$SECONDS
+  ( cd -- {workdir} && exec timeout -k 10 "$_allowed" bash -c {text} ) > {log} 2>&1 < /dev/null
+  _code=$?; _took=$((SECONDS - _began))
+  if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
+    : > "{name}$_s.timeout"; _finish $$ "${{_watcher:-}}"
+  fi
+  : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  [ $_code = 0 ] || exit $_code ;;
+esac
+"""
+
+
+def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
+    command = next(c for c in spec.commands if c.name == name)
+    template = _LIMITED if _has_limit(spec) else _PLAIN
+    log = _inside_double(spec.log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
+    return template.format(
+        name=name,
+        workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
+        text=quote_text(command.text),
+        log=f'"{log}"',
+        limit=_seconds(command.timeout_s),
+    )
+
+
+def quote_text(text: str) -> str:
+    """Single quotes always: a command should look like itself in the script."""
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _inside_double(text: str) -> str:
+    """Text between double quotes; mlrunner's --no-subdir puts a run's name into the log's."""
+    return re.sub(r'([\\"$`])', r"\\\1", text)
+
+
+def _environment(spec: RunSpec) -> list[tuple[str, str]]:
+    pairs = list(spec.env)
+    if spec.pythonpath is not None:
+        pairs.append(("PYTHONPATH", spec.pythonpath))
+    return pairs
+
+
+def _env_value(value: str) -> str:
+    """A value for `export`, with the reference to the run directory left to the shell."""
+    quoted = quote_text(value)
+    return quoted.replace(layout.RUN_DIR_REFERENCE, f"'\"{layout.RUN_DIR_REFERENCE}\"'")
+
+
+def _has_limit(spec: RunSpec) -> bool:
+    return spec.timeout_s is not None or any(command.timeout_s is not None for command in spec.commands)
+
+
+def _seconds(limit_s: float | None) -> int:
+    """Whole seconds, upwards; 0 is no limit."""
+    return 0 if limit_s is None else max(1, -int(-limit_s // 1))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) if text.isprintable() else repr(text)

@@ -1,0 +1,197 @@
+"""Slots: the right to use a GPU, some GPUs or a CPU share, held as kernel file locks.
+
+A slot is a file in a directory shared by all supervisors of this user on this host. Whoever runs a job opens the file,
+locks it (flock) and hands the descriptor to the job; the supervisor's own copy is closed. The lock then lives exactly as
+long as the job does: no stale leases to clean, nothing to adopt after a crash, and a frozen supervisor blocks nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from assay.errors import InfrastructureError, UsageError
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEntry:
+    """One place for a job: the devices it gets and the lock files that stand for it."""
+
+    label: str  # "0", "1,2" or "cpu"
+    locks: tuple[str, ...]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return () if self.label == CPU else tuple(self.label.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSlot:
+    entry: SlotEntry
+    fds: tuple[int, ...]
+
+    def let_go(self) -> None:
+        """Close our copies; a job that inherited them keeps the lock."""
+        for fd in self.fds:
+            os.close(fd)
+
+
+def parse_slots(text: str) -> tuple[str, ...]:
+    """`0,1` → two slots; `0+1,2` → a slot of two GPUs and one of one; `cpu:4` → four CPU slots."""
+    labels: list[str] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        kind, _, count = part.partition(":")
+        if kind == CPU:
+            labels += [CPU] * _parse_count(count or "1", part)
+        else:
+            labels.append(",".join(_check_device(device, part) for device in part.split("+")))
+    if not labels:
+        raise UsageError(f"no slot in {text!r}", "write for example --slots 0,1 or --slots cpu:4")
+    return tuple(labels)
+
+
+def _parse_count(text: str, part: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"bad slot {part!r}", "write cpu:N with N at least 1")
+    return int(text)
+
+
+def _check_device(device: str, part: str) -> str:
+    name = device.strip()
+    if not name or not all(c.isalnum() or c in "-_/.:" for c in name):
+        raise UsageError(f"bad slot {part!r}", "a slot is a GPU number such as 0, several as 0+1, or cpu:N")
+    return name
+
+
+def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
+    """The same GPU listed twice is two places on it: its locks are numbered."""
+    seen: Counter[str] = Counter()
+    entries = []
+    for label in labels:
+        locks = []
+        for device in label.split(","):
+            locks.append(f"{device.strip().replace('/', '_')}.{seen[device]}")
+            seen[device] += 1
+        entries.append(SlotEntry(label, tuple(locks)))
+    return tuple(entries)
+
+
+def slots_directory() -> str:
+    """A directory of this user on this host; never on a network file system."""
+    chosen = os.environ.get("ASSAY_SLOTS_DIR") or os.path.join(tempfile.gettempdir(), f"assay-{os.getuid()}", "slots")
+    try:
+        os.makedirs(chosen, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"cannot make the slot directory {chosen}: {error.strerror}") from error
+    if os.stat(chosen).st_uid != os.getuid():
+        raise InfrastructureError(f"the slot directory {chosen} belongs to another user", "set ASSAY_SLOTS_DIR")
+    return chosen
+
+
+class SlotPool:
+    """The slots that this supervisor may use."""
+
+    def __init__(
+        self,
+        entries: Sequence[SlotEntry],
+        directory: str | None = None,
+        usable: Callable[[SlotEntry], bool] = lambda _entry: True,
+        priority: int = 0,
+    ) -> None:
+        self.entries = tuple(entries)
+        self._directory = directory or slots_directory()
+        self._usable = usable
+        self._priority = priority
+        self._want_fd: int | None = None
+        self._next = 0
+
+    def acquire(self) -> HeldSlot | None:
+        """The next free slot, or None: all are taken, or somebody more important waits for one."""
+        if self._somebody_more_important_waits():
+            return None
+        count = len(self.entries)
+        for offset in range(count):
+            entry = self.entries[(self._next + offset) % count]
+            held = self._try(entry)
+            if held is not None:
+                self._next = (self._next + offset + 1) % count
+                self._withdraw_want()
+                return held
+        self._announce_want()
+        return None
+
+    def busy(self) -> list[SlotEntry]:
+        """Slots that are held by somebody."""
+        taken = []
+        for entry in self.entries:
+            held = self._try(entry, check_usable=False)
+            if held is None:
+                taken.append(entry)
+            else:
+                held.let_go()
+        return taken
+
+    def close(self) -> None:
+        self._withdraw_want()
+
+    def _try(self, entry: SlotEntry, check_usable: bool = True) -> HeldSlot | None:
+        fds: list[int] = []
+        for lock in entry.locks:
+            fd = _lock(os.path.join(self._directory, lock))
+            if fd is None:
+                break
+            fds.append(fd)
+        held = HeldSlot(entry, tuple(fds))
+        if len(fds) == len(entry.locks) and (not check_usable or self._usable(entry)):
+            return held
+        held.let_go()
+        return None
+
+    def _somebody_more_important_waits(self) -> bool:
+        for name in os.listdir(self._directory):
+            if not name.startswith("want."):
+                continue
+            path = os.path.join(self._directory, name)
+            fd = _lock(path)
+            if fd is not None:  # its supervisor is gone
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                os.close(fd)
+            elif int(name.split(".")[1]) > self._priority:
+                return True
+        return False
+
+    def _announce_want(self) -> None:
+        if self._want_fd is None:
+            self._want_fd = _lock(self._want_path())
+
+    def _withdraw_want(self) -> None:
+        if self._want_fd is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._want_path())
+            os.close(self._want_fd)
+            self._want_fd = None
+
+    def _want_path(self) -> str:
+        return os.path.join(self._directory, f"want.{self._priority}.{os.getpid()}")
+
+
+def _lock(path: str) -> int | None:
+    """An exclusive lock on a file, or None when somebody holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return None
+        raise
+    return fd

@@ -1,0 +1,122 @@
+"""What to do about a run, given the files of its attempts and whether its process lives: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from assay.record.rundir import Attempt, History, conclude
+from assay.values.run import JobHandle, Liveness, Outcome, State
+
+MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
+DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
+
+
+class Action(Enum):
+    START = "start"  # begin attempt `attempt`
+    FOLLOW = "follow"  # it runs, here or elsewhere: watch it
+    CLOSE = "close"  # it is over and nobody has said so yet: write `outcome`
+    CLEAN = "clean"  # as CLOSE, after ending what the dead attempt left behind
+    KEEP = "keep"  # it is over
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    action: Action
+    state: State
+    attempt: int
+    outcome: Outcome | None = None
+    handle: JobHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Which ends are not the end. `base` is the last attempt that does not count any more."""
+
+    retries: int = 0
+    again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
+    base: int = 0
+    began_at: float = 0.0  # when this supervisor began: earlier interruptions are continued
+
+    def wants_another(self, history: History) -> bool:
+        last = history.last
+        if last is None or last.outcome is None:
+            return False
+        state = last.outcome.state
+        if last.number <= self.base and state in self.again:
+            return True
+        if state is State.STOPPED:
+            return self._was_interrupted_before(last)
+        if state is State.LOST:
+            return last.outcome.reason == DEATH and _deaths(history) < MAX_DEATHS
+        failures = [a for a in history.attempts if a.number > self.base and _failed(a)]
+        return state in (State.FAILED, State.TIMEOUT) and 0 < len(failures) <= self.retries
+
+    def _was_interrupted_before(self, attempt: Attempt) -> bool:
+        return attempt.stop is not None and attempt.stop.kind == "interrupt" and attempt.stop.at < self.began_at
+
+
+def _failed(attempt: Attempt) -> bool:
+    return attempt.outcome is not None and attempt.outcome.state in (State.FAILED, State.TIMEOUT)
+
+
+def _deaths(history: History) -> int:
+    count = 0
+    for attempt in reversed(history.attempts):
+        if attempt.outcome is None or attempt.outcome.reason != DEATH:
+            break
+        count += 1
+    return count
+
+
+def decide(
+    history: History,
+    commands: tuple[str, ...],
+    liveness: Callable[[JobHandle], Liveness],
+    policy: RetryPolicy,
+) -> Decision:
+    """Liveness is looked at before the markers: a job that ends in between has written them by then."""
+    last = history.last
+    if last is None:
+        return Decision(Action.START, State.QUEUED, 1)
+    if last.outcome is not None:
+        if policy.wants_another(history):
+            return Decision(Action.START, State.QUEUED, last.number + 1)
+        return Decision(Action.KEEP, last.outcome.state, last.number, last.outcome, last.handle)
+    alive = liveness(last.handle) if last.handle else Liveness.GONE
+    if alive is Liveness.ALIVE:
+        return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
+    outcome = build_outcome(last, commands, _finished_before(history))
+    if outcome.state is State.LOST and alive is Liveness.UNKNOWN:
+        state = State.RUNNING if last.handle and last.handle.executor != "local" else State.LOST
+        return Decision(Action.FOLLOW, state, last.number, handle=last.handle)
+    action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
+    return Decision(action, outcome.state, last.number, outcome, last.handle)
+
+
+def _finished_before(history: History) -> set[str]:
+    return History(history.attempts[:-1]).finished_commands()
+
+
+def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> Outcome:
+    """The conclusion about an attempt that is no longer alive."""
+    said = conclude(attempt, commands, finished_before)
+    if said is State.DONE:
+        return Outcome(State.DONE, attempt.number, attempt.codes)
+    if attempt.stop is not None:
+        return Outcome(State.STOPPED, attempt.number, attempt.codes, attempt.stop.why)
+    if said is None:
+        return Outcome(State.LOST, attempt.number, attempt.codes, DEATH)
+    name, code = next((name, code) for name, code in attempt.codes.items() if code != 0)
+    reason = "ran into its time limit" if said is State.TIMEOUT else f"{name} ended with exit code {code}{_signal(code)}"
+    return Outcome(said, attempt.number, attempt.codes, f"{name} {reason}" if said is State.TIMEOUT else reason)
+
+
+def _signal(code: int) -> str:
+    import signal
+
+    try:
+        return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,330 @@
+"""What runs say goes into the index: while they run, when they end, and again when somebody asks."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.flows.places import StudyPlace
+from assay.flows.supervise import Entry
+from assay.observe import events, files
+from assay.observe.columns import Columns
+from assay.observe.devices import Devices
+from assay.observe.extract import Extractor
+from assay.observe.readings import ProcessTable, TreeSampler, render_reading
+from assay.observe.tail import Tail
+from assay.record import rundir
+from assay.record.index.base import Cursor, Index, RunRow
+from assay.values import layout
+from assay.values.run import Outcome, RunSpec, State, Usage
+from assay.values.series import GpuReading, Reading
+from assay.values.study import MetricFile, Pattern
+
+READ_BYTES = 1 << 20
+READING_S = 1.0
+
+Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of a run that holds metrics, and how it is read."""
+
+    name: str  # relative to the run directory
+    parse: Parse
+
+
+# ---------------------------------------------------------------- which files, read how
+
+
+def find_sources(run_dir: str, spec: RunSpec, names: Sequence[str] | None = None) -> list[Source]:
+    """The newest log of each command, the script's own series, logx's csv, and the files that the study names."""
+    present = names if names is not None else os.listdir(run_dir)
+    sources = list(_log_sources(spec, present))
+    if layout.METRICS_DIR in present:
+        folder = os.path.join(run_dir, layout.METRICS_DIR)
+        inner = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
+        sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in inner]
+    if layout.LOGX_METRICS_FILE in present:
+        sources.append(Source(layout.LOGX_METRICS_FILE, _parse_logx))
+    for pattern in spec.patterns:
+        if isinstance(pattern, MetricFile):
+            sources += _file_sources(run_dir, pattern)
+    return sources
+
+
+def _log_sources(spec: RunSpec, present: Sequence[str]) -> Iterator[Source]:
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    if not patterns:
+        return
+    for command in spec.commands:
+        log = layout.find_log(present, spec.log_name, command.name)
+        if log is not None:
+            yield Source(log, _parse_log(patterns, command.name))
+
+
+def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
+    parse = {"jsonl": _parse_jsonl, "csv": _parse_csv, "tensorboard": _parse_events}[pattern.kind](pattern.step)
+    found = sorted(glob.glob(pattern.path, root_dir=run_dir, recursive=True))
+    expanded = [name for item in found for name in _inside(run_dir, item, pattern.kind)]
+    return [Source(name, parse) for name in expanded]
+
+
+def _inside(run_dir: str, name: str, kind: str) -> list[str]:
+    """A folder stands for the event files in it."""
+    if not os.path.isdir(os.path.join(run_dir, name)):
+        return [name]
+    wanted = "**/*tfevents*" if kind == "tensorboard" else f"**/*.{kind}"
+    return sorted(glob.glob(os.path.join(glob.escape(name), wanted), root_dir=run_dir, recursive=True))
+
+
+def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
+    def parse(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
+        extractor = Extractor.restore(patterns, command, state)
+        columns = extractor.feed_columns(data)
+        if final:
+            for metric, (steps, values, times) in extractor.finish_columns().items():
+                files.add_column(columns, metric, steps, values, times)
+        return columns, len(data), extractor.state
+
+    return parse
+
+
+def _parse_jsonl(step: str | None) -> Parse:
+    return lambda data, state, final: files.parse_jsonl_columns(data, state, step=step, final=final)
+
+
+def _parse_csv(step: str | None) -> Parse:
+    return lambda data, state, final: files.parse_csv_columns(data, state, step=step, final=final)
+
+
+def _parse_events(_step: str | None) -> Parse:
+    return lambda data, state, _final: events.parse_events_columns(data, state)
+
+
+def _parse_logx(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
+    return files.parse_logx_columns(data, state, final=final)
+
+
+# ---------------------------------------------------------------- from a file into the index
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads one source as it grows; the cursor is the index's, so two followers never store a point twice."""
+
+    key: str
+    source: Source
+    tail: Tail
+    cursor: Cursor
+    last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
+
+    @classmethod
+    def open(cls, index: Index, key: str, run_dir: str, source: Source) -> Follower:
+        cursor = index.load_cursor(key, source.name)
+        return cls(key, source, Tail(os.path.join(run_dir, source.name), cursor.offset), cursor)
+
+    def read(self, index: Index, final: bool = False) -> None:
+        """Everything there is to read now; with `final` also a last line that nothing ended."""
+        while True:
+            data = self.tail.read(READ_BYTES)
+            self._restart_if_replaced(index)
+            if not data and not final:
+                return
+            columns, consumed, state = self.source.parse(data, dict(self.cursor.state), final and len(data) < READ_BYTES)
+            if not data and not columns:
+                return
+            self._store(index, columns, Cursor(self.cursor.offset + consumed, state))
+            if len(data) < READ_BYTES:
+                return
+
+    def _store(self, index: Index, columns: Columns, cursor: Cursor) -> None:
+        if not index.add_columns(self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset):
+            cursor = index.load_cursor(self.key, self.source.name)
+        else:
+            for metric, (steps, values, _) in columns.items():
+                if values:
+                    self.last[metric] = (steps[-1], values[-1])
+        self.cursor = cursor
+        self.tail.offset = cursor.offset
+
+    def _restart_if_replaced(self, index: Index) -> None:
+        if self.tail.restarts:
+            self.tail.restarts = 0
+            index.forget_points(self.key, self.source.name)
+            self.cursor = Cursor()
+
+
+def read_sources(index: Index, key: str, run_dir: str, spec: RunSpec, names: Sequence[str] | None = None) -> None:
+    """Bring the index up to date with the files of a run that is over."""
+    for source in find_sources(run_dir, spec, names):
+        Follower.open(index, key, run_dir, source).read(index, final=True)
+
+
+# ---------------------------------------------------------------- rows
+
+
+def build_row(record: rundir.RunRecord, key: str, history: rundir.History, stamp: float) -> RunRow:
+    last = history.last
+    outcome = last.outcome if last else None
+    handle = last.handle if last else None
+    return _row(record.spec, record, key, history.state, last.number if last else 0, outcome, handle, stamp)
+
+
+def _row(
+    spec: RunSpec, record: rundir.RunRecord, key: str, state: State, attempt: int, outcome: Outcome | None, handle: Any, stamp: float
+) -> RunRow:
+    return RunRow(
+        key=key,
+        study=key.partition("/")[0],
+        name=spec.name,
+        id=spec.id,
+        state=state,
+        attempt=attempt,
+        params=spec.params,
+        title=spec.title,
+        tag=spec.tag,
+        created_at=record.created_at,
+        started_at=handle.started_at if handle else None,
+        ended_at=outcome.ended_at if outcome else None,
+        host=handle.host if handle else None,
+        slot=handle.slot if handle else None,
+        exit_code=outcome.exit_code if outcome else None,
+        reason=outcome.reason if outcome else "",
+        code_hash=record.code_hash,
+        commit=record.commit,
+        peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
+        cpu_s=outcome.cpu_s if outcome else None,
+        origin="assay",
+        stamp=stamp,
+    )
+
+
+# ---------------------------------------------------------------- while runs run
+
+
+@dataclass(slots=True)
+class _Live:
+    entry: Entry
+    key: str
+    began: float
+    followers: dict[str, Follower] = field(default_factory=dict)
+    sampler: TreeSampler | None = None
+    next_reading: float = 0.0
+    last_reading: Reading | None = None
+    echo: Tail | None = None
+
+
+class Collector:
+    """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
+
+    def __init__(self, index: Index, place: StudyPlace, devices: Devices, echo: Callable[[bytes], None] | None = None) -> None:
+        self._index = index
+        self._place = place
+        self._devices = devices
+        self._echo = echo
+        self._live: dict[str, _Live] = {}
+        self._table = ProcessTable()
+        self._batch = index.batch()
+        self._batch.__enter__()
+
+    def started(self, entry: Entry) -> None:
+        live = _Live(entry, self._place.key(entry.dir), time.time())
+        live.next_reading = live.began + READING_S
+        self._live[entry.dir] = live
+        if entry.attempt > 1:  # the new attempt's log counts, not the old one's
+            self._index.forget_points(live.key)
+        self._put(entry, live.key)
+
+    def tick(self, running: Sequence[Entry], now: float) -> None:
+        for entry in running:
+            live = self._live.get(entry.dir)
+            if live is None:
+                continue
+            self._pass_output_on(live)
+            if now - live.began >= 0.5:  # a run of milliseconds is read once, when it is over
+                self._read(live)
+            if now >= live.next_reading:
+                self._take_reading(live, now)
+        self._index.flush()
+
+    def usage(self, entry: Entry) -> Usage | None:
+        live = self._live.get(entry.dir)
+        reading = live.last_reading if live else None
+        return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
+
+    def ended(self, entry: Entry) -> None:
+        live = self._live.pop(entry.dir, None)
+        key = self._place.key(entry.dir)
+        if live is not None:
+            self._pass_output_on(live)
+        names = os.listdir(entry.dir)
+        if live is not None and live.followers:
+            self._follow_new(live, names)
+            for follower in live.followers.values():
+                follower.read(self._index, final=True)
+        else:
+            read_sources(self._index, key, entry.dir, entry.spec, names)
+        self._put(entry, key)
+
+    def flush(self) -> None:
+        self._index.flush()
+
+    def last_values(self, entry: Entry) -> Mapping[str, tuple[float, float]]:
+        """The newest step and value of each metric of a running run, for the live view."""
+        live = self._live.get(entry.dir)
+        merged: dict[str, tuple[float, float]] = {}
+        for follower in live.followers.values() if live else ():
+            merged.update(follower.last)
+        return merged
+
+    def _put(self, entry: Entry, key: str) -> None:
+        if entry.record is None:
+            entry.record = rundir.load_record(entry.dir)
+        self._index.put_runs(
+            [_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, time.time())]
+        )
+
+    def _read(self, live: _Live) -> None:
+        self._follow_new(live, None)
+        for follower in live.followers.values():
+            follower.read(self._index)
+
+    def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
+        for source in find_sources(live.entry.dir, live.entry.spec, names):
+            if source.name not in live.followers:
+                live.followers[source.name] = Follower.open(self._index, live.key, live.entry.dir, source)
+
+    def _take_reading(self, live: _Live, now: float) -> None:
+        handle = live.entry.handle
+        if handle is None:
+            return
+        if live.sampler is None:
+            live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)
+        live.next_reading = now + READING_S
+        reading = live.sampler.sample(now, self._read_gpu(handle.slot))
+        if reading is None:
+            return
+        live.last_reading = reading
+        with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:
+            file.write(render_reading(reading) + "\n")
+
+    def _read_gpu(self, slot: str | None) -> GpuReading | None:
+        indices = [int(part) for part in (slot or "").split(",") if part.isdigit()]
+        return self._devices.read(indices) if indices else None
+
+    def _pass_output_on(self, live: _Live) -> None:
+        if self._echo is None:
+            return
+        if live.echo is None:
+            command = live.entry.commands[0]
+            name = layout.find_log(os.listdir(live.entry.dir), live.entry.spec.log_name, command)
+            if name is None:
+                return
+            live.echo = Tail(os.path.join(live.entry.dir, name))
+        while data := live.echo.read():
+            self._echo(data)

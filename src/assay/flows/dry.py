@@ -1,0 +1,44 @@
+"""A dry run: what would happen, and not a single file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from assay.flows.sweep import Prepared
+from assay.values import layout
+from assay.values.run import JobRequest, RunSpec
+
+
+def build_dry_lines(prepared: Prepared) -> Iterator[str]:
+    """Every command line with the run directory filled in, as the shell would get it."""
+    for spec in prepared.plan.runs:
+        run_dir = prepared.dir_of(spec)
+        for command in spec.commands:
+            yield build_line(prepared, spec, layout.show_command(command.text, run_dir))
+
+
+def build_line(prepared: Prepared, spec: RunSpec, training: str) -> str:
+    if prepared.farm is None:
+        return training
+    from assay.execute.submit import render_submit_line
+
+    request = JobRequest(prepared.dir_of(spec), job_name(prepared, spec), 1, farm_resources=spec.farm_resources)
+    return render_submit_line(prepared.farm, request, training)
+
+
+def job_name(prepared: Prepared, spec: RunSpec) -> str:
+    return f"{prepared.place.name}_{spec.name}"
+
+
+def build_dry_rows(prepared: Prepared) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": spec.name,
+            "id": spec.id,
+            "dir": prepared.dir_of(spec),
+            "params": dict(spec.params),
+            "commands": {c.name: layout.show_command(c.text, prepared.dir_of(spec)) for c in spec.commands},
+        }
+        for spec in prepared.plan.runs
+    ]

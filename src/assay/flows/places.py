@@ -1,0 +1,106 @@
+"""Where studies lie: the root, a study's directory, and how a name on the command line leads to one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from assay.config.settings import ENVIRONMENT, Settings
+from assay.errors import NotFoundError, UsageError
+from assay.record import rundir
+from assay.values import layout
+from assay.values.study import Study
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlace:
+    """A study on disk. A run's key in the index is `<name>/<run>`."""
+
+    root: str
+    name: str
+
+    @property
+    def dir(self) -> str:
+        return os.path.join(self.root, self.name)
+
+    def key(self, run_dir: str) -> str:
+        return f"{self.name}/{os.path.basename(run_dir)}"
+
+
+def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tuple[str, bool]:
+    """The output root and whether anybody asked for it: flag, then environment, study file, settings, `./runs`."""
+    from_environment = settings.root if settings.root_from == ENVIRONMENT["root"] else None
+    chosen = flag or from_environment or asked
+    if chosen is not None:
+        return os.path.abspath(chosen), True
+    return settings.root, settings.root_from is not None
+
+
+def place_of_study(study: Study, root: str) -> StudyPlace:
+    return StudyPlace(root, study.name)
+
+
+def check_writable(place: StudyPlace) -> None:
+    """Refuse before anything is made: the nearest existing parent must be a writable directory with room."""
+    path = place.dir
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise UsageError(f"the output root {place.root} cannot be made: {path} is not a directory", "choose another: --root DIR")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"the output root {place.root} cannot be written: no permission in {path}", "choose another: --root DIR")
+    space = os.statvfs(path)
+    if space.f_bavail * space.f_frsize < _ROOM_BYTES or (space.f_files and space.f_favail < _ROOM_FILES):
+        raise UsageError(f"the disk under {path} is full", "make room, or choose another output root: --root DIR")
+    if space.f_flag & os.ST_RDONLY:
+        raise UsageError(f"the file system under {path} is read-only", "choose another output root: --root DIR")
+
+
+_ROOM_BYTES = 1 << 20
+_ROOM_FILES = 64
+
+
+def find_studies(root: str) -> Iterator[str]:
+    """Names of directories under the root that hold runs of ours or of the originals."""
+    try:
+        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir() and not entry.name.startswith(".") and is_study(entry.path):
+            yield entry.name
+
+
+def is_study(path: str) -> bool:
+    if os.path.isdir(os.path.join(path, layout.STUDY_META_DIR)):
+        return True
+    return any(True for _ in find_foreign_dirs(path)) or any(True for _ in rundir.find_run_dirs(path))
+
+
+def find_foreign_dirs(study_dir: str) -> Iterator[str]:
+    """Run directories that runx, logx or mlrunner made without us."""
+    marks = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
+    try:
+        entries = sorted(os.scandir(study_dir), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
+            continue
+        if os.path.exists(os.path.join(entry.path, layout.RUN_FILE)):
+            continue
+        if any(os.path.exists(os.path.join(entry.path, mark)) for mark in marks):
+            yield entry.path
+
+
+def find_study(name: str, roots: list[str]) -> StudyPlace:
+    """A study by path or by name under one of the roots."""
+    candidates = [os.path.abspath(name)] if os.sep in name or os.path.isdir(name) else []
+    candidates += [os.path.join(root, name) for root in roots]
+    for path in candidates:
+        if os.path.isdir(path) and is_study(path):
+            return StudyPlace(os.path.dirname(path), os.path.basename(path))
+    known = [study for root in roots for study in find_studies(root)]
+    where = ", ".join(roots)
+    raise NotFoundError("study", name, known, None if known else f"there is no study under {where}; start one: assay run FILE")

@@ -1,0 +1,60 @@
+"""Look before you leap: what can be known to fail is refused before anything is made."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+
+from assay.errors import ConfigError
+from assay.values.run import Plan
+from assay.values.study import Problem, Study
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
+_PLAIN_WORD = re.compile(r"[\w./+@%,:-]+")
+# words that bash itself understands, or whose real program stands further on
+_SHELL_WORDS = frozenset(
+    "! . : [ [[ alias bg bind break builtin case cd command continue coproc declare dirs disown do done echo elif else enable "
+    "esac eval exec exit export false fc fg fi for function getopts hash help history if in jobs kill let local logout "
+    "mapfile popd printf pushd pwd read readarray readonly return select set shift shopt source suspend test then time "
+    "times trap true type typeset ulimit umask unalias unset until wait while { }".split()
+)
+
+
+def check_executables(study: Study, plan: Plan) -> None:
+    """Refuse a command whose program is plainly missing: one problem for each program."""
+    problems = {}
+    path = dict(study.env).get("PATH")
+    for program, name in _programs(plan):
+        if program not in problems and not _is_there(program, study.folder, path):
+            position = next((template.position for template in study.commands if template.name == name), None)
+            hint = "install it, correct the name, or give its full path"
+            problems[program] = Problem(f"the program {program!r} was not found", f"command {name}", position, hint)
+    if problems:
+        raise ConfigError(list(problems.values()))
+
+
+def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for spec in plan.runs:
+        for command in spec.commands:
+            program = first_program(command.text)
+            if program and (program, command.name) not in seen:
+                seen.add((program, command.name))
+                yield program, command.name
+
+
+def first_program(text: str) -> str | None:
+    """The program that a command starts with; None where only the shell can tell."""
+    for word in text.split():
+        if _ASSIGNMENT.fullmatch(word):
+            continue
+        return word if _PLAIN_WORD.fullmatch(word) and word not in _SHELL_WORDS else None
+    return None
+
+
+def _is_there(program: str, folder: str, path: str | None) -> bool:
+    if os.sep in program:
+        return os.access(os.path.join(folder, program), os.X_OK)
+    return shutil.which(program, path=path) is not None

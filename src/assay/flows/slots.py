@@ -1,0 +1,70 @@
+"""Which slots a study gets: as given, or found on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from assay.config.settings import Settings
+from assay.errors import UsageError
+from assay.execute.slots import CPU, SlotEntry
+from assay.observe.devices import Devices
+from assay.values.environment import Gpu
+from assay.values.study import Resources, Study
+
+_FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    labels: tuple[str, ...]
+    devices: Devices
+    usable: Callable[[SlotEntry], bool] = lambda _entry: True
+    env: Mapping[str, str] = field(default_factory=dict)
+    was_asked: bool = False
+
+
+def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) -> Slots:
+    """Flag, then settings (environment before file), the study's own, then what the machine has."""
+    devices = Devices()
+    given = asked or settings.slots or study.slots
+    if given:
+        return Slots(tuple(given), devices, was_asked=True)
+    if study.resources.gpus == 0:
+        return _cpu_slots(study.resources, devices)
+    gpus = devices.list()
+    if gpus:
+        return _gpu_slots(study.resources, gpus, devices)
+    if study.resources.gpus is None:
+        return _cpu_slots(study.resources, devices)
+    raise UsageError(
+        f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {devices.reason}",
+        "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
+    )
+
+
+def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
+    count = max(1, len(os.sched_getaffinity(0)) // max(1, resources.cpus))
+    return Slots((CPU,) * count, devices, env=_thread_limits(resources.cpus))
+
+
+def _thread_limits(cpus: int) -> dict[str, str]:
+    """Runs side by side must not each start a thread per core; what the user has set stays."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {name: str(max(1, cpus)) for name in names if name not in os.environ}
+
+
+def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> Slots:
+    size = resources.gpus or 1
+    groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
+    if not groups:
+        raise UsageError(f"each run asks for {size} GPUs, this machine has {len(gpus)}", "ask for fewer: resources: {gpus: N}")
+    labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
+    needed = {gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu) for gpu in gpus}
+
+    def usable(entry: SlotEntry) -> bool:
+        """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""
+        return all(devices.free_memory(int(index)) >= needed[int(index)] for index in entry.devices)
+
+    return Slots(tuple(labels) * resources.runs_per_gpu, devices, usable)

@@ -1,0 +1,382 @@
+"""The one loop: start runs on free slots, watch them, collect what they say, conclude how they ended.
+
+Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work beside another on the
+same study: who starts an attempt is decided by `lease.N`, how it ended by the markers in its directory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal, Protocol
+
+from assay.errors import AssayError, InfrastructureError
+from assay.execute import process
+from assay.execute.base import Executor
+from assay.execute.slots import HeldSlot, SlotPool
+from assay.flows.attempts import Action, Decision, RetryPolicy, decide
+from assay.record import rundir
+from assay.values import layout
+from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
+
+TICK_S = 0.25  # how often logs are read and the view is drawn
+FAST_TICK_S = 0.05  # when a person watches the output itself
+LOOK_S = 2.0  # how often runs of other supervisors are looked at
+GRACE_S = 10.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """A run as this supervisor sees it."""
+
+    spec: RunSpec
+    dir: str
+    policy: RetryPolicy
+    state: State = State.QUEUED
+    attempt: int = 0
+    handle: JobHandle | None = None
+    outcome: Outcome | None = None
+    record: rundir.RunRecord | None = None
+    is_here: bool = False  # the directory exists
+    is_mine: bool = False  # started or adopted by this supervisor
+    reported: set[str] = field(default_factory=set)  # command events already told
+    done_before: set[str] = field(default_factory=set)
+    finished_here: bool = False  # ended while this supervisor watched
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(command.name for command in self.spec.commands)
+
+
+EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: EventKind
+    entry: Entry
+    command: str = ""
+    code: int = 0
+
+
+class Observer(Protocol):
+    """What a flow attaches to the loop. Every call is cheap: the loop waits for it."""
+
+    def started(self, entry: Entry) -> None: ...
+    def tick(self, running: Sequence[Entry], now: float) -> None: ...
+    def usage(self, entry: Entry) -> Usage | None: ...  # what it has seen of a run's consumption
+    def ended(self, entry: Entry) -> None: ...
+    def flush(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Settings:
+    """How the loop behaves."""
+
+    create: Callable[[Entry], bool]  # write the run's directory; False: another did
+    listen: Callable[[Event], None] = lambda _event: None
+    draw: Callable[[Supervisor], None] = lambda _supervisor: None
+    env: Mapping[str, str] = field(default_factory=dict)
+    tick_s: float = TICK_S
+    grace_s: float = GRACE_S
+    sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
+    limit: int | None = None  # how many runs at once, where there is no pool
+    clock: Callable[[], float] = time.monotonic
+
+
+class Supervisor:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        executor: Executor,
+        pool: SlotPool | None,
+        observer: Observer,
+        settings: Settings,
+    ) -> None:
+        self.entries = list(entries)
+        self.executor = executor
+        self.pool = pool
+        self.observer = observer
+        self.settings = settings
+        self.running: dict[str, Entry] = {}  # by directory
+        self.queue: list[tuple[int, int, Entry]] = []
+        self.interrupted: str | None = None  # the signal's name
+        self.leave = False  # go away without stopping anything
+        self.problem: InfrastructureError | None = None
+        self._order = 0
+        self._recent: list[tuple[JobHandle, str]] = []  # ended since the last look at leftovers
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Until every run is over, or somebody says stop."""
+        for entry in self.entries:
+            self._look(entry)
+        settings = self.settings
+        next_tick = next_look = settings.clock()
+        while (self.queue or self.running) and not self.interrupted and not self.leave:
+            self._fill_slots()
+            if self.problem and not self.running:
+                break
+            self._take_ended(self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock()))))
+            now = settings.clock()
+            if now >= next_tick:
+                self._tick()
+                next_tick = settings.clock() + settings.tick_s
+            if now >= next_look:
+                self._look_at_others()
+                self._end_leftovers()
+                next_look = now + LOOK_S
+        if self.interrupted:
+            self.stop(list(self.running.values()), f"{self.interrupted} to the supervisor", "interrupt")
+        self.observer.flush()
+        settings.draw(self)
+
+    def _tick(self) -> None:
+        mine = [entry for entry in self.running.values() if entry.is_mine]
+        self.observer.tick(mine, time.time())
+        for entry in mine:
+            if len(entry.spec.commands) > 1:
+                self._tell_commands(entry)
+        self.settings.draw(self)
+
+    # ------------------------------------------------------------ starting
+
+    def _fill_slots(self) -> None:
+        while self.queue and not self.problem:
+            if self.settings.limit is not None and len(self.running) >= self.settings.limit:
+                return
+            held = self.pool.acquire() if self.pool else None
+            if held is None and self.pool is not None:
+                return
+            entry = heapq.heappop(self.queue)[2]
+            try:
+                self._start(entry, held)
+            except InfrastructureError as error:
+                self.problem = error
+            finally:
+                if held is not None:
+                    held.let_go()
+
+    def _start(self, entry: Entry, held: HeldSlot | None) -> None:
+        if not entry.is_here:
+            self.settings.create(entry)
+            entry.is_here = True
+        if entry.record is None:
+            entry.record = rundir.load_record(entry.dir)
+        if os.path.exists(os.path.join(entry.dir, layout.lease_name(entry.attempt))):
+            self._look(entry)
+            return
+        request = self._build_request(entry, entry.record.uid, held)
+        handle = self.executor.submit(request, lambda handle: rundir.publish_lease(entry.dir, handle))
+        if handle is None:  # another supervisor was faster
+            self._look(entry)
+            return
+        entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
+        entry.reported.clear()
+        self.running[entry.dir] = entry
+        self.observer.started(entry)
+        self._tell(Event("started", entry))
+        self._tell_command_started(entry, self._first_command(entry))
+
+    def _build_request(self, entry: Entry, uid: str, held: HeldSlot | None) -> JobRequest:
+        env = dict(self.settings.env)
+        slot = held.entry.label if held else None
+        if held and held.entry.devices and self.settings.sets_devices:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(held.entry.devices)
+        if slot is not None:
+            env[layout.ENV_SLOT] = slot
+        env[layout.ENV_TIME] = datetime.now().strftime("%Y%m%d.%H%M%S")  # noqa: DTZ005 a log name in local time
+        env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.done_before))
+        return JobRequest(
+            dir=entry.dir,
+            name=f"{os.path.basename(os.path.dirname(entry.dir))}_{entry.spec.name}",
+            attempt=entry.attempt,
+            env=env,
+            slot=slot,
+            slot_fds=held.fds if held else (),
+            tag=f"{uid}.{entry.attempt}",
+            command_line=" && ".join(command.text for command in entry.spec.commands),
+            farm_resources=entry.spec.farm_resources,
+        )
+
+    # ------------------------------------------------------------ looking
+
+    def _look(self, entry: Entry) -> None:
+        """Decide from the files what this run needs, and do it."""
+        entry.is_here = entry.is_here or os.path.exists(os.path.join(entry.dir, layout.RUN_FILE))
+        history = rundir.load_history(entry.dir) if entry.is_here else rundir.History()
+        entry.done_before = history.finished_commands()
+        decision = decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
+        entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
+        entry.outcome = decision.outcome
+        self._act(entry, decision)
+
+    def _act(self, entry: Entry, decision: Decision) -> None:
+        if decision.action is Action.START:
+            self._enqueue(entry)
+        elif decision.action is Action.FOLLOW:
+            self._follow(entry)
+        elif decision.action in (Action.CLOSE, Action.CLEAN):
+            if decision.action is Action.CLEAN and decision.handle is not None:
+                self._clean(entry, decision.handle)
+            self._close(entry, decision)
+
+    def _enqueue(self, entry: Entry) -> None:
+        self.running.pop(entry.dir, None)
+        if entry.attempt > 1:
+            self._tell(Event("retried", entry))
+        self._order += 1
+        heapq.heappush(self.queue, (-entry.spec.priority, self._order, entry))
+
+    def _follow(self, entry: Entry) -> None:
+        assert entry.handle is not None
+        entry.is_mine = not self._has_other_owner(entry.handle)
+        if entry.state is State.LOST:
+            self.running.pop(entry.dir, None)
+            return
+        if entry.dir not in self.running:
+            self.running[entry.dir] = entry
+            self._tell(Event("adopted", entry))
+            if entry.is_mine:
+                self.observer.started(entry)
+        self.executor.watch(entry.handle, entry.dir)
+
+    def _has_other_owner(self, handle: JobHandle) -> bool:
+        if handle.host != process.host_name() or handle.supervisor_pid in (0, os.getpid()):
+            return False
+        return process.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
+
+    def _liveness(self, handle: JobHandle, entry: Entry) -> Liveness:
+        return self.executor.liveness(handle, entry.dir)
+
+    def _look_at_others(self) -> None:
+        for entry in list(self.running.values()):
+            if not entry.is_mine:
+                self._look(entry)
+
+    # ------------------------------------------------------------ ending
+
+    def _take_ended(self, handles: Sequence[JobHandle]) -> None:
+        if not handles:
+            return
+        by_handle = {entry.handle: entry for entry in self.running.values()} if len(handles) > 1 else None
+        for handle in handles:
+            entry = by_handle.get(handle) if by_handle else self._entry_of(handle)
+            if entry is None:
+                continue
+            entry.finished_here = True
+            if len(entry.spec.commands) == 1 and self._close_if_done(entry):
+                continue
+            self._look(entry)
+
+    def _entry_of(self, handle: JobHandle) -> Entry | None:
+        return next((entry for entry in self.running.values() if entry.handle == handle), None)
+
+    def _close_if_done(self, entry: Entry) -> bool:
+        """The common end, in one look at one name: the only command ended with 0."""
+        name = entry.commands[0]
+        marker = layout.exit_marker_name(name, entry.attempt, 0)
+        if not os.path.exists(os.path.join(entry.dir, marker)):
+            return False
+        entry.state = State.DONE
+        self._close(entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0})))
+        return True
+
+    def _clean(self, entry: Entry, handle: JobHandle) -> None:
+        """What a dead, failed or stopped attempt left behind must not outlive it."""
+        if self.executor.liveness(handle, entry.dir) is Liveness.GONE:
+            self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
+
+    def _close(self, entry: Entry, decision: Decision) -> None:
+        assert decision.outcome is not None
+        usage = self._usage(entry)
+        outcome = replace(
+            decision.outcome,
+            started_at=entry.handle.started_at if entry.handle else None,
+            ended_at=time.time(),
+            peak_rss_bytes=usage.peak_rss_bytes if usage else None,
+            cpu_s=usage.cpu_s if usage else None,
+        )
+        entry.outcome = outcome
+        self.running.pop(entry.dir, None)
+        if entry.handle and entry.is_mine and outcome.state is State.DONE and len(self._recent) < 64:
+            self._recent.append((entry.handle, entry.dir))
+        try:
+            rundir.write_outcome(entry.dir, outcome)
+        except OSError as error:  # the markers still say it; a later command concludes again
+            self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
+        self._tell_commands(entry)
+        self.observer.ended(entry)
+        self._tell(Event("ended", entry))
+        if outcome.state is not State.DONE:
+            self._look(entry)  # perhaps another attempt
+
+    def _usage(self, entry: Entry) -> Usage | None:
+        """The kernel's figure knows the largest process exactly, the observer has seen the whole tree at times."""
+        exact = self.executor.usage(entry.handle) if entry.handle else None
+        seen = self.observer.usage(entry)
+        if exact is None or seen is None:
+            return exact or seen
+        return Usage(max(exact.cpu_s, seen.cpu_s), max(exact.peak_rss_bytes, seen.peak_rss_bytes))
+
+    def stop(self, entries: Iterable[Entry], why: str, kind: StopKind = "user") -> None:
+        """End runs and everything they started; the reason is on disk before the first signal."""
+        chosen = [entry for entry in entries if entry.is_mine and entry.handle]
+        who = f"pid {os.getpid()} on {process.host_name()}"
+        for entry in chosen:
+            rundir.write_stop(entry.dir, entry.attempt, Stop(who, why, kind, time.time()))
+        try:
+            self.executor.cancel([(entry.handle, entry.dir) for entry in chosen if entry.handle], self.settings.grace_s)
+        except AssayError as error:
+            self.problem = InfrastructureError(error.message, error.hint)
+        self._take_ended(self.executor.wait(0))
+        for entry in chosen:
+            if entry.dir in self.running:
+                self._look(entry)
+
+    def _end_leftovers(self) -> None:
+        """A slot that stays taken after its run ended is held by something the run left behind."""
+        recent, self._recent = self._recent, []
+        if self.pool is None or not self.queue or not recent:
+            return
+        if len(self.pool.busy()) > len(self.running):
+            self.executor.cancel(recent, self.settings.grace_s)
+
+    # ------------------------------------------------------------ telling
+
+    def _tell(self, event: Event) -> None:
+        self.settings.listen(event)
+
+    def _first_command(self, entry: Entry) -> str | None:
+        return next((name for name in entry.commands if name not in entry.done_before), None)
+
+    def _tell_command_started(self, entry: Entry, name: str | None) -> None:
+        if name and f"+{name}" not in entry.reported:
+            entry.reported.add(f"+{name}")
+            self._tell(Event("command_started", entry, name))
+
+    def _tell_commands(self, entry: Entry) -> None:
+        """Which commands began and ended since the last look, in order."""
+        codes = self._codes(entry)
+        for name in entry.commands:
+            if name in entry.done_before and name not in codes:
+                continue
+            self._tell_command_started(entry, name)
+            if name not in codes:
+                return
+            if f"-{name}" not in entry.reported:
+                entry.reported.add(f"-{name}")
+                self._tell(Event("command_ended", entry, name, codes[name]))
+            if codes[name] != 0:
+                return
+
+    def _codes(self, entry: Entry) -> Mapping[str, int]:
+        if entry.outcome is not None:
+            return entry.outcome.codes
+        markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
+        return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}

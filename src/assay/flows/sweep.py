@@ -1,0 +1,398 @@
+"""`assay run FILE`: from a file to finished runs, as one list of named steps."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from assay.config.load import LoadOptions, load_study
+from assay.config.settings import Settings, load_settings
+from assay.errors import ExitCode, UsageError
+from assay.execute.registry import build_executor
+from assay.execute.script import JobText, render_job
+from assay.execute.slots import CPU, SlotPool, build_entries
+from assay.flows import sets
+from assay.flows.attempts import RetryPolicy
+from assay.flows.collect import Collector
+from assay.flows.places import StudyPlace, check_writable, choose_root, place_of_study
+from assay.flows.preflight import check_executables
+from assay.flows.slots import choose_slots
+from assay.flows.supervise import Entry, Event, Supervisor
+from assay.flows.supervise import Settings as LoopSettings
+from assay.observe.environment import load_environment
+from assay.plan.expand import NameSource, build_plan
+from assay.plan.select import select
+from assay.record import rundir
+from assay.record.index.sqlite import open_index
+from assay.stage.snapshot import Snapshot, place_code, take_snapshot
+from assay.values import layout
+from assay.values.run import Plan, RunSpec, State
+from assay.values.study import Farm, Problem, Study
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from assay.execute.base import Executor
+    from assay.values.environment import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a door asks for."""
+
+    file: str
+    root: str | None = None
+    study: str | None = None
+    slots: tuple[str, ...] | None = None
+    on: str | None = None  # a farm; None: the file's default; "local": here
+    titles: tuple[str, ...] | None = None
+    commands: tuple[str, ...] | None = None
+    sample: int | None = None
+    seed: int | None = None
+    retry: frozenset[State] = frozenset()
+    force: bool = False  # run again what is finished
+    new_code: bool = False
+    code: str | None = None  # "live" or "snapshot" instead of what the file says
+    load: LoadOptions = LoadOptions()
+    tag: str | None = None
+    cooldir: bool = True
+    new_set: bool = False  # runx: new runs even where the last call was interrupted
+    keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
+    grace_s: float = 10.0
+    command_line: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is known before anything is written: what a dry run shows."""
+
+    study: Study
+    plan: Plan
+    place: StudyPlace
+    root_was_asked: bool
+    farm: Farm | None
+    settings: Settings
+    options: RunOptions
+    set_number: int | None = None
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return (*self.study.warnings, *self.plan.warnings)
+
+    def dir_of(self, spec: RunSpec) -> str:
+        return os.path.join(self.place.dir, spec.name)
+
+
+@dataclass(slots=True)
+class Report:
+    """How a study stands when the supervisor leaves it."""
+
+    prepared: Prepared
+    entries: list[Entry]
+    interrupted: str | None = None
+    left: bool = False
+    problem: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def count(self, *states: State) -> int:
+        return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        codes = {_EXIT_CODES.get(entry.state, ExitCode.OK) for entry in self.entries}
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        if self.problem:
+            codes.add(ExitCode.INTERNAL)
+        return ExitCode.worst(codes)
+
+
+_EXIT_CODES = {
+    State.FAILED: ExitCode.FAILED,
+    State.TIMEOUT: ExitCode.FAILED,
+    State.LOST: ExitCode.FAILED,
+    State.STOPPED: ExitCode.FAILED,
+}
+
+
+# ---------------------------------------------------------------- before anything is written
+
+
+def prepare(options: RunOptions) -> Prepared:
+    settings = load_settings(os.getcwd(), os.environ)
+    study = _adjust(load_study(options.file, options.load), options)
+    study = select(study, options.titles, options.commands, options.sample, options.seed)
+    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir)  # noqa: DTZ005 names show local time
+    plan = build_plan(study, names)
+    root, asked = choose_root(options.root, study.root, settings)
+    place = place_of_study(study, root)
+    prepared = Prepared(study, plan, place, asked, _choose_farm(study, options), settings, options)
+    if study.dialect == "runx":
+        return sets.enter_set(prepared)
+    return replace(prepared, plan=_find_known(plan, place))
+
+
+def _adjust(study: Study, options: RunOptions) -> Study:
+    if options.study:
+        study = replace(study, name=options.study)
+    if options.code is not None:
+        study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
+    return study
+
+
+def _choose_farm(study: Study, options: RunOptions) -> Farm | None:
+    name = options.on or study.farm
+    if name is None or name == "local":
+        return None
+    if name not in study.farms:
+        from assay.errors import NotFoundError
+
+        raise NotFoundError("farm", name, [*study.farms, "local"])
+    return study.farms[name]
+
+
+def _find_known(plan: Plan, place: StudyPlace) -> Plan:
+    """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
+    if not os.path.isdir(place.dir):
+        return plan
+    by_id: dict[str, str] | None = None
+    runs = []
+    for spec in plan.runs:
+        taken_by = _id_of(os.path.join(place.dir, spec.name))
+        if taken_by == spec.id:
+            runs.append(spec)
+            continue
+        if by_id is None:
+            by_id = _load_ids(place)
+        name = by_id.get(spec.id) or (spec.name if taken_by is None else f"{spec.name}~{spec.id[:8]}")
+        runs.append(replace(spec, name=name))
+    return replace(plan, runs=tuple(runs))
+
+
+def _id_of(run_dir: str) -> str | None:
+    try:
+        return rundir.load_record(run_dir).spec.id
+    except OSError:
+        return None
+
+
+def _load_ids(place: StudyPlace) -> dict[str, str]:
+    return {rundir.load_record(path).spec.id: os.path.basename(path) for path in rundir.find_run_dirs(place.dir)}
+
+
+# ---------------------------------------------------------------- running
+
+
+Listen = Callable[[Event], None]
+Draw = Callable[[Supervisor], None]
+
+
+@dataclass(slots=True)
+class Doors:
+    """What a door wants to see and to add while the study runs."""
+
+    listen: Listen = lambda _event: None
+    draw: Draw = lambda _supervisor: None
+    finish: Draw = lambda _supervisor: None
+    fill: Callable[[str, RunSpec, Prepared, str], None] | None = None  # files of the originals: aside dir, spec, …, final dir
+    echo: Callable[[bytes], None] | None = None
+    tick_s: float = 0.25
+    sets_devices: bool = True
+
+
+def run_study(prepared: Prepared, doors: Doors) -> Report:
+    """Run what is planned and not finished. The caller has shown the warnings."""
+    check_writable(prepared.place)
+    check_executables(prepared.study, prepared.plan)
+    slots = choose_slots(prepared.study, prepared.options.slots, prepared.settings)
+    os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
+    prepared = sets.pin(prepared)
+    _link_shared(prepared)
+    builder = _DirBuilder(prepared, doors)
+    index = open_index(prepared.place.root)
+    with index:
+        collector = Collector(index, prepared.place, slots.devices, doors.echo)
+        entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
+        executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
+        loop = LoopSettings(
+            create=builder.create,
+            listen=doors.listen,
+            draw=doors.draw,
+            env=slots.env,
+            tick_s=doors.tick_s,
+            grace_s=prepared.options.grace_s,
+            sets_devices=doors.sets_devices,
+            limit=limit,
+        )
+        supervisor = Supervisor(entries, executor, pool, collector, loop)
+        with _signals(supervisor):
+            try:
+                supervisor.run()
+            finally:
+                doors.finish(supervisor)
+                collector.flush()
+                if pool is not None:
+                    pool.close()
+                executor.close()
+    return _build_report(prepared, supervisor, builder)
+
+
+def _choose_executor(
+    prepared: Prepared, labels: Sequence[str], usable: Callable[[Any], bool]
+) -> tuple[Executor, SlotPool | None, int | None]:
+    if prepared.farm is None:
+        pool = SlotPool(build_entries(labels), usable=usable, priority=prepared.study.priority)
+        return build_executor("local"), pool, None
+    from assay.execute.submit import is_shell
+
+    limit = len(labels) if is_shell(prepared.farm) else None
+    return build_executor("submit", farm=prepared.farm), None, limit
+
+
+def _build_entry(spec: RunSpec, prepared: Prepared) -> Entry:
+    options = prepared.options
+    again = frozenset(State) if options.force else options.retry
+    path = prepared.dir_of(spec)
+    base = 0
+    if again and os.path.isdir(path):
+        last = rundir.load_history(path).last
+        base = last.number if last else 0
+    policy = RetryPolicy(retries=spec.retries, again=again, base=base, began_at=time.time())
+    return Entry(spec, path, policy)
+
+
+class _DirBuilder:
+    """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
+
+    def __init__(self, prepared: Prepared, doors: Doors) -> None:
+        self._prepared = prepared
+        self._doors = doors
+        self._environment: Environment | None = None
+        self._environment_path = ""
+        self._job_prefix: str | None = None
+        self.snapshot = self._take_snapshot()
+
+    def _take_snapshot(self) -> Snapshot | None:
+        """At the start, so that edits during the sweep change nothing for the runs that wait."""
+        study, place = self._prepared.study, self._prepared.place
+        if study.code.kind == "live":
+            return None
+        from pathlib import Path
+
+        store = Path(place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        return take_snapshot(
+            Path(study.folder),
+            store,
+            study.code.ignore,
+            exclude=[Path(place.root)],
+            guess=study.dialect != "runx",
+            link=study.code.link_ignored,
+        )
+
+    def create(self, entry: Entry) -> bool:
+        prepared = self._prepared
+        environment = self._load_environment()
+        record = rundir.RunRecord(
+            spec=entry.spec,
+            study=prepared.place.name,
+            uid=rundir.new_uid(),
+            created_at=time.time(),
+            source=prepared.study.source,
+            workdir=layout.CODE_DIR if self.snapshot else prepared.study.folder,
+            code_hash=self.snapshot.hash if self.snapshot else None,
+            dialect=prepared.study.dialect,
+            set_number=prepared.set_number,
+            commit=environment.git.commit if environment.git else None,
+        )
+        job = render_job(entry.spec, JobText(record.uid, record.study, record.workdir))
+        made = rundir.write_run_dir(entry.dir, record, job, lambda aside: self._fill(aside, entry))
+        entry.record = record if made else None
+        return made
+
+    def _fill(self, aside: str, entry: Entry) -> None:
+        if self.snapshot is not None:
+            from pathlib import Path
+
+            place_code(self.snapshot, Path(aside, layout.CODE_DIR), link=entry.spec.code.link_ignored)
+        target = os.path.join(aside, layout.ENVIRONMENT_FILE)
+        try:
+            os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
+        except OSError:
+            shutil.copyfile(self._environment_path, target)
+        if self._doors.fill is not None:
+            self._doors.fill(aside, entry.spec, self._prepared, entry.dir)
+
+    def _load_environment(self) -> Environment:
+        if self._environment is None:
+            prepared = self._prepared
+            self._environment = load_environment(prepared.study.folder, prepared.options.command_line)
+            name = f"environment-{rundir.new_uid()}.json"
+            self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
+            rundir.write_environment(self._environment_path, self._environment)
+        return self._environment
+
+
+def _link_shared(prepared: Prepared) -> None:
+    """mlrunner: a second name for the same full parameter set is a link to the first one's folder."""
+    for name, target in prepared.plan.links:
+        path = os.path.join(prepared.place.dir, name)
+        if not os.path.lexists(path):
+            os.symlink(target, path)
+
+
+@contextmanager
+def _signals(supervisor: Supervisor) -> Iterator[None]:
+    """Ctrl-C and TERM stop the runs; HUP leaves them running."""
+
+    def interrupt(number: int, _frame: object) -> None:
+        supervisor.interrupted = signal.Signals(number).name
+
+    def leave(_number: int, _frame: object) -> None:
+        supervisor.leave = True
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _build_report(prepared: Prepared, supervisor: Supervisor, builder: _DirBuilder) -> Report:
+    report = Report(
+        prepared=prepared,
+        entries=supervisor.entries,
+        interrupted=supervisor.interrupted,
+        left=supervisor.leave,
+        problem=supervisor.problem.render() if supervisor.problem else None,
+    )
+    changed = _runs_with_other_code(supervisor.entries, builder.snapshot)
+    if changed:
+        report.notes.append(
+            f"the code has changed since {changed} of these runs were made; they are kept as they are "
+            "(run them again with the code of now: --force --new-code)"
+        )
+    return report
+
+
+def _runs_with_other_code(entries: Sequence[Entry], snapshot: Snapshot | None) -> int:
+    if snapshot is None:
+        return 0
+    kept = [entry for entry in entries if entry.state is State.DONE and not entry.finished_here]
+    return sum(rundir.load_record(entry.dir).code_hash not in (None, snapshot.hash) for entry in kept)
+
+
+def default_slot_count() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+__all__ = ["CPU", "Doors", "Prepared", "Report", "RunOptions", "UsageError", "prepare", "run_study"]

@@ -1,0 +1,152 @@
+"""The supervisor's state as a view for people."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from assay.flows.collect import Collector
+from assay.flows.supervise import Entry, Event, Supervisor
+from assay.flows.sweep import Report
+from assay.record import rundir
+from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
+from assay.show.report import FailedRun, StudyReport
+from assay.values import layout
+from assay.values.run import State
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST)
+_TAIL_BYTES = 8192
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Listens to events and draws the view."""
+
+    progress: Progress
+    study: str
+    slots_total: int = 0
+    began: float = field(default_factory=time.time)
+    ended: list[EndedRow] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+    kept: int | None = None
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "ended":
+            row = _build_ended(event.entry)
+            self.ended.append(row)
+            if event.entry.state is State.DONE and row.elapsed_s is not None:
+                self.durations.append(row.elapsed_s)
+        elif event.kind == "adopted":
+            self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
+
+    def draw(self, supervisor: Supervisor) -> None:
+        self.progress.update(self.view(supervisor))
+
+    def finish(self, supervisor: Supervisor) -> None:
+        self.progress.finish(self.view(supervisor))
+
+    def view(self, supervisor: Supervisor) -> ProgressView:
+        states = [entry.state for entry in supervisor.entries]
+        if self.kept is None:
+            self.kept = states.count(State.DONE) - sum(entry.finished_here for entry in supervisor.entries if entry.state is State.DONE)
+        now = time.time()
+        running = tuple(_build_running(entry, supervisor, now) for entry in supervisor.running.values())
+        queued = len(supervisor.queue)
+        slots = self.slots_total or max(1, len(running))
+        ended, self.ended = tuple(self.ended), []
+        return ProgressView(
+            study=self.study,
+            total=len(states),
+            done=states.count(State.DONE),
+            failed=sum(state in _FAILED for state in states),
+            stopped=states.count(State.STOPPED),
+            running=running,
+            queued=queued,
+            slots_used=sum(entry.is_mine for entry in supervisor.running.values()),
+            slots_total=self.slots_total,
+            eta_s=estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots),
+            elapsed_s=now - self.began,
+            kept=self.kept,
+            ended=ended,
+        )
+
+
+def _build_ended(entry: Entry) -> EndedRow:
+    outcome = entry.outcome
+    elapsed = None
+    if outcome and outcome.started_at and outcome.ended_at:
+        elapsed = max(0.0, outcome.ended_at - outcome.started_at)
+    return EndedRow(entry.spec.name, str(entry.state), elapsed, outcome.reason if outcome else "")
+
+
+def _build_running(entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
+    handle = entry.handle
+    observer = supervisor.observer
+    values = observer.last_values(entry) if isinstance(observer, Collector) else {}
+    steps = [step for step, _ in values.values() if step == step]  # noqa: PLR0124 NaN: there is none
+    return RunningRow(
+        name=entry.spec.name,
+        slot=handle.slot if handle else None,
+        elapsed_s=max(0.0, now - handle.started_at) if handle else 0.0,
+        attempt=entry.attempt,
+        metrics={metric: value for metric, (_, value) in values.items()},
+        step=max(steps) if steps else None,
+    )
+
+
+# ---------------------------------------------------------------- when it is over
+
+
+def build_study_report(report: Report, elapsed_s: float, show_path: Callable[[str], str] = os.path.relpath) -> StudyReport:
+    entries = report.entries
+    return StudyReport(
+        study=report.prepared.place.name,
+        total=len(entries),
+        done=report.count(State.DONE),
+        failed=tuple(_build_failed(entry, show_path) for entry in entries if entry.state in _FAILED),
+        stopped=report.count(State.STOPPED),
+        running=report.count(State.RUNNING),
+        queued=report.count(State.QUEUED),
+        kept=sum(entry.state is State.DONE and not entry.finished_here for entry in entries),
+        elapsed_s=elapsed_s,
+        folder=show_path(report.prepared.place.dir),
+        warnings=tuple(report.notes),
+    )
+
+
+def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:
+    outcome = entry.outcome
+    log = find_telling_log(entry.dir, entry.spec.log_name, entry.commands)
+    return FailedRun(
+        name=entry.spec.name,
+        state=str(entry.state),
+        reason=outcome.reason if outcome else "",
+        exit_code=outcome.exit_code if outcome else None,
+        log_path=show_path(log) if log else None,
+        log_tail=load_tail(log) if log else "",
+        attempts=entry.attempt,
+    )
+
+
+def find_telling_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> str | None:
+    """The log of the command that failed, or of the last one that began."""
+    names = os.listdir(run_dir)
+    last = rundir.load_history(run_dir, names).last
+    bad = [name for name, code in last.codes.items() if code != 0] if last else []
+    for command in [*bad, *reversed(commands)]:
+        log = layout.find_log(names, log_name, command)
+        if log is not None:
+            return os.path.join(run_dir, log)
+    return None
+
+
+def load_tail(path: str, size: int = _TAIL_BYTES) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,286 @@
+"""Where a study runs and from which code: taken once per study, without starting an interpreter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from assay.observe.devices import Devices
+from assay.values.environment import Environment, GitState, Gpu
+
+KEY_PACKAGES = frozenset(
+    [
+        "accelerate",
+        "cupy",
+        "datasets",
+        "deepspeed",
+        "diffusers",
+        "flax",
+        "iree-base-compiler",
+        "iree-base-runtime",
+        "jax",
+        "jaxlib",
+        "keras",
+        "lightgbm",
+        "lightning",
+        "numba",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "onnxruntime-gpu",
+        "openvino",
+        "optax",
+        "pandas",
+        "poptorch",
+        "pytorch-lightning",
+        "scikit-learn",
+        "scipy",
+        "tensorboard",
+        "tensorboardx",
+        "tensorflow",
+        "tensorrt",
+        "timm",
+        "tokenizers",
+        "torch",
+        "torchaudio",
+        "torchvision",
+        "transformers",
+        "triton",
+        "xgboost",
+    ]
+)
+DIFF_LIMIT_BYTES = 1 << 20
+UNTRACKED_LIMIT = 200
+GIT_TIMEOUT_S = 20
+
+_DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+# Set inside a git hook, where they would make git answer about another repository.
+_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+
+
+def load_environment(
+    folder: str | os.PathLike[str], command_line: Sequence[str], devices: Devices | None = None
+) -> Environment:
+    """`folder` is where the study's code lies; `command_line` what the user typed."""
+    devices = devices if devices is not None else Devices()
+    gpus = devices.list()
+    driver = devices.driver() if gpus else None
+    packages = load_packages(sys.path)
+    job_python, job_packages = _load_job_python(os.environ.get("PATH"))
+    cpu, cpu_count = load_cpu(), os.cpu_count() or 1
+    python = ".".join(map(str, sys.version_info[:3]))
+    return Environment(
+        host=os.uname().nodename,
+        user=_load_user(),
+        os=_load_os(),
+        cpu=cpu,
+        cpu_count=cpu_count,
+        memory_bytes=_load_memory_bytes(),
+        python=python,
+        packages=packages,
+        gpus=gpus,
+        driver=driver,
+        git=load_git(folder),
+        command_line=tuple(command_line),
+        fingerprint=build_fingerprint(
+            cpu=cpu, cpu_count=cpu_count, gpus=gpus, driver=driver, python=python, packages=job_packages or packages
+        ),
+        job_python=job_python,
+        job_packages=job_packages,
+    )
+
+
+def build_fingerprint(
+    *, cpu: str, cpu_count: int, gpus: Iterable[Gpu], driver: str | None, python: str, packages: Mapping[str, str]
+) -> str:
+    """Equal where figures are comparable: the same kind of machine and software, whatever its name."""
+    hardware = [cpu, cpu_count, [(gpu.name, gpu.memory_bytes) for gpu in gpus], driver]
+    software = [python.split(".")[:2], sorted(packages.items())]
+    text = json.dumps([hardware, software])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+# ---------------------------------------------------------------- machine
+
+
+def load_cpu() -> str:
+    """The first processor's model. Only the file's start: the kernel asks every core to write all of it."""
+    try:
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            text = file.read(4096).decode(errors="replace")
+    except OSError:
+        text = ""
+    fields = dict(re.findall(r"^([^\t:]+?)\s*:[ ]*(.*)$", text.split("\n\n")[0], re.MULTILINE))
+    part = (
+        f"implementer {fields['CPU implementer']} part {fields.get('CPU part', '')}"
+        if "CPU implementer" in fields
+        else ""
+    )
+    return fields.get("model name") or fields.get("cpu") or f"{os.uname().machine} {part}".strip()
+
+
+def _load_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _load_os() -> str:
+    system = os.uname()
+    kernel = f"{system.sysname} {system.release} {system.machine}"
+    try:
+        with open("/etc/os-release", encoding="utf-8", errors="replace") as file:
+            match = re.search(r'^PRETTY_NAME="?([^"\n]+)', file.read(), re.MULTILINE)
+    except OSError:
+        match = None
+    return f"{match[1]}, {kernel}" if match else kernel
+
+
+def _load_user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container that runs as a number
+        return str(os.getuid())
+
+
+# ---------------------------------------------------------------- packages
+
+
+def load_packages(paths: Iterable[str]) -> dict[str, str]:
+    """Versions of the packages that matter, by the names of their metadata folders: nothing is opened or imported."""
+    found: dict[str, str] = {}
+    for path in paths:
+        for name, version in _list_distributions(path or "."):
+            found.setdefault(name, version)  # the first on the path is the one that is imported
+    return dict(sorted(found.items()))
+
+
+def _list_distributions(path: str) -> list[tuple[str, str]]:
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return []
+    matches = [_DISTRIBUTION.fullmatch(name) for name in names if name.endswith("-info")]
+    pairs = [(re.sub(r"[-_.]+", "-", match["name"]).lower(), match["version"]) for match in matches if match]
+    return sorted(pair for pair in pairs if pair[0] in KEY_PACKAGES)
+
+
+def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str]]:
+    """The `python` that a job would start and its packages; nothing when it is the one that runs us."""
+    program = shutil.which("python", path=search_path) or shutil.which("python3", path=search_path)
+    if program is None:
+        return None, {}
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(program)))
+    if os.path.realpath(prefix) == os.path.realpath(sys.prefix):
+        return None, {}
+    return program, load_packages(_site_folders(prefix, os.path.basename(os.path.realpath(program))))
+
+
+def _site_folders(prefix: str, program: str) -> list[str]:
+    """Where an interpreter under this prefix keeps its packages; `program` may say which version it is."""
+    version = re.search(r"\d\.\d+", program)
+    library = os.path.join(prefix, "lib")
+    names = [f"python{version[0]}"] if version else sorted(_list_folders(library, "python3."))
+    folders = [os.path.join(library, name, kind) for name in names for kind in ("site-packages", "dist-packages")]
+    if prefix == "/usr":  # Debian's own
+        local = [os.path.join("/usr/local/lib", name, "dist-packages") for name in names]
+        folders = [*local, *folders, "/usr/lib/python3/dist-packages"]
+    return folders
+
+
+def _list_folders(path: str, prefix: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(path) if name.startswith(prefix)]
+    except OSError:
+        return []
+
+
+# ---------------------------------------------------------------- git
+
+
+def load_git(folder: str | os.PathLike[str]) -> GitState | None:
+    """None outside a repository, before its first commit, and without git."""
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal")
+    if status is None:
+        return None
+    state = parse_git_status(status.decode(errors="surrogateescape"))
+    if state is None or not state.dirty:
+        return state
+    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--no-textconv", limit=DIFF_LIMIT_BYTES) or b""
+    return GitState(state.commit, state.branch, state.dirty, _render_diff(diff), state.untracked)
+
+
+def parse_git_status(text: str) -> GitState | None:
+    """`git status --porcelain=v2 --branch -z`. Dirty means that tracked files changed; new files are listed beside."""
+    headers: dict[str, str] = {}
+    untracked: list[str] = []
+    is_dirty = False
+    entries = iter(text.split("\0"))
+    for entry in entries:
+        if entry.startswith("# "):
+            key, _, value = entry[2:].partition(" ")
+            headers[key] = value
+        elif entry.startswith("? "):
+            untracked.append(_readable(entry[2:]))
+        elif entry:
+            is_dirty = True
+            if entry.startswith("2 "):
+                next(entries, None)  # a rename is followed by its old name
+    commit = headers.get("branch.oid", "(initial)")
+    if commit == "(initial)":
+        return None
+    branch = headers.get("branch.head", "(detached)")
+    return GitState(
+        commit, None if branch == "(detached)" else branch, is_dirty, untracked=tuple(untracked[:UNTRACKED_LIMIT])
+    )
+
+
+def _readable(name: str) -> str:
+    """A name that is not UTF-8 must not spoil the JSON it is written into."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _render_diff(diff: bytes) -> str:
+    text = diff[:DIFF_LIMIT_BYTES].decode(errors="replace")
+    return text if len(diff) <= DIFF_LIMIT_BYTES else f"{text}\n[cut off after {DIFF_LIMIT_BYTES} bytes]\n"
+
+
+def _git(folder: str | os.PathLike[str], *arguments: str, limit: int = -1) -> bytes | None:
+    """What git prints, up to one byte more than `limit`; None when it fails."""
+    env = {key: value for key, value in os.environ.items() if key not in _GIT_VARIABLES}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}  # a look must not lock what the user is working on
+    try:
+        process = subprocess.Popen(
+            ["git", *arguments],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return None
+    return _collect(process, limit)
+
+
+def _collect(process: subprocess.Popen[bytes], limit: int) -> bytes | None:
+    import threading
+
+    watchdog = threading.Timer(GIT_TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        with process:
+            assert process.stdout is not None
+            output = process.stdout.read(limit + 1 if limit >= 0 else -1)
+            is_cut = 0 <= limit < len(output)
+            if is_cut:
+                process.kill()
+    finally:
+        watchdog.cancel()
+    return output if process.returncode == 0 or is_cut else None

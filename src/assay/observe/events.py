@@ -1,0 +1,242 @@
+"""TensorBoard event files, read with the standard library alone.
+
+A file is a chain of records: length (8 bytes), its checksum (4), an Event in protobuf encoding, its checksum (4).
+Scalars are `simple_value` (the first API, tensorboardX, torch) or a tensor without dimensions (the second API).
+A record that is not complete yet waits; one whose own checksum fails is skipped and counted. A damaged length
+leaves no way to find the next record: reading stops there, and the state's `problem` says so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from assay.observe.columns import Columns, add_value, build_points
+from assay.values.series import MetricPoint
+
+State = dict[str, Any]
+
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+# Scalars take some forty bytes. Images, graphs and histograms are large and hold none: a checksum in pure Python over
+# megabytes of them would cost seconds and protect nothing.
+_CHECKED_BYTES = 1 << 16
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_EVENT_TIME, _EVENT_STEP, _EVENT_SUMMARY = 1, 2, 5
+_SUMMARY_VALUE = 1
+_VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
+_TENSOR_TYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
+_SHAPE_DIMENSION, _SHAPE_UNKNOWN = 2, 3
+# TensorFlow's DataType -> how one element lies in tensor_content
+_CONTENT = dict(
+    zip(
+        (1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 22, 23),
+        ("<f", "<d", "<i", "<B", "<h", "<b", "<q", "<?", "<H", "<e", "<I", "<Q"),
+        strict=True,
+    )
+)
+# TensorFlow's DataType -> the field that holds its elements otherwise
+_FIELDS = {1: 5, 2: 6, 3: 7, 4: 7, 5: 7, 6: 7, 9: 10, 10: 11, 14: 13, 17: 7, 19: 13, 22: 16, 23: 17}
+_FLOATS = (1, 2)
+_HALVES = (14, 19)
+_BFLOAT16 = 14
+
+
+class DamagedError(ValueError):
+    """Bytes that are no protobuf message."""
+
+
+def parse_events(data: bytes, state: State) -> tuple[list[MetricPoint], int, State]:
+    """The scalars behind an offset, how many bytes are done with, and the state for the next call."""
+    columns, consumed, state = parse_events_columns(data, state)
+    return build_points(columns), consumed, state
+
+
+def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State]:
+    state = {key: value for key, value in state.items() if key != "problem"}
+    columns: Columns = {}
+    offset = 0
+    while (record := _next_record(data, offset, state)) is not None:
+        offset, event = record
+        if event:
+            _add_event(columns, event, state)
+    return columns, offset, state
+
+
+def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | None:
+    """The next record's end and content, empty when it is damaged; None when it is not complete or cannot be found."""
+    if offset + _HEADER.size > len(data):
+        return None
+    length, checksum = _HEADER.unpack_from(data, offset)
+    if checksum != masked_crc32c(data[offset : offset + 8]):
+        # Not skipped for good: on some network file systems unwritten bytes read as zeros for a while.
+        state["problem"] = f"the record at byte {offset} of the unread part has a damaged length"
+        return None
+    start = offset + _HEADER.size
+    end = start + length + _CHECKSUM.size
+    if end > len(data):
+        return None
+    content = data[start : start + length]
+    if length <= _CHECKED_BYTES and _CHECKSUM.unpack_from(data, start + length)[0] != masked_crc32c(content):
+        state["damaged"] = state.get("damaged", 0) + 1
+        return end, b""
+    return end, content
+
+
+def _add_event(columns: Columns, event: bytes, state: State) -> None:
+    try:
+        time, step, scalars = _decode_event(event)
+    except DamagedError:
+        state["damaged"] = state.get("damaged", 0) + 1
+        return
+    for tag, value in scalars:
+        add_value(columns, tag, step, value, time)
+
+
+# ---------------------------------------------------------------- checksum
+
+
+def _build_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
+        table.append(crc)
+    return tuple(table)
+
+
+_TABLE = _build_table()
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    table = _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> int:
+    """As it stands in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
+    crc = crc32c(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# ---------------------------------------------------------------- protobuf
+
+
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    result = shift = 0
+    while offset < len(data) and shift < 70:
+        byte = data[offset]
+        offset += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, offset
+        shift += 7
+    raise DamagedError("a number without an end")
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Field number, wire type and raw value of everything in a message."""
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint(data, offset)
+        kind = key & 7
+        value: int | bytes
+        if kind == _VARINT:
+            value, offset = _varint(data, offset)
+        else:
+            length = {_FIXED64: 8, _FIXED32: 4}.get(kind)
+            if kind == _BYTES:
+                length, offset = _varint(data, offset)
+            if length is None or offset + length > len(data):
+                raise DamagedError("a field that is cut off or of no known type")
+            value = data[offset : offset + length]
+            offset += length
+        yield key >> 3, kind, value
+
+
+def _decode_event(event: bytes) -> tuple[float, float, list[tuple[str, float]]]:
+    time = step = 0.0
+    scalars: list[tuple[str, float]] = []
+    for field, kind, value in _fields(event):
+        if field == _EVENT_TIME and kind == _FIXED64 and isinstance(value, bytes):
+            time = struct.unpack("<d", value)[0]
+        elif field == _EVENT_STEP and isinstance(value, int):
+            step = float(_signed(value))
+        elif field == _EVENT_SUMMARY and isinstance(value, bytes):
+            scalars += _decode_summary(value)
+    return time, step, scalars
+
+
+def _decode_summary(summary: bytes) -> Iterator[tuple[str, float]]:
+    for field, _, content in _fields(summary):
+        if field == _SUMMARY_VALUE and isinstance(content, bytes):
+            tag, value = _decode_value(content)
+            if value is not None:
+                yield tag, value
+
+
+def _decode_value(message: bytes) -> tuple[str, float | None]:
+    tag, number = "", None
+    for field, kind, value in _fields(message):
+        if not isinstance(value, bytes):
+            continue
+        if field == _VALUE_TAG:
+            tag = value.decode("utf-8", "replace")
+        elif field == _VALUE_SIMPLE and kind == _FIXED32:
+            number = struct.unpack("<f", value)[0]
+        elif field == _VALUE_TENSOR:
+            number = _decode_scalar_tensor(value)
+    return tag, number
+
+
+def _decode_scalar_tensor(tensor: bytes) -> float | None:
+    """The number of a tensor without dimensions; None for anything larger, and for text."""
+    fields = {field: value for field, _, value in _fields(tensor)}
+    shape = fields.get(_TENSOR_SHAPE, b"")
+    dtype = fields.get(_TENSOR_TYPE, 0)
+    if not isinstance(shape, bytes) or not isinstance(dtype, int):
+        return None
+    if any(field in (_SHAPE_DIMENSION, _SHAPE_UNKNOWN) for field, _, _ in _fields(shape)):
+        return None
+    content = fields.get(_TENSOR_CONTENT)
+    if isinstance(content, bytes) and content:
+        return _unpack(content, dtype)
+    return _element(fields, dtype)
+
+
+def _unpack(content: bytes, dtype: int) -> float | None:
+    if dtype == _BFLOAT16:  # the upper half of a float
+        content, dtype = b"\0\0" + content, 1
+    form = _CONTENT.get(dtype)
+    if form is None or len(content) != struct.calcsize(form):
+        return None
+    return float(struct.unpack(form, content)[0])
+
+
+def _element(fields: dict[int, int | bytes], dtype: int) -> float | None:
+    """An element in its typed field: alone, or packed with a length before it. A field left out means zero."""
+    if dtype not in _FIELDS:
+        return None
+    value = fields.get(_FIELDS[dtype], 0)
+    if dtype in _FLOATS:
+        return _unpack(value, dtype) if isinstance(value, bytes) else 0.0
+    number = _integer(value)
+    return _unpack((number & 0xFFFF).to_bytes(2, "little"), dtype) if dtype in _HALVES else float(number)
+
+
+def _integer(value: int | bytes) -> int:
+    if isinstance(value, bytes):
+        value = _varint(value, 0)[0] if value else 0
+    return _signed(value)

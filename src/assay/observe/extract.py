@@ -1,0 +1,256 @@
+"""Metrics from a log, by the study's patterns, while it grows.
+
+A line ends with a newline or a carriage return (progress bars). The pattern for `step`, or for `epoch` when nothing
+gives a step, sets the position: it holds for its own line, also to its left, and for the lines that follow until the
+next one. The position is not a metric of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import le, lt
+from typing import Any, NamedTuple, cast
+
+from assay.errors import UsageError
+from assay.observe.columns import Columns, add_column, make_points, parse_number, parse_numbers
+from assay.observe.linewise import LineRegex
+from assay.values.series import MetricPoint
+from assay.values.study import Pattern
+
+POSITIONS = ("step", "epoch")  # in this order of precedence
+# A scan's matches should stay in the processor's cache.
+SCAN_BYTES = 1 << 16
+# Bounds the partial line that is kept. A longer line is cut at every so many bytes of its own, so that the points do
+# not depend on how the log was cut into chunks.
+LINE_LIMIT_BYTES = 1 << 20
+
+
+class _Values(NamedTuple):
+    """What one group of one pattern found in a block."""
+
+    metric: str
+    starts: list[int]
+    values: list[float]
+
+
+class _Skip(NamedTuple):
+    start: int
+    text: str
+
+
+class _Rule:
+    """A compiled pattern and the metric of each of its groups."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.regex = _compile(pattern)
+        self.groups = _name_groups(pattern, self.regex.regex)
+
+    def scan(self, text: str, skips: list[_Skip]) -> list[_Values]:
+        found = self.regex.find(text)
+        if not found.matches:
+            return []
+        starts = found.starts()
+        return [_read(metric, starts, found.texts(group), skips) for group, metric in self.groups]
+
+
+class Extractor:
+    """Feed it the bytes of a log in any portions: the points are those of the whole."""
+
+    def __init__(self, patterns: Sequence[Pattern], command: str | None = None) -> None:
+        """`command` leaves out the patterns that are meant for another command's log; None keeps all."""
+        mine = [pattern for pattern in patterns if None in (command, pattern.command) or pattern.command == command]
+        self._rules = [_Rule(pattern) for pattern in mine]
+        names = {metric for rule in self._rules for _, metric in rule.groups}
+        self.position_metric = next((name for name in POSITIONS if name in names), None)
+        self.position: float | None = None
+        self.skipped = 0  # groups that matched something which is not a number
+        self.example: str | None = None  # the first of them
+        self._tail = b""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Everything a new process needs to go on behind the last byte fed; JSON-able."""
+        return {
+            "tail": self._tail.decode("latin-1"),
+            "position": self.position,
+            "skipped": self.skipped,
+            "example": self.example,
+        }
+
+    @classmethod
+    def restore(cls, patterns: Sequence[Pattern], command: str | None, state: Mapping[str, Any]) -> Extractor:
+        extractor = cls(patterns, command)
+        extractor._tail = str(state.get("tail", "")).encode("latin-1")
+        extractor.position = state.get("position")
+        extractor.skipped = int(state.get("skipped", 0))
+        extractor.example = state.get("example")
+        return extractor
+
+    def feed(self, chunk: bytes) -> list[MetricPoint]:
+        """The points of every line that these bytes complete, in the log's order."""
+        return [point for text in self._take_blocks(chunk) for point in _build_points(*self._scan(text))]
+
+    def feed_columns(self, chunk: bytes) -> Columns:
+        """As `feed`, without an object per point: twice as fast, for logs that are read again."""
+        columns: Columns = {}
+        for text in self._take_blocks(chunk):
+            _add_columns(columns, *self._scan(text))
+        return columns
+
+    def finish(self) -> list[MetricPoint]:
+        """The points of a last line that nothing ended."""
+        return self.feed(b"\n") if self._tail else []
+
+    def finish_columns(self) -> Columns:
+        return self.feed_columns(b"\n") if self._tail else {}
+
+    def _take_blocks(self, chunk: bytes) -> Iterator[str]:
+        data = self._tail + chunk if self._tail else chunk
+        start = 0
+        while (end := _block_end(data, start)) > start:
+            yield data[start:end].replace(b"\r", b"\n").decode("utf-8", "surrogateescape")
+            start = end
+        self._tail = data[start:]
+
+    def _scan(self, text: str) -> tuple[list[_Values], list[list[float | None]]]:
+        """The values of a block and their steps."""
+        skips: list[_Skip] = []
+        found = [values for rule in self._rules for values in rule.scan(text, skips)]
+        marks = _merge([values for values in found if values.metric == self.position_metric], skips)
+        others = [values for values in found if values.metric != self.position_metric]
+        steps = self._assign_steps(text, marks, others)
+        self._count_skips(skips)
+        return others, steps
+
+    def _assign_steps(self, text: str, marks: _Values, found: list[_Values]) -> list[list[float | None]]:
+        """A step reigns from the start of its line, or from itself when it is not the first there."""
+        reigns: list[float | None] = [self.position, *marks.values]
+        self.position = reigns[-1]
+        lines = [text.rfind("\n", 0, start) + 1 for start in marks.starts]
+        bounds = [
+            start if line == before else line
+            for start, line, before in zip(marks.starts, lines, [-1, *lines], strict=False)
+        ]
+        return [_reigning(reigns, bounds, values.starts) for values in found]
+
+    def _count_skips(self, skips: list[_Skip]) -> None:
+        if skips:
+            self.skipped += len(skips)
+            self.example = min(skips).text if self.example is None else self.example
+
+
+def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) -> list[float | None]:
+    """For each start the last step whose bound is not behind it; `reigns` begins with the step before all bounds."""
+    if len(starts) == len(bounds) and all(map(le, bounds, starts)) and all(map(lt, starts, bounds[1:])):
+        return reigns[1:]  # one value for each step, as most logs have it
+    return [reigns[bisect_right(bounds, start)] for start in starts]
+
+
+def metric_names(pattern: Pattern) -> tuple[str, ...]:
+    """The metrics that a pattern yields, in the order of its groups."""
+    return tuple(metric for _, metric in _name_groups(pattern, _compile(pattern).regex))
+
+
+def labels_fit(pattern: Pattern) -> bool:
+    """Whether `labels` name the unnamed groups one by one; if not, `metric_names` numbers them."""
+    regex = _compile(pattern).regex
+    return bool(regex.groupindex) or len(pattern.labels) == regex.groups or (regex.groups <= 1 and not pattern.labels)
+
+
+def _compile(pattern: Pattern) -> LineRegex:
+    try:
+        return LineRegex(pattern.regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        place = f"{pattern.position} " if pattern.position else ""
+        message = f"{place}metrics.{pattern.metric}: not a regular expression: {error}"
+        raise UsageError(message, f"the pattern is {pattern.regex!r}") from None
+
+
+def _name_groups(pattern: Pattern, regex: re.Pattern[str]) -> tuple[tuple[int, str], ...]:
+    if regex.groupindex:  # unnamed groups beside named ones only group
+        return tuple((group, name) for name, group in regex.groupindex.items())
+    if regex.groups <= 1 and not pattern.labels:
+        return ((regex.groups, pattern.metric),)  # without any group, the whole match is the number
+    numbers = range(1, regex.groups + 1)
+    labels = pattern.labels if len(pattern.labels) == regex.groups else [str(number - 1) for number in numbers]
+    return tuple((number, f"{pattern.metric}.{label}") for number, label in zip(numbers, labels, strict=True))
+
+
+def _read(metric: str, starts: list[int], texts: list[str], skips: list[_Skip]) -> _Values:
+    if not all(texts):  # a group that took no part, or matched nothing, says nothing
+        kept = [(start, text) for start, text in zip(starts, texts, strict=True) if text]
+        starts, texts = [start for start, _ in kept], [text for _, text in kept]
+    values = parse_numbers(texts)
+    if values is not None:
+        return _Values(metric, starts, values)
+    tried = [(start, parse_number(text)) for start, text in zip(starts, texts, strict=True)]
+    skips.extend(
+        _Skip(start, f"{metric}: {text!r}") for (start, value), text in zip(tried, texts, strict=True) if value is None
+    )
+    return _Values(
+        metric,
+        [start for start, value in tried if value is not None],
+        [value for _, value in tried if value is not None],
+    )
+
+
+def _merge(found: list[_Values], skips: list[_Skip]) -> _Values:
+    """Steps of several patterns in the log's order; a step that is not finite counts nothing."""
+    if len(found) == 1 and all(map(math.isfinite, found[0].values)):
+        return found[0]
+    metric = found[0].metric if found else ""
+    pairs = [pair for values in found for pair in zip(values.starts, values.values, strict=True)]
+    pairs.sort(key=lambda pair: pair[0])
+    skips.extend(_Skip(start, f"{metric}: '{value}'") for start, value in pairs if not math.isfinite(value))
+    pairs = [pair for pair in pairs if math.isfinite(pair[1])]
+    return _Values(metric, [start for start, _ in pairs], [value for _, value in pairs])
+
+
+def _block_end(data: bytes, start: int) -> int:
+    """Behind the last line end within reach; `start` when no line is complete."""
+    for reach in (SCAN_BYTES, LINE_LIMIT_BYTES):
+        stop = start + reach
+        newline = data.rfind(b"\n", start, stop)
+        end = max(newline, data.rfind(b"\r", max(start, newline), stop)) + 1
+        if end > start:
+            return end
+    return stop if len(data) >= stop else start
+
+
+def _build_points(found: list[_Values], steps: list[list[float | None]]) -> list[MetricPoint]:
+    points: list[MetricPoint] = []
+    for values, its_steps in zip(found, steps, strict=True):
+        points += make_points(values.metric, values.values, its_steps, repeat(None))
+    if len(found) <= 1:
+        return points
+    starts = [start for values in found for start in values.starts]
+    return [points[place] for place in sorted(range(len(starts)), key=starts.__getitem__)]
+
+
+def _add_columns(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:
+    metrics = [values.metric for values in found]
+    if len(set(metrics)) < len(metrics):  # several patterns for one metric: the log's order must be restored
+        _add_merged(columns, found, steps)
+        return
+    for values, its_steps in zip(found, steps, strict=True):
+        _add(columns, values.metric, its_steps, values.values)
+
+
+def _add_merged(columns: Columns, found: list[_Values], steps: list[list[float | None]]) -> None:
+    by_metric: dict[str, list[tuple[int, float, float | None]]] = {}
+    for values, its_steps in zip(found, steps, strict=True):
+        by_metric.setdefault(values.metric, []).extend(zip(values.starts, values.values, its_steps, strict=True))
+    for metric, rows in by_metric.items():
+        rows.sort(key=lambda row: row[0])
+        _add(columns, metric, [step for _, _, step in rows], [value for _, value, _ in rows])
+
+
+def _add(columns: Columns, metric: str, steps: list[float | None], values: list[float]) -> None:
+    if values:
+        if steps[0] is None:  # so may some of the following be
+            steps = [math.nan if step is None else step for step in steps]
+        add_column(columns, metric, cast("list[float]", steps), values, [math.nan] * len(values))

@@ -1,0 +1,332 @@
+"""Metrics from files that scripts write: JSON lines, CSV with a header, and logx's metrics.csv without one.
+
+Each reader takes the bytes behind an offset and the state that the last call returned, and gives what it found, how
+many bytes are done with (whole lines; the rest is offered again) and the new state. The state is JSON-able; its
+`damaged` counts lines that could not be read, `example` shows the first of them. With `final`, a last line that
+nothing ended is read as well. Points come metric by metric, each in the file's order.
+
+The step is the given key; else the first of STEP_KEYS that a record has. The time is `time` or `timestamp`: seconds,
+or ISO text. Whatever else is a number is a metric; nested objects become dotted names.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from assay.observe.columns import (
+    NONE,
+    Column,
+    Columns,
+    add_column,
+    add_value,
+    build_points,
+    parse_number,
+    parse_numbers,
+)
+from assay.values.series import MetricPoint
+
+STEP_KEYS = ("step", "global_step", "iteration", "iter", "epoch")
+TIME_KEYS = ("time", "timestamp")
+
+State = dict[str, Any]
+Parsed = tuple[list[MetricPoint], int, State]
+ParsedColumns = tuple[Columns, int, State]
+
+_NUMBERS = {int, float}
+_EXAMPLE_CHARACTERS = 80
+
+
+def parse_jsonl(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> Parsed:
+    """One JSON object a line, as `assay.log` writes them."""
+    return _as_points(parse_jsonl_columns(data, state, step=step, final=final))
+
+
+def parse_csv(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> Parsed:
+    """CSV with a header line; logx's metrics.csv is recognised by its first line."""
+    return _as_points(parse_csv_columns(data, state, step=step, final=final))
+
+
+def parse_logx(data: bytes, state: State, *, final: bool = False) -> Parsed:
+    """logx's metrics.csv: `val,NAME,VALUE,…,epoch,N,timestamp,T` lines; the state's `start` is the first start time."""
+    return _as_points(parse_logx_columns(data, state, final=final))
+
+
+def _as_points(parsed: ParsedColumns) -> Parsed:
+    columns, consumed, state = parsed
+    return build_points(columns), consumed, state
+
+
+# ---------------------------------------------------------------- JSON lines
+
+
+def parse_jsonl_columns(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> ParsedColumns:
+    lines, consumed = _split_lines(data, final=final)
+    state = dict(state)
+    columns: Columns = {}
+    rows = _load_rows(lines)
+    if rows is None:
+        rows = [row for line in lines if (row := _load_row(line, state)) is not None]
+    if rows and not _add_alike(columns, rows, step):
+        for row in rows:
+            _add_row(columns, row, step)
+    return columns, consumed, state
+
+
+def _load_rows(lines: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """All lines by one call of the parser, or None when one of them is not an object."""
+    try:
+        rows = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        return None
+    is_sound = len(rows) == len(lines) and all(type(row) is dict for row in rows)
+    return rows if is_sound else None
+
+
+def _load_row(line: bytes, state: State) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if isinstance(row, dict):
+        return row
+    _count_damage(state, line)
+    return None
+
+
+def _add_alike(columns: Columns, rows: list[dict[str, Any]], step: str | None) -> bool:
+    """Records that all have the same keys and only numbers go in by columns; False when they are not so."""
+    keys = rows[0].keys()
+    if any(row.keys() != keys for row in rows):
+        return False
+    by_key = {key: [row[key] for row in rows] for key in keys}
+    if not all(_NUMBERS.issuperset(map(type, values)) for values in by_key.values()):
+        return False
+    steps = by_key.pop(_step_key(keys, step) or "", [NONE] * len(rows))
+    times = by_key.pop(_time_key(by_key) or "", [NONE] * len(rows))
+    try:
+        found: Columns = {}
+        for key, values in by_key.items():
+            add_column(found, key, steps, values, times)
+    except OverflowError:  # an integer that no float can hold
+        return False
+    _merge(columns, found)
+    return True
+
+
+def _add_row(columns: Columns, row: dict[str, Any], step: str | None) -> None:
+    flat = dict(_flatten(row))
+    place = _number(flat.pop(_step_key(flat, step) or "", None))
+    time = _time(flat.pop(_time_key(flat) or "", None))
+    for key, value in flat.items():
+        number = _number(value)
+        if number is not None:
+            add_value(columns, key, NONE if place is None else place, number, NONE if time is None else time)
+
+
+def _flatten(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _time(value: object) -> float | None:
+    if not isinstance(value, str):
+        return _number(value)
+    number = parse_number(value)
+    return _iso_time(value) if number is None else number
+
+
+def _iso_time(text: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+# ---------------------------------------------------------------- CSV with a header
+
+
+def parse_csv_columns(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> ParsedColumns:
+    if state.get("kind") == "logx" or ("header" not in state and is_logx(data)):
+        return parse_logx_columns(data, state, final=final)
+    lines, consumed = _split_lines(data, final=final)
+    state = dict(state)
+    if "header" not in state:
+        if not lines:
+            return {}, consumed, state
+        state |= _parse_header(lines.pop(0))
+    columns: Columns = {}
+    header = state["header"]
+    rows = _read_csv(lines, state, len(header))
+    if rows:
+        _add_csv(columns, header, rows, step)
+    return columns, consumed, state
+
+
+def _parse_header(line: bytes) -> State:
+    text = line.decode("utf-8-sig", "replace")
+    delimiter = max(",\t;", key=text.count)
+    return {"header": [name.strip() for name in next(csv.reader([text], delimiter=delimiter))], "delimiter": delimiter}
+
+
+def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
+    """Rows as wide as the header; a header repeated by a second writer says nothing and is left out."""
+    rows: list[list[str]] = []
+    for line in lines:
+        row = _read_csv_line(line.decode("utf-8", "replace"), state["delimiter"])
+        if len(row) != width:
+            _count_damage(state, line)
+        elif row != state["header"]:
+            rows.append(row)
+    return rows
+
+
+def _read_csv_line(text: str, delimiter: str) -> list[str]:
+    if '"' not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error:
+        return []
+
+
+def _add_csv(columns: Columns, header: list[str], rows: list[list[str]], step: str | None) -> None:
+    cells = dict(zip(header, zip(*rows, strict=True), strict=True))
+    steps = _read_cells(cells.pop(_step_key(cells, step) or "", ()), len(rows))
+    time_cells = cells.pop(_time_key(cells) or "", ("",) * len(rows))
+    times = parse_numbers(time_cells) or [_or_none(_time(cell)) for cell in time_cells]
+    for metric, texts in cells.items():
+        values = parse_numbers(texts)
+        if values is not None:
+            add_column(columns, metric, steps, values, times)
+            continue
+        for text, place, time in zip(texts, steps, times, strict=True):
+            value = parse_number(text)
+            if value is not None:
+                add_value(columns, metric, place, value, time)
+
+
+def _read_cells(cells: Sequence[str], length: int) -> list[float]:
+    """Numbers of a column, NaN where there is none."""
+    if not cells:
+        return [NONE] * length
+    return parse_numbers(cells) or [_or_none(parse_number(cell)) for cell in cells]
+
+
+# ---------------------------------------------------------------- logx
+
+
+def is_logx(data: bytes) -> bool:
+    """Whether this is how a metrics.csv of logx begins."""
+    return data.startswith((b"start,", b"val,"))
+
+
+def parse_logx_columns(data: bytes, state: State, *, final: bool = False) -> ParsedColumns:
+    lines, consumed = _split_lines(data, final=final)
+    state = {**state, "kind": "logx"}
+    columns: Columns = {}
+    rows = [line.split(b",") for line in lines] if b'"' not in data else [_split_quoted(line) for line in lines]
+    values = [row for row in rows if row[0] == b"val"]
+    for line, row in zip(lines, rows, strict=True) if len(values) < len(rows) else ():
+        if row[0] != b"val":
+            _note_start(line, row, state)
+    if values and not _add_alike_logx(columns, values):
+        for row in values:
+            _add_logx_row(columns, row, state)
+    return columns, consumed, state
+
+
+def _split_quoted(line: bytes) -> list[bytes]:
+    return [cell.encode() for cell in _read_csv_line(line.decode("utf-8", "replace"), ",")] or [b""]
+
+
+def _note_start(line: bytes, row: list[bytes], state: State) -> None:
+    """`start,start/step,0,timestamp,T`: each initialize writes one; the first dates the run."""
+    time = parse_number(row[4]) if row[0] == b"start" and len(row) == 5 else None
+    if time is None:
+        _count_damage(state, line)
+    else:
+        state.setdefault("start", time)
+
+
+def _add_alike_logx(columns: Columns, rows: list[list[bytes]]) -> bool:
+    """Lines that all name the same metrics in the same order go in by columns."""
+    width = len(rows[0])
+    if width % 2 == 0 or any(len(row) != width for row in rows):
+        return False
+    cells = list(zip(*rows, strict=True))
+    names = [column[0] for column in cells[1::2]]
+    is_alike = all(column.count(column[0]) == len(rows) for column in cells[1::2])
+    if not is_alike or b"timestamp" not in names or len(set(names)) < len(names):
+        return False
+    numbers = [parse_numbers(column) for column in cells[2::2]]
+    if None in numbers:
+        return False
+    by_name = {name.decode("utf-8", "replace"): values for name, values in zip(names, numbers, strict=True) if values}
+    steps = by_name.pop("epoch", [NONE] * len(rows))
+    times = by_name.pop("timestamp", [NONE] * len(rows))
+    for name, values in by_name.items():
+        add_column(columns, name, steps, values, times)
+    return True
+
+
+def _add_logx_row(columns: Columns, row: list[bytes], state: State) -> None:
+    names = [name.decode("utf-8", "replace") for name in row[1::2]]
+    values = [parse_number(cell) for cell in row[2::2]]
+    if len(names) != len(values) or "timestamp" not in names:  # timestamp is the last: without it the line was cut off
+        _count_damage(state, b",".join(row))
+        return
+    found = dict(zip(names, values, strict=True))
+    place, time = _or_none(found.pop("epoch", None)), _or_none(found.pop("timestamp", None))
+    for name, value in found.items():
+        if value is not None:
+            add_value(columns, name, place, value, time)
+
+
+# ---------------------------------------------------------------- shared
+
+
+def _split_lines(data: bytes, *, final: bool) -> tuple[list[bytes], int]:
+    """The lines that are complete, without blank ones, and how many bytes they take."""
+    consumed = len(data) if final else data.rfind(b"\n") + 1
+    lines = data[:consumed].replace(b"\r", b"").split(b"\n")
+    return [line for line in lines if line and not line.isspace()], consumed
+
+
+def _step_key(keys: Iterable[str], asked: str | None) -> str | None:
+    candidates = (asked,) if asked is not None else STEP_KEYS
+    return next((key for key in candidates if key in keys), None)
+
+
+def _time_key(keys: Iterable[str]) -> str | None:
+    return next((key for key in TIME_KEYS if key in keys), None)
+
+
+def _or_none(value: float | None) -> float:
+    return NONE if value is None else value
+
+
+def _merge(columns: Columns, found: dict[str, Column]) -> None:
+    for metric, (steps, values, times) in found.items():
+        add_column(columns, metric, steps, values, times)
+
+
+def _count_damage(state: State, line: bytes) -> None:
+    state["damaged"] = state.get("damaged", 0) + 1
+    state.setdefault("example", line.decode("utf-8", "replace")[:_EXAMPLE_CHARACTERS])

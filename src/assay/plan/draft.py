@@ -1,0 +1,39 @@
+"""A run on its way to a RunSpec."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from assay.values.run import Command
+
+
+@dataclass(slots=True)
+class Draft:
+    """A run on its way to a RunSpec: everything but its name.
+
+    `named` holds the parameters as they were swept, before aliases and defaults: names are made of these. Two drafts
+    with the same id are the same run (mlrunner's documents may say it twice) and may share a name; others never.
+    """
+
+    sweep: int  # index into study.sweeps
+    named: dict[str, Any]
+    params: dict[str, Any]
+    commands: tuple[Command, ...] = ()
+    id: str = ""
+    ordinal: int = 0
+    title: str | None = None
+    tag: str | None = None  # runx: RUNX.TAG as written in the file
+    farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
+
+
+@dataclass(frozen=True, slots=True)
+class NameSource:
+    """What runx's random names are made from; handed in, so that planning stays pure."""
+
+    rng: random.Random
+    now: datetime
+    tag: str | None = None
+    cooldir: bool = True

@@ -1,0 +1,174 @@
+"""One sweep's grid: how many combinations it has, and the one with a given number.
+
+Grids are counted and indexed, never listed whole: a subset of a grid of a billion costs no more than the subset.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice, product
+from typing import Any
+
+from assay.plan.identity import canonical
+from assay.values.study import Choices, Condition, Random, Subset, Sweep, Value
+
+_DIGITS = 6  # of a drawn number: readable in names, and the same on every machine
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Axes that advance together: one axis, or those of a zip."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    repeats: tuple[tuple[Value, ...], ...] = ()  # rows that were listed more than once and left out here
+
+
+class Grid:
+    def __init__(self, sweep: Sweep, *, distinct: bool) -> None:
+        """`distinct`: a value that is listed twice counts once (runx runs it twice)."""
+        self.groups = [_build_group(sweep, names, distinct=distinct) for names in _group_names(sweep)]
+        self.random = {name: axis for name, axis in sweep.axes.items() if isinstance(axis, Random)}
+        self.count = math.prod(len(group.rows) for group in self.groups)
+        self._names = [name for group in self.groups for name in group.names]
+        self._order = None if self._names == list(sweep.axes) else list(sweep.axes)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every combination, the last axis fastest."""
+        for combination in product(*(group.rows for group in self.groups)):
+            yield self._build(combination)
+
+    def row(self, index: int, rng: random.Random) -> dict[str, Any]:
+        """The combination with this number; random axes are drawn."""
+        chosen = []
+        for group in reversed(self.groups):
+            index, place = divmod(index, len(group.rows))
+            chosen.append(group.rows[place])
+        drawn = {name: draw(axis, rng) for name, axis in self.random.items()}
+        return self._build(tuple(reversed(chosen)), drawn)
+
+    def _build(
+        self, combination: tuple[tuple[Value, ...], ...], drawn: dict[str, float] | None = None
+    ) -> dict[str, Any]:
+        values = (value for row in combination for value in row)
+        params = dict(zip(self._names, values, strict=True))
+        if self._order is None:
+            return params
+        params.update(drawn or {})
+        return {name: params[name] for name in self._order}
+
+
+Row = tuple[int, dict[str, Any]]  # index of the sweep, parameters
+
+
+def draw_rows(grids: Sequence[Grid], subset: Subset | None, *, distinct: bool) -> Iterator[Row]:
+    """Every combination of every grid, or the subset of them that was asked for, in the grids' order."""
+    if subset is None:
+        return ((place, row) for place, grid in enumerate(grids) for row in grid.rows())
+    rng = random.Random(subset.seed)
+    if not subset.per_sweep:
+        return iter(_Pool(grids).draw(subset.count, rng, distinct=distinct))
+    drawn = [_Pool([grid]).draw(subset.count, rng, distinct=distinct) for grid in grids]
+    return ((place, row) for place, rows in enumerate(drawn) for _, row in rows)
+
+
+class _Pool:
+    """The combinations of several grids, counted through."""
+
+    def __init__(self, grids: Sequence[Grid]) -> None:
+        self._grids = grids
+        self._starts = [0, *accumulate(grid.count for grid in grids)]
+
+    def draw(self, count: int, rng: random.Random, *, distinct: bool) -> list[Row]:
+        """`count` combinations, each taken once.
+
+        One with random axes may be taken again, with other numbers, when all have had their turn.
+        """
+        taken = list(islice(self._fresh(rng, distinct=distinct), count))
+        while len(taken) < count and any(grid.random and grid.count for grid in self._grids):
+            again = (index for index in shuffled(self._starts[-1], rng) if self._locate(index)[1].random)
+            taken.extend(islice(again, count - len(taken)))
+        located = [self._locate(index) for index in sorted(taken)]
+        return [(place, grid.row(index, rng)) for place, grid, index in located]
+
+    def _fresh(self, rng: random.Random, *, distinct: bool) -> Iterator[int]:
+        """All numbers in random order; `distinct`: not those whose parameters an earlier one has."""
+        seen: set[str] = set()
+        for number in shuffled(self._starts[-1], rng):
+            _, grid, index = self._locate(number)
+            if not distinct or grid.random or len(self._grids) == 1:
+                yield number
+                continue
+            key = canonical(grid.row(index, rng))
+            if key not in seen:
+                seen.add(key)
+                yield number
+
+    def _locate(self, number: int) -> tuple[int, Grid, int]:
+        place = bisect_right(self._starts, number) - 1
+        return place, self._grids[place], number - self._starts[place]
+
+
+def draw(axis: Random, rng: random.Random) -> float:
+    """A number between the bounds. Only `random()` is used: its sequence is promised never to change."""
+    place = rng.random()
+    if axis.kind == "uniform":
+        number = axis.low + (axis.high - axis.low) * place
+    else:
+        number = math.exp(math.log(axis.low) + (math.log(axis.high) - math.log(axis.low)) * place)
+    if (axis.high - axis.low) > 1e-3 * max(abs(axis.low), abs(axis.high)):
+        number = float(f"{number:.{_DIGITS}g}")
+    return min(max(number, axis.low), axis.high)
+
+
+def shuffled(count: int, rng: random.Random) -> Iterator[int]:
+    """0 … count-1 in random order, drawn one by one: the memory is that of what was taken."""
+    moved: dict[int, int] = {}
+    for taken in range(count):
+        place = taken + int(rng.random() * (count - taken))
+        yield moved.get(place, place)
+        moved[place] = moved.pop(taken, taken) if place != taken else taken
+
+
+def _group_names(sweep: Sweep) -> list[tuple[str, ...]]:
+    """The groups in the order of their first axis. A single value goes with anything, so it is a group of its own."""
+    zipped: dict[str, tuple[str, ...]] = {}
+    for names in sweep.zips:
+        several = tuple(name for name in names if len(_choices(sweep, name).values) > 1)
+        zipped.update(dict.fromkeys(several, several))
+    fixed = [name for name, axis in sweep.axes.items() if isinstance(axis, Choices)]
+    return list(dict.fromkeys(zipped.get(name, (name,)) for name in fixed))
+
+
+def _build_group(sweep: Sweep, names: tuple[str, ...], *, distinct: bool) -> Group:
+    columns = [_choices(sweep, name).values for name in names]
+    rows = [row for row in zip(*columns, strict=True) if _is_wanted(names, row, sweep.when)]
+    if not distinct:
+        return Group(names, tuple(rows))
+    first = {canonical(row): row for row in reversed(rows)}
+    kept = [row for row in rows if first.get(canonical(row)) is row] if len(first) < len(rows) else rows
+    repeats = tuple(row for row in rows if not any(row is other for other in kept)) if len(kept) < len(rows) else ()
+    return Group(names, tuple(kept), repeats)
+
+
+def _choices(sweep: Sweep, name: str) -> Choices:
+    axis = sweep.axes[name]
+    return axis if isinstance(axis, Choices) else Choices(())
+
+
+def _is_wanted(names: tuple[str, ...], row: tuple[Value, ...], when: tuple[Condition, ...]) -> bool:
+    values = dict(zip(names, row, strict=True))
+    return all(
+        any(_same(values[condition.param], wanted) for wanted in condition.values)
+        for condition in when
+        if condition.param in values
+    )
+
+
+def _same(left: Value, right: Value) -> bool:
+    """Equality in which true is not 1, unlike Python's."""
+    return left == right and isinstance(left, bool) == isinstance(right, bool)

@@ -1,0 +1,85 @@
+"""runx's run names: `[tag_]brave-otter_2020.02.06_14.19`; with --no_cooldir the tag or the study's name alone."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import count
+
+from assay.plan.draft import Draft, NameSource
+from assay.values.study import Study
+from assay.values.words import ADJECTIVES, ANIMALS
+
+LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+NONE = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
+MAX_NAME_BYTES = 240  # a file name has 255; the rest is for temporary names
+
+_DATE = "_%Y.%m.%d_%H.%M"
+_DRAWS = 50  # before a number is put behind a name that keeps coming up
+_RESOURCE_KEYS = {"nodes": "SUBMIT_JOB.NODES", "partition": "SUBMIT_JOB.PARTITION"}
+
+
+def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
+    """A name per draft, in order, no two alike. Without a source of names they follow from what the runs are."""
+    taken: dict[str, int] = {}
+    return [_take(_candidates(build_tag(draft, names), draft, study, names), taken) for draft in drafts]
+
+
+def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
+    """The run's own tag with its places filled, else the command line's."""
+    if draft.tag is None or draft.tag in ("", NONE):
+        return (names.tag if names else None) or None
+    keys = {_RESOURCE_KEYS.get(name, name): value for name, value in draft.farm_resources}
+    return fill_tag(draft.tag, {**draft.params, **keys})
+
+
+def fill_tag(tag: str, params: Mapping[str, object]) -> str:
+    """`{arch}` becomes the parameter's value as text, once and literally: neither side is a regular expression."""
+    return re.sub(r"\{([^{}]*)\}", lambda place: str(params[place[1]]) if place[1] in params else place[0], tag)
+
+
+def _candidates(tag: str | None, draft: Draft, study: Study, names: NameSource | None) -> Iterator[str]:
+    """Names to try, one after the other."""
+    if names is not None and not names.cooldir:
+        yield _join(tag, study.name, cooldir=False)
+        return
+    rng = names.rng if names else random.Random(draft.id or repr(draft.params))
+    date = names.now.strftime(_DATE) if names else ""
+    for _ in range(_DRAWS):
+        yield _join(tag, f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{date}", cooldir=True)
+
+
+def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
+    """A tag that says LOGDIR says where the rest of the name goes: the directory has no other name yet."""
+    if not tag:
+        return build_directory_name(slug)
+    if LOGDIR in tag:
+        return build_directory_name(tag.replace(LOGDIR, slug))
+    return build_directory_name(tag, f"_{slug}" if cooldir else "")
+
+
+def build_directory_name(head: str, tail: str = "", limit: int = MAX_NAME_BYTES) -> str:
+    """A single path component: no slash, no leading dot, printable, and a head that is too long ends in a hash."""
+    clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
+    clean = re.sub(r"^\.+", "_", clean)
+    encoded, room = clean.encode("utf-8", "replace"), limit - len(tail.encode())
+    if len(encoded) > room:
+        suffix = "~" + blake2b(head.encode("utf-8", "replace")).hexdigest()[:8]
+        clean = encoded[: room - len(suffix)].decode("utf-8", "ignore") + suffix
+    return clean + tail
+
+
+def _take(candidates: Iterable[str], taken: dict[str, int]) -> str:
+    """The first name that is free, else the last one with a number; `taken` keeps the number reached."""
+    name = ""
+    for name in candidates:
+        if name not in taken:
+            break
+    else:
+        base = name
+        name = next(numbered for number in count(taken[base] + 1) if (numbered := f"{base}_{number}") not in taken)
+        taken[base] = int(name.rpartition("_")[2])
+    taken[name] = 1
+    return name

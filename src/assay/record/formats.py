@@ -1,0 +1,105 @@
+"""Versioned JSON files: what an older Assay wrote is brought up to date while it is read, never on disk.
+
+Every file of ours is one JSON object with its version under "format". When a kind of file changes, its version
+is raised here and a function `update_to_N` turns an object of version N-1 into one of version N; files of
+every version ever written are kept in the tests. Keys that are not known are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.errors import FormatError
+
+VERSION_KEY = "format"
+
+Content = dict[str, Any]
+Update = Callable[[Content], Content]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of file: the version that is written, the oldest that can be read, and what lies between them."""
+
+    version: int
+    remedy: str  # what a user can do about a file that cannot be read
+    oldest: int = 1
+    updates: Mapping[int, Update] = field(default_factory=dict)  # N -> update_to_N
+
+    def __post_init__(self) -> None:
+        steps = set(range(self.oldest + 1, self.version + 1))
+        if set(self.updates) != steps:
+            raise ValueError(f"versions {self.oldest} to {self.version} need update_to_N for exactly N in {steps}")
+
+
+_AGAIN = "the run's result is lost with it: give `assay run` again and it is taken up anew"
+
+FORMATS: Mapping[str, Format] = {
+    "run": Format(1, "move the run's directory away and give `assay run` again: the run is made anew"),
+    "environment": Format(1, "delete the file: only the run's provenance is lost"),
+    "lease": Format(1, "delete the file if the run is not running any more, then give `assay run` again"),
+    "stop": Format(1, "delete the file: only the note of who stopped the run is lost"),
+    "outcome": Format(1, f"delete the file; {_AGAIN}"),
+}
+
+
+def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str, Format] = FORMATS) -> Content:
+    """The file's object in the present version, without the version itself. `file` is for messages."""
+    known = formats[kind]
+    content = _parse_object(text, kind, file, known)
+    version = _parse_version(content, kind, file, known)
+    for step in range(version + 1, known.version + 1):
+        content = _update(content, step, kind, file, known)
+    return content
+
+
+def render_versioned(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> str:
+    """The text of a file in the present version; the version stands first."""
+    if VERSION_KEY in content:
+        raise ValueError(f"{VERSION_KEY!r} is taken by the version")
+    return json.dumps({VERSION_KEY: formats[kind].version, **content}) + "\n"
+
+
+def _parse_object(text: str | bytes, kind: str, file: str, known: Format) -> Content:
+    try:
+        content = json.loads(text)
+    except UnicodeDecodeError:
+        raise _damaged(kind, file, "it is not text", known) from None
+    except json.JSONDecodeError as error:
+        what = f"line {error.lineno}, column {error.colno}: {error.msg}" if text.strip() else "it is empty"
+        raise _damaged(kind, file, what, known) from None
+    except RecursionError:
+        raise _damaged(kind, file, "it is nested too deeply", known) from None
+    if not isinstance(content, dict):
+        raise _damaged(kind, file, "it does not hold a JSON object", known)
+    return content
+
+
+def _parse_version(content: Content, kind: str, file: str, known: Format) -> int:
+    version = content.pop(VERSION_KEY, None)
+    if type(version) is not int or version < 1:
+        raise _damaged(kind, file, f'it has no version under "{VERSION_KEY}"', known)
+    if version > known.version:
+        message = (
+            f"{file}: a newer Assay wrote this {kind} file (format {version}; this one reads up to {known.version})"
+        )
+        raise FormatError(message, "upgrade: pip install --upgrade assay")
+    if version < known.oldest:
+        message = f"{file}: this {kind} file is too old (format {version}; this Assay reads {known.oldest} and up)"
+        raise FormatError(message, f"read it with the Assay that wrote it, or {known.remedy}")
+    return version
+
+
+def _update(content: Content, step: int, kind: str, file: str, known: Format) -> Content:
+    try:
+        return known.updates[step](content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        what = f"it cannot be brought to format {step} ({type(error).__name__}: {error})"
+        raise _damaged(kind, file, what, known) from error
+
+
+def _damaged(kind: str, file: str, what: str, known: Format) -> FormatError:
+    return FormatError(f"{file}: this {kind} file is damaged: {what}", known.remedy)

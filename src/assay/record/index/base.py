@@ -1,0 +1,226 @@
+"""The index: what the run directories say, kept where a table of it appears at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from assay.values.series import MetricPoint, Summary
+
+if TYPE_CHECKING:
+    from array import array
+    from types import TracebackType
+    from typing import Self
+
+    from assay.values.run import State
+
+Columns = tuple[Sequence[float] | None, Sequence[float], Sequence[float] | None]
+"""Steps, values and times of one metric, in the order written. None, or a NaN among them: there is none."""
+
+Refused = tuple[str, str]
+"""The (key, source) whose points were not written, because another supervisor had been there first."""
+
+
+class RunRow(NamedTuple):
+    """One run as its directory tells it. A named tuple, because ten thousand of them are made for a table."""
+
+    key: str  # the run's directory relative to the root: "<study>/<run>"
+    study: str
+    name: str
+    id: str
+    state: State
+    attempt: int
+    params: Mapping[str, Any]  # JSON-like; a value of another kind comes back as its text
+    title: str | None = None
+    tag: str | None = None
+    created_at: float | None = None  # seconds since the epoch, like every time here
+    started_at: float | None = None
+    ended_at: float | None = None
+    host: str | None = None
+    slot: str | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    code_hash: str | None = None
+    commit: str | None = None
+    peak_rss_bytes: int | None = None
+    cpu_s: float | None = None
+    origin: str = "assay"  # or the original that made the directory: "runx", "mlrunner"
+    stamp: float = 0.0  # the newest modification time seen in the directory when it was read
+
+
+class StudyRow(NamedTuple):
+    name: str
+    counts: Mapping[State, int]
+    last_activity: float | None  # the newest time that any of its runs carries
+
+    @property
+    def runs(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a file has been read: the offset of its first unread byte, and what the reader must remember."""
+
+    offset: int = 0
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Series(NamedTuple):
+    """One metric of one run, point by point in the order written. A NaN step or time: there is none."""
+
+    steps: array[float]
+    values: array[float]
+    times: array[float]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricColumns:
+    """The summaries of one metric, column by column; place i belongs to row i of the table.
+
+    A count of 0 says that the run does not have the metric; a NaN step or time, that there is none.
+    """
+
+    metric: str
+    count: array[float]
+    bad: array[float]
+    last: array[float]
+    last_step: array[float]
+    min: array[float]
+    min_step: array[float]
+    max: array[float]
+    max_step: array[float]
+    mean: array[float]
+    first_time: array[float]
+    last_time: array[float]
+
+
+class Table(NamedTuple):
+    rows: list[RunRow]
+    metrics: dict[str, MetricColumns]
+
+
+class Index(ABC):
+    """A derived copy of the run directories: it may be lost at any time, and is then made anew from them.
+
+    Concurrency rules, which every implementation keeps:
+
+    - Any number of processes may read and write the same index; a handle belongs to one thread of one process
+      (open another after a fork). Readers never wait for writers.
+    - Each writing call is one transaction: seen whole by others, or not at all.
+    - Points are compare-and-set. `add_points` names the offset at which its reader began; when the stored cursor
+      stands elsewhere, another supervisor has written those bytes, nothing is stored, and the answer is False.
+      The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
+    - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
+      `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
+      supervisor may stay in one batch for hours and flush five times a second.
+    - Inside a batch, True from `add_points` means "accepted": the stored cursor is compared when it is written, and
+      what is stale by then is dropped and named by `flush()` and in the list that `batch()` gave.
+    - Each accepted call is a fact about a directory, right by itself. So a batch that ends with an exception is
+      written like any other, and nothing is undone.
+    - A reader in the same handle sees what it has written, flushed or not.
+    - When writing fails (disk full, locked for too long) an InfrastructureError is raised. What waited in a batch
+      keeps waiting for the next flush; outside a batch it is dropped, and the caller may call again.
+    """
+
+    was_reset: bool = False  # an unreadable index was set aside: everything must be read from the directories again
+    reset_reason: str = ""
+    is_temporary: bool = False  # nothing is kept beyond this process
+
+    # ---------------------------------------------------------------- runs
+
+    @abstractmethod
+    def put_runs(self, rows: Iterable[RunRow]) -> None:
+        """Insert, or replace what has the same key; its points stay."""
+
+    @abstractmethod
+    def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
+        """In the order in which they were first put. None: all; an empty sequence: none."""
+
+    @abstractmethod
+    def load_studies(self) -> list[StudyRow]:
+        """By name."""
+
+    @abstractmethod
+    def forget_runs(self, keys: Iterable[str]) -> None:
+        """Remove runs with everything that is known of them."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove everything."""
+
+    # ---------------------------------------------------------------- points
+
+    @abstractmethod
+    def load_cursor(self, key: str, source: str) -> Cursor:
+        """Where to read on. `source` is a file's name inside the run directory."""
+
+    @abstractmethod
+    def add_points(
+        self, key: str, source: str, cursor: Cursor, points: Sequence[MetricPoint], *, expected_offset: int
+    ) -> bool:
+        """Store points, their summaries and the cursor behind them, if the stored offset is the expected one."""
+
+    @abstractmethod
+    def add_columns(
+        self, key: str, source: str, cursor: Cursor, columns: Mapping[str, Columns], *, expected_offset: int
+    ) -> bool:
+        """As `add_points`, for whole columns. Arrays are kept, not copied: do not change them afterwards."""
+
+    @abstractmethod
+    def load_series(self, key: str, metric: str) -> Series:
+        """Empty when there is no such run or metric."""
+
+    @abstractmethod
+    def forget_points(self, key: str, source: str | None = None) -> None:
+        """Remove the points and the cursor of one source, or of all, before they are extracted anew.
+
+        In a batch, this and the `add_points` that follow are one transaction: no reader sees the gap.
+        """
+
+    # ---------------------------------------------------------------- summaries
+
+    @abstractmethod
+    def load_summaries(
+        self,
+        studies: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> dict[str, dict[str, Summary]]:
+        """Key → metric → summary; runs without metrics are left out.
+
+        min, max and mean are NaN when not a single value was finite.
+        """
+
+    @abstractmethod
+    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
+        """Runs and summaries column by column: several times faster than objects when there are thousands."""
+
+    @abstractmethod
+    def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
+        """By name."""
+
+    # ---------------------------------------------------------------- grouping
+
+    @abstractmethod
+    def batch(self) -> AbstractContextManager[list[Refused]]:
+        """Let writes wait and go together. Gives a list that fills with what was refused. May be nested."""
+
+    @abstractmethod
+    def flush(self) -> list[Refused]:
+        """Write what waits; what was refused since the last flush."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what waits and let go. May be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

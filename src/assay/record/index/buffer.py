@@ -1,0 +1,173 @@
+"""Writes that wait: what a supervisor has to say between two flushes, held in memory and under no lock."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from assay.errors import InfrastructureError, UsageError
+from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
+from assay.record.index.chunk import build_columns, build_series
+from assay.values.series import MetricPoint
+
+MAX_WAITING = 1_000_000  # points, a run counting as a hundred: what a batch may hold before it is written by itself
+_ROW_WEIGHT = 100
+_BEGINNING = Cursor()
+
+
+@dataclass(slots=True)
+class Entry:
+    """Consecutive points of one source of one run, and the cursors before and behind them."""
+
+    source: str
+    expected_offset: int
+    cursor: Cursor
+    columns: dict[str, list[Series]]
+
+
+@dataclass(slots=True)
+class Buffer:
+    """To be written in this order: forget, rows, points."""
+
+    forgotten: dict[tuple[str, str | None], None] = field(default_factory=dict)  # in order, once each
+    rows: dict[str, RunRow] = field(default_factory=dict)
+    entries: dict[str, list[Entry]] = field(default_factory=dict)  # by key
+    weight: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.forgotten or self.rows or self.entries)
+
+    def cursor(self, key: str, source: str) -> Cursor | None:
+        """Where the source will stand after the flush; None when nothing that waits touches it."""
+        for entry in reversed(self.entries.get(key, ())):
+            if entry.source == source:
+                return entry.cursor
+        return _BEGINNING if (key, source) in self.forgotten or (key, None) in self.forgotten else None
+
+    def put(self, row: RunRow) -> None:
+        self.rows[row.key] = row
+        self.weight += _ROW_WEIGHT
+
+    def add(self, key: str, entry: Entry) -> None:
+        self.weight += sum(len(piece.values) for pieces in entry.columns.values() for piece in pieces)
+        entries = self.entries.setdefault(key, [])
+        if entries and entries[-1].source == entry.source:
+            _append(entries[-1], entry)
+        else:
+            entries.append(entry)
+
+    def forget(self, key: str, source: str | None) -> None:
+        kept = [entry for entry in self.entries.pop(key, ()) if source is not None and entry.source != source]
+        if kept:
+            self.entries[key] = kept
+        self.forgotten[key, source] = None
+        self.weight += _ROW_WEIGHT
+
+
+def _append(entry: Entry, follower: Entry) -> None:
+    entry.cursor = follower.cursor
+    for metric, pieces in follower.columns.items():
+        entry.columns.setdefault(metric, []).extend(pieces)
+
+
+class BufferedIndex(Index):
+    """The half of an index that has nothing to do with where it is stored."""
+
+    def __init__(self) -> None:
+        self._buffer = Buffer()
+        self._batches: list[list[Refused]] = []  # the lists of the open batches, the outermost first
+        self._refused: list[Refused] = []
+
+    @abstractmethod
+    def _write(self, buffer: Buffer) -> list[Refused]:
+        """Write everything in one transaction, save entries whose cursor has moved; these are returned."""
+
+    @abstractmethod
+    def _load_stored_cursor(self, key: str, source: str) -> Cursor:
+        """The beginning when there is none."""
+
+    def put_runs(self, rows: Iterable[RunRow]) -> None:
+        for row in rows:
+            _check_key(row.key)
+            self._buffer.put(row)
+        self._settle()
+
+    def load_cursor(self, key: str, source: str) -> Cursor:
+        waiting = self._buffer.cursor(key, source)
+        return self._load_stored_cursor(key, source) if waiting is None else waiting
+
+    def add_points(
+        self, key: str, source: str, cursor: Cursor, points: Sequence[MetricPoint], *, expected_offset: int
+    ) -> bool:
+        return self.add_columns(key, source, cursor, build_columns(points), expected_offset=expected_offset)
+
+    def add_columns(
+        self, key: str, source: str, cursor: Cursor, columns: Mapping[str, Columns], *, expected_offset: int
+    ) -> bool:
+        _check_key(key)
+        pieces = {metric: [build_series(column)] for metric, column in columns.items()}
+        waiting = self._buffer.cursor(key, source)
+        if waiting is not None and waiting.offset != expected_offset:
+            return False  # whether it fits what is stored is seen when it is written
+        self._buffer.add(key, Entry(source, expected_offset, cursor, pieces))
+        return (key, source) not in self._settle()
+
+    def forget_points(self, key: str, source: str | None = None) -> None:
+        self._buffer.forget(key, source)
+        self._settle()
+
+    @contextmanager
+    def batch(self) -> Iterator[list[Refused]]:
+        refused: list[Refused] = []
+        self._batches.append(refused)
+        try:
+            yield refused
+        except BaseException:
+            self._batches.pop()
+            with suppress(InfrastructureError):  # the error that is under way says more
+                self._end_batch(refused)
+            raise
+        self._batches.pop()
+        self._end_batch(refused)
+
+    def _end_batch(self, refused: list[Refused]) -> None:
+        if not self._batches:
+            self._write_waiting(refused)
+            self._refused = []  # the list told it
+
+    def flush(self) -> list[Refused]:
+        self._write_waiting()
+        refused, self._refused = self._refused, []
+        return refused
+
+    def _settle(self) -> list[Refused]:
+        """After a writing call: write now, unless a batch is open that has room."""
+        if self._batches:
+            return self._write_waiting() if self._buffer.weight >= MAX_WAITING else []
+        try:
+            return self._write_waiting()
+        except BaseException:
+            self._buffer = Buffer()
+            raise
+        finally:
+            self._refused = []  # the caller is told at once
+
+    def _write_waiting(self, closing: list[Refused] | None = None) -> list[Refused]:
+        if not self._buffer:
+            return []
+        refused = self._write(self._buffer)
+        self._buffer = Buffer()
+        self._refused += refused
+        for told in [*self._batches, *([] if closing is None else [closing])]:
+            told.extend(refused)
+        return refused
+
+
+def _check_key(key: str) -> None:
+    """A file name need not be valid text, a key must."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the folder name {key!r} is not valid UTF-8", "rename the folder") from None

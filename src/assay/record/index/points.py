@@ -1,0 +1,187 @@
+"""Points into the SQLite index: everything here happens inside the caller's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from assay.record.index.chunk import (
+    FULL_CHUNK_POINTS,
+    MAX_LOOSE_CHUNKS,
+    drop_source,
+    join_chunks,
+    join_series,
+    pack_parts,
+    unpack_chunk,
+)
+from assay.record.index.tally import Tally
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from assay.record.index.base import Refused
+    from assay.record.index.buffer import Entry
+    from assay.record.index.chunk import Chunk
+
+_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
+_ADD_CHUNK = 'INSERT INTO chunks (run, metric, parts, steps, "values", times) VALUES (?, ?, ?, ?, ?, ?)'
+_SET_CHUNK = 'UPDATE chunks SET parts = ?, steps = ?, "values" = ?, times = ? WHERE id = ?'
+_LOAD_CHUNKS = 'SELECT id, parts, steps, "values", times FROM chunks WHERE run = ? AND metric = ? ORDER BY id DESC'
+_SET_SUMMARY = "INSERT OR REPLACE INTO summaries (run, metric, packed, total, loose) VALUES (?, ?, ?, ?, ?)"
+_SET_CURSOR = "INSERT OR REPLACE INTO cursors (run, source, offset, state) VALUES (?, ?, ?, ?)"
+
+
+@dataclass(slots=True)
+class _Summary:
+    tally: Tally
+    loose: int
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is known before, and what is to be written after."""
+
+    runs: dict[str, int]
+    offsets: dict[tuple[int, int], int]
+    summaries: dict[tuple[int, int], _Summary]
+    cursors: dict[tuple[int, int], str] = field(default_factory=dict)
+    chunks: list[tuple[Any, ...]] = field(default_factory=list)
+    touched: dict[tuple[int, int], _Summary] = field(default_factory=dict)
+
+
+def write_points(
+    db: sqlite3.Connection, entries: Mapping[str, Sequence[Entry]], number: Callable[[str], int]
+) -> list[Refused]:
+    """Everything whose cursor still stands where its reader began; the rest is returned."""
+    if not entries:
+        return []
+    work = _load_work(db, entries)
+    refused: dict[Refused, None] = {}
+    for key, per_source in entries.items():
+        for entry in per_source:
+            if not _take(work, work.runs[key], entry, number):
+                refused[key, entry.source] = None
+    _write_work(db, work)
+    return list(refused)
+
+
+def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> bool:
+    source = number(entry.source)
+    if work.offsets.get((run, source), 0) != entry.expected_offset:
+        return False
+    work.offsets[run, source] = entry.cursor.offset
+    work.cursors[run, source] = _encode(dict(entry.cursor.state)) if entry.cursor.state else "{}"
+    for name, pieces in entry.columns.items():
+        series = join_series(pieces)
+        if not series.values:
+            continue
+        metric = number(name)
+        summary = work.summaries.get((run, metric))
+        if summary is None:
+            summary = work.summaries[run, metric] = _Summary(Tally(), 0)
+        summary.tally.extend(series)
+        summary.loose += 1
+        work.touched[run, metric] = summary
+        parts = pack_parts([(source, len(series.values))])
+        work.chunks.append((run, metric, parts, series.steps, series.values, series.times))
+    return True
+
+
+def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
+    runs = _load_numbers(db, list(keys))
+    chosen = json.dumps(list(runs.values()))
+    among = "WHERE run IN (SELECT value FROM json_each(?))"
+    offsets = db.execute(f"SELECT run, source, offset FROM cursors {among}", (chosen,))  # noqa: S608
+    known = {(run, source): offset for run, source, offset in offsets}
+    if not known:  # no cursor, no points
+        return _Work(runs, {}, {})
+    rows = db.execute(f"SELECT run, metric, packed, total, loose FROM summaries {among}", (chosen,))  # noqa: S608
+    summaries = {(run, metric): _Summary(Tally.restore(packed, total), n) for run, metric, packed, total, n in rows}
+    return _Work(runs, known, summaries)
+
+
+def _load_numbers(db: sqlite3.Connection, keys: list[str]) -> dict[str, int]:
+    """The runs' numbers; a run that was not put yet gets an empty row."""
+    query = "SELECT key, num FROM runs WHERE key IN (SELECT value FROM json_each(?))"
+    numbers: dict[str, int] = dict(db.execute(query, (json.dumps(keys),)).fetchall())
+    for key in keys:
+        if key not in numbers:
+            insert = "INSERT INTO runs (key, study) VALUES (?, ?)"
+            numbers[key] = db.execute(insert, (key, key.rpartition("/")[0])).lastrowid or 0
+    return numbers
+
+
+def _write_work(db: sqlite3.Connection, work: _Work) -> None:
+    cursors = [(*place, work.offsets[place], state) for place, state in work.cursors.items()]
+    db.executemany(_SET_CURSOR, cursors)
+    db.executemany(_ADD_CHUNK, work.chunks)
+    for (run, metric), summary in work.touched.items():
+        if summary.loose > MAX_LOOSE_CHUNKS:
+            _merge(db, run, metric, summary)
+    _write_summaries(db, work.touched)
+
+
+def _write_summaries(db: sqlite3.Connection, summaries: Mapping[tuple[int, int], _Summary]) -> None:
+    rows = [(*place, one.tally.pack(), one.tally.total, one.loose) for place, one in summaries.items()]
+    db.executemany(_SET_SUMMARY, rows)
+
+
+def _merge(db: sqlite3.Connection, run: int, metric: int, summary: _Summary) -> None:
+    """The chunks since the last merge become one, together with the one before them unless that is full."""
+    found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, summary.loose + 1)).fetchall()[::-1]
+    chunks = [unpack_chunk(*row[1:]) for row in found]
+    start = 1 if len(found) > summary.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
+    _set_chunk(db, found[start][0], join_chunks(chunks[start:]))
+    db.executemany("DELETE FROM chunks WHERE id = ?", [(row[0],) for row in found[start + 1 :]])
+    summary.loose = 0
+
+
+def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk) -> None:
+    db.execute(_SET_CHUNK, (pack_parts(chunk.parts), *chunk.series, number))
+
+
+# ---------------------------------------------------------------- forgetting
+
+
+def forget_points(db: sqlite3.Connection, key: str, source: str | None) -> None:
+    row = db.execute("SELECT num FROM runs WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        return
+    sources = db.execute("SELECT source, name FROM cursors JOIN names ON num = source WHERE run = ?", row).fetchall()
+    kept = [number for number, name in sources if source is not None and name != source]
+    if not kept:
+        for table in ("chunks", "summaries", "cursors"):
+            db.execute(f"DELETE FROM {table} WHERE run = ?", row)  # noqa: S608
+        return
+    for number in {number for number, _ in sources}.difference(kept):
+        _forget_source(db, row[0], number)
+
+
+def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
+    db.execute("DELETE FROM cursors WHERE run = ? AND source = ?", (run, source))
+    metrics = db.execute("SELECT metric FROM summaries WHERE run = ?", (run,)).fetchall()
+    remaining: dict[tuple[int, int], _Summary] = {}
+    for (metric,) in metrics:
+        summary = _keep_others(db, run, metric, source)
+        if summary.loose:
+            remaining[run, metric] = summary
+    db.execute("DELETE FROM summaries WHERE run = ?", (run,))
+    _write_summaries(db, remaining)
+
+
+def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> _Summary:
+    """The metric's chunks without a source, and their summary, counted anew."""
+    summary = _Summary(Tally(), 0)
+    for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
+        chunk = unpack_chunk(*packed)
+        kept = drop_source(chunk, source)
+        if kept is None:
+            db.execute("DELETE FROM chunks WHERE id = ?", (number,))
+            continue
+        if kept.parts != chunk.parts:
+            _set_chunk(db, number, kept)
+        summary.tally.extend(kept.series)
+        summary.loose += 1
+    return summary

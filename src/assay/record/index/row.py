@@ -1,0 +1,58 @@
+"""A run's row in the SQLite index: a few columns to choose by, and the whole row as `marshal` writes it.
+
+marshal cannot run code, and its format 4 is the same in every Python that we support; the file lies in the
+user's own cache directory.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from assay.record.index.base import RunRow
+from assay.values.run import State
+
+_FORMAT = 4
+_STATE = RunRow._fields.index("state")
+_PARAMS = RunRow._fields.index("params")
+_STATES = {state.value: state for state in State}
+
+
+def pack_row(row: RunRow) -> tuple[str, str, str, float, bytes]:
+    """key, study, state, time of the last activity, and everything."""
+    active_at = max(row.stamp, row.ended_at or 0.0, row.started_at or 0.0, row.created_at or 0.0)
+    return row.key, storable(row.study), row.state.value, active_at, _pack(row)
+
+
+def _pack(row: RunRow) -> bytes:
+    head, tail = row[:_STATE], row[_STATE + 1 : _PARAMS]
+    whole: Any = (*head, row.state.value, *tail, dict(row.params), *row[_PARAMS + 1 :])
+    try:
+        return marshal.dumps(whole, _FORMAT)
+    except ValueError:  # something that is not JSON-like
+        return marshal.dumps(tuple(map(_plain, whole)), _FORMAT)
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=_plain_object))
+
+
+def _plain_object(value: object) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def unpack_rows(packed: Iterable[bytes]) -> list[RunRow]:
+    """Column by column, so that ten thousand rows are made without a line of Python for each."""
+    columns: list[Any] = list(zip(*map(marshal.loads, packed), strict=True))
+    if not columns:
+        return []
+    columns[_STATE] = map(_STATES.__getitem__, columns[_STATE])
+    return list(map(partial(tuple.__new__, RunRow), zip(*columns, strict=True)))
+
+
+def storable(text: str) -> str:
+    """SQLite takes no text that is not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()

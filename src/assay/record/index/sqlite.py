@@ -1,0 +1,276 @@
+"""The index of one user on one machine: a SQLite file in the cache directory."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from assay.errors import InfrastructureError
+from assay.record.index.base import Cursor, MetricColumns, Refused, RunRow, Series, StudyRow, Table
+from assay.record.index.buffer import Buffer, BufferedIndex
+from assay.record.index.chunk import fill_series, join_series, unpack_chunk
+from assay.record.index.location import index_path
+from assay.record.index.points import forget_points, write_points
+from assay.record.index.row import pack_row, storable, unpack_rows
+from assay.record.index.schema import is_damage, open_database, set_aside
+from assay.record.index.tally import FIELDS, NO_SUMMARY, parse_summaries
+from assay.values.run import State
+from assay.values.series import Summary
+
+_PUT = """INSERT INTO runs (key, study, state, active_at, row) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
+    SET study = excluded.study, state = excluded.state, active_at = excluded.active_at, row = excluded.row"""
+_CURSOR = """SELECT c.offset, c.state FROM runs r JOIN cursors c ON c.run = r.num
+    WHERE r.key = ? AND c.source = (SELECT num FROM names WHERE name = ?)"""
+_SERIES = """SELECT parts, steps, "values", times FROM chunks
+    WHERE run = (SELECT num FROM runs WHERE key = ?) AND metric = (SELECT num FROM names WHERE name = ?) ORDER BY id"""
+_STUDIES = """SELECT study, state, count(*), max(active_at) FROM runs WHERE row IS NOT NULL
+    GROUP BY study, state ORDER BY study, state"""
+
+
+def open_index(root: str | os.PathLike[str]) -> SqliteIndex:
+    """The index of a root. Where none can be kept, one that lives as long as this process."""
+    try:
+        return SqliteIndex(index_path(root, os.environ), os.path.realpath(root))
+    except InfrastructureError:
+        return SqliteIndex(":memory:", os.path.realpath(root))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Thousands of rows hold no cycles, yet the garbage collector would look for some a hundred times over."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class SqliteIndex(BufferedIndex):
+    """Several processes at once: WAL, one writer at a time, each for as long as one flush takes."""
+
+    def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] = "") -> None:
+        super().__init__()
+        self.path, self.root = os.fspath(path), os.fspath(root)
+        self.is_temporary = self.path == ":memory:"
+        self._names: dict[str, int] = {}
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._db, self.reset_reason = open_database(self.path, self.root)
+        except (OSError, sqlite3.Error) as error:
+            raise InfrastructureError(
+                f"the index {self.path} cannot be opened: {error}",
+                "set ASSAY_CACHE_DIR to a folder on a local disk that you may write to",
+            ) from error
+        self.was_reset = bool(self.reset_reason)
+
+    # ---------------------------------------------------------------- transactions
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if is_damage(error) and not self.is_temporary:
+                self._start_anew(error)
+            raise _build_error(self.path, error) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._names.clear()  # some of their numbers may have been given in what is undone here
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """All statements see the same moment, own writes included."""
+        self._write_waiting()
+        with self._translated():
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                with suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+
+    def _start_anew(self, error: sqlite3.Error) -> None:
+        """The file broke while we used it. The next call finds an empty index and says so by `was_reset`."""
+        self._db.close()
+        set_aside(self.path)
+        self._open()
+        self.was_reset, self.reset_reason = True, f"it is damaged ({error})"
+
+    # ---------------------------------------------------------------- writing
+
+    def _write(self, buffer: Buffer) -> list[Refused]:
+        with self._transaction() as db:
+            for key, source in buffer.forgotten:
+                forget_points(db, key, None if source is None else storable(source))
+            db.executemany(_PUT, map(pack_row, buffer.rows.values()))
+            return write_points(db, buffer.entries, self._number)
+
+    def _number(self, name: str) -> int:
+        """The number of a metric or a source, given when it is new; only inside a transaction that writes."""
+        number = self._names.get(name)
+        if number is None:
+            text = storable(name)
+            self._db.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (text,))
+            number = self._db.execute("SELECT num FROM names WHERE name = ?", (text,)).fetchone()[0]
+            self._names[name] = number
+        return number
+
+    def forget_runs(self, keys: Iterable[str]) -> None:
+        self._write_waiting()
+        chosen = json.dumps(list(keys))
+        with self._transaction() as db:
+            for table in ("chunks", "summaries", "cursors"):
+                db.execute(f"DELETE FROM {table} WHERE run IN (SELECT num FROM runs WHERE {_among('key')})", (chosen,))  # noqa: S608
+            db.execute(f"DELETE FROM runs WHERE {_among('key')}", (chosen,))  # noqa: S608
+
+    def clear(self) -> None:
+        self._write_waiting()
+        with self._transaction() as db:
+            for table in ("chunks", "summaries", "cursors", "runs"):
+                db.execute(f"DELETE FROM {table}")  # noqa: S608
+
+    def close(self) -> None:
+        try:
+            self._write_waiting()
+        finally:
+            self._db.close()
+
+    # ---------------------------------------------------------------- reading
+
+    def _load_stored_cursor(self, key: str, source: str) -> Cursor:
+        with self._translated():
+            row = self._db.execute(_CURSOR, (key, storable(source))).fetchone()
+        return Cursor(row[0], json.loads(row[1])) if row else Cursor()
+
+    @_collector_paused()
+    def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
+        where, chosen = _build_choice(studies, keys)
+        with self._reading() as db:
+            found = db.execute(f"SELECT row FROM runs r WHERE row IS NOT NULL{where} ORDER BY num", chosen)  # noqa: S608
+            return unpack_rows([row for (row,) in found])
+
+    def load_studies(self) -> list[StudyRow]:
+        with self._reading() as db:
+            found = db.execute(_STUDIES).fetchall()
+        counts: dict[str, dict[State, int]] = {}
+        last: dict[str, float] = {}
+        for study, state, count, newest in found:
+            counts.setdefault(study, {})[State(state)] = count
+            last[study] = max(newest, last.get(study, 0.0))
+        return [StudyRow(study, per_state, last[study] or None) for study, per_state in counts.items()]
+
+    def load_series(self, key: str, metric: str) -> Series:
+        with self._reading() as db:
+            chunks = [unpack_chunk(*row) for row in db.execute(_SERIES, (key, storable(metric)))]
+        return fill_series(join_series([chunk.series for chunk in chunks]))
+
+    @_collector_paused()
+    def load_summaries(
+        self,
+        studies: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> dict[str, dict[str, Summary]]:
+        with self._reading() as db:
+            names = self._load_names(metrics)
+            where, chosen = _build_choice(studies, keys)
+            runs = dict(db.execute(f"SELECT num, key FROM runs r WHERE 1{where} ORDER BY num", chosen).fetchall())  # noqa: S608
+            found = self._fetch_packed(studies, keys)
+        wanted = [one for one in found if one[1] in names] if metrics is not None else found
+        summaries = parse_summaries([names[metric] for _, metric, _ in wanted], [packed for _, _, packed in wanted])
+        by_run: dict[int, dict[str, Summary]] = {}
+        for (run, _, _), summary in zip(wanted, summaries, strict=True):
+            by_run.setdefault(run, {})[summary.metric] = summary
+        return {key: by_run[run] for run, key in runs.items() if run in by_run}
+
+    def _load_names(self, chosen: Sequence[str] | None) -> dict[int, str]:
+        names: dict[int, str] = dict(self._db.execute("SELECT num, name FROM names").fetchall())
+        return names if chosen is None else {number: name for number, name in names.items() if name in chosen}
+
+    def _fetch_packed(self, studies: Sequence[str] | None, keys: Sequence[str] | None) -> list[tuple[int, int, bytes]]:
+        """(run, metric, packed summary), by run. Joining the names in SQL would take longer than all the rest."""
+        where, chosen = _build_choice(studies, keys)
+        only = f"WHERE run IN (SELECT num FROM runs r WHERE 1{where})" if where else ""  # noqa: S608
+        return self._db.execute(f"SELECT run, metric, packed FROM summaries {only}", chosen).fetchall()  # noqa: S608
+
+    @_collector_paused()
+    def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
+        where, chosen = _build_choice(studies, None)
+        runs = f"SELECT num, row FROM runs r WHERE row IS NOT NULL{where} ORDER BY num"  # noqa: S608
+        with self._reading() as db:
+            numbers, rows = list(zip(*db.execute(runs, chosen).fetchall(), strict=True)) or ((), ())
+            packed = self._load_packed(studies, metrics)
+        tables = {metric: _build_columns(metric, by_run, numbers) for metric, by_run in packed.items()}
+        return Table(unpack_rows(rows), tables)
+
+    def _load_packed(self, studies: Sequence[str] | None, metrics: Sequence[str] | None) -> dict[str, dict[int, bytes]]:
+        """Metric → run → packed summary; metrics in the order asked for, else by name."""
+        wanted = self._load_names(metrics)
+        by_number: dict[int, dict[int, bytes]] = {number: {} for number in wanted}
+        for run, metric, packed in self._fetch_packed(studies, None):
+            if metric in by_number:
+                by_number[metric][run] = packed
+        by_name = {name: by_number[number] for number, name in wanted.items()}
+        if metrics is None:
+            return {name: by_name[name] for name in sorted(by_name) if by_name[name]}
+        return {name: by_name.get(name, {}) for name in metrics}
+
+    def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
+        where, chosen = _build_choice(studies, None)
+        query = f"""SELECT name FROM names WHERE num IN
+            (SELECT s.metric FROM summaries s JOIN runs r ON r.num = s.run WHERE 1{where}) ORDER BY name"""  # noqa: S608
+        with self._reading() as db:
+            return [row[0] for row in db.execute(query, chosen)]
+
+
+# ---------------------------------------------------------------- from and to rows
+
+
+def _among(column: str) -> str:
+    """One parameter for any number of values: SQLite limits how many parameters there may be."""
+    return f"{column} IN (SELECT value FROM json_each(?))"  # noqa: S608
+
+
+def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, list[str]]:
+    """The end of a WHERE over `runs r`, and its parameters."""
+    given = {"r.study": studies, "r.key": keys}
+    chosen = {column: list(values) for column, values in given.items() if values is not None}
+    where = "".join(f" AND {_among(column)}" for column in chosen)
+    return where, [json.dumps(values) for values in chosen.values()]
+
+
+def _build_columns(metric: str, by_run: dict[int, bytes], numbers: Sequence[int]) -> MetricColumns:
+    whole = array("d", b"".join([by_run.get(number, NO_SUMMARY) for number in numbers]))
+    return MetricColumns(metric, *(whole[place :: len(FIELDS)] for place in range(len(FIELDS))))
+
+
+def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if is_damage(error):
+        hint = "it has been set aside; give the command again, and it is made anew from the run directories"
+    elif name.startswith("SQLITE_FULL"):
+        hint = "make room on the disk, or set ASSAY_CACHE_DIR to a folder on another one"
+    elif name.startswith("SQLITE_BUSY"):
+        hint = "another process has been writing for half a minute; look for one that is stopped (state T)"
+    else:
+        hint = "set ASSAY_CACHE_DIR to a folder on a local disk that you may write to"
+    return InfrastructureError(f"the index {path} failed: {error}", hint)

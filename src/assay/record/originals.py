@@ -1,0 +1,366 @@
+"""What runx, logx and mlrunner leave in a run directory: read as they wrote it, written as they would.
+
+runx / logx       hparams.json   the parameters, JSON with four spaces
+                  metrics.csv    no header: `start,start/step,0,timestamp,T`, then `val,acc,0.9,epoch,3,timestamp,T`
+                  submit_cmd.sh, code/
+mlrunner          param          YAML, sorted keys: _name, _output, _scripts, _time and the parameters
+                  stat           YAML: command → running, finished or failed
+                  log.<command>.<time>
+
+A damaged file costs its own row something, never the table: what could not be read is said in `problems`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from assay.values.layout import (
+    HPARAMS_FILE,
+    LOGX_METRICS_FILE,
+    MLRUNNER_PARAM_FILE,
+    MLRUNNER_STAT_FILE,
+    SUBMIT_SCRIPT,
+)
+from assay.values.study import Params, Value
+
+LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+
+StatWord = Literal["running", "finished", "failed"]
+STAT_WORDS: tuple[StatWord, ...] = ("running", "finished", "failed")
+
+_MLRUNNER_LOG = re.compile(r"log\.(?P<command>.+?)\.(?P<time>\d{8}\.\d{6})(?:\.(?P<name>.+))?", re.DOTALL)
+_STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
+# words that YAML 1.1 does not read as a string: such a command needs quotes
+_YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
+
+
+# ---------------------------------------------------------------- logx's metrics.csv
+
+
+@dataclass(frozen=True, slots=True)
+class LogxRow:
+    """One `val` line. A value that is no number stays the text it is."""
+
+    values: Mapping[str, float | str]
+    epoch: float | None
+    timestamp: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogxMetrics:
+    """A whole metrics.csv: each start of the script, each validation, and how many lines made no sense."""
+
+    starts: tuple[float, ...] = ()
+    rows: tuple[LogxRow, ...] = ()
+    damaged: int = 0
+
+
+def parse_logx_metrics(text: str) -> LogxMetrics:
+    """Read metrics.csv. The last line counts as damaged while its end is missing: it is still being written."""
+    lines = text.split("\n")
+    tail = lines.pop()
+    starts: list[float] = []
+    rows: list[LogxRow] = []
+    damaged = 1 if tail.strip() else 0
+    for line in lines:
+        fields = _split_csv(line)
+        if not fields:
+            continue
+        phase, pairs = fields[0], _parse_pairs(fields)
+        if pairs is None or not _take_line(phase, pairs, starts, rows):
+            damaged += 1
+    return LogxMetrics(tuple(starts), tuple(rows), damaged)
+
+
+def _split_csv(line: str) -> list[str]:
+    line = line.rstrip("\r")
+    if not line or line.isspace():
+        return []
+    # the csv module is needed only where something is quoted, which is almost never
+    return next(csv.reader([line]), []) if '"' in line else line.split(",")
+
+
+def _parse_pairs(fields: list[str]) -> dict[str, float | str] | None:
+    """`phase,k,v,k,v…` → {k: v}; nothing where a key lacks its value."""
+    if len(fields) < 3 or len(fields) % 2 == 0:
+        return None
+    return {key: _parse_number(value) for key, value in zip(fields[1::2], fields[2::2], strict=True)}
+
+
+def _parse_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _take_line(phase: str, pairs: dict[str, float | str], starts: list[float], rows: list[LogxRow]) -> bool:
+    timestamp, epoch = pairs.pop("timestamp", None), pairs.pop("epoch", None)
+    if isinstance(timestamp, str) or isinstance(epoch, str):
+        return False
+    if phase == "start":
+        starts.extend(() if timestamp is None else (timestamp,))
+    elif phase == "val":
+        rows.append(LogxRow(pairs, epoch, timestamp))
+    else:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- runx
+
+
+@dataclass(frozen=True, slots=True)
+class RunxRun:
+    """A run directory that runx or logx filled."""
+
+    dir: str
+    hparams: dict[str, Value] = field(default_factory=dict)
+    metrics: LogxMetrics = LogxMetrics()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether there is a validation to table: sumx shows only such runs."""
+        return bool(self.metrics.rows)
+
+
+def looks_like_runx_run(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, name)) for name in (HPARAMS_FILE, LOGX_METRICS_FILE, SUBMIT_SCRIPT))
+
+
+def load_runx_run(folder: str) -> RunxRun:
+    problems: list[str] = []
+    hparams = _load_hparams(folder, problems)
+    text = _load_text(folder, LOGX_METRICS_FILE, problems)
+    metrics = parse_logx_metrics(text) if text else LogxMetrics()
+    if metrics.damaged:
+        problems.append(f"{LOGX_METRICS_FILE}: {metrics.damaged} damaged or unfinished line(s) skipped")
+    return RunxRun(folder, hparams, metrics, tuple(problems))
+
+
+def _load_hparams(folder: str, problems: list[str]) -> dict[str, Value]:
+    text = _load_text(folder, HPARAMS_FILE, problems)
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        problems.append(f"{HPARAMS_FILE}: not JSON ({error})")
+        return {}
+    if isinstance(found, dict):
+        return found
+    problems.append(f"{HPARAMS_FILE}: a mapping was expected")
+    return {}
+
+
+def write_hparams(folder: str, params: Params, logdir: str | None = None) -> bool:
+    """Write hparams.json as logx does, with LOGDIR filled in; never over an existing one. True when written."""
+    filled = fill_logdir(dict(params), folder if logdir is None else logdir)
+    path = os.path.join(folder, HPARAMS_FILE)
+    if os.path.exists(path):
+        return False
+    _write_atomically(path, json.dumps(filled, indent=4, default=str, ensure_ascii=True))
+    return True
+
+
+def fill_logdir(value: Value, logdir: str) -> Value:
+    """LOGDIR inside any string, however deep, becomes the run directory."""
+    if isinstance(value, str):
+        return value.replace(LOGDIR, logdir)
+    if isinstance(value, list | tuple):
+        return [fill_logdir(element, logdir) for element in value]
+    if isinstance(value, dict):
+        return {key: fill_logdir(element, logdir) for key, element in value.items()}
+    return value
+
+
+# ---------------------------------------------------------------- mlrunner
+
+
+@dataclass(frozen=True, slots=True)
+class MlrunnerLog:
+    """`log.train.20220316.030151`; with --no-subdir the run's name follows."""
+
+    file: str
+    command: str
+    time: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MlrunnerRun:
+    """A run directory that mlrunner filled."""
+
+    dir: str
+    name: str = ""
+    output: str = ""
+    time: str = ""
+    scripts: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Value] = field(default_factory=dict)
+    stat: dict[str, StatWord] = field(default_factory=dict)
+    logs: tuple[MlrunnerLog, ...] = ()  # oldest first
+    problems: tuple[str, ...] = ()
+
+
+def looks_like_mlrunner_run(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, name)) for name in (MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE))
+
+
+def load_mlrunner_run(folder: str) -> MlrunnerRun:
+    problems: list[str] = []
+    param = _load_yaml_mapping(folder, MLRUNNER_PARAM_FILE, problems)
+    scripts = param.get("_scripts")
+    return MlrunnerRun(
+        dir=folder,
+        name=str(param.get("_name", "")),
+        output=str(param.get("_output", "")),
+        time=str(param.get("_time", "")),
+        scripts={str(key): str(text) for key, text in scripts.items()} if isinstance(scripts, dict) else {},
+        params={str(key): value for key, value in param.items() if not str(key).startswith("_")},
+        stat=_load_stat(folder, problems),
+        logs=load_mlrunner_logs(folder),
+        problems=tuple(problems),
+    )
+
+
+def load_mlrunner_stat(folder: str) -> dict[str, StatWord]:
+    """Command → running, finished or failed; empty where there is no (readable) stat."""
+    return _load_stat(folder, [])
+
+
+def _load_stat(folder: str, problems: list[str]) -> dict[str, StatWord]:
+    text = _load_text(folder, MLRUNNER_STAT_FILE, problems)
+    if not text:
+        return {}
+    quick = [_STAT_LINE.fullmatch(line) for line in text.splitlines()]
+    if all(quick) and not any(match[1].lower() in _YAML_WORDS for match in quick if match):
+        return {match[1]: cast("StatWord", match[2]) for match in quick if match}
+    found = _parse_yaml_mapping(text, MLRUNNER_STAT_FILE, problems)
+    bad = {key: word for key, word in found.items() if word not in STAT_WORDS}
+    problems.extend(f"{MLRUNNER_STAT_FILE}: {key}: {word!r} is no state" for key, word in bad.items())
+    return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
+
+
+def load_mlrunner_logs(folder: str) -> tuple[MlrunnerLog, ...]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ()
+    found = [log for name in names if (log := _parse_log_name(name))]
+    return tuple(sorted(found, key=lambda log: (log.time, log.command, log.name or "")))
+
+
+def _parse_log_name(name: str) -> MlrunnerLog | None:
+    match = _MLRUNNER_LOG.fullmatch(name)
+    return MlrunnerLog(name, match["command"], match["time"], match["name"]) if match else None
+
+
+def write_mlrunner_param(
+    folder: str, *, name: str, output: str, time: str, scripts: Mapping[str, str], params: Params
+) -> None:
+    """Write `param`. What an earlier start wrote is kept: scripts of other commands, parameters of other docs."""
+    with _locked(folder):
+        merged = _load_yaml_mapping(folder, MLRUNNER_PARAM_FILE, [])
+        earlier = merged.get("_scripts")
+        merged |= params
+        merged |= {"_name": name, "_output": output, "_time": time}
+        merged["_scripts"] = {**(earlier if isinstance(earlier, dict) else {}), **scripts}
+        _write_atomically(os.path.join(folder, MLRUNNER_PARAM_FILE), _render_yaml(merged))
+
+
+def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
+    """Write `stat`; commands that are not named keep their word."""
+    with _locked(folder):
+        merged = {**_load_stat(folder, []), **stat}
+        _write_atomically(os.path.join(folder, MLRUNNER_STAT_FILE), _render_stat(merged))
+
+
+def _render_stat(stat: Mapping[str, StatWord]) -> str:
+    lines = [f"{command}: {word}" for command, word in sorted(stat.items())]
+    plain = all(_STAT_LINE.fullmatch(line) for line in lines) and not _YAML_WORDS & {key.lower() for key in stat}
+    return "".join(f"{line}\n" for line in lines) if plain else _render_yaml(dict(stat))
+
+
+# ---------------------------------------------------------------- files
+
+
+def _load_text(folder: str, name: str, problems: list[str]) -> str | None:
+    path = os.path.join(folder, name)
+    try:
+        # newline="": metrics.csv ends its lines with CRLF, and a lone CR is no line end
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(f"{name}: {error.strerror or error}")
+        return None
+
+
+def _load_yaml_mapping(folder: str, name: str, problems: list[str]) -> dict[Any, Value]:
+    text = _load_text(folder, name, problems)
+    return _parse_yaml_mapping(text, name, problems) if text else {}
+
+
+def _parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, Value]:
+    import yaml
+
+    try:
+        found = yaml.load(text, Loader=_yaml_loader())  # noqa: S506 - a SafeLoader with one more tag
+    except yaml.YAMLError as error:
+        problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
+        return {}
+    if found is None or isinstance(found, dict):
+        return found or {}
+    problems.append(f"{name}: a mapping was expected")
+    return {}
+
+
+def _yaml_loader() -> type[Any]:
+    """Safe, and able to read the tuples that the original's dump writes."""
+    import yaml
+
+    base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = type("OriginalsLoader", (base,), {})
+    loader.add_constructor("tag:yaml.org,2002:python/tuple", base.construct_yaml_seq)  # type: ignore[attr-defined]
+    return loader
+
+
+def _render_yaml(value: Mapping[str, Value]) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(dict(value), width=1_000_000, allow_unicode=True)
+    return text
+
+
+def _write_atomically(path: str, text: str) -> None:
+    aside = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Two supervisors may merge into the same file: one after the other."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the write is still atomic
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,389 @@
+"""The run directory: written aside and renamed, then only added to.
+
+Everything another process needs to know about an attempt is a file here: who runs it (`lease.N`), who stopped it
+(`stop.N`), how its commands ended (markers) and what was concluded from that (`outcome.N`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError
+from assay.values import layout
+from assay.values.environment import Environment
+from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
+from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """`run.json`: the spec and how this directory came to be."""
+
+    spec: RunSpec
+    study: str
+    uid: str  # random: tells two directories of the same spec apart
+    created_at: float
+    source: str = ""  # the study's file
+    workdir: str = layout.CODE_DIR
+    code_hash: str | None = None
+    dialect: str = "native"
+    set_number: int | None = None  # runx: which call of `assay runx` it belongs to
+    commit: str | None = None
+
+
+def new_uid() -> str:
+    return secrets.token_hex(6)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], None] | None = None) -> bool:
+    """Make the directory complete under a temporary name, then rename it. False: it was there already."""
+    meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
+    aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{record.uid}")
+    try:
+        try:
+            os.mkdir(aside)
+        except FileNotFoundError:
+            os.makedirs(aside)
+        _write_new(os.path.join(aside, layout.RUN_FILE), render_record(record))
+        _write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
+        if fill is not None:
+            fill(aside)
+        os.rename(aside, path)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise InfrastructureError(f"cannot write the run directory {path}: {error.strerror}") from error
+    return True
+
+
+def _write_new(path: str, text: str, mode: int = 0o666) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        os.write(fd, text.encode("utf-8", "surrogateescape"))
+    finally:
+        os.close(fd)
+
+
+def write_atomic(path: str, text: str) -> None:
+    """Replace a file: readers see the old or the new text, never a part."""
+    aside = f"{path}.{secrets.token_hex(4)}.tmp"
+    try:
+        _write_new(aside, text)
+        os.replace(aside, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
+        raise
+
+
+def publish_lease(run_dir: str, handle: JobHandle) -> bool:
+    """Claim attempt N. True for exactly one caller, whatever dies when."""
+    target = os.path.join(run_dir, layout.lease_name(handle.attempt))
+    return publish(target, json.dumps(asdict(handle)))
+
+
+def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
+    """Say that the end of an attempt is meant, before it is brought about."""
+    return publish(os.path.join(run_dir, layout.stop_name(attempt)), json.dumps(asdict(stop)))
+
+
+def write_outcome(run_dir: str, outcome: Outcome) -> bool:
+    """The first conclusion about an attempt stands."""
+    return publish(os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(asdict(outcome)))
+
+
+def publish(target: str, text: str) -> bool:
+    """Create a file with its whole content by link(2). True for exactly one caller."""
+    aside = f"{target}.{secrets.token_hex(4)}.tmp"
+    _write_new(aside, text)
+    try:
+        os.link(aside, target)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(aside)
+    return True
+
+
+def write_environment(path: str, environment: Environment) -> None:
+    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, **asdict(environment)}, indent=1))
+
+
+# ---------------------------------------------------------------- run.json
+
+
+def render_record(record: RunRecord) -> str:
+    fields = {
+        "format": layout.FORMAT_VERSION,
+        "study": record.study,
+        "uid": record.uid,
+        "created_at": record.created_at,
+        "source": record.source,
+        "workdir": record.workdir,
+        "code_hash": record.code_hash,
+        "dialect": record.dialect,
+        "set_number": record.set_number,
+        "commit": record.commit,
+        "spec": _spec_fields(record.spec),
+    }
+    return json.dumps(fields, ensure_ascii=False, default=str) + "\n"
+
+
+def _spec_fields(spec: RunSpec) -> dict[str, Any]:
+    fields = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+    fields["params"] = dict(spec.params)
+    fields["commands"] = [[c.name, c.text, c.timeout_s] for c in spec.commands]
+    fields["resources"] = asdict(spec.resources) if spec.resources != _DEFAULT_RESOURCES else None
+    fields["code"] = asdict(spec.code) if spec.code != _DEFAULT_CODE else None
+    fields["patterns"] = [_pattern_fields(pattern) for pattern in spec.patterns]
+    return fields
+
+
+_SPEC_FIELDS = tuple(RunSpec.__dataclass_fields__)
+_DEFAULT_RESOURCES = Resources()
+_DEFAULT_CODE = CodePolicy()
+
+
+def _pattern_fields(pattern: Pattern | MetricFile) -> dict[str, Any]:
+    kind = "regex" if isinstance(pattern, Pattern) else "file"
+    fields = {name: getattr(pattern, name) for name in pattern.__dataclass_fields__ if name != "position"}
+    return {"type": kind, **fields}
+
+
+def parse_record(text: str, file: str) -> RunRecord:
+    try:
+        fields = json.loads(text)
+        version = fields["format"]
+        if version > layout.FORMAT_VERSION:
+            raise FormatError(f"{file} is of format {version}, newer than this Assay knows", "upgrade Assay")
+        spec = fields.get("spec") or _adhoc_spec(fields)
+        known = {key: fields.get(key) for key in RunRecord.__dataclass_fields__ if key != "spec" and key in fields}
+        return RunRecord(spec=parse_spec(spec), **{"uid": "", "created_at": 0.0, **known})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{file} is damaged: {error}", "the run can be listed again when this file is mended") from error
+
+
+def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": fields.get("id", ""), "name": fields["name"], "params": fields.get("params", {}), "commands": []}
+
+
+def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
+    from assay.values.run import Command
+
+    plain = {name: fields[name] for name in _PLAIN_SPEC_FIELDS if name in fields}
+    return RunSpec(
+        **plain,
+        params=fields["params"],
+        commands=tuple(Command(*command) for command in fields["commands"]),
+        resources=Resources(**fields["resources"]) if fields.get("resources") else _DEFAULT_RESOURCES,
+        code=_parse_code(fields.get("code")),
+        patterns=tuple(_parse_pattern(p) for p in fields.get("patterns", ())),
+        env=tuple((key, value) for key, value in fields.get("env", ())),
+        farm_resources=tuple((key, value) for key, value in fields.get("farm_resources", ())),
+    )
+
+
+_STRUCTURED = {"params", "commands", "resources", "code", "patterns", "env", "farm_resources"}
+_PLAIN_SPEC_FIELDS = tuple(name for name in _SPEC_FIELDS if name not in _STRUCTURED)
+
+
+def _parse_code(fields: Mapping[str, Any] | None) -> CodePolicy:
+    if not fields:
+        return _DEFAULT_CODE
+    return CodePolicy(**{**fields, "ignore": tuple(fields["ignore"])})
+
+
+def _parse_pattern(fields: Mapping[str, Any]) -> Pattern | MetricFile:
+    rest = {key: value for key, value in fields.items() if key != "type"}
+    if fields["type"] == "regex":
+        return Pattern(**{**rest, "labels": tuple(rest["labels"])})
+    return MetricFile(**rest)
+
+
+def load_record(run_dir: str) -> RunRecord:
+    path = os.path.join(run_dir, layout.RUN_FILE)
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return parse_record(file.read(), path)
+
+
+def find_run_dirs(study_dir: str) -> Iterator[str]:
+    """Directories of runs in a study, by name; links to shared results are left out."""
+    try:
+        entries = sorted(os.scandir(study_dir), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+            path = os.path.join(study_dir, entry.name)
+            if os.path.exists(os.path.join(path, layout.RUN_FILE)):
+                yield path
+
+
+# ---------------------------------------------------------------- what happened so far
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The files of one attempt."""
+
+    number: int
+    handle: JobHandle | None = None
+    by_hand: bool = False  # a token without a lease
+    stop: Stop | None = None
+    outcome: Outcome | None = None
+    codes: Mapping[str, int] = field(default_factory=dict)
+    timeouts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All attempts of a run, oldest first."""
+
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def last(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def state(self) -> State:
+        """As the files say, without asking whether a process lives."""
+        last = self.last
+        if last is None:
+            return State.QUEUED
+        return last.outcome.state if last.outcome else State.RUNNING
+
+    def finished_commands(self) -> set[str]:
+        """Commands that some attempt brought to a good end: a new attempt need not repeat them."""
+        return {name for attempt in self.attempts for name, code in attempt.codes.items() if code == 0}
+
+
+def load_history(run_dir: str, names: list[str] | None = None) -> History:
+    numbered: dict[int, set[str]] = {}
+    codes: dict[int, dict[str, int]] = {}
+    timeouts: dict[int, set[str]] = {}
+    for name in names if names is not None else os.listdir(run_dir):
+        if (marker := layout.parse_exit_marker(name)) is not None:
+            codes.setdefault(marker[1], {})[marker[0]] = marker[2]
+        elif (item := layout.parse_numbered(name)) is not None:
+            numbered.setdefault(item[1], set()).add(item[0])
+        elif (late := layout.parse_timeout_marker(name)) is not None:
+            timeouts.setdefault(late[1], set()).add(late[0])
+    attempts = [
+        _load_attempt(run_dir, number, numbered.get(number, set()), codes.get(number, {}), timeouts.get(number, set()))
+        for number in sorted({*numbered, *codes})
+    ]
+    return History(tuple(attempts))
+
+
+def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
+    handle = _load_lease(run_dir, number) if "lease" in kinds else _load_token(run_dir, number)
+    return Attempt(
+        number=number,
+        handle=handle,
+        by_hand="token" in kinds and "lease" not in kinds,
+        stop=_load_stop(run_dir, number) if "stop" in kinds else None,
+        outcome=_load_outcome(run_dir, number) if "outcome" in kinds else None,
+        codes=codes,
+        timeouts=frozenset(timeouts),
+    )
+
+
+def _load_json(path: str) -> dict[str, Any] | None:
+    """None for a file that is gone, empty or damaged: after a power cut that means a dead attempt."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            fields = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
+    fields = _load_json(os.path.join(run_dir, layout.lease_name(attempt)))
+    try:
+        return JobHandle(**fields) if fields else None
+    except TypeError:
+        return None
+
+
+def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
+    """Started by hand: the token says where (`host pid start boot time`)."""
+    try:
+        with open(os.path.join(run_dir, layout.token_name(attempt)), encoding="utf-8") as file:
+            host, pid, start, boot, stamp = file.read().split()
+        return JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp))
+    except (OSError, ValueError):
+        return None
+
+
+def _load_stop(run_dir: str, attempt: int) -> Stop:
+    fields = _load_json(os.path.join(run_dir, layout.stop_name(attempt)))
+    try:
+        return Stop(**fields) if fields else Stop("unknown", "")
+    except TypeError:
+        return Stop("unknown", "")
+
+
+def _load_outcome(run_dir: str, attempt: int) -> Outcome | None:
+    fields = _load_json(os.path.join(run_dir, layout.outcome_name(attempt)))
+    try:
+        return Outcome(**{**fields, "state": State(fields["state"])}) if fields else None
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
+    """Start and end of each command of the last attempt, from what job.sh noted in job.log."""
+    times: dict[str, tuple[float, float | None]] = {}
+    try:
+        with open(os.path.join(run_dir, layout.JOB_LOG), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _note_time(times, line.split())
+    except OSError:
+        return {}
+    return times
+
+
+def _note_time(times: dict[str, tuple[float, float | None]], words: list[str]) -> None:
+    if len(words) < 3 or words[2] not in ("start", "exit"):
+        return
+    try:
+        stamp = float(words[0].replace(",", "."))  # bash writes the locale's decimal mark
+    except ValueError:
+        return
+    if words[2] == "start":
+        times[words[1]] = (stamp, None)
+    elif words[1] in times:
+        times[words[1]] = (times[words[1]][0], stamp)
+
+
+def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> State | None:
+    """What the markers of an attempt say; None: it ended without saying."""
+    bad = [name for name, code in attempt.codes.items() if code != 0]
+    if bad:
+        return State.TIMEOUT if bad[0] in attempt.timeouts else State.FAILED
+    if all(name in attempt.codes or name in finished_before for name in commands):
+        return State.DONE
+    return None
+
+
+def now() -> float:
+    return time.time()
+
+
+def rename_spec(record: RunRecord, name: str) -> RunRecord:
+    return replace(record, spec=replace(record.spec, name=name))

@@ -1,0 +1,143 @@
+"""The chart as a PNG, SVG or PDF file, by matplotlib."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
+from assay.show import words
+from assay.show.plot import Chart, Line, build_shown, last_value, render_end_value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+# colours that stay apart for colour-blind readers and in grey print (after Okabe and Ito)
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6bb1", "#4d4d4d")
+_LABELLED = 14  # more lines than this get no label each
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "svg.hashsalt": "assay",  # the same chart gives the same file
+    "svg.fonttype": "path",  # looks the same where the font is missing
+}
+
+
+def write_figure(chart: Chart, path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
+    """Draw into a file; its suffix says the format. Size in inches."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise UsageError(f"cannot write a plot to {path.name!r}", "end the name in " + ", ".join(FORMATS))
+    shown = build_shown(chart)
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise MissingExtraError("a plot in a file", "plot") from error
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in a script that the font lacks
+        _save(_build_figure(shown, width, height), path, kind)
+
+
+def _save(figure: Figure, path: Path, kind: str) -> None:
+    """Written aside and renamed: a page that shows the plot never sees half of it."""
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    try:
+        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=path.suffix)
+        os.close(descriptor)
+        try:
+            figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
+            os.chmod(aside, 0o644)
+            os.replace(aside, path)
+        finally:
+            if os.path.exists(aside):
+                os.unlink(aside)
+    except OSError as error:
+        raise InfrastructureError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def _build_figure(chart: Chart, width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_yscale(chart.scale)
+    for number, line in enumerate(chart.lines):
+        _draw_line(axes, line, number, len(chart.lines))
+    _dress(axes, chart)
+    if 1 < len(chart.lines) <= _LABELLED:
+        _label_ends(axes, chart)
+    elif len(chart.lines) == 1:
+        axes.set_title(_label(chart.lines[0]), loc="right", fontsize=9, color=_color(0))
+    return figure
+
+
+def _color(number: int) -> str:
+    return _COLORS[number % len(_COLORS)]
+
+
+def _label(line: Line) -> str:
+    return f"{words.shorten(words.clean(line.label), 40)}  {render_end_value(line)}".replace("$", r"\$")
+
+
+def _draw_line(axes: Axes, line: Line, number: int, total: int) -> None:
+    many = total > _LABELLED
+    # beyond the palette's length the dashes tell the lines apart
+    dash = ("-", "--", ":")[number // len(_COLORS) % 3]
+    lonely = sum(map(math.isfinite, line.ys)) == 1
+    axes.plot(
+        line.xs,
+        line.ys,
+        color=_color(number),
+        linewidth=1.0 if many else 1.6,
+        alpha=0.6 if many else 1.0,
+        linestyle=dash,
+        marker="o" if lonely else "",
+    )
+    if line.spread:
+        lower = [y - spread for y, spread in zip(line.ys, line.spread, strict=True)]
+        upper = [y + spread for y, spread in zip(line.ys, line.spread, strict=True)]
+        axes.fill_between(line.xs, lower, upper, color=_color(number), alpha=0.18, linewidth=0)
+
+
+def _dress(axes: Axes, chart: Chart) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(visible=True, alpha=0.25, linewidth=0.6)
+    axes.margins(x=0.01)
+    axes.set_xlabel(words.clean(chart.x_name))
+    axes.set_ylabel(words.clean(chart.y_name))
+    if chart.title:
+        axes.set_title(words.clean(chart.title).replace("$", r"\$"), loc="left", fontweight="bold")
+
+
+def _label_ends(axes: Axes, chart: Chart) -> None:
+    """Names beside the ends of their lines, moved apart so that none covers another."""
+    to_axes = axes.transScale + axes.transLimits
+    axes.autoscale_view()
+    drawn = [(number, line) for number, line in enumerate(chart.lines) if math.isfinite(last_value(line))]
+    heights = [float(to_axes.transform((1.0, last_value(line)))[1]) for _, line in drawn]
+    for (number, line), height in zip(drawn, spread_apart(heights, 0.058), strict=True):
+        where = axes.transAxes
+        axes.text(1.01, height, _label(line), color=_color(number), fontsize=9, va="center", transform=where)
+
+
+def spread_apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Move heights in 0…1 as little as needed so that neighbours are `gap` apart; the order stays."""
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    room = min(gap, 1.0 / max(1, len(heights) - 1))
+    placed = [0.0] * len(heights)
+    lowest = 0.0
+    for place in order:
+        placed[place] = lowest = max(heights[place], lowest)
+        lowest += room
+    highest = 1.0
+    for place in reversed(order):
+        placed[place] = min(placed[place], highest)
+        highest = placed[place] - room
+    return placed

@@ -1,0 +1,381 @@
+"""How a study goes, while it goes: a live view on a terminal, one line per event elsewhere."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
+
+from assay.show import terminal, words
+from assay.show.table import Column, build_texts
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+HEARTBEAT_S = 30.0
+_REFRESH_S = 0.1
+_BAR = 40
+_MESSAGES = 3
+_LINES_AROUND = 6  # bar, counts, names of the columns, "and more", room for the prompt
+_LOUD_FAILURES = 20  # after as many lines about failures the rest is left to the report
+_GOOD_STATES = frozenset({"done"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRow:
+    name: str
+    slot: str | None
+    elapsed_s: float
+    attempt: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
+    step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRow:
+    """A run that ended since the last update; `state` is a State's word."""
+
+    name: str
+    state: str
+    elapsed_s: float | None = None
+    reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressView:
+    """One look at a study. Everything counts runs; `failed` includes time-outs and lost runs."""
+
+    study: str
+    total: int
+    done: int = 0
+    failed: int = 0
+    stopped: int = 0
+    running: tuple[RunningRow, ...] = ()
+    queued: int = 0
+    slots_used: int = 0
+    slots_total: int = 0
+    eta_s: float | None = None
+    elapsed_s: float = 0.0
+    kept: int = 0  # of `done`: finished before this command was started
+    ended: tuple[EndedRow, ...] = ()  # since the last update
+    messages: tuple[str, ...] = ()  # standing notices, such as what is being waited for
+
+    @property
+    def over(self) -> int:
+        return self.done + self.failed + self.stopped
+
+
+# ---------------------------------------------------------------- how long it will take
+
+
+def estimate_eta(
+    durations_s: Sequence[float], running_elapsed_s: Sequence[float], queued: int, slots: int
+) -> float | None:
+    """Seconds until the last run ends, if the rest takes as long as the finished ones; None when nobody can know."""
+    if not queued and not running_elapsed_s:
+        return 0.0
+    if not durations_s:
+        return None
+    mean = sum(durations_s) / len(durations_s)
+    busy = [_remaining(elapsed, mean, durations_s) for elapsed in running_elapsed_s]
+    free = [0.0] * max(0, slots - len(busy))
+    ends = busy + free or [0.0]
+    # whole rounds need no simulation: each slot takes one run and stands where it stood, a mean later
+    rounds = max(0, queued // len(ends) - 1)
+    return max(_simulate(ends, queued - rounds * len(ends), mean) + rounds * mean, max(busy, default=0.0))
+
+
+def _remaining(elapsed: float, mean: float, durations_s: Sequence[float]) -> float:
+    """A run that has outlived the mean is compared with those that took at least as long as it already has."""
+    if elapsed <= mean:
+        return mean - elapsed
+    longer = [duration - elapsed for duration in durations_s if duration > elapsed]
+    return sum(longer) / len(longer) if longer else 0.1 * elapsed
+
+
+def _simulate(ends: Sequence[float], queued: int, mean: float) -> float:
+    heap = list(ends)
+    heapq.heapify(heap)
+    for _ in range(queued):
+        heapq.heapreplace(heap, heap[0] + mean)
+    return max(heap)
+
+
+# ---------------------------------------------------------------- one look as text
+
+
+Segment = tuple[str, str]  # text, style ("" is none)
+
+
+def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = False) -> list[list[Segment]]:
+    """The live view as lines of styled pieces, never more than the terminal has rows."""
+    lines = [_render_bar(view, width, plain), _render_counts(view)]
+    room = max(1, height - _LINES_AROUND - min(_MESSAGES, len(view.messages)))
+    shown = view.running[:room]
+    lines += _render_running(shown, width, plain)
+    if len(view.running) > len(shown):
+        lines.append([(f"  and {len(view.running) - len(shown)} more running", "dim")])
+    lines += [[(words.shorten(words.clean(text), width), "yellow")] for text in view.messages[-_MESSAGES:]]
+    return [_cut(line, width) for line in lines]
+
+
+def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
+    share = f" {view.over}/{view.total}"
+    percent = f"  {100 * view.over // view.total}%" if view.total else ""
+    left = f"  about {words.render_duration(view.eta_s)} left" if view.eta_s else ""
+    room = width - len(share) - len(percent) - len(left) - 2
+    study = words.shorten(words.clean(view.study), max(8, room // 2), "~" if plain else "…")
+    bar = max(4, min(_BAR, room - words.display_width(study)))
+    return [(study, "bold"), ("  ", ""), *_fill_bar(view, bar, plain), (share, "bold"), (percent, ""), (left, "cyan")]
+
+
+def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
+    """Done, failed, stopped and running runs by their share; whoever exists shows at least one character."""
+    full, empty = ("#", ".") if plain else ("━", "─")
+    parts = ((view.done, "green"), (view.failed, "red"), (view.stopped, "yellow"), (len(view.running), "cyan"))
+    used = 0
+    for count, style in parts:
+        cells = min(width - used, max(count > 0, round(width * count / view.total) if view.total else 0))
+        used += cells
+        yield (full if style != "cyan" else ("=" if plain else "╍")) * cells, style
+    yield empty * (width - used), "dim"
+
+
+def _render_counts(view: ProgressView) -> list[Segment]:
+    counts = (
+        (view.done, "done", "green"),
+        (view.failed, "failed", "bold red"),
+        (view.stopped, "stopped", "yellow"),
+        (len(view.running), "running", "cyan"),
+        (view.queued, "queued", "dim"),
+    )
+    pieces = [(f"{count} {name}", style) for count, name, style in counts if count or name in ("done", "running")]
+    if view.kept:
+        pieces[0] = (f"{view.done} done ({view.kept} earlier)", "green")
+    if view.slots_total:
+        pieces.append((f"slots {view.slots_used}/{view.slots_total}", ""))
+    pieces.append((words.render_clock(view.elapsed_s), ""))
+    return [piece for each in pieces for piece in (each, ("  ", ""))][:-1]
+
+
+def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list[list[Segment]]:
+    if not rows:
+        return []
+    columns = [["  run", *(f"  {words.clean(row.name)}" for row in rows)]]
+    columns.append(["slot", *(row.slot or "" for row in rows)])
+    if any(row.attempt > 1 for row in rows):
+        columns.append(["try", *(str(row.attempt) for row in rows)])
+    columns.append(["time", *(words.render_clock(row.elapsed_s) for row in rows)])
+    if any(row.step is not None for row in rows):
+        columns.append(["step", *("" if row.step is None else words.render_number(row.step, 12) for row in rows)])
+    fixed = len(columns)
+    columns += _render_metrics(rows)
+    return _lay_out(columns, fixed, width, "~" if plain else "…")
+
+
+def _render_metrics(rows: Sequence[RunningRow]) -> Iterator[list[str]]:
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row.metrics))
+    for name in names:
+        values = [row.metrics.get(name) for row in rows]
+        yield [words.clean(name), *build_texts(Column(name, "number"), values)]
+
+
+def _lay_out(columns: list[list[str]], fixed: int, width: int, mark: str) -> list[list[Segment]]:
+    """Names give way to numbers, but keep a third of the width; metrics that do not fit are left out."""
+    widths = [max(map(words.display_width, column)) for column in columns]
+    least = min(widths[0], max(16, width // 3))
+    while len(widths) > fixed and least + sum(widths[1:]) + 2 * (len(widths) - 1) > width:
+        widths.pop()
+    widths[0] = min(widths[0], max(least, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
+    names = [words.pad(words.shorten(name, widths[0], mark), widths[0]) for name in columns[0]]
+    rest = [
+        [words.pad(text, size, "right") for text in column]
+        for column, size in zip(columns[1:], widths[1:], strict=False)
+    ]
+    rows = ["  ".join(row).rstrip() for row in zip(names, *rest, strict=True)]
+    return [[(row, "" if number else "dim")] for number, row in enumerate(rows)]
+
+
+def _cut(line: list[Segment], width: int) -> list[Segment]:
+    """A line that wraps would make the view taller than it knows."""
+    kept: list[Segment] = []
+    room = width
+    for text, style in line:
+        shown = text if words.display_width(text) <= room else words.shorten(text, room)
+        kept.append((shown, style))
+        room -= words.display_width(shown)
+    return kept
+
+
+def render_heartbeat(view: ProgressView) -> str:
+    counts = "".join(text for text, _ in _render_counts(view)).replace("  ", ", ")
+    left = f", about {words.render_duration(view.eta_s)} left" if view.eta_s else ""
+    return f"{words.clean(view.study)}: {view.over}/{view.total} over: {counts}{left}"
+
+
+def render_ended(row: EndedRow) -> str:
+    took = "" if row.elapsed_s is None else f" after {words.render_duration(row.elapsed_s)}"
+    if row.state in _GOOD_STATES:
+        metrics = "".join(f"  {words.clean(name)} {words.render_number(value)}" for name, value in row.metrics.items())
+        return f"finished {words.clean(row.name)}{took}{metrics}"
+    reason = f": {words.clean(row.reason)}" if row.reason else ""
+    return f"{row.state:8} {words.clean(row.name)}{took}{reason}"
+
+
+def render_started(row: RunningRow) -> str:
+    slot = f"  slot {row.slot}" if row.slot else ""
+    attempt = f"  attempt {row.attempt}" if row.attempt > 1 else ""
+    return f"started  {words.clean(row.name)}{slot}{attempt}"
+
+
+# ---------------------------------------------------------------- the interface
+
+
+class Progress(ABC):
+    """Told how the study stands, as often as the supervisor likes; decides itself how much of it to show."""
+
+    @abstractmethod
+    def update(self, view: ProgressView) -> None:
+        """`view.ended` must name each run once: those that ended since the last call."""
+
+    @abstractmethod
+    def message(self, text: str) -> None:
+        """Something to say once, above whatever is shown."""
+
+    @abstractmethod
+    def finish(self, view: ProgressView) -> None:
+        """The last look; the terminal is left as it was found. May be called again."""
+
+
+class SilentProgress(Progress):
+    """`--quiet`: the report at the end says what there is to say."""
+
+    def update(self, view: ProgressView) -> None:
+        del view
+
+    def message(self, text: str) -> None:
+        del text
+
+    def finish(self, view: ProgressView) -> None:
+        del view
+
+
+class PlainProgress(Progress):
+    """One line per event, and a sign of life now and then: for files, pipes and continuous integration."""
+
+    def __init__(
+        self, stream: TextIO, *, heartbeat_s: float = HEARTBEAT_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._beat_at = clock() + heartbeat_s
+        self._running: set[tuple[str, int]] = set()
+        self._finished = False
+
+    def update(self, view: ProgressView) -> None:
+        lines = [render_ended(row) for row in view.ended]
+        lines += [render_started(row) for row in view.running if (row.name, row.attempt) not in self._running]
+        self._running = {(row.name, row.attempt) for row in view.running}
+        if self._clock() >= self._beat_at:
+            self._beat_at = self._clock() + self._heartbeat_s
+            lines.append(render_heartbeat(view))
+        if lines:
+            self._write("\n".join(lines))
+
+    def message(self, text: str) -> None:
+        self._write("\n".join(map(words.clean, text.splitlines())))
+
+    def finish(self, view: ProgressView) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        self._write("\n".join([*map(render_ended, view.ended), render_heartbeat(view)]))
+
+    def _write(self, text: str) -> None:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        self._stream.flush()
+
+
+class LiveProgress(Progress):
+    """The last lines of the terminal show the study; failures and messages scroll up above them and stay."""
+
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream, highlight=False, soft_wrap=False, markup=False, emoji=False)
+        self._plain = not terminal.can_encode(stream, "━╍…")
+        self._live: Live | None = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._clock = clock
+        self._drawn_at = -_REFRESH_S
+        self._failures = 0
+        self._live.start()
+
+    def update(self, view: ProgressView) -> None:
+        self._tell_failures(view.ended)
+        if self._clock() - self._drawn_at >= _REFRESH_S:
+            self._draw(view)
+
+    def message(self, text: str) -> None:
+        for line in text.splitlines():
+            self._console.print(words.clean(line), soft_wrap=True)
+
+    def finish(self, view: ProgressView) -> None:
+        if self._live is None:
+            return
+        self._tell_failures(view.ended)
+        self._draw(view)
+        self._live.stop()
+        self._live = None
+
+    def _draw(self, view: ProgressView) -> None:
+        if self._live is None:
+            return
+        width, height = self._console.size
+        frame = render_frame(view, width - 1, height, plain=self._plain)
+        self._live.update(_build_text(frame), refresh=True)
+        self._drawn_at = self._clock()
+
+    def _tell_failures(self, ended: Sequence[EndedRow]) -> None:
+        for row in ended:
+            if row.state in _GOOD_STATES:
+                continue
+            self._failures += 1
+            if self._failures <= _LOUD_FAILURES:
+                style = terminal.STATE_COLORS.get(row.state, "")
+                self._console.print(render_ended(row), style=style, soft_wrap=True)
+            elif self._failures == _LOUD_FAILURES + 1:
+                self._console.print("further failures are listed at the end", style="dim")
+
+
+def _build_text(frame: Sequence[Sequence[Segment]]) -> Text:
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="crop", end="")
+    for number, line in enumerate(frame):
+        if number:
+            text.append("\n")
+        for piece, style in line:
+            text.append(piece, style or None)
+    return text
+
+
+def choose_progress(
+    stream: TextIO, *, quiet: bool = False, live: bool | None = None, env: Mapping[str, str] | None = None
+) -> Progress:
+    """Live where a person looks, lines where a file or a robot does; `live` settles it."""
+    if quiet:
+        return SilentProgress()
+    known = os.environ if env is None else env
+    fit = terminal.is_terminal(stream) and known.get("TERM", "") not in ("", "dumb") and not known.get("CI")
+    return LiveProgress(stream) if (fit if live is None else live) else PlainProgress(stream)

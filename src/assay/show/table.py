@@ -1,0 +1,344 @@
+"""Tables: one value, five looks. Whole columns are formatted at once, so ten thousand rows appear immediately."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Literal
+
+from assay.show import terminal, words
+
+Kind = Literal["text", "number", "clock", "duration", "size", "age", "state"]
+Align = Literal["left", "right"]
+Texts = list[str]
+
+MISSING = "-"
+_SMALLEST_TEXT = 10  # a text column is not shortened below this
+_SMALLEST_HEADER = 4  # nor the name over numbers below this
+_SUMX_FIRST = 6  # the first column of sumx is never narrower
+_EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of an even column
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name."""
+
+    name: str
+    kind: Kind = "text"
+    align: Align | None = None  # None: text and states left, everything else right
+    digits: int | None = 4
+    key: str | None = None
+
+    @property
+    def side(self) -> Align:
+        return self.align or ("left" if self.kind in ("text", "state") else "right")
+
+    @property
+    def can_shorten(self) -> bool:
+        return self.kind == "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of plain values; None is a missing one."""
+
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[Any]]
+
+
+# ---------------------------------------------------------------- cells
+
+
+def build_texts(column: Column, values: Sequence[Any]) -> Texts:
+    """The cells of a column as text, decimals aligned where that helps."""
+    if column.kind == "number":
+        return _build_number_texts(values, column.digits)
+    render = _RENDERERS.get(column.kind)
+    if render is None:
+        return _build_plain_texts(values)
+    return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
+
+
+_RENDERERS: dict[str, Callable[[float], str]] = {
+    "clock": words.render_clock,
+    "duration": words.render_duration,
+    "size": words.render_size,
+    "age": words.render_age,
+}
+
+
+def _build_plain_texts(values: Sequence[Any]) -> Texts:
+    if set(map(type, values)) != {str}:
+        values = list(map(_render_other, values))
+    joined = "".join(values)
+    return list(values) if joined.isprintable() else list(map(words.clean, values))
+
+
+def _render_other(value: object) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return words.render_number(value, None)
+    if isinstance(value, (list, tuple, dict)):
+        return words.clean(json.dumps(value, ensure_ascii=False, default=str))
+    return words.clean(str(value))
+
+
+def _build_number_texts(values: Sequence[Any], digits: int | None) -> Texts:
+    types = set(map(type, values))
+    if types == {float}:
+        return _render_floats(values, digits)
+    if types == {int}:
+        return list(map(str, values))
+    return _render_mixed(values, digits)
+
+
+def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
+    """Numbers among words and gaps: the numbers are laid out as if they were alone."""
+    places = [place for place, value in enumerate(values) if type(value) in (int, float)]
+    numbers = [values[place] for place in places]
+    whole = digits is None or all(type(number) is int for number in numbers)
+    texts = _align_points([words.render_number(number, None) for number in numbers]) if whole else None
+    laid_out = dict(zip(places, texts or _render_floats(list(map(float, numbers)), digits or 4), strict=True))
+    return [laid_out[place] if place in laid_out else _render_other(value) for place, value in enumerate(values)]
+
+
+def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
+    if digits is None:
+        return _align_points([words.render_number(value, None) for value in values])
+    finite = values if math.isfinite(sum(values)) else [value for value in values if math.isfinite(value)]
+    if not finite:
+        return list(map(str, values))
+    short = _format_all(f"%.{digits}g", finite)
+    if any("e" in text for text in short):
+        return _align_points([words.render_number(value, digits) for value in values])
+    decimals = max(map(_count_decimals, short))
+    if decimals - _allowed_decimals(max(map(abs, finite)), digits) <= _EXTRA_DIGITS:
+        return _pad_words(_format_all(f"%.{decimals}f", values), decimals)
+    return _align_points([_limit_decimals(text, decimals) for text in _format_all(f"%#.{digits}g", values)])
+
+
+def _format_all(pattern: str, values: Sequence[float]) -> Texts:
+    """One formatting call for the whole column: several times faster than one per value."""
+    return (f"{pattern} " * len(values) % tuple(values)).split()
+
+
+def _count_decimals(text: str) -> int:
+    point = text.find(".")
+    return len(text) - point - 1 if point >= 0 else 0
+
+
+def _allowed_decimals(value: float, digits: int) -> int:
+    exponent = math.floor(math.log10(value)) if value else 0
+    return max(0, digits - 1 - exponent)
+
+
+def _limit_decimals(text: str, decimals: int) -> str:
+    """What is cut are zeros: no value of the column has more decimals than this."""
+    surplus = len(text) - text.find(".") - 1 - decimals if "." in text else 0
+    return (text[:-surplus] if surplus > 0 else text).removesuffix(".")
+
+
+def _pad_words(texts: Texts, decimals: int) -> Texts:
+    """`nan` and `inf` end where the whole digits end."""
+    if decimals and any(text[-1] in "nf" for text in texts):
+        return _align_points(texts)
+    return texts
+
+
+def _align_points(texts: Texts) -> Texts:
+    """Spaces behind the shorter fractions, unless an exponent makes the points incomparable."""
+    if any("e" in text for text in texts):
+        return texts
+    points = [len(text) - text.find(".") if "." in text else 0 for text in texts]
+    gaps = [" " * gap for gap in range(max(points, default=0) + 1)][::-1]
+    return [text + gaps[point] for text, point in zip(texts, points, strict=True)]
+
+
+# ---------------------------------------------------------------- layout
+
+
+@dataclass(slots=True)
+class _Laid:
+    """A column on its way to text."""
+
+    column: Column
+    name: str
+    texts: Texts
+    width: int  # of the widest cell or the name
+    cell_width: int
+    wide: bool  # holds characters that are not one column wide
+
+
+def _lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[_Laid]:
+    cells = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
+    given = names or [words.clean(column.name) for column in table.columns]
+    return [_lay_column(*each) for each in zip(table.columns, given, cells, strict=True)]
+
+
+def _lay_column(column: Column, name: str, values: Sequence[Any]) -> _Laid:
+    texts = build_texts(column, values)
+    wide = not "".join(texts).isascii()
+    cell_width = max(map(words.display_width if wide else len, texts), default=0)
+    return _Laid(column, name, texts, max(cell_width, words.display_width(name)), cell_width, wide)
+
+
+def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
+    """Shorten the widest columns first, down to a common level; numbers are never cut, only their names."""
+    room = width - gap * (len(laid) - 1)
+    floors = [_floor(column) for column in laid]
+    level = max((column.width for column in laid), default=0)
+    while level > 0 and sum(_limited(*pair, level) for pair in zip(laid, floors, strict=True)) > room:
+        level -= 1
+    for column, floor in zip(laid, floors, strict=True):
+        _narrow(column, _limited(column, floor, level), mark)
+
+
+def _floor(laid: _Laid) -> int:
+    if laid.column.can_shorten:
+        return min(laid.width, _SMALLEST_TEXT)
+    return min(laid.width, max(laid.cell_width, _SMALLEST_HEADER))
+
+
+def _limited(laid: _Laid, floor: int, level: int) -> int:
+    return min(laid.width, max(floor, level))
+
+
+def _narrow(laid: _Laid, width: int, mark: str) -> None:
+    if width >= laid.width:
+        return
+    laid.name = words.shorten(laid.name, width, mark)
+    if laid.cell_width > width:
+        laid.texts = _shorten_all(laid, width, mark)
+        laid.cell_width = width
+    laid.width = width
+
+
+def _shorten_all(laid: _Laid, width: int, mark: str) -> Texts:
+    if laid.wide:
+        return [words.shorten(text, width, mark) for text in laid.texts]
+    tail = (width - 1) // 2
+    head = width - 1 - tail
+    return [f"{text[:head]}{mark}{text[-tail:]}" if len(text) > width else text for text in laid.texts]
+
+
+def _pad_column(laid: _Laid, align: Align) -> Texts:
+    if laid.wide:
+        return [words.pad(text, laid.width, align) for text in laid.texts]
+    adjust = str.rjust if align == "right" else str.ljust
+    return list(map(adjust, laid.texts, repeat(laid.width)))
+
+
+def _paint_states(padded: Texts) -> Texts:
+    painted = {text: _paint_state(text) for text in set(padded)}
+    return [painted[text] for text in padded]
+
+
+def _paint_state(text: str) -> str:
+    word = text.split(maxsplit=1)[0] if text.strip() else ""
+    style = terminal.STATE_COLORS.get(word)
+    return terminal.paint(text, style) if style else text
+
+
+# ---------------------------------------------------------------- looks
+
+
+def render_table(table: Table, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
+    """For a terminal: names, a rule, the rows. `plain` keeps to ASCII where the values do."""
+    laid = _lay_out(table)
+    if width is not None:
+        _fit(laid, width, gap=2, mark="~" if plain else "…")
+    columns = [_pad_column(each, each.column.side) for each in laid]
+    if color:
+        columns = [
+            _paint_states(texts) if each.column.kind == "state" else texts
+            for texts, each in zip(columns, laid, strict=True)
+        ]
+    names = "  ".join(words.pad(each.name, each.width, each.column.side) for each in laid).rstrip()
+    rule = "  ".join(("-" if plain else "─") * each.width for each in laid)
+    head = [terminal.paint(names, "bold") if color else names, terminal.paint(rule, "dim") if color else rule]
+    return "\n".join((*head, *_join_rows(columns))) + "\n"
+
+
+def _join_rows(columns: list[Texts]) -> Texts:
+    return [row.rstrip() for row in map("  ".join, zip(*columns, strict=True))]
+
+
+def render_sumx(table: Table) -> str:
+    """runx's classic look: no name over the first column, everything on the left, two spaces between."""
+    names = ["", *(words.clean(column.name) for column in table.columns[1:])]
+    laid = _lay_out(table, names=names)
+    for each in laid:
+        each.texts = [text.rstrip() for text in each.texts]
+    laid[0].width = max(laid[0].width, _SUMX_FIRST)
+    head = "  ".join(words.pad(each.name, each.width) for each in laid).rstrip()
+    rule = "  ".join("-" * each.width for each in laid)
+    return "\n".join((head, rule, *_join_rows([_pad_column(each, "left") for each in laid]))) + "\n"
+
+
+def render_csv(table: Table) -> str:
+    """The values themselves: full precision, durations in seconds, nothing for a missing one."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([column.name for column in table.columns])
+    writer.writerows([_csv_value(value) for value in row] for row in table.rows)
+    return stream.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
+
+
+def render_markdown(table: Table) -> str:
+    laid = _lay_out(table)
+    for each in laid:
+        each.texts = [_escape_markdown(text.strip()) for text in each.texts]
+    head = " | ".join(_escape_markdown(each.name) for each in laid)
+    rule = " | ".join("---:" if each.column.side == "right" else "---" for each in laid)
+    lines = (" | ".join(row) for row in zip(*(each.texts for each in laid), strict=True))
+    return "".join(f"| {line} |\n" for line in (head, rule, *lines))
+
+
+def _escape_markdown(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("|", "\\|")
+    return escaped.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("`", "\\`")
+
+
+def render_json(table: Table, *, indent: int | None = 2) -> str:
+    """A list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    keys = build_keys(table.columns)
+    rows = [{key: _json_value(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
+    return json.dumps(rows, indent=indent, default=str, allow_nan=False) + "\n"
+
+
+def build_keys(columns: Sequence[Column]) -> list[str]:
+    """The JSON names of the columns; a parameter and a metric may share a name, keys may not."""
+    keys: list[str] = []
+    for column in columns:
+        wanted = key = column.key or column.name
+        number = 2
+        while key in keys:
+            key, number = f"{wanted}_{number}", number + 1
+        keys.append(key)
+    return keys
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(key): _json_value(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(each) for each in value]
+    return value

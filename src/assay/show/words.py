@@ -1,0 +1,159 @@
+"""Numbers, durations, sizes and names as people read them; knows how wide a text is on a terminal."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
+_AGE_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
+_PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def render_number(value: float, digits: int | None = 4) -> str:
+    """Plain and short: `digits` significant digits of a fraction, all digits before the point; None keeps all.
+
+    An exponent appears only below 0.0001 and from 1e15 on, where plain digits stop being readable.
+    """
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    text = repr(value) if digits is None else f"{value:.{digits}g}"
+    if "e" not in text:
+        return text
+    if 1 <= abs(value) < _PLAIN_BELOW:
+        return f"{value:.0f}"
+    return _tidy_exponent(text)
+
+
+def _tidy_exponent(text: str) -> str:
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def render_count(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def render_size(size_bytes: float) -> str:
+    """`512 B`, `1.5 GiB`."""
+    amount, unit = float(abs(size_bytes)), 0
+    while amount >= 1023.5 and unit < len(_SIZE_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"
+    return f"{'-' if size_bytes < 0 else ''}{text} {_SIZE_UNITS[unit]}"
+
+
+# ---------------------------------------------------------------- times
+
+
+def render_clock(seconds: float) -> str:
+    """`5:11`, `1:02:03`: for columns, where durations are compared by eye."""
+    if not math.isfinite(seconds):
+        return "-"
+    whole = math.floor(abs(seconds) + 0.5)
+    sign = "-" if seconds < 0 and whole else ""
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{sign}{minutes}:{rest:02d}"
+    return f"{sign}{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def render_duration(seconds: float) -> str:
+    """`12ms`, `0.8s`, `42s`, `5m 11s`, `2h 3m`, `3d 4h`: for sentences."""
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 0:
+        return f"-{render_duration(-seconds)}"
+    if seconds < 9.95:
+        return _render_short_duration(seconds)
+    whole = math.floor(seconds + 0.5)
+    if whole < 3600:
+        return _join_units(whole // 60, "m", whole % 60, "s")
+    minutes = math.floor(seconds / 60 + 0.5)
+    if minutes < 24 * 60:
+        return _join_units(minutes // 60, "h", minutes % 60, "m")
+    hours = math.floor(seconds / 3600 + 0.5)
+    return _join_units(hours // 24, "d", hours % 24, "h")
+
+
+def _render_short_duration(seconds: float) -> str:
+    if seconds == 0:
+        return "0s"
+    if seconds < 0.0995:
+        return f"{max(1, round(seconds * 1000))}ms"
+    return f"{seconds:.1f}s"
+
+
+def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    parts = [f"{large}{large_unit}"] * (large > 0) + [f"{small}{small_unit}"] * (small > 0)
+    return " ".join(parts)
+
+
+def render_age(seconds: float) -> str:
+    """`just now`, `42 s ago`, `2 min ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ a little."""
+    if seconds < 5:
+        return "just now"
+    unit = next(unit for limit, unit in _AGE_UNITS if seconds < limit)
+    amount = int(seconds // _AGE_SECONDS[unit])
+    return f"{render_count(amount, 'day')} ago" if unit == "day" else f"{amount} {unit} ago"
+
+
+# ---------------------------------------------------------------- text on a terminal
+
+
+def clean(text: str) -> str:
+    """One printable line: names may hold newlines, escape sequences and undecodable bytes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as os.fsdecode keeps it
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def display_width(text: str) -> int:
+    """Columns that a printable text takes: East Asian wide characters two, combining ones none."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def shorten(text: str, width: int, mark: str = "…") -> str:
+    """Cut in the middle to at most `width` columns: both ends of a run's name tell it from its neighbours."""
+    if display_width(text) <= width:
+        return text
+    room = width - display_width(mark)
+    if room <= 0:
+        return _take_columns(text, max(width, 0))
+    head = _take_columns(text, room - room // 2)
+    tail = _take_columns(text[::-1], room - display_width(head))[::-1]
+    return head + mark + tail
+
+
+def _take_columns(text: str, width: int) -> str:
+    used = 0
+    for position, char in enumerate(text):
+        used += _char_width(char)
+        if used > width:
+            return text[:position]
+    return text
+
+
+def pad(text: str, width: int, align: str = "left") -> str:
+    gap = " " * (width - display_width(text))
+    return gap + text if align == "right" else text + gap

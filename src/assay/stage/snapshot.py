@@ -1,0 +1,382 @@
+"""A copy of the code, taken once and given to every run as a private tree.
+
+<store>/
+    <hash>/tree/            the files, as they were when the snapshot was taken
+    <hash>/manifest.json    what is in the tree, and what was left to be linked
+    seen.json               size, times and inode of each source file with its digest, so that a second look is quick
+    .tmp-*                  a snapshot that is being written, or was when its taker died
+
+The hash is over relative path, x bit and bytes of files, targets of symbolic links and empty folders. The digest of
+what was really copied names the snapshot, so an edit during the copy gives another snapshot, never a wrong name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.stage.clone import copy_file
+from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
+from assay.values.layout import TEMPORARY_PREFIX
+
+_TREE = "tree"
+_MANIFEST = "manifest.json"
+_SEEN = "seen.json"
+_FORMAT = 1
+_HASH_BYTES = 16
+_SETTLED_NS = 1_000_000_000  # a file changed this recently may change again within one tick of its clock
+_HELD_FILE_BYTES = 65_536  # files up to this size are kept in memory between placements,
+_HELD_TREE_BYTES = 4_000_000  # of trees up to this size
+
+Seen = dict[str, list[Any]]  # path -> [size, mtime_ns, ctime_ns, inode, digest]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`linked`: relative paths that were too large or ignored; a run reaches them in `source`."""
+
+    hash: str
+    path: Path
+    files: int
+    bytes: int
+    linked: tuple[str, ...]
+    source: Path
+
+
+def take_snapshot(
+    source: Path,
+    store: Path,
+    ignore: Sequence[str] = (),
+    exclude: Sequence[Path] = (),
+    *,
+    guess: bool = True,
+    link: bool = True,
+    limits: Limits | None = None,
+) -> Snapshot:
+    """Copy the code into the store, unless the same code is there already.
+
+    `guess` leaves out .git, __pycache__, node_modules and virtual environments; runx takes patterns as given.
+    """
+    source = Path(os.path.abspath(source))
+    selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits())
+    try:
+        os.makedirs(store, exist_ok=True)
+        tree = load_tree(source, selection)
+        contents = _Contents(source, tree, _load_seen(store))
+        digest = contents.digest()
+        if not os.path.exists(store / digest / _MANIFEST):
+            digest = _write_snapshot(store, contents)
+        _write_seen(store, contents)
+    except OSError as error:
+        raise InfrastructureError(f"cannot keep a copy of the code in {str(store)!r}: {error.strerror}") from error
+    return Snapshot(digest, store / digest / _TREE, tree.count, tree.bytes, contents.linked, source)
+
+
+def hash_code(
+    source: Path,
+    ignore: Sequence[str] = (),
+    exclude: Sequence[Path] = (),
+    *,
+    guess: bool = True,
+    link: bool = True,
+    limits: Limits | None = None,
+    store: Path | None = None,
+) -> str:
+    """The hash that `take_snapshot` would give, without writing anything; quick where the store has seen the files."""
+    source = Path(os.path.abspath(source))
+    excluded = (*exclude, store) if store else tuple(exclude)
+    selection = Selection(tuple(ignore), excluded, guess, link, limits or Limits())
+    return _Contents(source, load_tree(source, selection), _load_seen(store) if store else {}).digest()
+
+
+def load_snapshot(store: Path, digest: str) -> Snapshot:
+    """A snapshot taken earlier: a queued run gets the code its study began with."""
+    manifest = _load_manifest(os.fspath(store / digest))
+    source, linked = Path(manifest["source"]), tuple(manifest["linked"])
+    return Snapshot(digest, store / digest / _TREE, len(manifest["files"]), manifest["bytes"], linked, source)
+
+
+# ---------------------------------------------------------------- taking
+
+
+class _Contents:
+    """A tree with the digests of its files; `seen` spares reading those that have not changed."""
+
+    def __init__(self, source: Path, tree: Tree, seen: Seen) -> None:
+        self.source = os.fspath(source)
+        folders = list(tree.walk())
+        self.files = [file for folder in folders for file in folder.files]
+        self.linked = tuple(path for folder in folders for path in folder.linked)
+        self.empty = [folder.path for folder in folders if folder.path and folder.is_empty]
+        skipped = {path for folder in folders for path in folder.skipped}
+        self.symlinks = [
+            (path, _retarget(self.source, path, target, skipped))
+            for folder in folders
+            for path, target in folder.symlinks
+        ]
+        self.seen = seen
+        self.digests: dict[str, str] = {}
+        self.gone: set[str] = set()
+        self.looked_at_ns = time.time_ns()
+
+    def digest(self) -> str:
+        """The hash of the whole; reads what has not been seen in this state."""
+        unreadable = [file.path for file in self.files if file.path not in self.digests and not self._look(file)]
+        if unreadable:
+            raise unreadable_error(unreadable)
+        total = hashlib.blake2b(digest_size=_HASH_BYTES)
+        for record in sorted(self._records()):
+            total.update(b"%d:" % len(record))  # lengths keep hostile names from imitating another tree
+            total.update(record)
+        return total.hexdigest()
+
+    def _records(self) -> Iterable[bytes]:
+        for file in self.present():
+            kind = b"x" if file.executable else b"f"
+            yield b"\0".join((os.fsencode(file.path), kind, self.digests[file.path].encode()))
+        for path, target in self.symlinks:
+            yield b"\0".join((os.fsencode(path), b"l", os.fsencode(target)))
+        for path in self.empty:
+            yield b"\0".join((os.fsencode(path), b"d", b""))
+
+    def present(self) -> list[FileEntry]:
+        return [file for file in self.files if file.path not in self.gone] if self.gone else self.files
+
+    def _look(self, file: FileEntry) -> bool:
+        known = self.seen.get(file.path)
+        state = [file.size, file.mtime_ns, file.ctime_ns, file.inode]
+        if isinstance(known, list) and len(known) == 5 and known[:4] == state:
+            self.digests[file.path] = known[4]
+            return True
+        try:
+            self.digests[file.path] = _hash_file(f"{self.source}/{file.path}")
+        except FileNotFoundError:
+            self.gone.add(file.path)
+        except OSError:
+            return False
+        return True
+
+    def copy(self, target: str) -> None:
+        """Write the tree, taking the digest of every byte that was written."""
+        os.mkdir(target)
+        made = {""}
+        for path in self.empty:
+            _make_folders(target, path, made)
+        for file in self.present():
+            _make_folders(target, os.path.dirname(file.path), made)
+            self._copy_file(file, f"{target}/{file.path}")
+        for path, destination in self.symlinks:
+            _make_folders(target, os.path.dirname(path), made)
+            os.symlink(destination, f"{target}/{path}")
+
+    def _copy_file(self, file: FileEntry, target: str) -> None:
+        try:
+            copy_file(f"{self.source}/{file.path}", target, executable=file.executable, mtime_ns=file.mtime_ns)
+        except FileNotFoundError:
+            self.gone.add(file.path)
+            return
+        except PermissionError as error:
+            raise unreadable_error([file.path]) from error
+        self.digests[file.path] = _hash_file(target)
+
+    def settled(self) -> Seen:
+        """What may be remembered: files whose clock has moved on since they were last changed."""
+        return {
+            file.path: [file.size, file.mtime_ns, file.ctime_ns, file.inode, self.digests[file.path]]
+            for file in self.present()
+            if max(file.mtime_ns, file.ctime_ns) + _SETTLED_NS < self.looked_at_ns
+        }
+
+
+def _retarget(source: str, path: str, target: str, skipped: set[str]) -> str:
+    """Inside the tree a link stays relative, so that a run sees its own copy; otherwise it becomes absolute."""
+    folder = os.path.dirname(f"{source}/{path}")
+    pointed = os.path.normpath(os.path.join(folder, target))
+    inside = os.path.relpath(pointed, source)
+    outside = inside == os.pardir or inside.startswith(os.pardir + os.sep)
+    if outside or any(inside == each or inside.startswith(each + os.sep) for each in skipped):
+        return target if os.path.isabs(target) else os.path.join(os.path.realpath(folder), target)
+    return os.path.relpath(pointed, folder) if os.path.isabs(target) else target
+
+
+def _hash_file(path: str) -> str:
+    digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+    with open(path, "rb", buffering=0) as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _make_folders(target: str, path: str, made: set[str]) -> None:
+    if path in made:
+        return
+    _make_folders(target, os.path.dirname(path), made)
+    os.mkdir(f"{target}/{path}")
+    made.add(path)
+
+
+def _write_snapshot(store: Path, contents: _Contents) -> str:
+    """Written aside and renamed as a whole; of several takers the first wins and the others use its copy."""
+    aside = tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=store)
+    try:
+        os.chmod(aside, 0o777 & ~_umask())
+        contents.copy(f"{aside}/{_TREE}")
+        digest = contents.digest()
+        with open(f"{aside}/{_MANIFEST}", "w", encoding="ascii") as stream:
+            json.dump(_build_manifest(contents), stream)
+        _rename_unless_there(aside, os.fspath(store / digest))
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return digest
+
+
+def _rename_unless_there(aside: str, target: str) -> None:
+    try:
+        os.rename(aside, target)
+    except OSError:
+        if not os.path.exists(f"{target}/{_MANIFEST}"):
+            raise
+
+
+def _umask() -> int:
+    """mkdtemp makes folders for one user only; colleagues must be able to read a shared root."""
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
+
+
+def _build_manifest(contents: _Contents) -> dict[str, Any]:
+    files = contents.present()
+    return {
+        "format": _FORMAT,
+        "source": contents.source,
+        "files": [[file.path, file.executable, file.mtime_ns] for file in files],
+        "symlinks": contents.symlinks,
+        "empty": contents.empty,
+        "linked": contents.linked,
+        "bytes": sum(file.size for file in files),
+    }
+
+
+def _load_seen(store: Path) -> Seen:
+    """A memory that cannot be read is no memory: everything is read again."""
+    try:
+        with open(store / _SEEN, encoding="ascii") as stream:
+            seen = json.load(stream)
+    except (OSError, ValueError):
+        return {}
+    return seen if isinstance(seen, dict) else {}
+
+
+def _write_seen(store: Path, contents: _Contents) -> None:
+    settled = contents.settled()
+    if settled == contents.seen:
+        return
+    aside, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=store)
+    with open(aside, "w", encoding="ascii") as stream:
+        json.dump(settled, stream)
+    os.replace(name, store / _SEEN)
+
+
+# ---------------------------------------------------------------- placing
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A snapshot made ready for many placements."""
+
+    folders: tuple[str, ...]
+    files: tuple[tuple[str, bool, int, bytes | None], ...]  # path, x bit, mtime, bytes of a small one
+    symlinks: tuple[tuple[str, str], ...]
+
+
+def place_code(snapshot: Snapshot, target: Path, *, link: bool = True) -> None:
+    """Give a run its private tree. `target` must not exist; its parent is the caller's temporary folder.
+
+    A clone shares blocks with the snapshot until one side is written to; never a hard link, which would let one
+    run's edits reach another. With `link`, what was not copied is reached through absolute links.
+    """
+    layout = _load_layout(os.fspath(snapshot.path))
+    base, origin = os.fspath(target), os.fspath(snapshot.path)
+    try:
+        os.mkdir(base)
+        for folder in layout.folders:
+            os.mkdir(f"{base}/{folder}")
+        for path, executable, mtime_ns, held in layout.files:
+            if held is None:
+                copy_file(f"{origin}/{path}", f"{base}/{path}", executable=executable, mtime_ns=mtime_ns)
+            else:
+                _write_file(f"{base}/{path}", held, executable, mtime_ns)
+        for path, destination in layout.symlinks:
+            os.symlink(destination, f"{base}/{path}")
+        if link:
+            _write_links(snapshot, base)
+    except OSError as error:
+        raise InfrastructureError(f"cannot place the code in {base!r}: {error.strerror}") from error
+
+
+def _write_file(path: str, content: bytes, executable: bool, mtime_ns: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777 if executable else 0o666)
+    try:
+        if os.write(descriptor, content) != len(content):
+            raise OSError(28, "No space left on device")
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+    finally:
+        os.close(descriptor)
+
+
+def _write_links(snapshot: Snapshot, base: str) -> None:
+    for path in snapshot.linked:
+        os.makedirs(os.path.dirname(f"{base}/{path}"), exist_ok=True)
+        os.symlink(f"{snapshot.source}/{path}", f"{base}/{path}")
+
+
+@lru_cache(maxsize=4)
+def _load_layout(tree: str) -> _Layout:
+    manifest = _load_manifest(os.path.dirname(tree))
+    hold = manifest["bytes"] <= _HELD_TREE_BYTES
+    files = tuple(
+        (path, bool(executable), mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
+        for path, executable, mtime_ns in manifest["files"]
+    )
+    symlinks = tuple((path, target) for path, target in manifest["symlinks"])
+    paths = [os.path.dirname(path) for path, *_ in (*files, *symlinks)]
+    return _Layout(_with_parents([*paths, *manifest["empty"]]), files, symlinks)
+
+
+def _with_parents(paths: Iterable[str]) -> tuple[str, ...]:
+    folders: set[str] = set()
+    for path in paths:
+        while path and path not in folders:
+            folders.add(path)
+            path = os.path.dirname(path)  # noqa: PLW2901
+    return tuple(sorted(folders, key=lambda folder: folder.count("/")))
+
+
+def _load_small(path: str) -> bytes | None:
+    with open(path, "rb", buffering=0) as stream:
+        content = stream.read(_HELD_FILE_BYTES + 1)
+    return content if len(content) <= _HELD_FILE_BYTES else None
+
+
+def _load_manifest(folder: str) -> dict[str, Any]:
+    try:
+        with open(f"{folder}/{_MANIFEST}", encoding="ascii") as stream:
+            manifest: dict[str, Any] = json.load(stream)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no copy of the code in {folder!r}", "start the study again to take one") from error
+    except (OSError, ValueError) as error:
+        raise FormatError(f"the copy of the code in {folder!r} is damaged: {error}") from error
+    if manifest.get("format") != _FORMAT:
+        raise FormatError(f"the copy of the code in {folder!r} was made by another version of Assay")
+    return manifest

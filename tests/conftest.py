@@ -1,0 +1,195 @@
+"""Careful surroundings for every test: a home of its own, odd paths, and a look at what each test leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TAG = "ASSAY_ATTEMPT"
+GRACE_S = 2.0  # a job that has written its last marker still needs a moment to leave the process table
+
+# Variables of a developer's terminal or farm that would change what the program under test does.
+SURROUNDINGS = ("ASSAY_", "XDG_", "SLURM_", "RAY_", "CLICOLOR")
+SURROUNDING_NAMES = {
+    "CUDA_VISIBLE_DEVICES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "COLUMNS",
+    "LINES",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+}
+
+HOSTILE_NAMES = {
+    "spaces": "a  b c",
+    "quotes": 'it\'s "quoted" `now` $HOME',
+    "unicode": "größe-数据-🧪",
+    "newline": "first\nsecond",
+    "dash": "-rf",
+}
+
+
+# ---------------------------------------------------------------- a home of its own
+
+
+@pytest.fixture(scope="session", autouse=True)
+def isolated_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """HOME and XDG_* point into a folder of this session; nothing of the developer's surroundings is inherited."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "runtime").mkdir(mode=0o700)
+    before = dict(os.environ)
+    for name in before:
+        if name.startswith(SURROUNDINGS) or name in SURROUNDING_NAMES:
+            del os.environ[name]
+    os.environ.update(isolated_environment(home))
+    yield home
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def isolated_environment(home: Path) -> dict[str, str]:
+    """Where programs find a user's files: nothing of the developer's is read or written, git's settings included."""
+    return {
+        "HOME": str(home),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_DATA_HOME": str(home / ".local" / "share"),
+        "XDG_STATE_HOME": str(home / ".local" / "state"),
+        "XDG_RUNTIME_DIR": str(home / "runtime"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": str(home / ".gitconfig"),
+        "GIT_AUTHOR_NAME": "Test",
+        "GIT_AUTHOR_EMAIL": "test@example.invalid",
+        "GIT_COMMITTER_NAME": "Test",
+        "GIT_COMMITTER_EMAIL": "test@example.invalid",
+    }
+
+
+# ---------------------------------------------------------------- what a test leaves behind
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test leaves the environment, the working directory and the process table as it found them.
+
+    It asks for `monkeypatch` so that it is taken down after every other fixture but that one: what a test sets
+    through `monkeypatch` has to be undone before we look.
+    """
+    environment, folder, tagged = environment_now(), os.getcwd(), tagged_processes()
+    yield
+    monkeypatch.undo()
+    problems = [
+        *environment_problems(environment, environment_now()),
+        *folder_problems(folder),
+        *process_problems(tagged),
+    ]
+    if problems:
+        pytest.fail(f"{request.node.name} leaves traces:\n  " + "\n  ".join(problems), pytrace=False)
+
+
+def environment_now() -> dict[str, str]:
+    """pytest itself writes PYTEST_CURRENT_TEST between the phases of a test."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def environment_problems(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Names the differences, and puts the old environment back so that the next test does not suffer."""
+    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in names:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            os.environ.pop(name, None)
+    return [f"environment: {name} was {before.get(name)!r}, is {after.get(name)!r}" for name in names]
+
+
+def folder_problems(before: str) -> list[str]:
+    try:
+        now = os.getcwd()
+    except FileNotFoundError:
+        now = "a folder that is gone"
+    if now == before:
+        return []
+    os.chdir(before)
+    return [f"working directory: was {before}, is {now}"]
+
+
+def process_problems(before: dict[int, str]) -> list[str]:
+    """Processes of runs that the test started and did not end. They are ended here: nobody else would."""
+    deadline = time.monotonic() + GRACE_S
+    while (left := new_processes(before)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in left:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return [f"process {pid} is still running, tagged {tag}" for pid, tag in sorted(left.items())]
+
+
+def new_processes(before: dict[int, str]) -> dict[int, str]:
+    return {pid: tag for pid, tag in tagged_processes().items() if before.get(pid) != tag}
+
+
+def tagged_processes() -> dict[int, str]:
+    """Processes that carry a run's tag and were started by this session.
+
+    Other tests run beside us (xdist), and other sessions beside them, so the session's own home is the second mark:
+    a run inherits it from the test that started it.
+    """
+    found: dict[int, str] = {}
+    home = os.environ.get("HOME", "")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            tag = process_tag(int(entry), home)
+            if tag is not None:
+                found[int(entry)] = tag
+    return found
+
+
+def process_tag(pid: int, home: str) -> str | None:
+    """The tag of a live process whose home is ours."""
+    raw = process_environment(pid)
+    if TAG.encode() not in raw:
+        return None
+    variables = dict(item.partition(b"=")[::2] for item in raw.split(b"\0"))
+    tag = variables.get(TAG.encode())
+    if tag is None or variables.get(b"HOME", b"") != os.fsencode(home):
+        return None
+    return os.fsdecode(tag)
+
+
+def process_environment(pid: int) -> bytes:
+    """Empty for zombies, kernel threads and what is gone; and, for an instant, for a process in the middle of exec."""
+    try:
+        for _ in range(5):
+            raw = Path(f"/proc/{pid}/environ").read_bytes()
+            if raw or not os.readlink(f"/proc/{pid}/exe"):
+                return raw
+            time.sleep(0.001)
+    except OSError:
+        pass
+    return b""
+
+
+# ---------------------------------------------------------------- odd paths
+
+
+@pytest.fixture(params=HOSTILE_NAMES.values(), ids=HOSTILE_NAMES.keys())
+def hostile_name(request: pytest.FixtureRequest) -> str:
+    """A legal file name that breaks careless quoting."""
+    return str(request.param)
+
+
+@pytest.fixture
+def hostile_path(tmp_path: Path, hostile_name: str) -> Path:
+    """An existing folder whose name breaks careless quoting."""
+    path = tmp_path / hostile_name
+    path.mkdir()
+    return path

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import InfrastructureError, UsageError
+from assay.show.figure import spread_apart, write_figure
+from assay.show.plot import Chart, Line, build_bands
+
+CHART = Chart(
+    (Line("lr=0.1", [0, 1, 2], [3.0, 2.0, 1.0]), Line("lr=$x_1$ 数据", [0, 1, 2], [3.0, math.nan, 2.5])),
+    title="study · loss",
+    y_name="loss",
+)
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
+def test_formats(tmp_path, suffix, magic):
+    path = tmp_path / f"plot{suffix}"
+    write_figure(CHART, path)
+    assert path.read_bytes().startswith(magic)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_the_same_chart_gives_the_same_svg(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        write_figure(CHART, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_bands_log_scale_single_and_many_lines(tmp_path):
+    members = [Line("", [0, 1], [1.0, 2.0]), Line("", [0, 1], [3.0, 4.0])]
+    charts = (
+        Chart(build_bands([("g", members)]), scale="log"),
+        Chart((Line("one point", [1], [2.0]),)),
+        Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40))),
+    )
+    for number, chart in enumerate(charts):
+        write_figure(chart, tmp_path / f"{number}.svg")
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_bad_requests_are_said_and_leave_nothing(tmp_path):
+    with pytest.raises(UsageError, match=r"plot\.xyz"):
+        write_figure(CHART, tmp_path / "plot.xyz")
+    with pytest.raises(UsageError, match="nothing to plot"):
+        write_figure(Chart(()), tmp_path / "plot.png")
+    with pytest.raises(InfrastructureError, match="No such file"):
+        write_figure(CHART, tmp_path / "missing" / "plot.png")
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_matplotlib_the_install_command_is_said(tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom assay.errors import MissingExtraError\n"
+        "from assay.show.figure import write_figure\nfrom assay.show.plot import Chart, Line\n"
+        "try:\n    write_figure(Chart((Line('x', [0, 1], [0.0, 1.0]),)), Path(sys.argv[1]))\n"
+        "except MissingExtraError as error:\n    print(error.render())\n"
+    )
+    import assay
+
+    source = Path(assay.__file__).parent.parent
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{source}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "p.png")], env=env, capture_output=True, text=True, check=True
+    )
+    assert "pip install 'assay[plot]'" in done.stdout
+
+
+@given(st.lists(st.floats(0, 1), max_size=20))
+def test_labels_are_moved_apart_and_stay_inside(heights):
+    placed = spread_apart(heights, 0.05)
+    room = min(0.05, 1 / max(1, len(heights) - 1))
+    ordered = sorted(placed)
+    assert all(-1e-9 <= height <= 1 + 1e-9 for height in placed)
+    assert all(after - before >= room - 1e-9 for before, after in zip(ordered, ordered[1:], strict=False))
+
+
+def test_labels_with_room_stay_where_they_are():
+    assert spread_apart([0.9, 0.1, 0.5], 0.05) == [0.9, 0.1, 0.5]

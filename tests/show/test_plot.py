@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import UsageError
+from assay.show import words
+from assay.show.plot import (
+    Chart,
+    Line,
+    build_bands,
+    build_log_ticks,
+    build_ticks,
+    group_lines,
+    last_value,
+    render_plot,
+    render_ticks,
+)
+
+NAN = math.nan
+RISING = Line("rising", [0, 50, 100], [0.0, 5.0, 10.0])
+FALLING = Line("falling", [0, 50, 100], [10.0, 5.0, 0.0])
+
+
+def columns_with_dots(text):
+    """The places that hold a braille character, over all rows."""
+    return {place for line in text.splitlines() for place, char in enumerate(line) if 0x2800 < ord(char) <= 0x28FF}
+
+
+def test_a_rising_line_goes_from_bottom_left_to_top_right():
+    rows = [
+        line
+        for line in render_plot(Chart((RISING,)), width=50, height=12, plain=True).splitlines()
+        if "|" in line or "+" in line
+    ]
+    first = next(row for row in rows if "a" in row)
+    body = [row.rindex("a") for row in rows if "a" in row]
+    assert first.rstrip().endswith("a")
+    assert body == sorted(body, reverse=True)
+
+
+def test_ascii_fallback_is_ascii():
+    chart = Chart(build_bands([("g", [RISING, FALLING])]) + (RISING,), title="loss")
+    render_plot(chart, plain=True).encode("ascii")
+
+
+def test_size_is_respected():
+    for width, height in ((40, 10), (80, 20), (140, 40)):
+        lines = render_plot(Chart((RISING, FALLING), title="t"), width=width, height=height).splitlines()
+        assert max(map(words.display_width, lines)) <= width
+        assert len(lines) <= height + 2  # the legend comes on top
+
+
+def test_axes_title_and_legend():
+    text = render_plot(Chart((RISING, FALLING), title="study · loss", x_name="epoch"))
+    assert text.startswith("study · loss\n")
+    assert "epoch" in text
+    assert "a rising  10" in text
+    assert "b falling  0" in text
+    assert "10 ┤" in text
+    assert " 0 ┤" in text
+
+
+def test_lines_are_labelled_where_they_end():
+    rows = render_plot(Chart((RISING, FALLING)), width=60, height=14).splitlines()
+    ends = [row[-1] for row in rows if row.endswith((" a", " b"))]
+    assert ends == ["a", "b"]
+
+
+def test_lines_that_end_together_keep_their_labels():
+    rows = render_plot(Chart((RISING, Line("twin", [0, 100], [0.0, 10.0])))).splitlines()
+    assert sorted(row[-1] for row in rows if row.endswith((" a", " b"))) == ["a", "b"]
+
+
+def test_nan_is_a_gap():
+    whole = Line("x", list(range(9)), [1.0] * 9)
+    broken = Line("x", list(range(9)), [1.0, 1.0, 1.0, NAN, NAN, NAN, 1.0, 1.0, 1.0])
+    full, gap = (columns_with_dots(render_plot(Chart((line,)), width=60)) for line in (whole, broken))
+    assert len(full) - len(gap) > 15
+    assert max(full) == max(gap)
+
+
+def test_infinite_values_do_not_spoil_the_scale():
+    assert "10 ┤" in render_plot(Chart((Line("x", [0, 1, 2], [0.0, math.inf, 10.0]),)))
+
+
+def test_log_scale_has_decades_and_leaves_out_what_has_no_logarithm():
+    line = Line("loss", [0, 1, 2, 3], [100.0, 1.0, 0.01, -1.0])
+    text = render_plot(Chart((line,), scale="log"), height=20)
+    ticks = [row.split("┤")[0].strip() for row in text.splitlines() if "┤" in row]
+    assert [float(tick) for tick in ticks] == sorted((float(tick) for tick in ticks), reverse=True)
+    assert {"100.00", "1.00", "0.01"} <= set(ticks)
+    assert "loss  0.01" in text
+
+
+def test_nothing_to_plot_is_said():
+    for chart in (Chart(()), Chart((Line("x", [], []),)), Chart((Line("x", [0], [NAN]),))):
+        with pytest.raises(UsageError, match="nothing to plot"):
+            render_plot(chart)
+    with pytest.raises(UsageError) as caught:
+        render_plot(Chart((Line("x", [0], [-1.0]),), scale="log"))
+    assert "logarithmic" in caught.value.render()
+
+
+def test_one_point_and_constants_are_drawn():
+    assert columns_with_dots(render_plot(Chart((Line("x", [5], [3.0]),))))
+    assert columns_with_dots(render_plot(Chart((Line("x", [1, 2], [0.0, 0.0]),))))
+
+
+def test_colour_changes_nothing_but_colour():
+    import re
+
+    chart = Chart((RISING, FALLING))
+    assert "\x1b" not in render_plot(chart)
+    assert re.sub(r"\x1b\[\d+m", "", render_plot(chart, color=True)) == render_plot(chart)
+
+
+def test_long_and_hostile_labels():
+    text = render_plot(Chart((Line("x" * 300, [0, 1], [0, 1]), Line("a\nb", [0, 1], [1, 0]))), width=60)
+    assert max(map(words.display_width, text.splitlines())) <= 60
+    assert r"a\nb" in text
+
+
+def test_many_lines_have_a_short_legend():
+    chart = Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40)))
+    assert "and 28 more" in render_plot(chart)
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.floats(-1e9, 1e9), st.floats(allow_nan=True, allow_infinity=True)), min_size=1, max_size=8
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from(["linear", "log"]),
+    st.booleans(),
+)
+def test_any_values_give_a_plot_or_a_usage_error(series, scale, plain):
+    lines = tuple(Line("s", [x for x, _ in points], [y for _, y in points]) for points in series)
+    try:
+        text = render_plot(Chart(lines, scale=scale), width=50, height=10, plain=plain)
+    except UsageError:
+        assert not any(1e-300 <= y <= 1e300 for line in lines for y in line.ys)
+    else:
+        assert max(map(words.display_width, text.splitlines())) <= 50 + 24  # ticks may be long numbers
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted", "ticks"),
+    [
+        (0, 10, 5, [0, 2, 4, 6, 8, 10]),
+        (0.08, 2.71, 6, [0.5, 1.0, 1.5, 2.0, 2.5]),
+        (0, 1000, 4, [0, 250, 500, 750, 1000]),
+        (-1, 1, 4, [-1, -0.5, 0, 0.5, 1]),
+        (3, 3, 5, [3]),
+    ],
+)
+def test_ticks_are_round(low, high, wanted, ticks):
+    assert build_ticks(low, high, wanted) == ticks
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(1, 12))
+def test_ticks_lie_inside_and_are_not_too_many(low, span, wanted):
+    ticks = build_ticks(low, low + span, wanted)
+    slack = span * 1e-3
+    assert len(ticks) <= wanted + 1
+    assert all(low - slack <= tick <= low + span + slack for tick in ticks)
+
+
+def test_log_ticks():
+    assert build_log_ticks(0.001, 1000, 8) == pytest.approx([0.001, 0.01, 0.1, 1, 10, 100, 1000])
+    assert build_log_ticks(1, 20, 5) == pytest.approx([1, 2, 5, 10, 20])
+    assert len(build_log_ticks(1e-30, 1e30, 5)) <= 7
+    assert build_log_ticks(3.1, 4.9, 5) == [3.1, 4.9]
+
+
+def test_ticks_share_their_decimals():
+    assert render_ticks([0.5, 1.0, 1.5]) == ["0.5", "1.0", "1.5"]
+    assert render_ticks([0, 200, 400]) == ["0", "200", "400"]
+    assert render_ticks([1e-7, 2e-7]) == ["1e-7", "2e-7"]
+
+
+def test_bands_are_mean_and_sample_deviation_over_what_is_there():
+    members = [Line("", [0, 1], [1.0, 2.0]), Line("", [0, 1, 2], [3.0, NAN, 7.0])]
+    (band,) = build_bands([("g", members)])
+    assert (list(band.xs), list(band.ys), band.members) == ([0, 1, 2], [2.0, 2.0, 7.0], 2)
+    assert band.spread == pytest.approx([math.sqrt(2), 0.0, 0.0])
+    assert "g  7 ± 0 (n=2)" in render_plot(Chart((band,)))
+
+
+def test_groups_keep_their_order():
+    groups = group_lines([("b", RISING), ("a", FALLING), ("b", FALLING)])
+    assert groups == [("b", [RISING, FALLING]), ("a", [FALLING])]
+
+
+def test_last_value_skips_gaps():
+    assert last_value(Line("x", [0, 1], [4.0, NAN])) == 4.0
+    assert math.isnan(last_value(Line("x", [], [])))

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.show import words
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.12, 4, "0.12"),
+        (0.1234567, 4, "0.1235"),
+        (0.1234567, None, "0.1234567"),
+        (99.0, 4, "99"),
+        (123456.789, 4, "123457"),
+        (1234567890123.0, 3, "1234567890123"),
+        (0.0001, 4, "0.0001"),
+        (0.00012345, 4, "0.0001234"),
+        (0.00001, 4, "1e-5"),
+        (1.5e-7, 4, "1.5e-7"),
+        (1e-5, None, "1e-5"),
+        (1e20, 4, "1e20"),
+        (-0.5, 4, "-0.5"),
+        (0.0, 4, "0"),
+        (7, 2, "7"),
+        (123456789, 2, "123456789"),
+        (math.nan, 4, "nan"),
+        (-math.inf, 4, "-inf"),
+    ],
+)
+def test_numbers_are_plain_and_short(value, digits, text):
+    assert words.render_number(value, digits) == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_without_a_digit_limit_reads_back_exactly(value):
+    assert float(words.render_number(value, None)) == value
+
+
+@given(st.floats(min_value=1e-4, max_value=1e14), st.integers(2, 8))
+def test_a_rounded_number_keeps_its_significant_digits_and_has_no_exponent(value, digits):
+    text = words.render_number(value, digits)
+    assert "e" not in text
+    assert math.isclose(float(text), value, rel_tol=0.51 * 10.0 ** (1 - digits))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"),
+        (311, "5:11"),
+        (3723, "1:02:03"),
+        (59.6, "1:00"),
+        (3599.7, "1:00:00"),
+        (-61, "-1:01"),
+        (-0.2, "0:00"),
+        (360000, "100:00:00"),
+        (math.nan, "-"),
+    ],
+)
+def test_clock(seconds, text):
+    assert words.render_clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.0002, "1ms"),
+        (0.012, "12ms"),
+        (0.8, "0.8s"),
+        (9.94, "9.9s"),
+        (9.96, "10s"),
+        (42.4, "42s"),
+        (59.7, "1m"),
+        (311, "5m 11s"),
+        (3599.8, "1h"),
+        (7380, "2h 3m"),
+        (86399, "1d"),
+        (3 * 86400 + 4 * 3600, "3d 4h"),
+        (-5, "-5.0s"),
+        (math.inf, "-"),
+    ],
+)
+def test_duration(seconds, text):
+    assert words.render_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1024**2 - 1, "1 MiB"),
+        (150 * 1024**2, "150 MiB"),
+        (1.5 * 1024**3, "1.5 GiB"),
+        (-2048, "-2 KiB"),
+        (5000 * 1024**5, "5000 PiB"),
+    ],
+)
+def test_size(size, text):
+    assert words.render_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "just now"),
+        (2, "just now"),
+        (42, "42 s ago"),
+        (150, "2 min ago"),
+        (3600 * 3 + 5, "3 h ago"),
+        (86400, "1 day ago"),
+        (86400 * 40, "40 days ago"),
+    ],
+)
+def test_age(seconds, text):
+    assert words.render_age(seconds) == text
+
+
+def test_count_agrees_in_number():
+    assert words.render_count(1, "run") == "1 run"
+    assert words.render_count(3, "run") == "3 runs"
+    assert words.render_count(0, "run") == "0 runs"
+    assert words.render_count(2, "entry", "entries") == "2 entries"
+
+
+def test_clean_makes_one_printable_line():
+    assert words.clean("a\nb\tc\x1b[31m") == r"a\nb\tc\x1b[31m"
+    assert words.clean("\udcff.py") == r"\xff.py"
+    assert words.clean("naïve 数据") == "naïve 数据"
+
+
+@given(st.text(alphabet=st.characters(codec=None, categories=None)))
+def test_clean_is_always_printable_and_encodable(text):
+    cleaned = words.clean(text)
+    assert cleaned.isprintable()
+    cleaned.encode("utf-8")
+
+
+def test_width_of_wide_and_combining_characters():
+    assert words.display_width("abc") == 3
+    assert words.display_width("数据") == 4
+    assert words.display_width("é") == 1
+    assert words.pad("数", 4) + "|" == "数  |"
+    assert words.pad("数", 4, "right") == "  数"
+
+
+def test_shorten_keeps_both_ends():
+    assert words.shorten("norm_batch-lr_0.1-seed_3", 12) == "norm_b…eed_3"
+    assert words.shorten("short", 5) == "short"
+    assert words.shorten("数据数据数据", 7) == "数…数据"
+    assert words.shorten("abc", 1) == "a"
+    assert words.shorten("abc", 0) == ""
+
+
+@given(st.text(alphabet="ab数é́…", max_size=30), st.integers(0, 20))
+def test_shorten_never_exceeds_the_width_and_keeps_what_fits(text, width):
+    short = words.shorten(text, width)
+    assert words.display_width(short) <= width
+    if words.display_width(text) <= width:
+        assert short == text

@@ -1,0 +1,446 @@
+"""The house keeps its rules: who may import whom, no cycles, one home per heavy library, light imports.
+
+The rules are checked on the syntax trees of all modules, imports inside functions included, and then, for what a
+user's program imports, in fresh processes. The checker itself is tested on small houses that break each rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+ROOMS = ("config", "plan", "stage", "execute", "observe", "record", "probe", "judge", "show")
+DOORS = ("cli", "web", "pytest_plugin", "convergence", "examine", "runs")
+SCRIPT_SIDE = ("script", "logx", "bench")
+FOUNDATION = ("values", "errors")
+
+# What each part may import beside itself. A name stands for the module and everything inside it.
+# "face" is assay/__init__.py: it hands out `log` and `runs` when they are asked for.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "values": ("errors",),
+    **dict.fromkeys(ROOMS, FOUNDATION),
+    "flows": (*ROOMS, *FOUNDATION),
+    **dict.fromkeys(DOORS, ("flows", "show", *FOUNDATION, "face")),
+    **dict.fromkeys(SCRIPT_SIDE, FOUNDATION),
+    "face": ("script", "runs", *FOUNDATION),
+}
+MAY_IMPORT["cli"] += ("web",)  # `assay serve` starts it
+# Flows do not import one another: they share the one loop and the parts around it, named here.
+FLOW_PARTS = ("supervise", "attempts", "collect", "places", "preflight", "sets", "slots")
+
+# Each library has its home. torch and tensorflow have none: logx imports torch in the one function that is handed a model.
+HOMES: dict[str, tuple[str, ...]] = {
+    "click": ("assay.cli",),
+    "yaml": ("assay.config", "assay.record.originals", "assay.examine"),
+    "rich": ("assay.show",),
+    "pynvml": ("assay.observe.devices",),
+    "pandas": ("assay.runs", "assay.examine"),
+    "matplotlib": ("assay.show.figure",),
+    "tensorboardX": ("assay.logx", "assay.show"),
+    "torch": ("assay.logx",),
+    "numpy": ("assay.judge", "assay.probe"),
+    "scipy": ("assay.judge",),
+    "ruptures": ("assay.judge",),
+    "ray": ("assay.execute.ray_tasks",),
+    "psycopg": ("assay.record.index.postgres",),
+    "onnx": ("assay.probe",),
+    "onnxruntime": ("assay.probe",),
+    "openvino": ("assay.probe",),
+    "iree": ("assay.probe",),
+    "starlette": ("assay.web",),
+    "uvicorn": ("assay.web",),
+    "jinja2": ("assay.web",),
+    "pytest": ("assay.pytest_plugin",),
+}
+AT_TOP_LEVEL = {"click", "yaml", "starlette", "jinja2", "pytest"}  # the others only inside the function that needs them
+EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
+
+LIGHT = {  # what importing a module may load beside the standard library
+    "assay": set(),
+    "assay.script": set(),
+    "assay.logx": set(),
+    "assay.examine": set(),
+    "assay.runs": set(),
+    "assay.cli.main": {"click"},
+}
+LATER: dict[str, set[str]] = {"assay.bench": set()}  # held to the same as soon as it is there
+
+
+# ---------------------------------------------------------------- reading the house
+
+
+@dataclass(frozen=True)
+class Import:
+    target: str
+    line: int
+    top_level: bool
+    level: int = 0  # dots of a relative import
+
+
+@dataclass
+class Module:
+    name: str
+    imports: list[Import] = field(default_factory=list)
+
+
+def load_sources(folder: Path) -> dict[str, str]:
+    return {module_name(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+
+
+def module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def parse_modules(sources: Mapping[str, str]) -> dict[str, Module]:
+    return {name: Module(name, list(find_imports(ast.parse(text), sources))) for name, text in sources.items()}
+
+
+def find_imports(tree: ast.Module, known: Mapping[str, object]) -> Iterator[Import]:
+    deferred = {id(inner) for node in ast.walk(tree) if is_deferring(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        for target, level in import_targets(node, known):
+            yield Import(target, getattr(node, "lineno", 0), id(node) not in deferred, level)
+
+
+def is_deferring(node: ast.AST) -> bool:
+    """What stands in a function, or for the type checker only, is not loaded by importing the module."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"} and not node.orelse
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def import_targets(node: ast.AST, known: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, 0) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        for alias in node.names:
+            inner = f"{base}.{alias.name}"
+            yield (inner if inner in known else base), node.level
+    elif isinstance(node, ast.Call) and called_name(node) in {"import_module", "__import__"}:
+        yield from ((text, 0) for text in literal_text(node.args[:1]))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        # "assay.execute.local:LocalExecutor": how lazy registries name what they will import
+        match = re.fullmatch(r"(assay(?:\.\w+)+):\w+", node.value)
+        if match:
+            yield match[1], 0
+
+
+def called_name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def literal_text(nodes: list[ast.expr]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def part_of(module: str) -> str:
+    """The part of the house: `assay.record.index.sqlite` → `record`."""
+    return "face" if module == "assay" else module.split(".")[1]
+
+
+def is_inside(module: str, home: str) -> bool:
+    return module == home or module.startswith(home + ".")
+
+
+# ---------------------------------------------------------------- the rules
+
+
+def layer_problems(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Rule 1, and absolute imports only."""
+    for module in modules.values():
+        part = part_of(module.name)
+        if part not in MAY_IMPORT:
+            yield f"{module.name}: {part} is no room, door or script-side module; architecture.md names them all"
+            continue
+        for found in module.imports:
+            if found.level:
+                yield f"{module.name}:{found.line}: relative import"
+            elif is_inside(found.target, "assay") and not may_import(module.name, found.target):
+                yield f"{module.name}:{found.line}: {part} must not import {found.target}"
+
+
+def may_import(importer: str, target: str) -> bool:
+    part, other = part_of(importer), part_of(target)
+    if part == other == "flows":
+        return is_inside(target, importer) or any(is_inside(target, f"assay.flows.{part}") for part in FLOW_PARTS)
+    return part == other or other in MAY_IMPORT[part]
+
+
+def home_problems(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Rule 3: every library that is not the standard library has a home, and most are imported inside a function."""
+    for module in modules.values():
+        for found in module.imports:
+            library = found.target.split(".")[0]
+            if found.level or library == "assay" or library in sys.stdlib_module_names:
+                continue
+            homes = HOMES.get(library, ())
+            if not any(is_inside(module.name, home) for home in homes):
+                where = " or ".join(homes) or "nowhere: give it a home in architecture.md first"
+                yield f"{module.name}:{found.line}: {library} is at home in {where}"
+            elif found.top_level and (library not in AT_TOP_LEVEL or part_of(module.name) in SCRIPT_SIDE):
+                yield f"{module.name}:{found.line}: {library} must be imported inside the function that needs it"
+
+
+def cycle_problems(modules: Mapping[str, Module]) -> Iterator[str]:
+    """Rule 2: depth-first search; a module that is met again while it is being visited closes a cycle."""
+    edges = {
+        name: sorted({found.target for found in module.imports if found.target in modules and found.target != name})
+        for name, module in modules.items()
+    }
+    done: set[str] = set()
+    for start in sorted(edges):
+        yield from visit(start, edges, [], done)
+
+
+def visit(name: str, edges: Mapping[str, list[str]], path: list[str], done: set[str]) -> Iterator[str]:
+    if name in path:
+        yield " → ".join([*path[path.index(name) :], name])
+        return
+    if name in done:
+        return
+    path.append(name)
+    for target in edges[name]:
+        yield from visit(target, edges, path, done)
+    path.pop()
+    done.add(name)
+
+
+def name_problems(modules: Mapping[str, Module]) -> Iterator[str]:
+    for name in modules:
+        for word in name.split(".")[1:]:
+            if word in EMPTY_WORDS:
+                yield f"{name}: {word!r} says nothing about what is inside"
+            if word in HOMES:
+                yield f"{name}: shadows the library {word}"
+
+
+# ---------------------------------------------------------------- our house
+
+
+@pytest.fixture(scope="module")
+def house() -> dict[str, Module]:
+    return parse_modules(load_sources(SOURCE))
+
+
+def test_the_whole_house_is_read(house: dict[str, Module]) -> None:
+    assert {"assay", "assay.errors", "assay.values.study", "assay.values.layout"} <= set(house)
+    assert sum(len(module.imports) for module in house.values()) > 50
+
+
+def test_imports_flow_down(house: dict[str, Module]) -> None:
+    assert list(layer_problems(house)) == []
+
+
+def test_there_is_no_import_cycle(house: dict[str, Module]) -> None:
+    assert list(cycle_problems(house)) == []
+
+
+def test_each_library_is_imported_in_its_home(house: dict[str, Module]) -> None:
+    assert list(home_problems(house)) == []
+
+
+def test_module_names_say_something(house: dict[str, Module]) -> None:
+    assert list(name_problems(house)) == []
+
+
+# ---------------------------------------------------------------- light imports, in fresh processes
+
+PROBE = """
+import importlib, json, os, sys
+before = set(sys.modules)
+sys.argv = ["probe", "--no-such-flag", "no-such-file"]
+importlib.import_module(sys.argv_module)
+loaded = {name.split(".")[0] for name in set(sys.modules) - before} - {"assay"}
+os.write(3, json.dumps(sorted(loaded - set(sys.stdlib_module_names))).encode())
+"""
+
+
+def import_in_fresh_process(name: str, folder: Path, source: Path = SOURCE) -> tuple[set[str], str]:
+    """The libraries that importing `name` loads, and all that it prints."""
+    read, write = os.pipe()
+    code = PROBE.replace("sys.argv_module", repr(name)).replace("os.write(3", f"os.write({write}")
+    try:
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env=os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=folder,
+            pass_fds=[write],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    with os.fdopen(read) as stream:
+        loaded = stream.read()
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(loaded)), result.stdout + result.stderr
+
+
+def light_modules() -> dict[str, set[str]]:
+    here = load_sources(SOURCE)
+    return LIGHT | {name: allowed for name, allowed in LATER.items() if name in here}
+
+
+@pytest.mark.parametrize("name", sorted(light_modules()))
+def test_importing_is_light_and_silent(name: str, tmp_path: Path) -> None:
+    loaded, printed = import_in_fresh_process(name, tmp_path)
+    assert loaded <= light_modules()[name]
+    assert printed == ""
+    assert list(tmp_path.iterdir()) == [], "importing wrote a file"
+
+
+# ---------------------------------------------------------------- the checker sees what it must
+
+
+def house_of(**sources: str) -> dict[str, Module]:
+    """A small house: `record__index="import x"` is assay/record/index.py."""
+    named = {("assay." + name.replace("__", ".")) if name != "assay" else name: text for name, text in sources.items()}
+    return parse_modules(named)
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"errors": "from assay.values import study", "values__study": ""},
+        {"values__study": "import assay.record.rundir", "record__rundir": ""},
+        {"plan__expand": "from assay.config.load import load_study", "config__load": ""},
+        {"plan__expand": "def f():\n    from assay.config import load", "config__load": ""},
+        {"plan__expand": "import importlib\nimportlib.import_module('assay.config.load')", "config__load": ""},
+        {"plan__expand": "KINDS = {'x': 'assay.config.load:load_study'}", "config__load": ""},
+        {"record__rundir": "from assay.flows import sweep", "flows__sweep": ""},
+        {"show__table": "from assay import __version__", "assay": ""},
+        {"flows__sweep": "from assay.flows import summary", "flows__summary": ""},
+        {"flows__sweep": "from assay.cli import main", "cli__main": ""},
+        {"cli__main": "from assay.record import rundir", "record__rundir": ""},
+        {"cli__main": "if True:\n    from assay.execute.local import Local", "execute__local": ""},
+        {"runs": "from assay.cli import main", "cli__main": ""},
+        {"script": "from assay.record import rundir", "record__rundir": ""},
+        {"logx": "async def f():\n    import assay.flows.sweep", "flows__sweep": ""},
+        {"assay": "from assay.flows import sweep", "flows__sweep": ""},
+        {"kitchen__sink": ""},
+        {"plan__expand": "from . import naming", "plan__naming": ""},
+        {"plan__expand": "from ..values import study", "values__study": ""},
+    ],
+)
+def test_a_wrong_import_is_seen(sources: dict[str, str]) -> None:
+    assert len(list(layer_problems(house_of(**sources)))) == 1
+
+
+def test_right_imports_are_left_alone() -> None:
+    fine = house_of(
+        assay="def f():\n    from assay import script, runs",
+        errors="import enum",
+        values__run="from assay.values.study import Study\nfrom assay.errors import AssayError",
+        values__study="",
+        record__index__base="",
+        record__index__sqlite="from assay.record.index import base\nfrom assay.values import run",
+        flows__supervise="from assay.record.index import sqlite",
+        flows__sweep="from assay.flows.supervise import supervise\nfrom assay.show import table",
+        show__table="",
+        cli__run="from assay.flows import sweep\nfrom assay.show import table\nfrom assay.cli.main import x",
+        cli__main="from assay import __version__\nSUB = {'serve': 'assay.web.app:create_app'}",
+        web__app="from assay.flows import sweep",
+        script="from assay.values import run",
+        runs="from assay.flows import sweep",
+    )
+    assert list(layer_problems(fine)) == []
+    assert list(cycle_problems(fine)) == []
+
+
+def test_a_cycle_is_seen_also_through_functions() -> None:
+    modules = house_of(
+        plan__a="import assay.plan.b",
+        plan__b="def f():\n    from assay.plan import c",
+        plan__c="from assay.plan.a import x",
+        plan__d="from assay.plan import a",
+    )
+    assert list(cycle_problems(modules)) == ["assay.plan.a → assay.plan.b → assay.plan.c → assay.plan.a"]
+
+
+def test_a_cycle_through_a_package_is_seen() -> None:
+    modules = house_of(plan="from assay.plan.a import x", plan__a="from assay.plan import y")
+    assert list(cycle_problems(modules)) == ["assay.plan → assay.plan.a → assay.plan"]
+
+
+def test_a_diamond_is_no_cycle() -> None:
+    modules = house_of(
+        plan__a="import assay.plan.b, assay.plan.c",
+        plan__b="import assay.plan.d",
+        plan__c="import assay.plan.d",
+        plan__d="",
+    )
+    assert list(cycle_problems(modules)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ({"plan__expand": "import yaml"}, "yaml is at home in assay.config"),
+        ({"record__rundir": "def f():\n    import numpy as np"}, "numpy is at home in assay.judge"),
+        ({"cli__run": "from rich.table import Table"}, "rich is at home in assay.show"),
+        ({"observe__readings": "import psutil"}, "psutil is at home in nowhere"),
+        ({"execute__registry": "def f():\n    __import__('ray')"}, "ray is at home in assay.execute.ray_tasks"),
+        ({"show__figure": "import matplotlib"}, "must be imported inside the function"),
+        ({"logx": "import torch"}, "must be imported inside the function"),
+        ({"judge__window": "from scipy.stats import t"}, "must be imported inside the function"),
+        ({"show__figure": "if not TYPE_CHECKING:\n    import matplotlib"}, "must be imported inside the function"),
+        ({"show__table": "if TYPE_CHECKING:\n    import matplotlib"}, "matplotlib is at home in assay.show.figure"),
+        ({"show__plots": "def f():\n    import matplotlib"}, "matplotlib is at home in assay.show.figure"),
+        (
+            {"logx": "try:\n    import tensorboardX\nexcept ImportError:\n    pass"},
+            "must be imported inside the function",
+        ),
+    ],
+)
+def test_a_library_away_from_home_is_seen(source: dict[str, str], complaint: str) -> None:
+    (problem,) = home_problems(house_of(**source))
+    assert complaint in problem
+
+
+def test_libraries_at_home_are_left_alone() -> None:
+    fine = house_of(
+        cli__main="import click",
+        config__source="import yaml",
+        show__figure="if TYPE_CHECKING:\n    from matplotlib import axes\ndef f():\n    import matplotlib.pyplot",
+        judge__window="def f():\n    def g():\n        import numpy",
+        logx="class L:\n    def save(self):\n        import torch",
+        plan__select="import select, json, tomllib",
+    )
+    assert list(home_problems(fine)) == []
+
+
+@pytest.mark.parametrize("name", ["record__utils", "plan__helpers__names", "manager", "judge__numpy"])
+def test_an_empty_name_is_seen(name: str) -> None:
+    assert len(list(name_problems(house_of(**{name: ""})))) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "loaded", "printed"),
+    [("import yaml", {"yaml"}, ""), ("print('hello')", set(), "hello\n"), ("import json", set(), "")],
+)
+def test_a_heavy_or_loud_import_is_seen(tmp_path: Path, source: str, loaded: set[str], printed: str) -> None:
+    package = tmp_path / "assay"
+    package.mkdir()
+    (package / "__init__.py").write_text(source)
+    found, text = import_in_fresh_process("assay", tmp_path, source=tmp_path)
+    assert loaded <= found
+    assert bool(found) == bool(loaded)
+    assert text == printed
