@@ -22,7 +22,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 ROOMS = ("config", "plan", "stage", "execute", "observe", "record", "probe", "judge", "show")
 DOORS = ("cli", "web", "pytest_plugin", "convergence", "examine", "runs")
-SCRIPT_SIDE = ("script", "logx", "bench")
+SCRIPT_SIDE = ("script", "logx", "checkpoint", "bench")
 FOUNDATION = ("values", "errors")
 
 # What each part may import beside itself. A name stands for the module and everything inside it.
@@ -33,14 +33,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ROOMS, FOUNDATION),
     "flows": (*ROOMS, *FOUNDATION),
     **dict.fromkeys(DOORS, ("flows", "show", *FOUNDATION, "face")),
-    **dict.fromkeys(SCRIPT_SIDE, FOUNDATION),
+    **dict.fromkeys(SCRIPT_SIDE, (*SCRIPT_SIDE, *FOUNDATION)),
     "face": ("script", "runs", *FOUNDATION),
+    "__main__": ("cli",),
 }
 MAY_IMPORT["cli"] += ("web",)  # `assay serve` starts it
 # Flows do not import one another: they share the one loop and the parts around it, named here.
-FLOW_PARTS = ("supervise", "attempts", "collect", "places", "preflight", "sets", "slots")
+FLOW_PARTS = ("supervise", "attempts", "collect", "ingest", "places", "preflight", "sets", "slots")
 
-# Each library has its home. torch and tensorflow have none: logx imports torch in the one function that is handed a model.
+# Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
 HOMES: dict[str, tuple[str, ...]] = {
     "click": ("assay.cli",),
     "yaml": ("assay.config", "assay.record.originals", "assay.examine"),
@@ -49,8 +50,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pandas": ("assay.runs", "assay.examine"),
     "matplotlib": ("assay.show.figure",),
     "tensorboardX": ("assay.logx", "assay.show"),
-    "torch": ("assay.logx",),
-    "numpy": ("assay.judge", "assay.probe"),
+    "torch": ("assay.logx", "assay.checkpoint"),
+    "numpy": ("assay.judge", "assay.probe", "assay.checkpoint"),  # checkpoint: numbers in runx's files
     "scipy": ("assay.judge",),
     "ruptures": ("assay.judge",),
     "ray": ("assay.execute.ray_tasks",),

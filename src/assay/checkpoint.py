@@ -39,7 +39,7 @@ def load_checkpoint(path: str, map_location: str | None = None) -> Any:
             return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{path} holds objects that loading might execute, so it was not read{_find_culprit(error)}. If you trust the "
+            f"{path} was not read, for loading it might run code that it holds{_find_culprit(error)}. If you trust the "
             "file, name their classes with torch.serialization.add_safe_globals([...]), or read it with "
             "torch.load(path, weights_only=False)"
         ) from error

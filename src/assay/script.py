@@ -10,6 +10,7 @@ is no thread to disturb a fork. Outside a run the first call opens `runs/adhoc/<
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -29,6 +30,7 @@ _RESERVED = {
 }
 _RETRY_S = 1.0  # between two tries to write to a disk that refused
 _BACKLOG_BYTES = 8 << 20  # kept in memory meanwhile
+_GONE = (errno.EBADF, errno.ESTALE)  # the descriptor was closed under us, the file deleted on a server: open another
 _KEY_LIMIT = 10_000  # names whose JSON is remembered
 
 _clock = time.time
@@ -185,6 +187,8 @@ class Stream:
                 while data:
                     data = data[os.write(self._fd, data) :]
             except OSError as error:
+                if error.errno in _GONE:
+                    self._fd = -1
                 self._postpone(error)
             self._backlog = [data] if data else []
             self._waiting_bytes = len(data)
@@ -218,9 +222,10 @@ class Stream:
         """In a forked child: the descriptor and what waits belong to the parent."""
         self._lock = threading.RLock()
         self._backlog, self._waiting_bytes, self._lost = [], 0, 0
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):  # the script may have closed every descriptor it found
+                os.close(fd)
 
 
 _streams: weakref.WeakSet[Stream] = weakref.WeakSet()

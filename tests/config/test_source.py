@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import yaml
 from hypothesis import given
@@ -91,12 +93,29 @@ def test_native_scalars(text, value):
 
 def test_native_nan():
     found = parse_documents("a: .nan\n", "f.yml")[0].value["a"]
-    assert found != found
+    assert math.isnan(found)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["1e-4", "5e-3", "1.e-4", "no", "on", "007", "1_000", "1:30", "None", "~", "''", "0.10", "true", ".5", "0x1F", "+1"],
+    [
+        "1e-4",
+        "5e-3",
+        "1.e-4",
+        "no",
+        "on",
+        "007",
+        "1_000",
+        "1:30",
+        "None",
+        "~",
+        "''",
+        "0.10",
+        "true",
+        ".5",
+        "0x1F",
+        "+1",
+    ],
 )
 def test_originals_scalars_are_as_pyyaml_reads_them(text):
     found = parse_documents(f"a: {text}\n", "f.yml", flavour="originals")[0].value["a"]
@@ -104,7 +123,9 @@ def test_originals_scalars_are_as_pyyaml_reads_them(text):
     assert (type(found), found) == (type(expected), expected)
 
 
-@pytest.mark.parametrize(("text", "value"), [("2020-01-02", "2020-01-02"), ("2020-99-99", "2020-99-99"), ("!own x", "x")])
+@pytest.mark.parametrize(
+    ("text", "value"), [("2020-01-02", "2020-01-02"), ("2020-99-99", "2020-99-99"), ("!own x", "x")]
+)
 def test_originals_scalars_that_json_does_not_know_become_text(text, value):
     assert parse_documents(f"a: {text}\n", "f.yml", flavour="originals")[0].value["a"] == value
 
@@ -183,11 +204,10 @@ def _documents(text):
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_with_a_position(text):
     try:
-        nodes = parse_documents(text, "f.yml")
+        nodes, message = parse_documents(text, "f.yml"), ""
     except ConfigError as error:
-        assert str(error).startswith("f.yml:")
-    else:
-        assert any(node.kind == "mapping" for node in nodes)
+        nodes, message = [], str(error)
+    assert message.startswith("f.yml:") or any(node.kind == "mapping" for node in nodes)
 
 
 def test_problems_are_raised_together_in_the_order_of_the_file():
@@ -214,6 +234,11 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
 
 def test_a_path_that_is_no_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    for path, words in [("gone", "there is no file"), ("", "folder"), ("file/x", "there is no file"), ("a\0b", "cannot be read")]:
+    for path, words in [
+        ("gone", "there is no file"),
+        ("", "folder"),
+        ("file/x", "there is no file"),
+        ("a\0b", "cannot be read"),
+    ]:
         with pytest.raises(UsageError, match=words):
             load_text(str(tmp_path / path), path)

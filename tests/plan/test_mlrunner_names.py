@@ -10,7 +10,9 @@ from assay.plan.draft import Draft
 from assay.plan.mlrunner_names import MAX_NAME_BYTES, build_key, build_name, name_runs
 from assay.values.study import CommandTemplate, Study, Sweep, Text
 
-STUDY = Study("params", "mlrunner", "params.yaml", "/project", (CommandTemplate("train", (Text("true"),)),), (Sweep({}),))
+STUDY = Study(
+    "params", "mlrunner", "params.yaml", "/project", (CommandTemplate("train", (Text("true"),)),), (Sweep({}),)
+)
 
 
 def name_some(*specs, **options):

@@ -153,7 +153,14 @@ def test_logdir_in_a_tag_is_the_name_of_the_directory():
 
 @pytest.mark.parametrize(
     ("tag", "expected"),
-    [("a/b", "a_b"), ("../up", "_" + "_up"), ("a\nb\tc", "a_b_c"), (".hidden", "_hidden"), ("größe", "größe"), ("a b", "a b")],
+    [
+        ("a/b", "a_b"),
+        ("../up", "_" + "_up"),
+        ("a\nb\tc", "a_b_c"),
+        (".hidden", "_hidden"),
+        ("größe", "größe"),
+        ("a b", "a b"),
+    ],
 )
 def test_a_tag_stays_inside_the_study(tag, expected):
     (name,) = name_some([make_draft(tag=tag)], cooldir=False)

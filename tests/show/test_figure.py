@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_labels_are_moved_apart_and_stay_inside(heights):
     room = min(0.05, 1 / max(1, len(heights) - 1))
     ordered = sorted(placed)
     assert all(-1e-9 <= height <= 1 + 1e-9 for height in placed)
-    assert all(after - before >= room - 1e-9 for before, after in zip(ordered, ordered[1:], strict=False))
+    assert all(after - before >= room - 1e-9 for before, after in pairwise(ordered))
 
 
 def test_labels_with_room_stay_where_they_are():

@@ -43,7 +43,7 @@ def test_a_rising_line_goes_from_bottom_left_to_top_right():
 
 
 def test_ascii_fallback_is_ascii():
-    chart = Chart(build_bands([("g", [RISING, FALLING])]) + (RISING,), title="loss")
+    chart = Chart((*build_bands([("g", [RISING, FALLING])]), RISING), title="loss")
     render_plot(chart, plain=True).encode("ascii")
 
 

@@ -94,7 +94,7 @@ def command(
 
 
 def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:
-    from assay.execute.slots import parse_slots
+    from assay.flows.slots import parse_slots
 
     if slots is not None and jobs is not None:
         raise UsageError("--slots and --jobs say the same thing in two ways", "give one of them")

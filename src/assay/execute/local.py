@@ -22,9 +22,6 @@ from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 
 _GATE_FD = 3
-_FIRST_SLOT_FD = 20  # above what a shell script is likely to use by itself
-# Python ignores these; a job must find them as a shell would
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(slots=True)
@@ -58,23 +55,11 @@ class LocalExecutor(Executor):
             os.close(opener)
 
     def _spawn(self, request: JobRequest, gate: int) -> int:
-        log = os.path.join(request.dir, layout.JOB_LOG)
-        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-            (os.POSIX_SPAWN_DUP2, gate, _GATE_FD),
-        ]
-        actions += [(os.POSIX_SPAWN_DUP2, fd, _FIRST_SLOT_FD + i) for i, fd in enumerate(request.slot_fds)]
-        return os.posix_spawn(
-            self._bash,
-            ["bash", os.path.join(request.dir, layout.JOB_FILE)],
-            _job_environment(request),
-            file_actions=actions,
-            setsid=True,
-            setsigdef=_DEFAULT_SIGNALS,
-            setsigmask=(),
-        )
+        env = process.build_environment(request)
+        env[layout.ENV_GATE] = str(_GATE_FD)
+        argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
+        inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]
+        return process.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
 
     def _open_gate(self, request: JobRequest, publish: Publish, pid: int, opener: int) -> JobHandle | None:
         handle = JobHandle(
@@ -88,10 +73,15 @@ class LocalExecutor(Executor):
             attempt=request.attempt,
             started_at=time.time(),
             supervisor_pid=os.getpid(),
-            supervisor_start=_own_start(),
+            supervisor_start=process.own_start(),
             tag=request.tag,
         )
-        if not publish(handle):
+        try:
+            won = publish(handle)
+        except BaseException:  # a full disk, Ctrl-C: without a lease the job must not begin
+            _end_loser(pid)
+            raise
+        if not won:
             _end_loser(pid)
             return None
         self._watch_pid(handle, is_child=True)
@@ -99,12 +89,15 @@ class LocalExecutor(Executor):
             os.write(opener, b"1")
         return handle
 
-    def watch(self, handle: JobHandle, run_dir: str) -> None:
-        if any(watched.handle == handle for watched in self._watched.values()):
-            return
+    def watch(self, handle: JobHandle, run_dir: str) -> None:  # noqa: ARG002 - the pid says it all
+        if handle.host != process.host_name() or any(w.handle == handle for w in self._watched.values()):
+            return  # a pid of another host means nothing here
         self._watch_pid(handle, is_child=False)
 
     def _watch_pid(self, handle: JobHandle, is_child: bool) -> None:
+        if handle.pid <= 0:
+            self._gone.append(handle)
+            return
         try:
             pidfd = os.pidfd_open(handle.pid)
         except ProcessLookupError:
@@ -131,7 +124,7 @@ class LocalExecutor(Executor):
     def usage(self, handle: JobHandle) -> Usage | None:
         return self._usage.pop(handle, None)
 
-    def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
+    def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:  # noqa: ARG002
         if handle.host != process.host_name():
             return Liveness.UNKNOWN
         alive = process.is_alive(handle.pid, handle.start, handle.boot)
@@ -154,16 +147,6 @@ class LocalExecutor(Executor):
         self._poll.close()
 
 
-def _job_environment(request: JobRequest) -> dict[str, str]:
-    env = dict(os.environ)
-    env.pop(layout.ENV_RUN_DIR, None)  # a run started from inside a run is a run of its own
-    env.update(request.env)
-    env[layout.ENV_ATTEMPT] = request.tag
-    env[layout.ENV_ATTEMPT_NUMBER] = str(request.attempt)
-    env[layout.ENV_GATE] = str(_GATE_FD)
-    return env
-
-
 def _end_loser(pid: int) -> None:
     """Another supervisor owns the attempt. Ours still waits at its gate and has done nothing."""
     with contextlib.suppress(ProcessLookupError):
@@ -174,13 +157,3 @@ def _end_loser(pid: int) -> None:
 def _reap(pid: int) -> Usage:
     _, _, used = os.wait4(pid, 0)
     return Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=used.ru_maxrss * 1024)
-
-
-_started: dict[int, int] = {}
-
-
-def _own_start() -> int:
-    pid = os.getpid()
-    if pid not in _started:
-        _started[pid] = process.process_start(pid) or 0
-    return _started[pid]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -12,11 +13,18 @@ from dataclasses import dataclass
 from functools import cache
 
 from assay.values import layout
+from assay.values.run import JobRequest
 
 _SESSION_FIELD = 3  # of /proc/<pid>/stat, counted after the command name
 _START_FIELD = 19
 _POLL_S = 0.02
 _KILL_ROUNDS = 250
+_FIRST_SLOT_FD = 20
+_FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites what a later one needs
+# Python ignores these; a job must find them as a shell would
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# what a run started from inside a run must not take over from it
+_OUTER = (layout.ENV_RUN_DIR, layout.ENV_DONE, layout.ENV_TIME, layout.ENV_SLOT, layout.ENV_GATE)
 
 
 @cache
@@ -59,6 +67,57 @@ def is_alive(pid: int, start: int, boot: str) -> bool:
     return boot == boot_id() and process_start(pid) == start
 
 
+@cache
+def own_start() -> int:
+    return process_start(os.getpid()) or 0
+
+
+os.register_at_fork(after_in_child=own_start.cache_clear)
+
+
+# ---------------------------------------------------------------- starting
+
+
+def spawn_session(argv: list[str], env: dict[str, str], log: str, inherit: Sequence[tuple[int, int]] = ()) -> int:
+    """Start a program (argv[0] is its path) in a new session with its output in `log`; the pid.
+
+    `inherit` lists pairs of a descriptor here and its number there.
+    """
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FREE_FDS) for fd, _ in inherit]
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, there) for fd, (_, there) in zip(moved, inherit, strict=True)]
+    try:
+        return os.posix_spawn(
+            argv[0], argv, env, file_actions=actions, setsid=True, setsigdef=_DEFAULT_SIGNALS, setsigmask=()
+        )
+    finally:
+        for fd in moved:
+            os.close(fd)
+
+
+def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:
+    """Where a job finds the locks that it holds: above what a shell script is likely to use by itself."""
+    return [(fd, _FIRST_SLOT_FD + i) for i, fd in enumerate(fds)]
+
+
+def build_environment(request: JobRequest) -> dict[str, str]:
+    """The supervisor's environment with the request's on top, as a job or a submit command gets it."""
+    env = dict(os.environ)
+    for name in _OUTER:
+        env.pop(name, None)
+    env.update(request.env)
+    env[layout.ENV_ATTEMPT] = request.tag
+    env[layout.ENV_ATTEMPT_NUMBER] = str(request.attempt)
+    return env
+
+
+# ---------------------------------------------------------------- finding and ending
+
+
 def all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
@@ -67,14 +126,15 @@ def all_pids() -> Iterator[int]:
 class Attempt:
     """What is needed to find every process of an attempt."""
 
-    leader: int  # pid of job.sh, which opened the session
+    leader: int  # pid of job.sh, which opened the session; 0: known by its tag alone
     start: int
     tag: str
 
 
 def find_members(attempts: Sequence[Attempt]) -> set[int]:
     """Live processes of these attempts: by session, and by tag for those that moved to another one."""
-    sessions = {attempt.leader for attempt in attempts if not _is_stranger(attempt)}
+    # session 0 is the kernel's own, and in a container everybody's who came from outside
+    sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_stranger(attempt)}
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
     own = os.getpid()
     return {pid for pid in all_pids() if pid != own and _belongs(pid, sessions, needles)}
@@ -115,7 +175,8 @@ def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
             break
         time.sleep(_POLL_S)
     for _ in range(_KILL_ROUNDS):
-        if not members:
+        # a second look, since a process that forks and exits can slip through one
+        if not members and not (members := find_members(attempts)):
             return True
         _signal_all(members, signal.SIGKILL)
         time.sleep(_POLL_S)

@@ -18,9 +18,10 @@ from assay.values.run import RunSpec
 # - Our own names start with an underscore: a command is evaluated in a subshell of this shell and sees them.
 # - A gate (local jobs): wait for one byte on the inherited pipe; end of file means that another supervisor won.
 # - No gate (farms, by hand): take the token with noclobber (O_EXCL); an empty token means that nothing ran.
-#   A watcher obeys stop.N there, since the supervisor cannot reach the process. It outlives job.sh when there is a stop,
-#   to end what ignores TERM, and it notices when job.sh was killed. It never forks while it waits, since a left-over
-#   `sleep` would hold the slot's lock. end.N says that job.sh has left, to supervisors that cannot ask its kernel.
+#   A watcher obeys stop.N there, since the supervisor cannot reach the process. After a stop it outlives job.sh,
+#   to end what ignores TERM (a TERM only wakes it), and it notices when job.sh was killed. It never forks while it
+#   waits, since a left-over `sleep` would hold the slot's lock. end.N says that job.sh has left, to supervisors that
+#   cannot ask its kernel.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
 # - `timeout` only where a limit is set, since it costs a process; 124 alone is no proof, so the duration is compared.
@@ -53,10 +54,12 @@ _find() {  # into _pids: the processes of this attempt, but those given
 }
 _finish() {  # TERM to all of them, KILL to what is left after five seconds
   local round=0; _find "$@"; [ -z "$_pids" ] || kill -TERM $_pids
-  while _find "$@"; [ -n "$_pids" ]; do [ $((round += 1)) -le 20 ] || kill -KILL $_pids; sleep 0.25; done 2>/dev/null
+  while _find "$@"; [ -n "$_pids" ] && [ $((round += 1)) -le 60 ]; do
+    [ $round -le 20 ] || kill -KILL $_pids; sleep 0.25
+  done 2>/dev/null
 }
 _watch() {  # until stop.N is there, or job.sh has died and nothing of it is left
-  trap '' TERM INT HUP; exec {_nap}<> <(:)
+  trap : TERM INT HUP; exec {_nap}<> <(:)
   until [ -e "stop.$_n" ]; do
     read -r -t 2 -u "$_nap" _; [ $? -gt 128 ] || sleep 2
     kill -0 $$ || { _find $BASHPID; [ -n "$_pids" ] || break; }

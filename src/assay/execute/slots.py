@@ -1,8 +1,12 @@
 """Slots: the right to use a GPU, some GPUs or a CPU share, held as kernel file locks.
 
-A slot is a file in a directory shared by all supervisors of this user on this host. Whoever runs a job opens the file,
-locks it (flock) and hands the descriptor to the job; the supervisor's own copy is closed. The lock then lives exactly as
-long as the job does: no stale leases to clean, nothing to adopt after a crash, and a frozen supervisor blocks nobody.
+A slot is a file in a directory shared by all supervisors of this user on this host. Whoever runs a job opens the
+file, locks it (flock) and hands the descriptor to the job; the supervisor's own copy is closed. The lock then lives
+exactly as long as the job does: no stale leases to clean, nothing to adopt after a crash, and a frozen supervisor
+blocks nobody.
+
+A supervisor that found nothing free says so in `want.<priority>.<pid>`, a file that it keeps locked and that lists the
+locks it could use. Those of lower priority leave these alone until it got one or is gone.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ from assay.errors import InfrastructureError, UsageError
 CPU = "cpu"
 
 
+def _devices(label: str) -> tuple[str, ...]:
+    return tuple(device.strip() for device in label.split(","))
+
+
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
     """One place for a job: the devices it gets and the lock files that stand for it."""
@@ -30,7 +38,7 @@ class SlotEntry:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return () if self.label == CPU else tuple(self.label.split(","))
+        return () if self.label == CPU else _devices(self.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,8 @@ def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
     entries = []
     for label in labels:
         locks = []
-        for device in label.split(","):
-            locks.append(f"{device.strip().replace('/', '_')}.{seen[device]}")
+        for device in _devices(label):
+            locks.append(f"{device.replace('/', '_')}.{seen[device]}")
             seen[device] += 1
         entries.append(SlotEntry(label, tuple(locks)))
     return tuple(entries)
@@ -114,13 +122,12 @@ class SlotPool:
         self._next = 0
 
     def acquire(self) -> HeldSlot | None:
-        """The next free slot, or None: all are taken, or somebody more important waits for one."""
-        if self._somebody_more_important_waits():
-            return None
+        """The next free slot, or None: all are taken, or somebody more important waits for them."""
+        spoken_for = self._load_wants()
         count = len(self.entries)
         for offset in range(count):
             entry = self.entries[(self._next + offset) % count]
-            held = self._try(entry)
+            held = self._try(entry) if spoken_for.isdisjoint(entry.locks) else None
             if held is not None:
                 self._next = (self._next + offset + 1) % count
                 self._withdraw_want()
@@ -155,23 +162,26 @@ class SlotPool:
         held.let_go()
         return None
 
-    def _somebody_more_important_waits(self) -> bool:
+    def _load_wants(self) -> set[str]:
+        """The locks that supervisors of higher priority wait for."""
+        wanted: set[str] = set()
         for name in os.listdir(self._directory):
-            if not name.startswith("want."):
+            if not name.startswith("want.") or int(name.split(".")[1]) <= self._priority:
                 continue
             path = os.path.join(self._directory, name)
             fd = _lock(path)
-            if fd is not None:  # its supervisor is gone
+            if fd is None:
+                wanted.update(_load_lines(path))
+            else:  # its supervisor is gone
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
                 os.close(fd)
-            elif int(name.split(".")[1]) > self._priority:
-                return True
-        return False
+        return wanted
 
     def _announce_want(self) -> None:
-        if self._want_fd is None:
-            self._want_fd = _lock(self._want_path())
+        if self._want_fd is None and (fd := _lock(self._want_path())) is not None:
+            os.write(fd, "\n".join(lock for entry in self.entries for lock in entry.locks).encode())
+            self._want_fd = fd
 
     def _withdraw_want(self) -> None:
         if self._want_fd is not None:
@@ -184,14 +194,33 @@ class SlotPool:
         return os.path.join(self._directory, f"want.{self._priority}.{os.getpid()}")
 
 
+def _load_lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().split("\n")
+    except FileNotFoundError:
+        return []
+
+
 def _lock(path: str) -> int | None:
-    """An exclusive lock on a file, or None when somebody holds it."""
+    """An exclusive lock on the file of this name, or None when somebody holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_named(fd, path):  # removed between open and lock: this lock would keep nobody out
+            os.close(fd)
+            return None
+        os.utime(fd)  # what cleans the temporary directory goes by age
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return None
         raise
     return fd
+
+
+def _is_named(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -101,7 +101,7 @@ class _Namer:
     def name(self, draft: Draft, natural: str) -> str:
         if self._take(natural, draft.params):
             return natural
-        spec = repr(sorted(draft.params.items()))
+        spec = _spell(draft.params)
         given = self._given.get((natural, spec))
         if given is None:
             given = next(name for name in self._others(draft, natural, spec) if self._take(name, draft.params))
@@ -116,8 +116,8 @@ class _Namer:
     def _take(self, name: str, params: Params) -> bool:
         """Whether the name is free or already theirs. `==` would call 1, 1.0 and true the same."""
         owner = self._owners.setdefault(name, params)
-        return owner is params or _same(owner, params)
+        return owner is params or _spell(owner) == _spell(params)
 
 
-def _same(left: Params, right: Params) -> bool:
-    return left == right and repr(sorted(left.items())) == repr(sorted(right.items()))
+def _spell(params: Params) -> str:
+    return repr(sorted(params.items()))

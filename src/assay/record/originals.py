@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, cast
 
 from assay.values.layout import (
@@ -325,6 +326,7 @@ def _parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, 
     return {}
 
 
+@cache
 def _yaml_loader() -> type[Any]:
     """Safe, and able to read the tuples that the original's dump writes."""
     import yaml
@@ -364,3 +366,8 @@ def _locked(folder: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def load_hparams(folder: str) -> dict[str, Value]:
+    """hparams.json alone; empty where there is none that can be read."""
+    return _load_hparams(folder, [])

@@ -341,10 +341,23 @@ class LiveProgress(Progress):
     def _draw(self, view: ProgressView) -> None:
         if self._live is None:
             return
-        width, height = self._console.size
-        frame = render_frame(view, width - 1, height, plain=self._plain)
+        size = self._measure()
+        frame = render_frame(view, size.columns - 1, size.lines, plain=self._plain)
         self._live.update(_build_text(frame), refresh=True)
         self._drawn_at = self._clock()
+
+    def _measure(self) -> os.terminal_size:
+        """The size of this stream's terminal: rich looks at the standard streams, which may be others."""
+        from rich.console import ConsoleDimensions
+
+        try:
+            size = os.get_terminal_size(self._console.file.fileno())
+        except (OSError, ValueError):
+            return os.terminal_size(self._console.size)
+        if not size.columns or not size.lines:  # a terminal that was never told
+            return os.terminal_size(self._console.size)
+        self._console.size = ConsoleDimensions(*size)
+        return size
 
     def _tell_failures(self, ended: Sequence[EndedRow]) -> None:
         for row in ended:

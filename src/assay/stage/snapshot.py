@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +62,7 @@ def take_snapshot(
     guess: bool = True,
     link: bool = True,
     limits: Limits | None = None,
+    clock: Callable[[], int] = time.time_ns,
 ) -> Snapshot:
     """Copy the code into the store, unless the same code is there already.
 
@@ -71,12 +72,13 @@ def take_snapshot(
     selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits())
     try:
         os.makedirs(store, exist_ok=True)
+        looked_at = clock()
         tree = load_tree(source, selection)
         contents = _Contents(source, tree, _load_seen(store))
         digest = contents.digest()
         if not os.path.exists(store / digest / _MANIFEST):
             digest = _write_snapshot(store, contents)
-        _write_seen(store, contents)
+        _write_seen(store, contents, looked_at)
     except OSError as error:
         raise InfrastructureError(f"cannot keep a copy of the code in {str(store)!r}: {error.strerror}") from error
     return Snapshot(digest, store / digest / _TREE, tree.count, tree.bytes, contents.linked, source)
@@ -127,7 +129,6 @@ class _Contents:
         self.seen = seen
         self.digests: dict[str, str] = {}
         self.gone: set[str] = set()
-        self.looked_at_ns = time.time_ns()
 
     def digest(self) -> str:
         """The hash of the whole; reads what has not been seen in this state."""
@@ -189,12 +190,12 @@ class _Contents:
             raise unreadable_error([file.path]) from error
         self.digests[file.path] = _hash_file(target)
 
-    def settled(self) -> Seen:
+    def settled(self, looked_at_ns: int) -> Seen:
         """What may be remembered: files whose clock has moved on since they were last changed."""
         return {
             file.path: [file.size, file.mtime_ns, file.ctime_ns, file.inode, self.digests[file.path]]
             for file in self.present()
-            if max(file.mtime_ns, file.ctime_ns) + _SETTLED_NS < self.looked_at_ns
+            if max(file.mtime_ns, file.ctime_ns) + _SETTLED_NS < looked_at_ns
         }
 
 
@@ -278,8 +279,8 @@ def _load_seen(store: Path) -> Seen:
     return seen if isinstance(seen, dict) else {}
 
 
-def _write_seen(store: Path, contents: _Contents) -> None:
-    settled = contents.settled()
+def _write_seen(store: Path, contents: _Contents, looked_at_ns: int) -> None:
+    settled = contents.settled(looked_at_ns)
     if settled == contents.seen:
         return
     aside, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=store)

@@ -69,16 +69,17 @@ class Summary:
 Direction = Literal["min", "max"]
 
 _LOWER_NAMES = """
-    loss losses err error errors wer cer eer ter mer fer ppl perplexity nll nlls bpc bpb bpd mse rmse mae mape smape
-    msle rmsle cost regret fid kid lpips kl divergence distance time times duration latency elapsed runtime walltime seconds
-    second sec secs s ms us ns millis milliseconds minutes memory mem rss vms bytes mib gib violations misses failures
-    mistakes ece brier energy hamming
+    loss losses err error errors wer cer eer ter mer fer ppl perplexity nll nlls bpc bpb bpd mse rmse mae mape
+    smape msle rmsle cost regret fid kid lpips kl divergence distance time times duration latency elapsed
+    runtime walltime seconds second sec secs s ms us ns millis milliseconds minutes memory mem rss vms bytes mib
+    gib violations misses failures mistakes ece brier energy hamming
 """
 _HIGHER_NAMES = """
-    acc accuracy accuracies top f fscore fbeta bleu rouge meteor cider spice chrf auc auroc auprc ap map iou miou
-    jaccard dice psnr ssim r score reward rewards return returns recall precision sensitivity specificity throughput fps ips
-    qps tps wps speed speedup bandwidth utilisation utilization correlation pearson spearman kendall ndcg mrr hits hit
-    correct em success successes win wins elo likelihood mcc kappa similarity efficiency mfu
+    acc accuracy accuracies top f fscore fbeta bleu rouge meteor cider spice chrf auc auroc auprc ap map iou
+    miou jaccard dice psnr ssim r score reward rewards return returns recall precision sensitivity specificity
+    throughput fps ips qps tps wps speed speedup bandwidth utilisation utilization correlation pearson spearman
+    kendall ndcg mrr hits hit correct em success successes win wins elo likelihood mcc kappa similarity
+    efficiency mfu
 """
 _UNIT_NAMES = "second seconds sec secs s ms minute minutes min hour hours h us"
 _LOWER = frozenset(_LOWER_NAMES.split())

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Protocol
 
+from assay.config.options import LoadOptions
 from assay.config.source import Node, Problems, find_duplicates
 from assay.values.study import Choices, Problem
 
 
-class Surroundings(Protocol):
-    """The part of LoadOptions that a dialect looks at."""
-
-    @property
-    def runx_config(self) -> str | None: ...
-    @property
-    def farm(self) -> str | None: ...
-    @property
-    def exp_name(self) -> str | None: ...
-    @property
-    def home(self) -> str | None: ...
-    @property
-    def cwd(self) -> str | None: ...
-
-
-def build_folder(options: Surroundings) -> str:
+def build_folder(options: LoadOptions) -> str:
     """The originals run where they are called, not where the file lies."""
     return os.path.abspath(options.cwd or os.getcwd())
 
 
-def build_name(path: str, options: Surroundings) -> str:
+def build_name(path: str, options: LoadOptions) -> str:
     return options.exp_name or os.path.splitext(os.path.basename(path))[0]
 
 

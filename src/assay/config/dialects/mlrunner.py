@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from assay.config.dialects.base import (
-    Surroundings,
     build_axis,
     build_duplicate_warnings,
     build_folder,
     build_name,
 )
 from assay.config.fields import Fields
+from assay.config.options import LoadOptions
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
@@ -52,7 +52,7 @@ def looks_like_mlrunner(nodes: Sequence[Node]) -> bool:
     return "template" in keys or ("resource" in keys and bool(keys & {"default", "alias"}))
 
 
-def parse_mlrunner(nodes: list[Node], path: str, options: Surroundings) -> Study:
+def parse_mlrunner(nodes: list[Node], path: str, options: LoadOptions) -> Study:
     """The study of a params.yaml; raises ConfigError with all its problems."""
     problems = Problems()
     study = _Reader(nodes, problems).study(path, options)
@@ -72,7 +72,7 @@ class _Reader:
             if node.is_null:
                 self._warn("this document is empty", "", node, "it is passed over; remove one of the `---` lines")
 
-    def study(self, path: str, options: Surroundings) -> Study:
+    def study(self, path: str, options: LoadOptions) -> Study:
         commands = self._commands()
         aliases, defaults = self._aliases(), self._defaults()
         names = tuple(command.name for command in commands)

@@ -17,14 +17,14 @@ from difflib import SequenceMatcher
 from typing import Literal
 
 from assay.config.dialects.base import (
-    Surroundings,
     build_axis,
     build_duplicate_warnings,
     build_folder,
     build_name,
 )
 from assay.config.fields import Fields
-from assay.config.source import Entry, Node, Problems, join_key, parse_documents
+from assay.config.options import LoadOptions
+from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (
@@ -75,7 +75,7 @@ def looks_like_runx(nodes: Sequence[Node]) -> bool:
     return bool(keys & {"CMD", "HPARAMS", "hparams"}) or ("cmd" in keys and not keys & {"command", "commands", "study"})
 
 
-def parse_runx(nodes: list[Node], path: str, options: Surroundings) -> Study:
+def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
     """The study of an experiment file; raises ConfigError with all problems of it and of its `.runx`."""
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
@@ -91,7 +91,7 @@ def parse_runx(nodes: list[Node], path: str, options: Surroundings) -> Study:
 # ---------------------------------------------------------------- .runx
 
 
-def find_config(options: Surroundings) -> str | None:
+def find_config(options: LoadOptions) -> str | None:
     """`-c FILE`, else ./.runx, else ~/.config/runx.yml. A file that was asked for must be there."""
     folder = build_folder(options)
     if options.runx_config is not None:
@@ -105,19 +105,15 @@ def find_config(options: Surroundings) -> str | None:
     return next((path for path in candidates if os.path.isfile(path)), None)
 
 
-def load_config(options: Surroundings) -> Node | None:
+def load_config(options: LoadOptions) -> Node | None:
     """The `.runx` that counts here; nothing where there is none, or an empty one."""
     path = find_config(options)
     if path is None:
         return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from None
+    shown = path.removeprefix(build_folder(options) + os.sep)
+    text = load_text(path, shown)
     if not re.sub(r"^\s*(#.*|---\s*|\.\.\.\s*)?$", "", text, flags=re.MULTILINE).strip():
         return None
-    shown = path.removeprefix(build_folder(options) + os.sep)
     return parse_documents(text, shown, flavour="originals")[0]
 
 
@@ -146,7 +142,7 @@ class _Layer:
 
 
 class _Reader:
-    def __init__(self, experiment: Node, config: Node | None, options: Surroundings, problems: Problems) -> None:
+    def __init__(self, experiment: Node, config: Node | None, options: LoadOptions, problems: Problems) -> None:
         self._document = experiment
         self._experiment = _Layer.of(experiment)
         self._config = _Layer.of(config)

@@ -118,7 +118,8 @@ class Index(ABC):
       `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
       supervisor may stay in one batch for hours and flush five times a second.
     - Inside a batch, True from `add_points` means "accepted": the stored cursor is compared when it is written, and
-      what is stale by then is dropped and named by `flush()` and in the list that `batch()` gave.
+      what is stale by then is dropped and named by `flush()` and in the list that `batch()` gave. A caller that
+      does not look there gets False from its next `add_points` for that source, until it takes `load_cursor`.
     - Each accepted call is a fact about a directory, right by itself. So a batch that ends with an exception is
       written like any other, and nothing is undone.
     - A reader in the same handle sees what it has written, flushed or not.

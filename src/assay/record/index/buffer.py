@@ -79,6 +79,7 @@ class BufferedIndex(Index):
         self._buffer = Buffer()
         self._batches: list[list[Refused]] = []  # the lists of the open batches, the outermost first
         self._refused: list[Refused] = []
+        self._stale: set[Refused] = set()  # refused in a batch, and their reader does not seem to know yet
 
     @abstractmethod
     def _write(self, buffer: Buffer) -> list[Refused]:
@@ -95,6 +96,7 @@ class BufferedIndex(Index):
         self._settle()
 
     def load_cursor(self, key: str, source: str) -> Cursor:
+        self._stale.discard((key, source))
         waiting = self._buffer.cursor(key, source)
         return self._load_stored_cursor(key, source) if waiting is None else waiting
 
@@ -109,13 +111,14 @@ class BufferedIndex(Index):
         _check_key(key)
         pieces = {metric: [build_series(column)] for metric, column in columns.items()}
         waiting = self._buffer.cursor(key, source)
-        if waiting is not None and waiting.offset != expected_offset:
+        if (key, source) in self._stale or (waiting is not None and waiting.offset != expected_offset):
             return False  # whether it fits what is stored is seen when it is written
         self._buffer.add(key, Entry(source, expected_offset, cursor, pieces))
         return (key, source) not in self._settle()
 
     def forget_points(self, key: str, source: str | None = None) -> None:
         self._buffer.forget(key, source)
+        self._stale = {stale for stale in self._stale if stale[0] != key or source not in (None, stale[1])}
         self._settle()
 
     @contextmanager
@@ -160,6 +163,8 @@ class BufferedIndex(Index):
         refused = self._write(self._buffer)
         self._buffer = Buffer()
         self._refused += refused
+        if self._batches:
+            self._stale.update(refused)
         for told in [*self._batches, *([] if closing is None else [closing])]:
             told.extend(refused)
         return refused

@@ -50,47 +50,49 @@ CREATE TABLE summaries (
 def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
     """A connection to a ready index, made or made anew where needed; why an older file had to be set aside, or ""."""
     if path == ":memory:":
-        return _create(_connect(path), root), ""
-    if os.path.exists(path) and not os.access(path, os.W_OK):
-        raise PermissionError(f"{path} is not writable")
-    connection = _connect_ready(path)
-    if connection is not None:
-        return connection, ""
+        return _connect(path, root)[0], ""
+    if os.path.exists(path):
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} is not writable")
+        connection, fault = _connect(path, None)
+        if fault is None:  # the ordinary case, without a lock
+            return connection, ""
+        connection.close()
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     with _locked(f"{path}.lock"):  # switching to WAL and setting aside are not safe against one another
         return _open_alone(path, root)
 
 
-def _connect_ready(path: str) -> sqlite3.Connection | None:
-    """The ordinary case, without a lock."""
-    if not os.path.exists(path):
-        return None
-    connection = _connect(path)
-    if _find_fault(connection) is None:
-        return connection
-    connection.close()
-    return None
-
-
 def _open_alone(path: str, root: str) -> tuple[sqlite3.Connection, str]:
-    connection = _connect(path)
-    fault = _find_fault(connection)
-    if fault is None:
+    connection, fault = _connect(path, root)
+    if not fault:
         return connection, ""
-    if fault:
-        connection.close()
-        set_aside(path)
-        connection = _connect(path)
-    return _create(connection, root), fault
+    connection.close()
+    set_aside(path)
+    return _connect(path, root)[0], fault
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, new_root: str | None) -> tuple[sqlite3.Connection, str | None]:
+    """A connection, and what `_find_fault` says of it; where a root is given, a blank file becomes an index."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        fault = _find_fault(connection)
+        if fault == "" and new_root is not None:
+            _create(connection, new_root)
+            fault = None
+        if fault is None:
+            _tune(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, fault
+
+
+def _tune(connection: sqlite3.Connection) -> None:
     # In WAL mode NORMAL waits for the disk only at a checkpoint. OFF would save that too, but after a power cut
     # it may leave a file that is wrong without being unreadable.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    return connection
 
 
 def _find_fault(connection: sqlite3.Connection) -> str | None:
@@ -118,7 +120,7 @@ def _find_foreign(connection: sqlite3.Connection) -> str:
     return "" if blank else "it is not an index of Assay"
 
 
-def _create(connection: sqlite3.Connection, root: str) -> sqlite3.Connection:
+def _create(connection: sqlite3.Connection, root: str) -> None:
     connection.execute("PRAGMA page_size = 8192")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
@@ -128,7 +130,6 @@ def _create(connection: sqlite3.Connection, root: str) -> sqlite3.Connection:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
-    return connection
 
 
 def is_damage(error: sqlite3.Error) -> bool:

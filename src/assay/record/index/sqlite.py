@@ -117,6 +117,7 @@ class SqliteIndex(BufferedIndex):
 
     # ---------------------------------------------------------------- writing
 
+    @_collector_paused()
     def _write(self, buffer: Buffer) -> list[Refused]:
         with self._transaction() as db:
             for key, source in buffer.forgotten:

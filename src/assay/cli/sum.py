@@ -1,0 +1,97 @@
+"""`assay sum`."""
+
+from __future__ import annotations
+
+import sys
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.errors import UsageError
+from assay.values.run import State
+
+if TYPE_CHECKING:
+    from assay.flows.finding import Index, StudyPlace
+    from assay.show.table import Table
+
+
+@click.command()
+@click.argument("studies", nargs=-1)
+@click.option("-s", "--sort", metavar="METRIC[:min|max]", help="Sort by a metric's best value, or by a parameter.")
+@click.option("-g", "--group-by", multiple=True, metavar="PARAM", help="One row for runs that differ only here: mean ± sd.")
+@click.option("-m", "--metrics", metavar="A,B|all", help="Which metrics to show.")
+@click.option("--ignore", metavar="A,B", help="Columns to leave out.")
+@click.option("--best", is_flag=True, help="The best value of every metric beside the last.")
+@click.option("--state", "states", multiple=True, type=click.Choice([str(s) for s in State]), help="Only these runs.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
+@click.option("--json", "as_json", is_flag=True, help="JSON.")
+@click.option("--md", "as_markdown", is_flag=True, help="A Markdown table.")
+@click.option("--tensorboard", metavar="DIR", help="Write the study for TensorBoard's HParams tab instead.")
+@click.option("--root", metavar="DIR", help="Output root.")
+def command(
+    studies: tuple[str, ...],
+    sort: str | None,
+    group_by: tuple[str, ...],
+    metrics: str | None,
+    ignore: str | None,
+    best: bool,
+    states: tuple[str, ...],
+    limit: int | None,
+    as_csv: bool,
+    as_json: bool,
+    as_markdown: bool,
+    tensorboard: str | None,
+    root: str | None,
+) -> int:
+    """The summary table of STUDIES (names or folders): parameters that differ, metrics, time.
+
+    Folders that runx, logx or mlrunner filled are tabled as well.
+    """
+    from assay.flows.finding import find_places, open_index_of
+    from assay.flows.summary import SummaryOptions, summarise
+
+    if sum((as_csv, as_json, as_markdown)) > 1:
+        raise UsageError("choose one of --csv, --json and --md")
+    options = SummaryOptions(
+        sort=sort,
+        group_by=tuple(part for each in group_by for part in each.split(",")),
+        metrics=tuple(metrics.split(",")) if metrics else None,
+        ignore=tuple(ignore.split(",")) if ignore else (),
+        best=best,
+        states=frozenset(State(word) for word in states) or None,
+        limit=limit,
+    )
+    places = find_places(studies, root)
+    with open_index_of(places) as index:
+        if tensorboard is not None:
+            return _write_tensorboard(index, places, tensorboard)
+        summary = summarise(index, places, options, lambda text: print(f"warning: {text}", file=sys.stderr))
+    sys.stdout.write(_render(summary.table, as_csv, as_json, as_markdown))
+    if summary.hidden and not (as_csv or as_json or as_markdown):
+        print(f"({summary.hidden} more metrics: --metrics all)", file=sys.stderr)
+    return 0
+
+
+def _render(table: Table, as_csv: bool, as_json: bool, as_markdown: bool) -> str:
+    from assay.show import table as tables
+    from assay.show.terminal import can_encode, terminal_width, use_color
+
+    if as_csv:
+        return tables.render_csv(table)
+    if as_json:
+        return tables.render_json(table) + "\n"
+    if as_markdown:
+        return tables.render_markdown(table)
+    plain = not can_encode(sys.stdout, "…±")
+    return tables.render_table(table, width=terminal_width(sys.stdout), color=use_color(sys.stdout), plain=plain)
+
+
+def _write_tensorboard(index: Index, places: Sequence[StudyPlace], folder: str) -> int:
+    from assay.flows.hparams import write_hparams_events
+
+    count = write_hparams_events(index, places, folder)
+    print(f"{count} runs written; look at them: tensorboard --logdir {folder}")
+    return 0

@@ -1,0 +1,230 @@
+"""mlrunner's `Examiner`, for notebooks that already use it: apply parsers to every run of a folder, table the results.
+
+    from assay.examine import Examiner, latest_log
+
+    def add_bleu(path, experiment, caches):
+        experiment.metric["bleu"] = parse_bleu(latest_log("test", path))
+
+    examiner = Examiner()
+    examiner.add(add_bleu)
+    examiner.exam(output="output", regex="Norm_new")
+    examiner.table()
+
+Folders of mlrunner (`param`) and of Assay (`run.json`) are read alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.values import layout
+
+
+class Experiment(NamedTuple):
+    """What is known of one run; parsers read and fill all three."""
+
+    cache: dict[Any, Any]
+    metric: dict[Any, Any]
+    param: dict[str, Any]
+
+
+Exam = Callable[[Path, Experiment, dict[Any, Any]], object]
+
+
+class Examiner:
+    """Collects what the parsers find: `experiments` by folder name, and `caches`, shared by all."""
+
+    def __init__(self) -> None:
+        self.exams: list[Exam] = []
+        self.caches: dict[Any, Any] = {}
+        self.experiments: dict[str, Experiment] = {}
+
+    def add(self, func: Exam) -> None:
+        """Register `func(path, experiment, caches)`; a second time changes nothing."""
+        if func not in self.exams:
+            self.exams.append(func)
+
+    def exam(
+        self, output: str | os.PathLike[str] = "output", regex: str = ".*", verbose: bool = False, workers: int = -1
+    ) -> None:
+        """Run every parser on every folder in `output` whose name holds a match of `regex`.
+
+        With `workers` above zero, in as many processes; `caches` is then empty at the start of each folder.
+        """
+        paths = find_outputs(output, regex)
+        if not paths:
+            print(f"No folder in {output} matches {regex!r}")
+        for name, experiment, caches in self._exam_all(paths, verbose, workers):
+            known = self.experiments.setdefault(name, experiment)
+            for mine, found in zip(known, experiment, strict=True):
+                mine.update(found)
+            self.caches.update(caches)
+
+    def _exam_all(self, paths: list[Path], verbose: bool, workers: int) -> Iterator[_Result]:
+        if workers > 0:
+            yield from _exam_in_processes(self, paths, verbose, workers)
+            return
+        for path in paths:
+            result = self._exam_one(path, verbose, self.caches)
+            if result is not None:
+                yield result
+
+    def _exam_one(self, path: Path, verbose: bool, caches: dict[Any, Any]) -> _Result | None:
+        try:
+            params = load_params(path)
+        except FormatError as error:  # one damaged folder must not cost the table
+            print(f"{error}, skip {path}", flush=True)
+            return None
+        if params is None:
+            print(f"No '{layout.MLRUNNER_PARAM_FILE}' or '{layout.RUN_FILE}' found, skip {path}", flush=True)
+            return None
+        if verbose:
+            print(path.name, flush=True)
+        experiment = self.experiments.get(path.name) or Experiment({}, {}, {})
+        experiment.param.update(params)
+        for func in self.exams:
+            try:
+                func(path, experiment, caches)
+            except Exception as error:
+                error.add_note(f"while {getattr(func, '__name__', func)!r} examined {path}")
+                raise
+        return path.name, experiment, caches
+
+    def table(self, concise: bool = True, print_tsv: bool = True) -> Any:
+        """Print the table, tab-separated, and return it as a DataFrame (as a list of dicts without pandas).
+
+        Columns are the parameters, those that take only one value left out when `concise`, and the metrics.
+        """
+        headers, rows = build_table(list(self.experiments.values()), concise)
+        if print_tsv:
+            print(render_tsv(headers, rows))
+        try:
+            import pandas as pd
+        except ImportError:
+            return [dict(zip(headers, row, strict=True)) for row in rows]
+        return pd.DataFrame(rows, columns=headers)
+
+
+# ---------------------------------------------------------------- several processes
+
+_Result = tuple[str, Experiment, dict[Any, Any]]
+_work: tuple[Examiner, list[Path], bool] | None = None  # what forked workers find: closures need no pickling then
+
+
+def _exam_in_processes(examiner: Examiner, paths: list[Path], verbose: bool, workers: int) -> Iterator[_Result]:
+    global _work  # noqa: PLW0603 inherited through fork
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    _work = (examiner, paths, verbose)
+    try:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork")) as pool:
+            chunk = max(1, len(paths) // (workers * 4))
+            yield from filter(None, pool.map(_exam_by_number, range(len(paths)), chunksize=chunk))
+    finally:
+        _work = None
+
+
+def _exam_by_number(number: int) -> _Result | None:
+    if _work is None:
+        raise RuntimeError("a worker that was not forked from the examiner")
+    examiner, paths, verbose = _work
+    return examiner._exam_one(paths[number], verbose, {})  # noqa: SLF001 the same module
+
+
+# ---------------------------------------------------------------- folders
+
+
+def find_outputs(output: str | os.PathLike[str], regex: str) -> list[Path]:
+    """Folders by name. One that is only a link to another of them is left out: it would be counted twice."""
+    folder = Path(output)
+    if not folder.is_dir():
+        raise NotFoundError(
+            "folder", str(output), hint="name the folder that holds the runs' folders: exam(output=...)"
+        )
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise UsageError(f"regex {regex!r} is not a regular expression: {error}") from error
+    found: dict[Path, Path] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path.name)):
+        if path.is_dir() and not path.name.startswith(".") and pattern.search(path.name):
+            found.setdefault(path.resolve(), path)
+    return sorted(found.values(), key=lambda path: path.name)
+
+
+def load_params(path: Path) -> dict[str, Any] | None:
+    """The parameters of a run: mlrunner's `param`, or our `run.json`; None when there is neither."""
+    try:
+        return _parse_param((path / layout.MLRUNNER_PARAM_FILE).read_text("utf-8"), path)
+    except (FileNotFoundError, IsADirectoryError):
+        pass
+    try:
+        fields = json.loads((path / layout.RUN_FILE).read_text("utf-8", "surrogateescape"))
+        spec = fields.get("spec") or fields
+        return {"_name": spec["name"], "_output": str(path), **spec["params"]}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{path / layout.RUN_FILE} is damaged: {error}") from error
+
+
+def _parse_param(text: str, path: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise UsageError("reading mlrunner's param files needs PyYAML: pip install PyYAML") from error
+    try:
+        params = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 safe either way
+    except yaml.YAMLError as error:
+        raise FormatError(f"{path / layout.MLRUNNER_PARAM_FILE} is not YAML: {error}") from error
+    if not isinstance(params, dict):
+        raise FormatError(f"{path / layout.MLRUNNER_PARAM_FILE} holds no parameters")
+    return {str(key): value for key, value in params.items()}
+
+
+def latest_log(command: str, path: str | os.PathLike[str], index: int = -1) -> Path | None:
+    """The newest log of a command in a run's folder; `index` counts from the oldest, or back from the newest."""
+    ours = re.compile(re.escape(command) + r"(?:\.(\d+))?\.log")
+    try:
+        names = sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    found = [name for name in names if name.startswith(f"log.{command}.")]
+    attempts = [(int(match[1] or 1), name) for name in names if (match := ours.fullmatch(name))]
+    logs = found + [name for _, name in sorted(attempts)]
+    return Path(path) / logs[index] if -len(logs) <= index < len(logs) else None
+
+
+# ---------------------------------------------------------------- the table
+
+
+def build_table(experiments: list[Experiment], concise: bool) -> tuple[list[str], list[list[Any]]]:
+    values: dict[str, set[object]] = {}
+    for experiment in experiments:
+        for name, value in experiment.param.items():
+            if not name.startswith("_"):
+                values.setdefault(name, set()).add(_identify(value))
+    params = sorted(name for name, seen in values.items() if not concise or len(seen) > 1)
+    metrics = sorted({name for experiment in experiments for name in experiment.metric}, key=str)
+    rows = [[e.param.get(name) for name in params] + [e.metric.get(name) for name in metrics] for e in experiments]
+    return [*params, *map(str, metrics)], rows
+
+
+def _identify(value: object) -> object:
+    """Itself, or for a list or a dict its text, which can be told apart in a set."""
+    try:
+        hash(value)
+    except TypeError:
+        return ("unhashable", repr(value))
+    return value
+
+
+def render_tsv(headers: list[str], rows: list[list[Any]]) -> str:
+    return "\n".join("\t".join(re.sub(r"[\t\r\n]+", " ", str(cell)) for cell in line) for line in [headers, *rows])

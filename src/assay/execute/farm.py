@@ -1,0 +1,284 @@
+"""What is submitted to a farm, and what is shown of it: texts only.
+
+Everything here is shell text, since SUBMIT_CMD and RESOURCES are: a value may carry several words or flags. What we put
+into it ourselves (paths, names, the job's command) is quoted for the place where it stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from assay.errors import UsageError
+from assay.execute.script import quote_text
+from assay.values import layout
+from assay.values.run import JobRequest
+from assay.values.study import Farm, Value
+
+_SHELLS = {"ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "zsh"}
+_RUN_DIR_WORD = "LOGDIR"
+_PLACES = ("job", "name", "slug", "resources", "command", "dir", "script", "native_id")
+_PLACE = re.compile(r"\{\{(?P<literal>" + "|".join(_PLACES) + r")\}\}|(?<!\$)\{(?P<name>" + "|".join(_PLACES) + r")\}")
+_LABEL_LENGTH = 63  # of a Kubernetes name
+
+
+def build_submit_command(farm: Farm, request: JobRequest) -> str:
+    """The bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands are."""
+    if farm.kind == "template":
+        return _fill(_check_template(farm), _template_values(farm, request))
+    name = shlex.quote(build_job_name(request))
+    line = _render_line(farm, request, quote_text(build_job_command(farm, request)), name)
+    return f"{_upload(farm, request)}{line}" if _is_ngc_batch(farm) else line
+
+
+def render_submit_line(farm: Farm, request: JobRequest, training_command: str, name: str | None = None) -> str:
+    """What people see: the same line around the training command.
+
+    runx's document shows `--name` for tagged runs only: it is there when `name` is given, and always for draco and NGC.
+    """
+    if farm.kind == "template":
+        return _fill(farm.submit, {**_template_values(farm, request), "command": training_command})
+    if _has_own_form(farm):
+        shown = shlex.quote(name or build_job_name(request))
+        return _render_line(farm, request, quote_text(training_command), shown)
+    return _render_line(farm, request, f'"{_escape_double(training_command)}"', shlex.quote(name) if name else None)
+
+
+def build_job_command(farm: Farm, request: JobRequest) -> str:
+    """`env ASSAY_…=… bash /path/job.sh`: the environment does not travel to a farm by itself."""
+    script = shlex.quote(f"{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}")
+    return f"env {_assignments(request)} bash {script}"
+
+
+def build_job_script(farm: Farm, request: JobRequest) -> str:
+    """The same as a file, for farms that take a script (qsub, bsub <)."""
+    return f"#!/usr/bin/env bash\nexec {build_job_command(farm, request)}\n"
+
+
+def build_state_dir(farm: Farm, run_dir: str) -> str:
+    """Where the job's files appear: the run directory, or its place under NGC_LOGROOT."""
+    if farm.kind != "ngc" or not farm.remote_root:
+        return run_dir
+    return f"{farm.remote_root.rstrip('/')}/{_study_and_run(run_dir)}"
+
+
+def build_job_name(request: JobRequest) -> str:
+    """<study>_<run>, as runx names jobs; from the second attempt on with its number."""
+    name = re.sub(r"[^\w.,=+@-]+", "_", request.name).lstrip("-.") or "run"
+    return f"{name}{layout.attempt_suffix(request.attempt)}"
+
+
+def build_slug(request: JobRequest) -> str:
+    """The job's name as Kubernetes and the like want it: lower case, digits and dashes, at most 63 characters."""
+    mark = hashlib.blake2b(
+        f"{request.dir}\0{request.attempt}".encode("utf-8", "surrogateescape"), digest_size=4
+    ).hexdigest()
+    plain = re.sub(r"[^a-z0-9]+", "-", build_job_name(request).lower()).strip("-")
+    return f"{plain[: _LABEL_LENGTH - len(mark) - 3].strip('-') or 'run'}-{mark}".removeprefix("-")
+
+
+def build_cancel_command(farm: Farm, run_dir: str, attempt: int, native_id: str) -> str | None:
+    if not farm.cancel:
+        return None
+    request = JobRequest(dir=run_dir, name=_study_and_run(run_dir), attempt=attempt)
+    return _fill(farm.cancel, {**_template_values(farm, request), "native_id": native_id})
+
+
+def parse_native_id(output: str) -> str:
+    """What a farm calls the job: the first integer that its submit command printed, else the first line's last word."""
+    number = re.search(r"(?<![\w.])\d+(?![\w])", output)
+    if number:
+        return number[0]
+    words = output.strip().partition("\n")[0].split()
+    return words[-1] if words else ""
+
+
+def is_shell(farm: Farm) -> bool:
+    """Whether SUBMIT_CMD is a bare shell: it takes no --name, and its end is the job's end."""
+    words = _words(farm.submit)
+    while words and re.match(r"\w+=", words[0]):
+        words.pop(0)
+    return farm.kind == "generic" and bool(words) and _is_bare(words)
+
+
+def _is_bare(words: list[str]) -> bool:
+    return os.path.basename(words[0]) in _SHELLS and all(word.startswith("-") for word in words[1:])
+
+
+def find_program(farm: Farm) -> str | None:
+    """The program that submits, where the text says it plainly; to look for before anything is written."""
+    words = [word for word in _words(farm.submit) if not re.match(r"\w+=", word)]
+    return words[0] if words and re.fullmatch(r"[\w./+@-]+", words[0]) else None
+
+
+def uses_script(farm: Farm) -> bool:
+    return farm.kind == "template" and "script" in _places(farm.submit)
+
+
+def _check_template(farm: Farm) -> str:
+    if not {"command", "script"} & _places(farm.submit):
+        raise UsageError(
+            f"the template of the farm {farm.name} submits nothing: {farm.submit}",
+            "put {command} or {script} where the farm's command wants the job",
+        )
+    return farm.submit
+
+
+def _places(template: str) -> set[str]:
+    return {match["name"] for match in _PLACE.finditer(template) if match["name"]}
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+# ---------------------------------------------------------------- the forms
+
+
+def _render_line(farm: Farm, request: JobRequest, command: str, name: str | None) -> str:
+    head = " ".join(filter(None, (farm.submit, render_resources(farm, request))))
+    if not _has_own_form(farm):
+        named = f" --name {name}" if name and not is_shell(farm) else ""
+        return f"{head}{named} -c {command}"
+    where = build_state_dir(farm, request.dir)
+    if _is_ngc_batch(farm):
+        mount = shlex.quote(
+            f"{_need(farm.workspace, farm, 'WORKSPACE')}:{_need(farm.remote_root, farm, 'NGC_LOGROOT')}:RW"
+        )
+        return f"{head}  --name {name} --commandline {command} --workspace {mount}"
+    return f"{head}  --name {name} --command {command} --logdir {shlex.quote(where + '/gcf_log')}"
+
+
+def _has_own_form(farm: Farm) -> bool:
+    return farm.kind in ("draco", "ngc")
+
+
+def _is_ngc_batch(farm: Farm) -> bool:
+    return farm.kind == "ngc" and "submit_job" not in farm.submit
+
+
+def _upload(farm: Farm, request: JobRequest) -> str:
+    """Bring the run directory into the workspace; a later attempt finds it there."""
+    workspace = _need(farm.workspace, farm, "WORKSPACE")
+    destination = _study_and_run(request.dir)
+    upload = shlex.join(
+        ["ngc", "workspace", "upload", "--source", request.dir, "--destination", destination, workspace]
+    )
+    if request.attempt == 1:
+        return f"{upload} && "
+    there = shlex.quote(f"{build_state_dir(farm, request.dir)}/{layout.JOB_FILE}")
+    return f"{{ [ -e {there} ] || {upload}; }} && "
+
+
+def _need(value: str | None, farm: Farm, key: str) -> str:
+    if not value:
+        raise UsageError(f"the farm {farm.name} has no {key}", f"add `{key}: …` to its section in .runx")
+    return value
+
+
+def _study_and_run(run_dir: str) -> str:
+    study, run = os.path.split(run_dir.rstrip("/"))
+    return f"{os.path.basename(study)}/{run}"
+
+
+def _assignments(request: JobRequest) -> str:
+    pairs = {
+        **request.env,
+        layout.ENV_ATTEMPT_NUMBER: str(request.attempt),
+        layout.ENV_ATTEMPT: request.tag,
+    }
+    return " ".join(f"{key}={shlex.quote(value)}" for key, value in pairs.items() if value)
+
+
+# ---------------------------------------------------------------- resources
+
+
+def render_resources(farm: Farm, request: JobRequest) -> str:
+    """`--gpu 2 --cpu 16`: true is a flag, false and null are nothing, a list repeats its flag."""
+    merged = {**dict(farm.resources), **dict(request.farm_resources)}
+    where = build_state_dir(farm, request.dir)
+    return " ".join(flag for key, value in merged.items() for flag in _flags(key, value, where))
+
+
+def _flags(key: str, value: Value, where: str) -> Iterator[str]:
+    if value is None or value is False:
+        return
+    if value is True:
+        yield f"--{key}"
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flags(key, item, where)
+    else:
+        yield f"--{key} {_insert(str(value), {_RUN_DIR_WORD: where}, re.compile(_RUN_DIR_WORD))}"
+
+
+# ---------------------------------------------------------------- putting values into shell text
+
+
+def _template_values(farm: Farm, request: JobRequest) -> dict[str, str]:
+    where = build_state_dir(farm, request.dir)
+    return {
+        "job": build_job_name(request),
+        "name": request.name,
+        "slug": build_slug(request),
+        "resources": render_resources(farm, request),
+        "command": build_job_command(farm, request),
+        "dir": where,
+        "script": f"{where}/{layout.submit_script_name(request.attempt)}",
+    }
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    return _insert(template, values, _PLACE, plain=("resources",))
+
+
+def _insert(text: str, values: Mapping[str, str], place: re.Pattern[str], plain: tuple[str, ...] = ()) -> str:
+    """Replace places by values, each quoted as the shell's quotes around it demand. `plain` values are shell text."""
+    done: list[str] = []
+    quote, last = "", 0
+    for match in place.finditer(text):
+        quote = _quote_state(text[last : match.start()], quote)
+        done += [text[last : match.start()], _replacement(match, values, quote, plain)]
+        last = match.end()
+    return "".join([*done, text[last:]])
+
+
+def _replacement(match: re.Match[str], values: Mapping[str, str], quote: str, plain: tuple[str, ...]) -> str:
+    groups = match.groupdict()
+    if groups.get("literal"):
+        return f"{{{groups['literal']}}}"
+    name = groups.get("name") or match[0]
+    if name not in values:
+        return match[0]
+    return values[name] if name in plain else _quote_for(values[name], quote)
+
+
+def _quote_state(text: str, quote: str) -> str:
+    """Which quotes are open after this text: none, single or double."""
+    escaped = False
+    for char in text:
+        if escaped:
+            escaped = False
+        elif char == "\\" and quote != "'":
+            escaped = True
+        elif char == quote:
+            quote = ""
+        elif char in "'\"" and not quote:
+            quote = char
+    return quote
+
+
+def _quote_for(value: str, quote: str) -> str:
+    if quote == "'":
+        return value.replace("'", "'\\''")
+    return _escape_double(value) if quote == '"' else shlex.quote(value)
+
+
+def _escape_double(text: str) -> str:
+    return re.sub(r'([\\"$`])', r"\\\1", text)

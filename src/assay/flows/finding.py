@@ -1,0 +1,123 @@
+"""From a name on the command line to studies and runs."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from assay.config.dialects import runx
+from assay.config.options import LoadOptions
+from assay.config.settings import load_settings
+from assay.errors import NotFoundError, UsageError
+from assay.flows.places import StudyPlace, find_studies, find_study
+from assay.record import rundir
+from assay.record.index.base import Index
+from assay.record.index.sqlite import open_index
+from assay.values import layout
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    place: StudyPlace
+    dir: str
+
+    @property
+    def key(self) -> str:
+        return self.place.key(self.dir)
+
+
+def load_roots(flag: str | None) -> list[str]:
+    """Where studies are looked for: the flag alone, or the settings' root and runx's log roots beside it."""
+    if flag is not None:
+        return [os.path.abspath(flag)]
+    settings = load_settings(os.getcwd(), os.environ)
+    return list(dict.fromkeys([settings.root, *load_logroots()]))
+
+
+def load_logroots(options: LoadOptions | None = None) -> list[str]:
+    """LOGROOT of runx's own settings, and where a farm leaves its results (NGC_LOGROOT)."""
+    options = options or LoadOptions()
+    config = runx.load_config(options)
+    if config is None or config.kind != "mapping":
+        return []
+    base = os.path.dirname(runx.find_config(options) or "")
+    sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
+    found = [section[key] for section in sections for key in ("NGC_LOGROOT", "LOGROOT") if isinstance(section.get(key), str)]
+    return [os.path.normpath(os.path.join(base, os.path.expanduser(path))) for path in reversed(found)]
+
+
+def find_places(names: Sequence[str], flag: str | None) -> list[StudyPlace]:
+    """Studies by name or path; none given: the only one there is."""
+    roots = load_roots(flag)
+    if names:
+        return [find_study(name.rstrip("/"), roots) for name in names]
+    known = [StudyPlace(root, study) for root in roots for study in find_studies(root)]
+    if not known:
+        raise UsageError(f"there is no study under {', '.join(roots)}", "start one: assay run FILE   (or see: assay demo)")
+    if len(known) > 1:
+        raise UsageError("which study?", "one or more of: " + ", ".join(place.name for place in known))
+    return known
+
+
+def find_runs(name: str, flag: str | None) -> list[FoundRun]:
+    """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`."""
+    roots = load_roots(flag)
+    path = os.path.abspath(name)
+    if os.path.isfile(os.path.join(path, layout.RUN_FILE)):
+        return [FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)]
+    study, slash, run = name.rstrip("/").rpartition("/")
+    if not slash:
+        return _find_without_study(name, roots)
+    place = find_study(study, roots)
+    matches = _match(place, run)
+    if not matches:
+        raise NotFoundError("run", name, [place.key(run_dir) for run_dir in rundir.find_run_dirs(place.dir)])
+    return matches
+
+
+def _find_without_study(name: str, roots: Sequence[str]) -> list[FoundRun]:
+    places = [StudyPlace(root, study) for root in roots for study in find_studies(root)]
+    for place in places:
+        if place.name == name:
+            return [FoundRun(place, run_dir) for run_dir in rundir.find_run_dirs(place.dir)]
+    if os.path.isdir(name):
+        place = find_study(name, list(roots))
+        return [FoundRun(place, run_dir) for run_dir in rundir.find_run_dirs(place.dir)]
+    matches = [run for place in places for run in _match(place, name)]
+    if matches:
+        return matches
+    known = [place.name for place in places]
+    known += [os.path.basename(d) for place in places for d in rundir.find_run_dirs(place.dir)]
+    raise NotFoundError("study or run", name, known)
+
+
+def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
+    exact = os.path.join(place.dir, pattern)
+    if os.path.isfile(os.path.join(exact, layout.RUN_FILE)):
+        return [FoundRun(place, exact)]
+    found = []
+    for run_dir in rundir.find_run_dirs(place.dir):
+        name = os.path.basename(run_dir)
+        if fnmatch.fnmatchcase(name, pattern) or (len(pattern) >= 6 and rundir.load_record(run_dir).spec.id.startswith(pattern)):
+            found.append(FoundRun(place, run_dir))
+    return found
+
+
+def find_one_run(name: str, flag: str | None) -> FoundRun:
+    runs = find_runs(name, flag)
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        raise NotFoundError("run", name)
+    listed = ", ".join(run.key for run in runs[:6]) + (" …" if len(runs) > 6 else "")
+    raise UsageError(f"{name!r} names {len(runs)} runs", f"choose one of: {listed}")
+
+
+def open_index_of(places: Sequence[StudyPlace]) -> Index:
+    """The index of the root that these studies share."""
+    roots = {place.root for place in places}
+    if len(roots) > 1:
+        raise UsageError("these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another")
+    return open_index(roots.pop())

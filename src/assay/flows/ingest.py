@@ -1,0 +1,154 @@
+"""Bring the index up to date with the run directories: ours, and those that the originals filled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from assay.errors import AssayError
+from assay.execute.local import LocalExecutor
+from assay.flows.attempts import RetryPolicy, decide
+from assay.flows.collect import build_row, read_sources
+from assay.flows.places import StudyPlace, find_foreign_dirs, find_studies
+from assay.record import originals, rundir
+from assay.record.index.base import Index, RunRow
+from assay.values import layout
+from assay.values.run import JobHandle, Liveness, Outcome, RunSpec, State
+
+Complain = Callable[[str], None]
+
+
+def refresh_root(index: Index, root: str, complain: Complain = lambda _text: None) -> int:
+    """Every study under the root; how many runs were read."""
+    return sum(refresh_study(index, StudyPlace(root, name), complain) for name in find_studies(root))
+
+
+def refresh_study(index: Index, place: StudyPlace, complain: Complain = lambda _text: None) -> int:
+    """Read what changed since the index saw it: a run that is over and untouched costs one look at its directory."""
+    known = {row.key: row for row in index.load_runs([place.name])}
+    count = 0
+    seen = set()
+    with index.batch():
+        for path, is_ours in _find_dirs(place):
+            key = place.key(path)
+            seen.add(key)
+            stamp = _stamp(path)
+            row = known.get(key)
+            if row is not None and row.state.is_over and row.stamp >= stamp:
+                continue
+            count += 1
+            try:
+                refresh_run(index, place, path, stamp, is_ours)
+            except (AssayError, OSError) as error:
+                complain(f"{path}: {error}")
+        index.forget_runs([key for key in known if key not in seen])
+    return count
+
+
+def _find_dirs(place: StudyPlace) -> Iterator[tuple[str, bool]]:
+    yield from ((path, True) for path in rundir.find_run_dirs(place.dir))
+    yield from ((path, False) for path in find_foreign_dirs(place.dir))
+
+
+def _stamp(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_ours: bool = True) -> None:
+    key = place.key(path)
+    if not is_ours:
+        row = _foreign_row(key, path, stamp)
+        index.put_runs([row])
+        read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()))
+        return
+    record = rundir.load_record(path)
+    names = os.listdir(path)
+    history = rundir.load_history(path, names)
+    row = build_row(record, key, history, stamp)
+    index.put_runs([replace_state(row, path, record, history)])
+    read_sources(index, key, path, record.spec, names)
+
+
+def replace_state(row: RunRow, path: str, record: rundir.RunRecord, history: rundir.History) -> RunRow:
+    """Whether a run that no file calls finished still lives; what nobody concluded is concluded for the table alone."""
+    if row.state.is_over or not history.attempts:
+        return row._replace(state=_adhoc_state(row, record, history))
+    commands = tuple(command.name for command in record.spec.commands)
+    decision = decide(history, commands, liveness, RetryPolicy())
+    outcome = decision.outcome
+    return row._replace(
+        state=decision.state,
+        exit_code=outcome.exit_code if outcome else None,
+        reason=outcome.reason if outcome else "",
+    )
+
+
+def _adhoc_state(row: RunRow, record: rundir.RunRecord, history: rundir.History) -> State:
+    """A run without commands was opened by a script of its own; nobody watches it, so it counts as done."""
+    return State.DONE if not history.attempts and not record.spec.commands else row.state
+
+
+def liveness(handle: JobHandle) -> Liveness:
+    if handle.executor != "local":
+        return Liveness.UNKNOWN
+    executor = LocalExecutor()
+    try:
+        return executor.liveness(handle, "")
+    finally:
+        executor.close()
+
+
+# ---------------------------------------------------------------- directories that the originals filled
+
+
+def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
+    name = os.path.basename(path)
+    if os.path.exists(os.path.join(path, layout.MLRUNNER_PARAM_FILE)):
+        run = originals.load_mlrunner_run(path)
+        params = {k: v for k, v in run.params.items() if not k.startswith("_")}
+        state = _mlrunner_state(run.stat)
+        return RunRow(key, key.partition("/")[0], name, "", state, 1, params, origin="mlrunner", stamp=stamp)
+    hparams = originals.load_hparams(path)
+    return RunRow(key, key.partition("/")[0], name, "", State.DONE, 1, hparams, origin="runx", stamp=stamp)
+
+
+def _mlrunner_state(stat: dict[str, str]) -> State:
+    """An ownerless `running` is unfinished: whoever wrote it is gone."""
+    if "failed" in stat.values():
+        return State.FAILED
+    if stat and all(word == "finished" for word in stat.values()):
+        return State.DONE
+    return State.STOPPED
+
+
+# ---------------------------------------------------------------- again from the start
+
+
+def rebuild(index: Index, root: str, complain: Complain) -> int:
+    index.clear()
+    return refresh_root(index, root, complain)
+
+
+def reparse(index: Index, place: StudyPlace, specs: Callable[[RunSpec], RunSpec], keys: Sequence[str] | None = None) -> int:
+    """Extract the metrics again, with other patterns where `specs` says so; nothing is executed."""
+    count = 0
+    for path in rundir.find_run_dirs(place.dir):
+        key = place.key(path)
+        if keys is not None and key not in keys:
+            continue
+        with index.batch():
+            index.forget_points(key)
+            read_sources(index, key, path, specs(rundir.load_record(path).spec))
+        count += 1
+    return count
+
+
+def with_outcome(row: RunRow, outcome: Outcome) -> RunRow:
+    return row._replace(state=outcome.state, exit_code=outcome.exit_code, reason=outcome.reason, ended_at=outcome.ended_at)
+
+
+__all__ = ["liveness", "rebuild", "refresh_root", "refresh_run", "refresh_study", "reparse", "replace", "with_outcome"]

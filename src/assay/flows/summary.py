@@ -1,0 +1,344 @@
+"""The summary table: which run won.
+
+Works on whole columns, as the index gives them: ten thousand runs are tabled in a blink.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assay.errors import NotFoundError, UsageError
+from assay.flows.ingest import refresh_study
+from assay.flows.places import StudyPlace
+from assay.record.index.base import Index, MetricColumns, RunRow
+from assay.record.index.base import Table as IndexTable
+from assay.show.table import Column, Table
+from assay.values.run import State
+from assay.values.series import Direction, direction_of
+
+MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
+_TELLING = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    metric: str
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryOptions:
+    sort: str | None = None  # METRIC[:min|max], or a parameter
+    group_by: tuple[str, ...] = ()
+    metrics: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    best: bool = False  # the best value of every metric, not only of the one sorted by
+    states: frozenset[State] | None = None
+    limit: int | None = None
+
+
+@dataclass(slots=True)
+class StudySummary:
+    """Everything the table is made of; `hidden` counts metrics that were left out."""
+
+    table: Table
+    rows: list[RunRow]
+    sort: SortKey | None
+    hidden: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def summarise(index: Index, places: Sequence[StudyPlace], options: SummaryOptions, complain: Any = None) -> StudySummary:
+    for place in places:
+        refresh_study(index, place, complain or (lambda _text: None))
+    data = index.load_table([place.name for place in places])
+    if not data.rows:
+        names = ", ".join(place.name for place in places)
+        raise UsageError(f"{names}: no runs yet", "start some: assay run FILE")
+    return build_summary(data, options)
+
+
+def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
+    keep = [i for i, row in enumerate(data.rows) if options.states is None or row.state in options.states]
+    sort = choose_sort(options.sort, data, keep)
+    metrics = _choose_metrics(data, options, sort)
+    hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
+    params = differing_params([data.rows[i].params for i in keep], options.ignore)
+    if options.group_by:
+        return _grouped(data, keep, options, sort, metrics, params, hidden)
+    order = sort_rows(data, keep, sort, options.sort)
+    if options.limit is not None:
+        order = order[: options.limit]
+    columns, cells = _run_columns(data, order, params, metrics, sort, options)
+    rows = list(zip(*cells, strict=True)) if order else []
+    return StudySummary(Table(tuple(columns), rows), [data.rows[i] for i in order], sort, hidden)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def choose_sort(asked: str | None, data: IndexTable, keep: Sequence[int]) -> SortKey | None:
+    """`acc`, `acc:max`, `loss:min`; without a wish the most telling metric."""
+    if asked is None:
+        name = min(data.metrics, key=_tellingness, default=None)
+        return SortKey(name, direction_of(name)) if name is not None else None
+    name, direction = parse_sort(asked, data.metrics)
+    if name in data.metrics:
+        return SortKey(name, direction or direction_of(name))
+    params = {key for i in keep for key in data.rows[i].params}
+    if name in params:
+        return None
+    raise NotFoundError("metric", name, [*data.metrics, *params])
+
+
+def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | None]:
+    """A metric's own name may hold a colon, so it is tried whole first."""
+    if asked in known:
+        return asked, None
+    name, colon, word = asked.rpartition(":")
+    if not colon:
+        return asked, None
+    directions: dict[str, Direction] = {"min": "min", "max": "max"}
+    if word not in directions:
+        raise UsageError(f"bad direction {word!r} in --sort {asked}", f"write {name}:min or {name}:max")
+    return name, directions[word]
+
+
+def _tellingness(metric: str) -> tuple[int, int, str]:
+    """Small is telling: a validation result before a training one, an accuracy before a loss."""
+    words = metric.lower().replace("/", "_").replace(".", "_").split("_")
+    held_out = 0 if any(word in ("test", "val", "valid", "validation", "eval") for word in words) else 1
+    kind = next((i for i, word in enumerate(_TELLING) if any(word in part for part in words)), len(_TELLING))
+    return held_out, kind, metric
+
+
+def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | None) -> list[str]:
+    if options.metrics is not None:
+        if options.metrics == ("all",):
+            return list(data.metrics)
+        for name in options.metrics:
+            if name not in data.metrics:
+                raise NotFoundError("metric", name, data.metrics)
+        return list(options.metrics)
+    names = [name for name in data.metrics if name not in options.ignore]
+    ranked = sorted(names, key=lambda name: (sort is None or name != sort.metric, _tellingness(name)))
+    return ranked[:MOST_METRICS]
+
+
+def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
+    """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
+    names: dict[str, None] = {}
+    for each in params:
+        names.update(dict.fromkeys(each))
+    return [name for name in names if name not in ignore and _varies(params, name)]
+
+
+def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
+    first = params[0].get(name, _MISSING)
+    return any(each.get(name, _MISSING) != first for each in params)
+
+
+_MISSING = object()
+
+
+def sort_rows(data: IndexTable, keep: Sequence[int], sort: SortKey | None, asked: str | None) -> list[int]:
+    """Best first; runs without a finite value last, in the order they were made."""
+    if sort is None:
+        if asked is None:
+            return list(keep)
+        name = parse_sort(asked, {})[0]
+        return sorted(keep, key=lambda i: _value_key(data.rows[i].params.get(name)))
+    column = data.metrics[sort.metric]
+    values = best_values(column, sort.direction)
+    sign = 1.0 if sort.direction == "min" else -1.0
+    return sorted(keep, key=lambda i: (not _usable(column, values, i), sign * values[i] if _usable(column, values, i) else 0.0))
+
+
+def _usable(column: MetricColumns, values: Sequence[float], i: int) -> bool:
+    return column.count[i] > 0 and math.isfinite(values[i])
+
+
+def _value_key(value: Any) -> tuple[int, float, str]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return (1, 0.0, str(value))
+    return (0, float(value), "")
+
+
+def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
+    return column.min if direction == "min" else column.max
+
+
+# ---------------------------------------------------------------- one row per run
+
+
+def _run_columns(
+    data: IndexTable,
+    order: Sequence[int],
+    params: Sequence[str],
+    metrics: Sequence[str],
+    sort: SortKey | None,
+    options: SummaryOptions,
+) -> tuple[list[Column], list[list[Any]]]:
+    rows = [data.rows[i] for i in order]
+    several = len({row.study for row in rows}) > 1
+    columns = [Column("run")]
+    cells: list[list[Any]] = [[row.key if several else row.name for row in rows]]
+    if any(row.state is not State.DONE for row in rows):
+        columns.append(Column("state", "state"))
+        cells.append([str(row.state) for row in rows])
+    for name in params:
+        columns.append(Column(name, _param_kind(rows, name), digits=None))
+        cells.append([row.params.get(name) for row in rows])
+    for name in metrics:
+        _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
+    _add_progress(columns, cells, data, order, metrics)
+    return columns, cells
+
+
+def _param_kind(rows: Sequence[RunRow], name: str) -> Literal["text", "number"]:
+    values = [row.params.get(name) for row in rows]
+    numbers = all(v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in values)
+    return "number" if numbers else "text"
+
+
+def _add_metric(
+    columns: list[Column], cells: list[list[Any]], column: MetricColumns, order: Sequence[int], sort: SortKey | None, best: bool
+) -> None:
+    name = column.metric
+    columns.append(Column(name, "number"))
+    cells.append([column.last[i] if column.count[i] else None for i in order])
+    if best or (sort is not None and name == sort.metric and _best_tells_more(column, order, sort.direction)):
+        direction = sort.direction if sort is not None and name == sort.metric else direction_of(name)
+        values = best_values(column, direction)
+        columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
+        cells.append([values[i] if column.count[i] else None for i in order])
+
+
+def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Direction) -> bool:
+    values = best_values(column, direction)
+    return any(column.count[i] and values[i] != column.last[i] for i in order)
+
+
+def _add_progress(columns: list[Column], cells: list[list[Any]], data: IndexTable, order: Sequence[int], metrics: Sequence[str]) -> None:
+    """How far each run came, and what a step of it costs."""
+    steps = [_last_step(data, i, metrics) for i in order]
+    if any(step is not None for step in steps):
+        columns.append(Column("step", "number", digits=12))
+        cells.append(steps)
+    seconds = [_seconds(data.rows[i]) for i in order]
+    if any(second is not None for second in seconds):
+        columns.append(Column("time", "clock", key="seconds"))
+        cells.append(seconds)
+    per_step = [_seconds_per_step(data, i, step, metrics) for i, step in zip(order, steps, strict=True)]
+    if any(value is not None and value >= 0.05 for value in per_step):
+        columns.append(Column("time/step", "duration", key="seconds_per_step"))
+        cells.append(per_step)
+
+
+def _last_step(data: IndexTable, i: int, metrics: Sequence[str]) -> float | None:
+    steps = [data.metrics[name].last_step[i] for name in metrics if data.metrics[name].count[i]]
+    finite = [step for step in steps if math.isfinite(step)]
+    return max(finite) if finite else None
+
+
+def _seconds(row: RunRow) -> float | None:
+    if row.started_at is None or row.ended_at is None:
+        return None
+    return max(0.0, row.ended_at - row.started_at)
+
+
+def _seconds_per_step(data: IndexTable, i: int, step: float | None, metrics: Sequence[str]) -> float | None:
+    """From the run's start to its last point, where points carry times; else the run's whole time."""
+    if not step:
+        return None
+    row = data.rows[i]
+    lasts = [data.metrics[name].last_time[i] for name in metrics if data.metrics[name].count[i]]
+    firsts = [data.metrics[name].first_time[i] for name in metrics if data.metrics[name].count[i]]
+    last = max((time for time in lasts if math.isfinite(time)), default=None)
+    start = row.started_at or min((time for time in firsts if math.isfinite(time)), default=None)
+    if last is not None and start is not None:
+        return max(0.0, last - start) / step
+    seconds = _seconds(row)
+    return seconds / step if seconds is not None else None
+
+
+# ---------------------------------------------------------------- one row per group
+
+
+def _grouped(
+    data: IndexTable,
+    keep: Sequence[int],
+    options: SummaryOptions,
+    sort: SortKey | None,
+    metrics: Sequence[str],
+    params: Sequence[str],
+    hidden: int,
+) -> StudySummary:
+    """Runs that differ only in the given parameters (a seed) become one row: mean ± sd of the last and best values."""
+    known = {name for i in keep for name in data.rows[i].params}
+    for name in options.group_by:
+        if name not in known:
+            raise NotFoundError("parameter", name, known)
+    shown = [name for name in params if name not in options.group_by]
+    groups: dict[str, list[int]] = {}
+    for i in keep:
+        groups.setdefault(repr([data.rows[i].params.get(name) for name in shown]), []).append(i)
+    ordered = sorted(groups.values(), key=lambda members: _group_key(data, members, sort))
+    columns = [Column(name, "text", digits=None) for name in shown]
+    columns += [Column("n", "number", digits=12)]
+    if any(data.rows[i].state is not State.DONE for i in keep):
+        columns.append(Column("not done", "number", digits=12, key="not_done"))
+    rows = [_group_row(data, members, shown, metrics, sort, len(columns) > len(shown) + 1) for members in ordered]
+    columns += _group_metric_columns(metrics, sort)
+    return StudySummary(Table(tuple(columns), rows), [data.rows[m[0]] for m in ordered], sort, hidden)
+
+
+def _group_metric_columns(metrics: Sequence[str], sort: SortKey | None) -> list[Column]:
+    columns = []
+    for name in metrics:
+        columns += [Column(name, "number"), Column("± sd", "number", digits=2, key=f"{name}_sd")]
+        if sort is not None and name == sort.metric:
+            columns += [Column(f"best {name}", "number", key=f"{name}_best"), Column("± sd", "number", digits=2, key=f"{name}_best_sd")]
+    return columns
+
+
+def _group_row(
+    data: IndexTable, members: Sequence[int], shown: Sequence[str], metrics: Sequence[str], sort: SortKey | None, mark: bool
+) -> list[Any]:
+    done = [i for i in members if data.rows[i].state is State.DONE]
+    row: list[Any] = [data.rows[members[0]].params.get(name) for name in shown]
+    row.append(len(done))
+    if mark:
+        row.append(len(members) - len(done) or None)
+    for name in metrics:
+        column = data.metrics[name]
+        row += mean_and_sd([column.last[i] for i in done if column.count[i]])
+        if sort is not None and name == sort.metric:
+            values = best_values(column, sort.direction)
+            row += mean_and_sd([values[i] for i in done if column.count[i]])
+    return row
+
+
+def _group_key(data: IndexTable, members: Sequence[int], sort: SortKey | None) -> tuple[bool, float]:
+    if sort is None:
+        return (False, 0.0)
+    column = data.metrics[sort.metric]
+    values = best_values(column, sort.direction)
+    done = [values[i] for i in members if data.rows[i].state is State.DONE and column.count[i]]
+    mean = mean_and_sd(done)[0]
+    if mean is None or not math.isfinite(mean):
+        return (True, 0.0)
+    return (False, mean if sort.direction == "min" else -mean)
+
+
+def mean_and_sd(values: Sequence[float]) -> list[float | None]:
+    """The sample's mean and standard deviation; no deviation of a single value, NaN is not left out."""
+    if not values:
+        return [None, None]
+    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
+    if len(values) < 2 or not math.isfinite(mean):
+        return [mean, None]
+    return [mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))]

@@ -1,0 +1,210 @@
+"""The native file: everything wrong with it is said at once, with its place; what is right becomes a Study."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.config.native import KEYS, parse_native
+from assay.config.source import parse_documents
+from assay.errors import ConfigError
+from assay.values.study import CodePolicy, Farm, Resources, Subset
+
+SKETCH = r"""
+study: norm-ablation
+commands:
+  train: python train.py --data {data} --norm {norm} [lr] [early-stop] --out {run.dir}
+  test:  python test.py --ckpt {run.dir}/last.pt
+params: {data: cifar10, norm: batch, lr: 0.1, early-stop: false, seed: [0, 1, 2]}
+sweep:
+  - {norm: [new, batch], lr: [0.1, 0.05]}
+  - {norm: batch, early-stop: [true, false]}
+subset: {count: 20, seed: 7}
+metrics:
+  step: 'step (\d+)'
+  loss: 'loss[= ]({number})'
+resources: {gpus: 1}
+timeout: 2h
+retries: 1
+checks: [{metric: test.accuracy, at: last, min: 0.9}]
+"""
+
+
+def study(text: str, path: str = "dir/f.yml"):
+    return parse_native(parse_documents(text, path), path, "/work")
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        study(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def refused(more: str, command: str = "command: echo\n") -> str:
+    return "\n".join(problems(command + more))
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("comand: x\ncommand: y", "1:1 comand:", "did you mean 'command'"),
+        ("params: {a: 1}", "1:1", "there is no command"),
+        ("command: a\ncommands: {b: c}", "1:1 command:", "either command or commands"),
+        ("command:", "1:9 command:", "must be the text of a command, not nothing"),
+        ("command: [a, b]", "1:10 command:", "not a list"),
+        ("command: '  '", "1:10 command:", "empty text"),
+        ("command: {x} y: 3", "1:", "broken YAML"),
+        ("commands: {}", "1:11 commands:", "is empty"),
+        ("commands: {a b: x}", "1:12 commands.a b:", "cannot name a command"),
+        ("commands: {job: x}", "1:12 commands.job:", "job.log"),
+        ("commands: {a: {timeout: 1h}}", "1:12 commands.a:", "says no command"),
+        ("commands: {a: {run: x, timeut: 1h}}", "1:24 commands.a.timeut:", "did you mean 'timeout'"),
+        ("command: a\nparams: {x: 1}\nparams: {y: 1}", "3:1 params:", "twice"),
+        ("command: a\nparams: {x: 1, x: 2}", "2:16 params.x:", "twice"),
+        ("command: a\n---\ncommand: b", "3:1", "one document"),
+        ("command: a 'b", "1:10 command:", "never closed"),
+        ("command: a {lr}\nparams: {lt: 1}", "1:10 command:", "lr is not a parameter"),
+        ("command: a [lr]", "1:10 command:", "[[lr]]"),
+        ("command: a {run.dri}", "1:10 command:", "did you mean 'run.dir'"),
+        ("command: a {x}\nsweep: [{x: 1}, {y: 1}]", "1:10 command:", "x has no value in the sweep at line 2"),
+    ],
+)
+def test_what_is_wrong_with_commands(text, place, words):
+    found = "\n".join(problems(text))
+    assert f"dir/f.yml:{place}" in found
+    assert words in found
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("study: a/b", "study: 'a/b' cannot name a study"),
+        ("study: .a", "cannot name a study"),
+        ("study: [a]", "study: must be a text"),
+        ("repeat: 0", "repeat: must be a whole number, 1 or more, not 0"),
+        ("repeat: many", "not the text 'many'"),
+        ("retries: -1", "retries: must be a whole number, 0 or more"),
+        ("retries: true", "retries: must be a whole number"),
+        ("priority: 1.5", "priority: must be a whole number"),
+        ("timeout: soon", "timeout: must be a duration"),
+        ("timeout: 0", "timeout: must be a duration"),
+        ("timeout: -5", "timeout: must be a duration"),
+        ("timeout: 5 parsecs", "timeout: must be a duration"),
+        ("resources: 3", "resources: must be a mapping"),
+        ("resources: {gpu: 1}", "did you mean 'gpus'"),
+        ("resources: {gpus: -1}", "resources.gpus"),
+        ("resources: {cpus: 0}", "resources.cpus"),
+        ("resources: {runs_per_gpu: 0}", "resources.runs_per_gpu"),
+        ("resources: {gpu_memory: lots}", "resources.gpu_memory: must be a size"),
+        ("slots: 3", "slots: must be a list such as"),
+        ("slots: []", "slots: is an empty list"),
+        ("slots: [[0]]", "slots[0]"),
+        ("env: {A-B: 1}", "env.A-B: cannot name a variable"),
+        ("env: {A: [1]}", "env.A: must be a single value"),
+        ("env: {A: }", "env.A: must be a single value"),
+        ("code: lve", "did you mean 'live'"),
+        ("code: {ignor: [a]}", "did you mean 'ignore'"),
+        ("code: {link_ignored: maybe}", "code.link_ignored: must be true or false"),
+        ("code: {kind: 3}", "code.kind: must be one of snapshot, live"),
+        ("root: [a]", "root: must be a folder"),
+        ("on: slrm\nfarms: {slurm: {submit: x}}", "did you mean 'slurm'"),
+        ("on: far", "on: no farm 'far'"),
+        ("farms: {a: {cancel: x}}", "farms.a: says no submit command"),
+        ("farms: {a: qsub}", "farms.a: must be a mapping"),
+        ("farms: {a: {submit: x, cancell: y}}", "did you mean 'cancel'"),
+        ("subset: 3", "subset: must be a mapping"),
+        ("subset: {seed: 3}", "subset: says no count"),
+        ("subset: {count: 0}", "subset.count"),
+        ("subset: {count: 3, seed: x}", "subset.seed"),
+        ("params: {a: {uniform: [0, 1]}}", "a: a random axis needs a count"),
+    ],
+)
+def test_what_is_wrong_with_a_field(more, words):
+    assert words in refused(more)
+
+
+def test_all_problems_come_at_once_and_in_order():
+    found = problems("study: a/b\ncomand: x\ntimeout: soon\nretries: -1\nparams: {a: []}\n")
+    assert [line.split(" ")[0] for line in found] == [
+        "dir/f.yml:1:1",
+        "dir/f.yml:1:8",
+        "dir/f.yml:2:1",
+        "dir/f.yml:3:10",
+        "dir/f.yml:4:10",
+        "dir/f.yml:5:13",
+    ]
+
+
+def test_every_key_is_known_by_its_own_name():
+    found = refused("\n".join(f"{key}x: 1" for key in KEYS))
+    assert found.count("unknown key") == len(KEYS)
+
+
+# ---------------------------------------------------------------- good input
+
+
+def test_the_sketch_of_the_product_page():
+    found = study(SKETCH)
+    assert (found.name, found.dialect, found.source, found.folder) == ("norm-ablation", "native", "dir/f.yml", "/work")
+    assert [command.name for command in found.commands] == ["train", "test"]
+    first, second = found.sweeps
+    assert list(first.axes) == ["data", "norm", "lr", "early-stop", "seed"]
+    assert [axis.values for axis in first.axes.values()] == [
+        ("cifar10",), ("new", "batch"), (0.1, 0.05), (False,), (0, 1, 2),
+    ]  # fmt: skip
+    assert second.axes["early-stop"].values == (True, False)
+    assert found.subset == Subset(20, 7)
+    assert (found.timeout_s, found.retries, found.resources) == (7200.0, 1, Resources(gpus=1))
+    assert [(pattern.metric, pattern.regex[:10]) for pattern in found.metrics] == [
+        ("step", r"step (\d+)"),
+        ("loss", "loss[= ](["),
+    ]
+    assert [(check.metric, check.at, check.min, check.max) for check in found.checks] == [
+        ("test.accuracy", "last", 0.9, None)
+    ]
+
+
+def test_the_smallest_file_is_named_by_its_path():
+    found = study("command: echo hi\n", "some/where/demo.yml")
+    assert found.name == "demo"
+    assert [command.name for command in found.commands] == ["run"]
+    assert [dict(sweep.axes) for sweep in found.sweeps] == [{}]
+
+
+def test_every_other_field():
+    found = study(
+        """
+        study: 2024
+        commands:
+          a: {run: echo, timeout: 1h30m}
+        repeat: 3
+        priority: -2
+        slots: [0, "1,2", cpu]
+        env: {A: 1e-4, B: no, C: ''}
+        code: {ignore: ['*.pt', data], link_ignored: false}
+        root: ../out
+        on: big
+        farms: {big: {submit: 'qsub {script}', cancel: 'qdel {id}', remote_root: /r}}
+        resources: {gpus: 2, cpus: 4, gpu_memory: 10GB, runs_per_gpu: 3}
+        """
+    )
+    assert found.name == "2024"
+    assert found.commands[0].timeout_s == 5400
+    assert (found.repeat, found.priority, found.slots) == (3, -2, ("0", "1,2", "cpu"))
+    assert found.env == (("A", "1e-4"), ("B", "no"), ("C", ""))
+    assert found.code == CodePolicy("snapshot", ("*.pt", "data"), link_ignored=False)
+    assert found.root == "/work/out"
+    assert found.farm == "big"
+    assert found.farms == {"big": Farm("big", "template", "qsub {script}", remote_root="/r", cancel="qdel {id}")}
+    assert found.resources == Resources(2, 4, 10_000_000_000, 3)
+
+
+def test_code_may_be_live_in_a_word():
+    assert study("command: a\ncode: live\n").code == CodePolicy("live")
+
+
+def test_a_flag_may_be_missing_in_one_sweep():
+    found = study("command: a [x]\nsweep: [{x: 1}, {y: 1}]\n")
+    assert [list(sweep.axes) for sweep in found.sweeps] == [["x"], ["y"]]

@@ -1,0 +1,723 @@
+"""What every index must do, whatever stores it.
+
+An implementation's tests subclass `IndexContract` and give the fixture `store`: an empty store, with `open()` for
+a new handle on it, and `opener`, Python source of an expression that does the same in another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from math import inf, isfinite, isnan, nan
+from operator import add
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import assay
+from assay.errors import UsageError
+from assay.record.index.base import Cursor, Index, RunRow, Series
+from assay.values.run import State
+from assay.values.series import MetricPoint, Summary
+
+WORKER = Path(__file__).with_name("index_worker.py")
+
+values = st.one_of(
+    st.floats(width=32), st.integers(-5, 5).map(float), st.sampled_from([nan, inf, -inf, 0.0, -0.0, 1e300, -1e300])
+)
+places = st.one_of(st.none(), st.floats(allow_nan=False, width=32), st.integers(0, 3).map(float))
+points = st.builds(MetricPoint, st.sampled_from(["loss", "acc"]), values, places, places)
+batches = st.lists(st.tuples(st.sampled_from(["a.log", "b.log"]), st.lists(points, max_size=6)), max_size=12)
+
+
+class Store(Protocol):
+    opener: str
+
+    def open(self) -> Index: ...
+
+
+def row(key: str = "grid/a", **changes: Any) -> RunRow:
+    study, _, name = key.rpartition("/")
+    return RunRow(key, study, name, "0123456789ab", State.DONE, 1, {"lr": 0.1})._replace(**changes)
+
+
+def full_row() -> RunRow:
+    return RunRow(
+        key="grid/größe 'a\"\n",
+        study="grid",
+        name="größe 'a\"\n",
+        id="fedcba987654",
+        state=State.TIMEOUT,
+        attempt=3,
+        params={"lr": 1e-4, "n": 3, "deep": {"a": [1, None, True]}, "text": "ü\n\0'", "inf": inf, "none": None},
+        title="a title",
+        tag="tag",
+        created_at=1.5,
+        started_at=2.5,
+        ended_at=3.5,
+        host="node",
+        slot="0,1",
+        exit_code=124,
+        reason="took too long",
+        code_hash="abc",
+        commit="def",
+        peak_rss_bytes=1 << 40,
+        cpu_s=0.25,
+        origin="runx",
+        stamp=1234.5,
+    )
+
+
+def build_points(metric: str, numbers: Sequence[float], first_step: int = 0) -> list[MetricPoint]:
+    return [MetricPoint(metric, value, float(first_step + i), 100.0 + i) for i, value in enumerate(numbers)]
+
+
+def put_points(index: Index, key: str, numbers: Sequence[float], metric: str = "loss", source: str = "a.log") -> None:
+    start = index.load_cursor(key, source).offset
+    cursor = Cursor(start + len(numbers))
+    assert index.add_points(key, source, cursor, build_points(metric, numbers, start), expected_offset=start)
+
+
+def put_and_fail(index: Index, given_row: RunRow) -> None:
+    with index.batch():
+        index.put_runs([given_row])
+        raise ZeroDivisionError
+
+
+def listed(series: Series) -> list[tuple[float | None, float, float | None]]:
+    """A series as tuples that can be compared: NaN is not equal to itself."""
+    return [
+        (None if isnan(step) else step, value if isfinite(value) else str(value), None if isnan(time) else time)  # type: ignore[misc]
+        for step, value, time in zip(*series, strict=True)
+    ]
+
+
+def expected_summary(metric: str, series: Sequence[MetricPoint]) -> Summary:
+    """By the definition, from all points at once."""
+    finite = [point for point in series if isfinite(point.value)]
+    low = min(finite, key=lambda point: point.value, default=MetricPoint(metric, nan))
+    high = max(finite, key=lambda point: point.value, default=MetricPoint(metric, nan))
+    times = [point.time for point in series if point.time is not None]
+    return Summary(
+        metric,
+        len(series),
+        series[-1].value,
+        series[-1].step,
+        low.value,
+        low.step,
+        high.value,
+        high.step,
+        reduce(add, [point.value for point in finite], 0.0) / len(finite) if finite else nan,
+        len(series) - len(finite),
+        times[0] if times else None,
+        times[-1] if times else None,
+    )
+
+
+class IndexContract:
+    @pytest.fixture
+    def index(self, store: Store) -> Iterator[Index]:
+        with store.open() as index:
+            yield index
+
+    @pytest.fixture
+    def other(self, store: Store) -> Iterator[Index]:
+        """A second handle, as another process has it."""
+        with store.open() as index:
+            yield index
+
+    # ------------------------------------------------------------ runs
+
+    def test_an_empty_index_answers_everything_with_nothing(self, index: Index) -> None:
+        assert index.load_runs() == []
+        assert index.load_studies() == []
+        assert index.load_summaries() == {}
+        assert index.load_metric_names() == []
+        assert index.load_cursor("grid/a", "a.log") == Cursor(0, {})
+        assert [len(column) for column in index.load_series("grid/a", "loss")] == [0, 0, 0]
+        assert index.load_table() == ([], {})
+
+    def test_a_row_comes_back_with_every_field(self, index: Index, other: Index) -> None:
+        index.put_runs([full_row()])
+        assert other.load_runs() == [full_row()]
+        loaded = other.load_runs()[0]
+        assert isinstance(loaded, RunRow)
+        assert loaded.state is State.TIMEOUT
+
+    def test_optional_fields_stay_empty(self, index: Index) -> None:
+        index.put_runs([row()])
+        loaded = index.load_runs()[0]
+        assert (loaded.title, loaded.exit_code, loaded.started_at, loaded.reason) == (None, None, None, "")
+
+    @pytest.mark.parametrize("state", list(State))
+    def test_every_state_comes_back(self, index: Index, state: State) -> None:
+        index.put_runs([row(state=state)])
+        assert index.load_runs()[0].state is state
+
+    def test_a_value_that_is_not_json_like_comes_back_as_text(self, index: Index) -> None:
+        index.put_runs([row(params={"path": Path("data"), "name": State.DONE, "list": [Path("x")], "lr": 0.1})])
+        assert index.load_runs()[0].params == {"path": "data", "name": "done", "list": ["x"], "lr": 0.1}
+
+    def test_text_that_is_not_utf8_is_kept_readable(self, index: Index) -> None:
+        index.put_runs([row(reason="bad \udcff byte")])
+        assert "bad" in index.load_runs()[0].reason
+
+    def test_a_key_that_is_not_utf8_is_refused_and_nothing_else_suffers(self, index: Index) -> None:
+        with pytest.raises(UsageError, match="not valid UTF-8"):
+            index.put_runs([row("grid/\udcff")])
+        with pytest.raises(UsageError, match="not valid UTF-8"):
+            index.add_points("grid/\udcff", "a.log", Cursor(1), [], expected_offset=0)
+        index.put_runs([row()])
+        assert [one.key for one in index.load_runs()] == ["grid/a"]
+
+    def test_putting_again_replaces_and_keeps_order_and_points(self, index: Index) -> None:
+        index.put_runs([row("grid/b"), row("grid/a")])
+        put_points(index, "grid/b", [1.0])
+        index.put_runs([row("grid/b", state=State.FAILED, params={})])
+        assert [(one.key, one.state) for one in index.load_runs()] == [("grid/b", State.FAILED), ("grid/a", State.DONE)]
+        assert index.load_summaries()["grid/b"]["loss"].count == 1
+
+    def test_a_row_put_twice_in_one_call_keeps_the_last(self, index: Index) -> None:
+        index.put_runs([row(attempt=1), row(attempt=2)])
+        assert [one.attempt for one in index.load_runs()] == [2]
+
+    def test_runs_are_chosen_by_study_and_by_key(self, index: Index) -> None:
+        index.put_runs([row("one/a"), row("one/b"), row("two/a"), row("three/a")])
+
+        def keys(**chosen: Sequence[str]) -> list[str]:
+            return [one.key for one in index.load_runs(**chosen)]
+
+        assert keys(studies=["one"]) == ["one/a", "one/b"]
+        assert keys(studies=["three", "two"]) == ["two/a", "three/a"]
+        assert keys(keys=["two/a", "one/b", "no/such"]) == ["one/b", "two/a"]
+        assert keys(studies=["one"], keys=["two/a", "one/b"]) == ["one/b"]
+        assert keys(studies=[]) == keys(keys=[]) == keys(studies=["nope"]) == []
+
+    def test_many_keys_can_be_asked_for_at_once(self, index: Index) -> None:
+        wanted = [f"grid/{number}" for number in range(40_000)]
+        index.put_runs([row("grid/39999"), row("grid/x")])
+        assert [one.key for one in index.load_runs(keys=wanted)] == ["grid/39999"]
+
+    def test_studies_count_their_states_and_tell_the_last_activity(self, index: Index) -> None:
+        index.put_runs(
+            [
+                row("b/1", created_at=10.0),
+                row("b/2", state=State.RUNNING, started_at=20.0, stamp=25.0),
+                row("b/3", ended_at=22.0),
+                row("a/1", state=State.QUEUED),
+            ]
+        )
+        first, second = index.load_studies()
+        assert (first.name, dict(first.counts), first.last_activity, first.runs) == ("a", {State.QUEUED: 1}, None, 1)
+        assert (second.name, dict(second.counts)) == ("b", {State.DONE: 2, State.RUNNING: 1})
+        assert (second.last_activity, second.runs) == (25.0, 3)
+
+    def test_forgotten_runs_take_everything_with_them(self, index: Index) -> None:
+        index.put_runs([row("grid/a"), row("grid/b")])
+        put_points(index, "grid/a", [1.0])
+        put_points(index, "grid/b", [2.0])
+        index.forget_runs(iter(["grid/a", "grid/none"]))
+        assert [one.key for one in index.load_runs()] == ["grid/b"]
+        assert list(index.load_summaries()) == ["grid/b"]
+        assert index.load_cursor("grid/a", "a.log").offset == 0
+        index.put_runs([row("grid/c")])  # it may get the place of the forgotten one, but nothing of what was there
+        assert list(index.load_summaries()) == ["grid/b"]
+        assert len(index.load_series("grid/c", "loss").values) == 0
+
+    def test_a_cleared_index_is_empty_and_usable_by_all(self, index: Index, other: Index) -> None:
+        for handle in (index, other):
+            handle.put_runs([row()])
+            put_points(handle, "grid/a", [1.0, 2.0])
+        index.clear()
+        assert (index.load_runs(), index.load_summaries(), index.load_metric_names()) == ([], {}, [])
+        put_points(other, "grid/a", [5.0], metric="new")
+        put_points(other, "grid/a", [6.0])
+        assert {name: one.last for name, one in index.load_summaries()["grid/a"].items()} == {"new": 5.0, "loss": 6.0}
+
+    # ------------------------------------------------------------ points
+
+    def test_points_come_back_in_the_order_written(self, index: Index, other: Index) -> None:
+        given_points = [
+            MetricPoint("loss", 3.0, 7.0, 1.0),
+            MetricPoint("acc", 0.5),
+            MetricPoint("loss", 1.0, 2.0, None),
+            MetricPoint("loss", nan, None, 3.0),
+        ]
+        assert index.add_points("grid/a", "a.log", Cursor(10), given_points, expected_offset=0)
+        assert listed(other.load_series("grid/a", "loss")) == [(7.0, 3.0, 1.0), (2.0, 1.0, None), (None, "nan", 3.0)]
+        assert listed(other.load_series("grid/a", "acc")) == [(None, 0.5, None)]
+        assert all(isinstance(column, array) for column in other.load_series("grid/a", "acc"))
+
+    def test_columns_are_the_same_as_points(self, index: Index) -> None:
+        steps, numbers = [0.0, 1.0, 2.0], [5.0, -inf, 4.0]
+        columns = {
+            "loss": (steps, numbers, None),
+            "acc": (None, array("d", numbers), [nan, 8.0, 9.0]),
+            "none": (None, [], None),
+        }
+        assert index.add_columns("grid/a", "a.log", Cursor(9), columns, expected_offset=0)
+        same = [MetricPoint("loss", value, step) for step, value in zip(steps, numbers, strict=True)]
+        same += [MetricPoint("acc", value, None, time) for value, time in zip(numbers, [None, 8.0, 9.0], strict=True)]
+        assert index.add_points("grid/b", "a.log", Cursor(9), same, expected_offset=0)
+        for metric in ("loss", "acc"):
+            assert listed(index.load_series("grid/a", metric)) == listed(index.load_series("grid/b", metric))
+        summaries = index.load_summaries()
+        assert repr(summaries["grid/a"]) == repr(summaries["grid/b"])
+        assert index.load_metric_names() == ["acc", "loss"]  # a metric without a point is none
+
+    def test_columns_that_do_not_fit_are_refused_whole(self, index: Index) -> None:
+        with pytest.raises(ValueError, match="equally long"):
+            index.add_columns("grid/a", "a.log", Cursor(9), {"x": ([1.0], [1.0, 2.0], None)}, expected_offset=0)
+        assert index.load_cursor("grid/a", "a.log") == Cursor()
+
+    def test_one_array_may_serve_several_metrics(self, index: Index) -> None:
+        steps = array("d", [1.0, 2.0])
+        for start in (0, 2):
+            columns = {"loss": (steps, array("d", [1.0, 2.0]), None), "acc": (steps, array("d", [3.0, 4.0]), None)}
+            assert index.add_columns("grid/a", "a.log", Cursor(start + 2), columns, expected_offset=start)
+        assert list(index.load_series("grid/a", "acc").steps) == [1.0, 2.0, 1.0, 2.0]
+        assert list(steps) == [1.0, 2.0]
+
+    def test_the_cursor_comes_back_with_its_state(self, index: Index, other: Index) -> None:
+        cursor = Cursor(1 << 40, {"step": 3.0, "rest": "ü\0", "list": [1, None]})
+        assert index.add_points("grid/a", "metrics/0.jsonl", cursor, [], expected_offset=0)
+        assert other.load_cursor("grid/a", "metrics/0.jsonl") == cursor
+        assert other.load_cursor("grid/a", "metrics/1.jsonl") == Cursor()
+        assert other.load_cursor("grid/b", "metrics/0.jsonl") == Cursor()
+
+    def test_a_cursor_may_go_back_when_its_file_was_truncated(self, index: Index) -> None:
+        put_points(index, "grid/a", [1.0, 2.0])
+        assert index.add_points("grid/a", "a.log", Cursor(1), build_points("loss", [3.0]), expected_offset=2)
+        assert index.load_cursor("grid/a", "a.log").offset == 1
+        assert list(index.load_series("grid/a", "loss").values) == [1.0, 2.0, 3.0]
+
+    def test_a_stale_reader_writes_nothing(self, index: Index, other: Index) -> None:
+        assert index.add_points("grid/a", "a.log", Cursor(5), build_points("loss", [1.0]), expected_offset=0)
+        late = [*build_points("loss", [1.0]), *build_points("acc", [1.0])]
+        assert not other.add_points("grid/a", "a.log", Cursor(7, {"x": 1}), late, expected_offset=0)
+        assert not index.add_points("grid/a", "a.log", Cursor(7), late, expected_offset=7)
+        assert index.load_cursor("grid/a", "a.log") == Cursor(5)
+        assert list(index.load_series("grid/a", "loss").values) == [1.0]
+        assert list(index.load_summaries()["grid/a"]) == ["loss"]
+        assert other.add_points(
+            "grid/a", "b.log", Cursor(7), late, expected_offset=0
+        )  # another source is another matter
+
+    def test_points_may_come_before_their_run(self, index: Index) -> None:
+        put_points(index, "grid/a", [1.0])
+        assert (index.load_runs(), index.load_studies(), index.load_table().rows) == ([], [], [])
+        assert index.load_summaries(studies=["grid"])["grid/a"]["loss"].last == 1.0
+        index.put_runs([row("grid/a")])
+        assert [one.key for one in index.load_runs()] == ["grid/a"]
+        assert list(index.load_series("grid/a", "loss").values) == [1.0]
+
+    def test_hundreds_of_small_writes_are_one_series(self, index: Index) -> None:
+        for number in range(300):
+            put_points(index, "grid/a", [float(number)], source="a.log" if number % 3 else "b.log")
+            put_points(index, "grid/a", [-1.0], metric="rare") if number % 50 == 0 else None
+        assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(300)]
+        assert index.load_summaries()["grid/a"]["loss"].count == 300
+        assert list(index.load_series("grid/a", "rare").values) == [-1.0] * 6
+
+    def test_a_metric_may_have_any_name(self, index: Index) -> None:
+        names = ["loss/träin 'x'", "", "a\nb", "\udcff", "count"]
+        for name in names:
+            put_points(index, "grid/a", [1.0], metric=name)
+            assert list(index.load_series("grid/a", name).values) == [1.0]
+        assert len(index.load_metric_names()) == len(names)
+
+    # ------------------------------------------------------------ forgetting points
+
+    def test_forgetting_a_source_keeps_the_others(self, index: Index) -> None:
+        for number in range(100):  # enough to be merged where an implementation merges
+            put_points(index, "grid/a", [float(number)], source="a.log")
+            put_points(index, "grid/a", [1000.0 + number], source="b.log")
+        put_points(index, "grid/a", [7.0], metric="only", source="a.log")
+        put_points(index, "grid/b", [5.0], source="a.log")
+        index.forget_points("grid/a", "a.log")
+        assert list(index.load_series("grid/a", "loss").values) == [1000.0 + number for number in range(100)]
+        assert list(index.load_series("grid/a", "loss").steps) == [float(number) for number in range(100)]
+        expected = expected_summary("loss", build_points("loss", [1000.0 + number for number in range(100)]))
+        assert index.load_summaries(keys=["grid/a"])["grid/a"]["loss"] == _with_times(expected, 100.0)
+        assert list(index.load_summaries(keys=["grid/a"])["grid/a"]) == ["loss"]
+        assert (index.load_cursor("grid/a", "a.log").offset, index.load_cursor("grid/a", "b.log").offset) == (0, 100)
+        assert list(index.load_series("grid/b", "loss").values) == [5.0]
+        put_points(index, "grid/a", [1.0, 2.0], source="a.log")
+        assert index.load_summaries()["grid/a"]["loss"].count == 102
+
+    def test_forgetting_all_sources_keeps_the_run(self, index: Index) -> None:
+        index.put_runs([row("grid/a")])
+        put_points(index, "grid/a", [1.0], source="a.log")
+        put_points(index, "grid/a", [2.0], source="b.log")
+        index.forget_points("grid/a")
+        assert index.load_summaries() == {}
+        assert len(index.load_series("grid/a", "loss").values) == 0
+        assert [index.load_cursor("grid/a", source).offset for source in ("a.log", "b.log")] == [0, 0]
+        assert [one.key for one in index.load_runs()] == ["grid/a"]
+
+    @pytest.mark.parametrize("source", ["a.log", "none.log", None])
+    def test_forgetting_what_is_not_there_changes_nothing(self, index: Index, source: str | None) -> None:
+        index.forget_points("grid/none", source)
+        put_points(index, "grid/a", [1.0], source="b.log")
+        index.forget_points("grid/b", source)
+        assert list(index.load_series("grid/a", "loss").values) == [1.0]
+
+    def test_a_re_extraction_is_one_step_for_readers(self, index: Index, other: Index) -> None:
+        put_points(index, "grid/a", [1.0, 2.0])
+        with index.batch() as refused:
+            index.forget_points("grid/a", "a.log")
+            assert index.load_cursor("grid/a", "a.log").offset == 0
+            put_points(index, "grid/a", [3.0], metric="better")
+            assert list(other.load_summaries()["grid/a"]) == ["loss"]
+        assert list(other.load_summaries()["grid/a"]) == ["better"]
+        assert refused == []
+
+    # ------------------------------------------------------------ summaries
+
+    def test_a_summary_says_what_was_written(self, index: Index) -> None:
+        put_points(index, "grid/a", [4.0, 1.0, 9.0])
+        put_points(index, "grid/a", [1.0, 2.0])
+        assert index.load_summaries() == {
+            "grid/a": {"loss": Summary("loss", 5, 2.0, 4.0, 1.0, 1.0, 9.0, 2.0, 17.0 / 5, 0, 100.0, 101.0)}
+        }
+
+    def test_values_that_are_not_finite_count_only_as_bad(self, index: Index) -> None:
+        put_points(index, "grid/a", [inf, 2.0, -inf, 4.0])
+        put_points(index, "grid/a", [nan])
+        found = index.load_summaries()["grid/a"]["loss"]
+        assert (found.count, found.bad, found.mean) == (5, 3, 3.0)
+        assert (found.min, found.min_step, found.max, found.max_step) == (2.0, 1.0, 4.0, 3.0)
+        assert isnan(found.last)
+        assert found.last_step == 4.0
+
+    def test_a_metric_without_a_finite_value_has_no_bounds(self, index: Index) -> None:
+        put_points(index, "grid/a", [nan, inf])
+        found = index.load_summaries()["grid/a"]["loss"]
+        assert (found.count, found.bad, found.last) == (2, 2, inf)
+        assert all(isnan(number) for number in (found.min, found.max, found.mean))
+        assert found.min_step is found.max_step is None
+        put_points(index, "grid/a", [3.0])
+        assert index.load_summaries()["grid/a"]["loss"].min == 3.0
+
+    def test_a_sum_beyond_all_floats_is_infinite_but_the_bounds_are_not(self, index: Index) -> None:
+        put_points(index, "grid/a", [1.7e308, 1.7e308])
+        put_points(index, "grid/a", [1.0])
+        found = index.load_summaries()["grid/a"]["loss"]
+        assert (found.mean, found.min, found.max, found.bad) == (inf, 1.0, 1.7e308, 0)
+
+    @given(batches)
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_summaries_are_those_of_the_series(self, index: Index, given_batches: list[Any]) -> None:
+        index.clear()
+        written: dict[str, list[MetricPoint]] = {}
+        for source, some in given_batches:
+            start = index.load_cursor("grid/a", source).offset
+            assert index.add_points("grid/a", source, Cursor(start + 1), some, expected_offset=start)
+            for point in some:
+                written.setdefault(point.metric, []).append(point)
+        self.check_summaries(index, written)
+
+    @given(batches, st.sampled_from(["a.log", "b.log"]), st.booleans())
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_summaries_hold_in_a_batch_and_after_forgetting(
+        self, index: Index, given_batches: list[Any], forgotten: str, flushed: bool
+    ) -> None:
+        index.clear()
+        written: dict[str, list[MetricPoint]] = {}
+        with index.batch() as refused:
+            for source, some in given_batches:
+                start = index.load_cursor("grid/a", source).offset
+                assert index.add_points("grid/a", source, Cursor(start + 1), some, expected_offset=start)
+                for point in some if source != forgotten else ():
+                    written.setdefault(point.metric, []).append(point)
+            if flushed:
+                assert index.flush() == []
+            index.forget_points("grid/a", forgotten)
+        assert refused == []
+        self.check_summaries(index, written)
+
+    def check_summaries(self, index: Index, written: dict[str, list[MetricPoint]]) -> None:
+        found = index.load_summaries().get("grid/a", {})
+        assert set(found) == set(written)
+        for metric, expected in written.items():
+            series = index.load_series("grid/a", metric)
+            same = [
+                (point.step, point.value if isfinite(point.value) else str(point.value), point.time)
+                for point in expected
+            ]
+            assert listed(series) == same
+            assert repr(found[metric]) == repr(expected_summary(metric, expected))  # repr: NaN is not equal to itself
+
+    def test_summaries_are_chosen_by_study_key_and_metric(self, index: Index) -> None:
+        for key in ("one/a", "one/b", "two/a"):
+            put_points(index, key, [1.0], metric="loss")
+            put_points(index, key, [2.0], metric="acc")
+
+        def found(**chosen: Sequence[str]) -> dict[str, list[str]]:
+            return {key: sorted(metrics) for key, metrics in index.load_summaries(**chosen).items()}
+
+        assert found(studies=["one"]) == {"one/a": ["acc", "loss"], "one/b": ["acc", "loss"]}
+        assert found(keys=["two/a", "no/such"], metrics=["loss"]) == {"two/a": ["loss"]}
+        assert found(metrics=["acc", "none"]) == {"one/a": ["acc"], "one/b": ["acc"], "two/a": ["acc"]}
+        assert (
+            found(metrics=[])
+            == found(keys=[])
+            == found(studies=["none"])
+            == found(studies=["one"], keys=["two/a"])
+            == {}
+        )
+
+    def test_metric_names_are_chosen_by_study(self, index: Index) -> None:
+        put_points(index, "one/a", [1.0], metric="loss")
+        put_points(index, "two/a", [1.0], metric="acc")
+        assert index.load_metric_names() == ["acc", "loss"]
+        assert index.load_metric_names(["one"]) == ["loss"]
+        assert index.load_metric_names([]) == []
+        index.forget_runs(["one/a"])
+        assert index.load_metric_names() == ["acc"]
+
+    def test_a_table_says_the_same_as_rows_and_summaries(self, index: Index) -> None:
+        index.put_runs([row("one/a"), row("two/b"), row("one/c"), row("one/none")])
+        put_points(index, "one/c", [4.0, nan], metric="loss")
+        put_points(index, "one/a", [1.0, 3.0], metric="loss")
+        put_points(index, "one/c", [0.5], metric="acc")
+        table = index.load_table()
+        assert table.rows == index.load_runs()
+        assert list(table.metrics) == ["acc", "loss"]
+        summaries = index.load_summaries()
+        for place, one in enumerate(table.rows):
+            for metric, columns in table.metrics.items():
+                expected = summaries.get(one.key, {}).get(metric)
+                assert columns.count[place] == (expected.count if expected else 0)
+                for name in (
+                    "bad",
+                    "last",
+                    "last_step",
+                    "min",
+                    "min_step",
+                    "max",
+                    "max_step",
+                    "mean",
+                    "first_time",
+                    "last_time",
+                ):
+                    number = getattr(columns, name)[place]
+                    wanted = getattr(expected, name) if expected else (0 if name == "bad" else nan)
+                    assert repr(number) == repr(float(nan if wanted is None else wanted)), (one.key, metric, name)
+
+    def test_a_table_is_chosen_by_study_and_metric(self, index: Index) -> None:
+        index.put_runs([row("one/a"), row("two/b")])
+        put_points(index, "one/a", [1.0], metric="loss")
+        put_points(index, "two/b", [2.0], metric="acc")
+        table = index.load_table(["two"])
+        assert ([one.key for one in table.rows], list(table.metrics)) == (["two/b"], ["acc"])
+        asked = index.load_table(["two"], ["none", "acc"])
+        assert list(asked.metrics) == ["none", "acc"]
+        assert list(asked.metrics["none"].count) == [0.0]
+        assert list(asked.metrics["acc"].last) == [2.0]
+        assert index.load_table([]).rows == []
+
+    # ------------------------------------------------------------ batches
+
+    def test_a_batch_is_seen_by_others_when_it_ends(self, index: Index, other: Index) -> None:
+        with index.batch():
+            index.put_runs([row("grid/a")])
+            put_points(index, "grid/a", [1.0])
+            put_points(index, "grid/a", [2.0])
+            assert index.load_cursor("grid/a", "a.log").offset == 2
+            assert (other.load_runs(), other.load_summaries()) == ([], {})
+        assert [one.key for one in other.load_runs()] == ["grid/a"]
+        assert list(other.load_series("grid/a", "loss").values) == [1.0, 2.0]
+
+    def test_a_waiting_batch_blocks_nobody(self, index: Index, other: Index) -> None:
+        with index.batch():
+            index.put_runs([row("grid/a")])
+            put_points(index, "grid/a", [1.0])
+            other.put_runs([row("grid/b")])
+            with other.batch():
+                other.put_runs([row("grid/c")])
+        assert sorted(one.key for one in index.load_runs()) == ["grid/a", "grid/b", "grid/c"]
+
+    def test_a_reader_in_a_batch_sees_its_own_writes(self, index: Index) -> None:
+        with index.batch():
+            index.put_runs([row("grid/a")])
+            assert [one.key for one in index.load_runs()] == ["grid/a"]
+            put_points(index, "grid/a", [1.0])
+            assert list(index.load_series("grid/a", "loss").values) == [1.0]
+            put_points(index, "grid/a", [2.0])
+            assert index.load_table().metrics["loss"].count[0] == 2
+            put_points(index, "grid/a", [3.0], metric="acc")
+            assert index.load_metric_names() == ["acc", "loss"]
+            index.forget_runs(["grid/a"])
+            assert index.load_studies() == []
+
+    def test_flush_writes_what_waits(self, index: Index, other: Index) -> None:
+        with index.batch():
+            index.put_runs([row("grid/a")])
+            assert index.flush() == []
+            assert [one.key for one in other.load_runs()] == ["grid/a"]
+            index.put_runs([row("grid/b")])
+            assert len(other.load_runs()) == 1
+        assert len(other.load_runs()) == 2
+        assert index.flush() == []
+
+    def test_only_the_outermost_batch_writes(self, index: Index, other: Index) -> None:
+        with index.batch():
+            with index.batch():
+                index.put_runs([row("grid/a")])
+            assert other.load_runs() == []
+        assert len(other.load_runs()) == 1
+
+    def test_a_batch_that_ends_with_an_error_is_written(self, index: Index, other: Index) -> None:
+        with pytest.raises(ZeroDivisionError):
+            put_and_fail(index, row("grid/a"))
+        assert [one.key for one in other.load_runs()] == ["grid/a"]
+        index.put_runs([row("grid/b")])
+        assert len(other.load_runs()) == 2  # no batch is open any more
+
+    def test_closing_writes_what_waits_and_may_be_repeated(self, store: Store) -> None:
+        index = store.open()
+        with index.batch():
+            index.put_runs([row("grid/a")])
+            index.close()
+        index.close()
+        with store.open() as again:
+            assert [one.key for one in again.load_runs()] == ["grid/a"]
+
+    def test_what_became_stale_in_a_batch_is_named_and_dropped(self, index: Index, other: Index) -> None:
+        with index.batch() as refused:
+            index.put_runs([row("grid/a")])
+            put_points(index, "grid/a", [1.0])
+            put_points(index, "grid/a", [2.0])
+            put_points(index, "grid/a", [8.0], source="b.log")
+            put_points(other, "grid/a", [1.0])
+            assert index.flush() == [("grid/a", "a.log")]
+            assert refused == [("grid/a", "a.log")]
+            assert index.load_cursor("grid/a", "a.log").offset == 1
+            put_points(index, "grid/a", [9.0])
+        assert refused == [("grid/a", "a.log")]
+        assert list(index.load_series("grid/a", "loss").values) == [1.0, 8.0, 9.0]
+        assert index.flush() == []
+
+    def test_what_a_reader_in_a_batch_found_refused_is_told_by_the_next_flush(self, index: Index, other: Index) -> None:
+        with index.batch() as refused:
+            put_points(index, "grid/a", [1.0])
+            put_points(other, "grid/a", [7.0])
+            assert list(index.load_series("grid/a", "loss").values) == [7.0]
+            assert refused == [("grid/a", "a.log")]
+            assert index.flush() == [("grid/a", "a.log")]
+            assert index.flush() == []
+
+    @pytest.mark.parametrize("again", ["load_cursor", "forget_points"])
+    def test_a_reader_that_ignores_a_refusal_is_told_by_its_next_call(
+        self, index: Index, other: Index, again: str
+    ) -> None:
+        with index.batch():
+            put_points(index, "grid/a", [1.0, 2.0])
+            put_points(other, "grid/a", [7.0])
+            index.flush()
+            for start in (2, 1):  # also where it would fit: what it remembers of the file may be wrong
+                points = build_points("loss", [3.0])
+                assert not index.add_points("grid/a", "a.log", Cursor(start + 1), points, expected_offset=start)
+            put_points(index, "grid/b", [5.0])
+            getattr(index, again)("grid/a", "a.log")
+            start = 1 if again == "load_cursor" else 0
+            assert index.add_points("grid/a", "a.log", Cursor(9), build_points("loss", [8.0]), expected_offset=start)
+        assert list(other.load_series("grid/a", "loss").values) == ([7.0, 8.0] if start else [8.0])
+
+    def test_a_stale_reader_in_the_same_batch_is_told_at_once(self, index: Index) -> None:
+        with index.batch():
+            put_points(index, "grid/a", [1.0, 2.0])
+            assert not index.add_points("grid/a", "a.log", Cursor(2), build_points("loss", [1.0]), expected_offset=0)
+        assert list(index.load_series("grid/a", "loss").values) == [1.0, 2.0]
+
+    def test_points_of_two_sources_keep_their_order_in_a_batch(self, index: Index) -> None:
+        with index.batch():
+            for number in range(6):
+                put_points(index, "grid/a", [float(number)], source="ab"[number % 2])
+        assert list(index.load_series("grid/a", "loss").values) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+    # ------------------------------------------------------------ several processes
+
+    def run_workers(self, store: Store, task: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
+        """One process per list of arguments, all let go at the same moment; what each printed, as JSON."""
+        source = str(Path(assay.__file__).parent.parent)
+        env = {**os.environ, "PYTHONPATH": source}
+        command = [sys.executable, str(WORKER), store.opener, task]
+        workers = [
+            subprocess.Popen(
+                [*command, json.dumps(given_arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=env,
+                text=True,
+            )
+            for given_arguments in arguments
+        ]
+        try:
+            for worker in workers:
+                assert worker.stdout is not None
+                assert worker.stdout.readline() == "ready\n"
+            answers = _talk_to_all(workers)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        return [json.loads(answer) for answer in answers]
+
+    def test_four_processes_write_at_once(self, store: Store, index: Index) -> None:
+        answers = self.run_workers(store, "write", [[f"study{number}", 40] for number in range(4)])
+        assert answers == [0, 0, 0, 0]  # refusals
+        assert len(index.load_runs()) == 160
+        for number in range(4):
+            summaries = index.load_summaries([f"study{number}"])
+            assert len(summaries) == 40
+            assert {one.count for metrics in summaries.values() for one in metrics.values()} == {3}
+        assert index.load_metric_names() == ["acc", "loss"]
+
+    def test_four_processes_that_open_a_new_store_at_once_share_it(self, store: Store) -> None:
+        self.run_workers(store, "open_and_put", [[f"grid/{number}"] for number in range(4)])
+        with store.open() as index:
+            assert sorted(one.key for one in index.load_runs()) == [f"grid/{number}" for number in range(4)]
+
+    @pytest.mark.parametrize("batched", [False, True], ids=["alone", "batched"])
+    def test_two_supervisors_never_double_a_point(self, store: Store, index: Index, batched: bool) -> None:
+        total = 300
+        answers = self.run_workers(store, "race", [[total, batched, seed] for seed in range(2)])
+        series = index.load_series("grid/a", "loss")
+        assert list(series.values) == [float(number) for number in range(total)]
+        assert index.load_cursor("grid/a", "a.log").offset == total
+        assert index.load_summaries()["grid/a"]["loss"].count == total
+        assert sum(answers) == total  # what each counts as its own
+
+
+def _with_times(summary: Summary, time: float) -> Summary:
+    """Single points carry the same time each."""
+    from dataclasses import replace
+
+    return replace(summary, first_time=time, last_time=time)
+
+
+def _talk_to_all(workers: Sequence[subprocess.Popen[str]]) -> list[str]:
+    """Start all before waiting for any."""
+    answers = [""] * len(workers)
+
+    def talk(place: int) -> None:
+        answers[place] = workers[place].communicate("go\n", timeout=120)[0]
+
+    threads = [threading.Thread(target=talk, args=(place,)) for place in range(len(workers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [worker.returncode for worker in workers] == [0] * len(workers)
+    return answers

@@ -1,0 +1,274 @@
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.errors import UsageError
+from assay.observe import extract
+from assay.observe.columns import build_points
+from assay.observe.extract import LINE_LIMIT_BYTES, Extractor, labels_fit, metric_names
+from assay.values.series import NUMBER, MetricPoint
+from assay.values.study import Pattern, Position
+
+STEP = Pattern("step", r"step (\d+)")
+LOSS = Pattern("loss", rf"loss[= ]({NUMBER})")
+ACC = Pattern("acc", rf"acc[= ]({NUMBER})")
+
+
+def run(patterns, text, command=None):
+    extractor = Extractor(patterns, command)
+    data = text if isinstance(text, bytes) else text.encode()
+    return extractor.feed(data) + extractor.finish()
+
+
+def rows(points):
+    return [(point.metric, point.step, point.value) for point in points]
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_values_belong_to_the_step_of_their_line_and_later_lines_to_the_last():
+    found = run([STEP, LOSS, ACC], "loss=9\nstep 1 loss=0.5\nacc=0.1\nstep 2\nloss=0.4\n")
+    assert rows(found) == [("loss", None, 9.0), ("loss", 1.0, 0.5), ("acc", 1.0, 0.1), ("loss", 2.0, 0.4)]
+
+
+def test_a_step_to_the_right_counts_for_its_whole_line():
+    assert rows(run([STEP, LOSS], "step 1\nloss=0.5 step 2\nloss=0.4 (step 3)\n")) == [
+        ("loss", 2.0, 0.5),
+        ("loss", 3.0, 0.4),
+    ]
+
+
+def test_several_steps_on_a_line_each_rule_what_follows_them():
+    assert rows(run([STEP, LOSS], "loss=0 step 1 loss=1 step 2 loss=2\n")) == [
+        ("loss", 1.0, 0.0),
+        ("loss", 1.0, 1.0),
+        ("loss", 2.0, 2.0),
+    ]
+
+
+def test_a_step_and_a_value_in_one_match_belong_together():
+    both = Pattern("any", r"loss (?P<loss>\S+) at (?P<step>\d+)")
+    assert rows(run([both], "loss 0.5 at 1, loss 0.4 at 2\nx\n")) == [("loss", 1.0, 0.5), ("loss", 2.0, 0.4)]
+
+
+def test_epoch_is_the_position_only_where_there_is_no_step():
+    epoch = Pattern("epoch", r"epoch (\d+)")
+    assert rows(run([epoch, LOSS], "epoch 3 loss=1\n")) == [("loss", 3.0, 1.0)]
+    assert rows(run([epoch, STEP, LOSS], "epoch 3 step 70 loss=1\n")) == [("epoch", 70.0, 3.0), ("loss", 70.0, 1.0)]
+
+
+def test_without_a_position_pattern_nothing_has_a_step():
+    assert rows(run([LOSS], "step 1 loss=1\n")) == [("loss", None, 1.0)]
+
+
+def test_a_step_that_is_not_finite_is_skipped():
+    extractor = Extractor([Pattern("step", r"step (\S+)"), LOSS])
+    assert rows(extractor.feed(b"step 1\nstep nan loss=1\n")) == [("loss", 1.0, 1.0)]
+    assert (extractor.skipped, extractor.example) == (1, "step: 'nan'")
+
+
+def test_several_patterns_for_the_step_are_read_in_the_order_of_the_log():
+    other = Pattern("step", r"it\[(\d+)\]")
+    assert rows(run([STEP, other, LOSS], "it[1] loss=1\nstep 2 loss=2\nit[3] loss=3\n")) == [
+        ("loss", 1.0, 1.0),
+        ("loss", 2.0, 2.0),
+        ("loss", 3.0, 3.0),
+    ]
+
+
+# ---------------------------------------------------------------- groups and names
+
+
+def test_named_groups_name_their_own_metrics():
+    pattern = Pattern("ignored", r"(train|val) (?P<loss>\S+) (?P<acc>\S+)")
+    assert rows(run([pattern], "val 0.5 0.9\n")) == [("loss", None, 0.5), ("acc", None, 0.9)]
+
+
+def test_labels_name_several_groups():
+    pattern = Pattern("loss", r"Loss\s+\(MLM\s+NSP\):\s+([\d\.]+)\s+([\d\.]+)", labels=("MLM", "NSP"))
+    assert rows(run([pattern], "Loss (MLM NSP):  1.5 0.25\n")) == [("loss.MLM", None, 1.5), ("loss.NSP", None, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("regex", "labels", "names", "fit"),
+    [
+        (r"(\d)", (), ("m",), True),
+        (r"\d", (), ("m",), True),
+        (r"(\d)", ("a",), ("m.a",), True),
+        (r"(\d) (\d)", ("a", "b"), ("m.a", "m.b"), True),
+        (r"(\d) (\d)", ("a",), ("m.0", "m.1"), False),
+        (r"(\d) (\d)", (), ("m.0", "m.1"), False),
+        (r"(\d)", ("a", "b"), ("m.0",), False),
+        (r"(?P<x>\d) (\d)", (), ("x",), True),
+    ],
+)
+def test_names_of_a_patterns_metrics(regex, labels, names, fit):
+    pattern = Pattern("m", regex, labels=labels)
+    assert metric_names(pattern) == names
+    assert labels_fit(pattern) is fit
+
+
+def test_several_patterns_for_one_metric_are_merged_by_their_place():
+    other = Pattern("loss", r"nll (\S+)")
+    text = "step 1 loss=1 nll 2\nnll 3\nloss=4\n"
+    expected = [("loss", 1.0, 1.0), ("loss", 1.0, 2.0), ("loss", 1.0, 3.0), ("loss", 1.0, 4.0)]
+    assert rows(run([STEP, LOSS, other], text)) == expected
+    assert rows(build_points(Extractor([STEP, LOSS, other]).feed_columns(text.encode()))) == expected
+
+
+def test_a_group_that_takes_no_part_says_nothing():
+    pattern = Pattern("loss", r"loss (?:(?P<a>\d+)|<(?P<b>\d+)>)")
+    extractor = Extractor([pattern])
+    assert rows(extractor.feed(b"loss 1\nloss <2>\n")) == [("a", None, 1.0), ("b", None, 2.0)]
+    assert extractor.skipped == 0
+
+
+def test_patterns_of_another_command_are_left_out():
+    only_test = Pattern("loss", r"loss=(\S+)", command="test")
+    assert run([only_test], "loss=1\n", "train") == []
+    assert rows(run([only_test], "loss=1\n", "test")) == [("loss", None, 1.0)]
+    assert rows(run([only_test], "loss=1\n")) == [("loss", None, 1.0)]
+
+
+def test_a_broken_expression_says_where_it_stands():
+    with pytest.raises(UsageError, match=r"sweep.yml:3:7 metrics.loss: not a regular expression"):
+        Extractor([Pattern("loss", "(", position=Position("sweep.yml", 3, 7))])
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1.0),
+        ("-0.5", -0.5),
+        ("+2.5", 2.5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1e-4", 1e-4),
+        ("-1.5E+10", -1.5e10),
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        ("1e999", math.inf),
+    ],
+)
+def test_numbers(text, value):
+    assert rows(run([LOSS], f"loss={text} rest\n")) == [("loss", None, value)]
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "NAN", "-nan"])
+def test_not_a_number_is_a_value(text):
+    (point,) = run([LOSS], f"loss={text}\n")
+    assert math.isnan(point.value)
+
+
+@pytest.mark.parametrize("text", ["1,000", "1_000", "abc", "0.5%", "--", "0x10"])
+def test_what_is_not_a_number_is_skipped_and_counted(text):
+    extractor = Extractor([Pattern("loss", r"loss=(\S+)")])
+    points = extractor.feed(f"loss=1\nloss={text}\nloss=other\nloss=2\n".encode())
+    assert [point.value for point in points] == [1.0, 2.0]
+    assert (extractor.skipped, extractor.example) == (2, f"loss: {text!r}")
+
+
+# ---------------------------------------------------------------- bytes and lines
+
+
+def test_progress_bars_end_their_lines_with_a_carriage_return():
+    text = "\r 10%|#    | step 1 loss=0.5\r 20%|██   | step 2 loss=0.4\r\n"
+    assert rows(run([STEP, LOSS], text)) == [("loss", 1.0, 0.5), ("loss", 2.0, 0.4)]
+
+
+def test_undecodable_bytes_do_no_harm():
+    assert rows(run([STEP, LOSS], b"\xff\xfe step 1 \xc3 loss=0.5\n\x80loss=2\n")) == [
+        ("loss", 1.0, 0.5),
+        ("loss", 1.0, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("regex", [r"Genauigkeit für: (\S+)", r"f[üu]r: (\S+)", r"für+: (\S+)", r"\w+ \w+: (\S+)"])
+def test_patterns_and_logs_with_other_letters(regex):
+    assert rows(run([Pattern("acc", regex)], "Genauigkeit für: 0.5\n")) == [("acc", None, 0.5)]
+
+
+def test_a_last_line_without_an_end_waits_for_the_rest_or_for_finish():
+    extractor = Extractor([LOSS])
+    assert extractor.feed(b"loss=0.1") == []
+    assert rows(extractor.feed(b"5\nloss=2")) == [("loss", None, 0.15)]
+    assert rows(extractor.finish()) == [("loss", None, 2.0)]
+    assert extractor.finish() == []
+
+
+def test_a_line_without_an_end_is_cut_at_its_limit_wherever_the_chunks_end():
+    data = b"x" * (LINE_LIMIT_BYTES - 9) + b" loss=123" + b"4 loss=5\n"
+    whole = run([LOSS], data)
+    assert [point.value for point in whole] == [123.0, 5.0]
+    extractor = Extractor([LOSS])
+    pieces = [data[start : start + 300_000] for start in range(0, len(data), 300_000)]
+    assert [point for piece in pieces for point in extractor.feed(piece)] == whole
+    assert len(extractor.state["tail"]) == 0
+
+
+def test_blocks_do_not_change_the_points(monkeypatch):
+    lines = "".join(f"step {n}\nloss={n}\nacc={n} step {n}.5\n" for n in range(200))
+    whole = run([STEP, LOSS, ACC], lines)
+    monkeypatch.setattr(extract, "SCAN_BYTES", 64)
+    assert len(whole) == 400
+    assert run([STEP, LOSS, ACC], lines) == whole
+
+
+PIECES = [
+    b"step 1",
+    b"step 22 ",
+    b"loss=0.5",
+    b"loss=nan",
+    b" acc=",
+    b"0.25",
+    b"x",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    b"\xc3\xbc",
+    b"\xff",
+    b"loss=?",
+]
+PATTERNS = [STEP, Pattern("loss", r"loss=(\S+)"), Pattern("acc", r"acc=([^\s]+)"), Pattern("acc", r"[ü ]acc=\s?(\d)")]
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join), st.data())
+def test_any_split_of_the_log_gives_the_same_points_through_saved_states(log, data):
+    whole = Extractor(PATTERNS)
+    expected = whole.feed(log) + whole.finish()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=6)))
+    found: list[MetricPoint] = []
+    extractor = Extractor(PATTERNS)
+    for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
+        state = json.loads(json.dumps(extractor.state))
+        extractor = Extractor.restore(PATTERNS, None, state)
+        found += extractor.feed(log[start:end])
+    found += extractor.finish()
+    assert repr(found) == repr(expected)  # repr: nan differs from itself
+    assert extractor.state == whole.state
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join))
+def test_columns_hold_the_same_points(log):
+    by_object, by_column = Extractor(PATTERNS), Extractor(PATTERNS)
+    points = by_object.feed(log) + by_object.finish()
+    columns = build_points(by_column.feed_columns(log)) + build_points(by_column.finish_columns())
+    for metric in ("loss", "acc"):
+        mine = [point for point in points if point.metric == metric]
+        assert repr(mine) == repr([point for point in columns if point.metric == metric])
+
+
+def test_an_empty_state_is_a_fresh_start():
+    extractor = Extractor.restore([LOSS], None, {})
+    assert rows(extractor.feed(b"loss=1\n")) == [("loss", None, 1.0)]

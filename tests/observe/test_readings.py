@@ -1,0 +1,333 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.observe.readings import (
+    ProcessStat,
+    ProcessTable,
+    TreeSampler,
+    load_children,
+    load_peak_bytes,
+    load_stat,
+    load_tag,
+    parse_reading,
+    parse_stat,
+    render_reading,
+)
+from assay.values.series import GpuReading, Reading
+
+TAG = f"test-{os.getpid()}.1"
+BURN = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint('burnt', flush=True)\nsys.stdin.readline()\n"
+
+
+class Job:
+    """A bash in a session of its own, as a run is; it speaks when it is ready, so that no test has to guess."""
+
+    def __init__(self, script, tag=TAG):
+        env = {"PATH": os.environ["PATH"], "ASSAY_ATTEMPT": tag, "PYTHON": sys.executable, "BURN": BURN}
+        self.process = subprocess.Popen(
+            ["bash", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self.others = []
+
+    def line(self):
+        return self.process.stdout.readline().strip()
+
+    def other(self):
+        self.others.append(int(self.line()))
+        return self.others[-1]
+
+    def say(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        for pid in self.others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start():
+    jobs = []
+
+    def start(script, **options):
+        jobs.append(Job(script, **options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+
+
+# ---------------------------------------------------------------- which processes
+
+
+def test_children_and_grandchildren_are_counted(start):
+    job = start("sleep 1000 & echo $!; bash -c 'sleep 1000 & echo $!; wait' & echo $!; wait")
+    pids = {job.pid, job.other(), job.other(), job.other()}
+    sampler = TreeSampler(job.pid, TAG)
+    reading = sampler.sample(10.0)
+    assert reading.processes == 4
+    assert set(sampler.pids()) == pids
+    assert reading.time == 10.0
+    assert 0 < reading.rss_bytes <= reading.peak_rss_bytes
+    assert reading.vms_bytes > reading.rss_bytes
+
+
+def test_an_orphan_in_a_session_of_its_own_is_found_by_its_tag(start):
+    job = start("(setsid bash -c 'echo $$; exec sleep 1000' &); read -r line")
+    orphan = job.other()
+    wait_for_new_parent(orphan, job.pid)
+    assert orphan in by_tag(job, TAG)
+    assert orphan not in by_tag(job, None)
+    assert orphan not in by_tag(job, "another.1")
+
+
+def by_tag(job, tag):
+    sampler = TreeSampler(job.pid, tag)
+    sampler.sample(0.0)
+    return sampler.pids()
+
+
+def wait_for_new_parent(pid, *ancestors):
+    """Until the subshell between is gone: it ends by itself at once."""
+    while (stat := load_stat(pid)) and stat.parent not in (1, *ancestors) and is_subshell(stat.parent, ancestors):
+        pass
+
+
+def is_subshell(pid, ancestors):
+    stat = load_stat(pid)
+    return stat is not None and (stat.parent in ancestors) and not stat.is_zombie
+
+
+def test_an_orphan_in_the_jobs_session_is_found_although_the_job_is_gone(start):
+    job = start("sleep 1000 & echo $!; read -r line")
+    orphan = job.other()
+    sampler = TreeSampler(job.pid)
+    sampler.sample(0.0)
+    job.process.kill()
+    job.process.wait()
+    assert sampler.sample(1.0).processes == 1
+    late = TreeSampler(job.pid)
+    assert late.sample(1.0).processes == 1
+    assert late.pids() == (orphan,)
+
+
+def test_nothing_of_ours_is_counted_in(start):
+    job = start("echo ready; read -r line")
+    job.line()
+    sampler = TreeSampler(job.pid, TAG)
+    sampler.sample(0.0)
+    assert sampler.pids() == (job.pid,)
+
+
+def test_processes_that_start_between_the_scans_are_found_at_once(start):
+    job = start("echo ready; read -r line; sleep 1000 & echo $!; wait")
+    job.line()
+    sampler = TreeSampler(job.pid, TAG)
+    assert sampler.sample(0.0).processes == 1
+    job.say()
+    job.other()
+    assert sampler.sample(0.1).processes == 2
+
+
+def test_children_of_other_threads_are_found_by_the_scan():
+    ready, done = threading.Event(), threading.Event()
+    child = []
+
+    def work():
+        child.append(subprocess.Popen(["sleep", "1000"]))
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        ready.wait()
+        table = ProcessTable()
+        table.refresh(0.0)
+        assert child[0].pid in table.members(os.getpid(), None)
+    finally:
+        child[0].kill()
+        child[0].wait()
+        done.set()
+        thread.join()
+
+
+def test_a_job_that_is_gone_gives_no_reading(start):
+    job = start("exit 0")
+    job.line()
+    os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOWAIT)
+    sampler = TreeSampler(job.pid, TAG)
+    assert sampler.sample(0.0) is None  # a zombie still
+    job.process.wait()
+    assert sampler.sample(10.0) is None
+
+
+def test_a_reused_pid_is_somebody_else(start):
+    job = start("echo ready; read -r line")
+    job.line()
+    true_start = load_stat(job.pid).start
+    assert TreeSampler(job.pid, start=true_start).sample(0.0).processes == 1
+    assert TreeSampler(job.pid, start=true_start - 1).sample(0.0) is None
+
+
+def test_the_table_is_shared_and_looks_seldom(start):
+    job = start("echo ready; read -r line")
+    job.line()
+    table = ProcessTable(interval_s=5.0)
+    for sampler in (TreeSampler(job.pid, TAG, table=table), TreeSampler(os.getpid(), table=table)):
+        for now in (0.0, 1.0, 4.9):
+            assert sampler.sample(now) is not None
+    assert table.scans == 1
+    table.refresh(5.0)
+    assert table.scans == 2
+
+
+# ---------------------------------------------------------------- what they consumed
+
+
+def test_cpu_time_of_a_child_is_neither_lost_nor_doubled_when_it_ends(start):
+    job = start('"$PYTHON" -c "$BURN"; echo gone; read -r line')
+    assert job.line() == "burnt"
+    sampler = TreeSampler(job.pid, TAG)
+    before = sampler.sample(0.0).cpu_s
+    assert before >= 0.15  # the kernel counts in ticks
+    job.say()
+    assert job.line() == "gone"
+    after = sampler.sample(1.0).cpu_s
+    assert before <= after < before + 0.15
+
+
+def test_a_child_that_came_and_went_unseen_counts(start):
+    job = start('"$PYTHON" -c "$BURN"; echo gone; read -r line')
+    assert job.line() == "burnt"
+    job.say()
+    assert job.line() == "gone"
+    assert TreeSampler(job.pid, TAG).sample(0.0).cpu_s >= 0.15
+
+
+def stat(pid, parent=0, ticks=0, waited=0):
+    return ProcessStat(pid, False, parent, 0, ticks, waited, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ([stat(1), stat(2, 1, 10)], [stat(1, waited=12)], 0),  # waited for
+        ([stat(1), stat(2, 1, 10)], [stat(1, waited=0)], 10),  # children ignored by their parent
+        ([stat(1), stat(2, 99, 10)], [stat(1, waited=12)], 10),  # an orphan: nobody of ours inherits
+        ([stat(1), stat(2, 1, 10), stat(3, 2, 5)], [stat(1, waited=15)], 0),  # a branch, inherited in one
+        ([stat(1, ticks=7), stat(2, 1, 10)], [], 17),
+    ],
+)
+def test_whose_time_is_kept(before, after, kept):
+    sampler = TreeSampler(1)
+    sampler._last = {one.pid: one for one in before}
+    sampler._keep_time_of_vanished({one.pid: one for one in after})
+    assert sampler._gone_ticks == kept
+
+
+def test_the_peak_remembers_memory_that_was_given_back(start):
+    job = start('"$PYTHON" -c "x = b\'x\' * (80 << 20); del x; print(1, flush=True); input()"')
+    job.line()
+    reading = TreeSampler(job.pid, TAG).sample(0.0)
+    assert reading.peak_rss_bytes > 80 << 20
+    assert reading.rss_bytes < 80 << 20
+
+
+def test_a_new_supervisor_goes_on_from_the_last_reading(start):
+    job = start("echo ready; read -r line")
+    job.line()
+    earlier = Reading(0.0, 3, 1000.0, 1, 1, 1 << 50)
+    reading = TreeSampler(job.pid, previous=earlier).sample(1.0)
+    assert (reading.cpu_s, reading.peak_rss_bytes) == (1000.0, 1 << 50)
+
+
+def test_the_gpu_reading_is_carried_along(start):
+    job = start("echo ready; read -r line")
+    job.line()
+    gpu = GpuReading(1, 2.0, 3, 4, 5.0)
+    assert TreeSampler(job.pid).sample(0.0, gpu).gpu == gpu
+
+
+# ---------------------------------------------------------------- /proc
+
+
+def test_a_programs_name_may_hold_anything():
+    line = b"42 (a) R (b\n) S 1 42 41 0 -1 0 0 0 0 0 7 8 9 10 20 0 1 0 555 4096 2 0 0"
+    page = os.sysconf("SC_PAGE_SIZE")
+    assert parse_stat(42, line) == ProcessStat(42, False, 1, 41, 15, 19, 555, 4096, 2 * page)
+    assert parse_stat(42, b"42 (cut) S 1") is None
+
+
+def test_a_process_that_is_not_there_says_nothing():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert load_stat(process.pid) is None
+    assert load_children(process.pid) == []
+    assert load_peak_bytes(process.pid) == 0
+    assert load_tag(process.pid) == b""
+
+
+def test_a_tag_is_compared_whole(start):
+    job = start("echo ready; read -r line", tag="run.10")
+    job.line()
+    assert load_tag(job.pid) == b"run.10"
+    table = ProcessTable()
+    table.refresh(0.0)
+    assert job.pid in table.members(None, "run.10")
+    assert job.pid not in table.members(None, "run.1")
+
+
+# ---------------------------------------------------------------- lines
+
+COUNTS = st.integers(0, 2**60)
+FLOATS = st.floats(0, 1e12)
+GPUS = st.builds(
+    GpuReading, COUNTS, FLOATS, COUNTS, COUNTS, FLOATS, st.lists(st.text(max_size=4), max_size=3).map(tuple)
+)
+
+
+@given(st.builds(Reading, FLOATS, COUNTS, FLOATS, COUNTS, COUNTS, COUNTS, st.none() | GPUS))
+def test_a_line_says_all_of_a_reading(reading):
+    line = render_reading(reading)
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert parse_reading(line) == reading
+    assert parse_reading(line.encode()) == reading
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", "7", "null", '{"time": 1}', '{"time":1,"processes":1,"gpu":7}', b"\xff"]
+)
+def test_damaged_lines_are_no_readings(line):
+    assert parse_reading(line) is None
+
+
+def test_fields_of_a_newer_version_are_left_out():
+    reading = Reading(1.0, 2, 3.0, 4, 5, 6, GpuReading(1, 2.0, 3, 4, 5.0, ("hw_slowdown",)))
+    line = (
+        render_reading(reading)
+        .replace('{"time"', '{"new":1,"time"')
+        .replace('{"memory_bytes"', '{"new":1,"memory_bytes"')
+    )
+    assert parse_reading(line) == reading

@@ -1,0 +1,200 @@
+"""Commands as bash text: bash itself is asked what arrives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from assay.errors import ConfigError
+from assay.plan.render import fill_logdir, quote_text, render_command, render_flags
+from assay.values.layout import show_command
+from assay.values.study import AllFlags, CommandTemplate, Flag, Piece, Place, Position, Text
+
+HOSTILE = [
+    "", " ", "a b", "it's", 'say "x"', "$HOME", "${HOME}", "`date`", "$(date)", "\\", "a\\", "\\\\'", "a\nb", "\n", "*",
+    "~", "!", "!!x", "#x", "-n", "--", ";", "a;b", "&", "|", ">x", "{a,b}", "[a]", "ü", "学習", "\t", "'\"'\"'", "\\$x", "\\`",
+    "%s", "\x7f", "a\r\n", "🙂", "LOGDIR", "$'x'", "a'b\"c$d`e\\f",
+]  # fmt: skip
+
+
+def template(*pieces: Piece) -> CommandTemplate:
+    return CommandTemplate("train", pieces, position=Position("f.yml", 3, 5))
+
+
+def render(*pieces: Piece, dialect="native", **params) -> str:
+    return render_command(template(*pieces), params, dialect)
+
+
+def received(text: str, **env: str) -> list[str]:
+    """The words that a program gets from bash."""
+    script = "show() { printf '%s\\0' \"$@\"; }\nshow " + text
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, env={**os.environ, **env})
+    assert not done.stderr
+    return done.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_null_in_a_place_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError, match=r"f.yml:3:5 train: lr is null here\n.*use \[lr\] to leave it out"):
+        render(Place("lr"), lr=None)
+
+
+def test_a_place_without_a_value_is_refused():
+    with pytest.raises(ConfigError, match="lr has no value"):
+        render(Place("lr"))
+
+
+def test_a_flag_without_a_value_is_refused_only_where_mlrunner_refuses_it():
+    assert render(Text("a "), Flag("lr")) == "a"
+    with pytest.raises(ConfigError, match="lr has no value"):
+        render(Text("a "), Flag("lr"), dialect="mlrunner")
+
+
+def test_a_nul_character_is_refused():
+    with pytest.raises(ConfigError, match="NUL"):
+        render(Place("x"), x="a\0b")
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_texts_arrive_whole_in_every_kind_of_quotes(value):
+    text = render(
+        Place("x"), Text(" 'a"), Place("x", "single"), Text("b' \"c"), Place("x", "double"), Text('d" e'), Place("x"),
+        Text(" "), Flag("x"), x=value,
+    )  # fmt: skip
+    assert received(text) == [value, f"a{value}b", f"c{value}d", f"e{value}", "--x", value]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=20))
+def test_any_texts_arrive_whole(values):
+    words = [
+        f"{quote_text(value, 'bare')} '{quote_text(value, 'single')}' \"{quote_text(value, 'double')}\""
+        for value in values
+    ]
+    assert received(" ".join(words)) == [value for value in values for _ in range(3)]
+
+
+@pytest.mark.parametrize("folder", ["/a b/c", "/it's", '/"q"', "/$HOME`x`", "/ü\n", "/a\\"])
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ((Place("run.dir"), Text("/x")), ["{}/x"]),
+        ((Text("'a "), Place("run.dir", "single"), Text("'")), ["a {}"]),
+        ((Text('"a '), Place("run.dir", "double"), Text('/y"')), ["a {}/y"]),
+    ],
+)
+def test_the_run_directory_arrives_whole_by_environment_and_as_shown_to_people(folder, pieces, words):
+    text = render(*pieces)
+    expected = [word.replace("{}", folder) for word in words]
+    assert received(text, ASSAY_RUN_DIR=folder) == expected
+    assert received(show_command(text, folder)) == expected
+
+
+def test_the_runs_own_values_come_from_the_environment():
+    text = render(
+        Place("run.name"), Text(" "), Place("run.id"), Text(" "), Place("study"), Text(" "), Place("run.time")
+    )
+    assert text == '"${ASSAY_RUN_NAME}" "${ASSAY_RUN_ID}" "${ASSAY_STUDY}" "${ASSAY_TIME}"'
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "flag"),
+    [
+        (1, ["1"], ["--x", "1"]),
+        (0.1, ["0.1"], ["--x", "0.1"]),
+        (1e-5, ["1e-05"], ["--x", "1e-05"]),
+        (0, ["0"], ["--x", "0"]),
+        (True, ["true"], ["--x"]),
+        (False, ["false"], []),
+        ("", [""], ["--x", ""]),
+        ([1, "a b", True], ["1", "a b", "true"], ["--x", "1", "a b", "true"]),
+        ([], [], ["--x"]),
+        ([[1, 2], None], ["[1, 2]", "null"], ["--x", "[1, 2]", "null"]),
+        ({"a": "it's", "ü": [1]}, ['{"a": "it\'s", "ü": [1]}'], ["--x", '{"a": "it\'s", "ü": [1]}']),
+    ],
+)
+def test_values_of_every_kind(value, place, flag):
+    assert received(render(Text("! "), Place("x"), x=value)) == ["!", *place]
+    assert received(render(Text("! "), Flag("x"), x=value)) == ["!", *flag]
+
+
+def test_a_null_flag_is_left_out():
+    assert render(Text("a "), Flag("x"), Text(" b"), x=None) == "a b"
+
+
+def test_flags_that_are_left_out_leave_no_gap():
+    text = render(
+        Text("a "), Flag("x"), Text(" "), Flag("y"), Text(" "), Flag("z"), Text(" && b"), x=False, y=1, z=None
+    )
+    assert text == "a --y 1 && b"
+
+
+def test_a_list_inside_quotes_is_one_word():
+    assert received(render(Text('"'), Place("x", "double"), Text('"'), x=["a$", 'b"'])) == ['a$ b"']
+
+
+def test_a_flag_inside_quotes_reaches_the_inner_shell():
+    text = render(Text("\"printf '%s,' a "), Flag("x", "double"), Text('"'), x="it's $1")
+    (inner,) = received(text)
+    done = subprocess.run(["bash", "-c", inner], check=True, capture_output=True, text=True)
+    assert done.stdout == "a,--x,it's $1,"
+
+
+def test_mlrunner_writes_booleans_as_python_does():
+    assert render(Place("x"), dialect="mlrunner", x=True) == "True"
+    assert render(Text("a "), Flag("x"), dialect="mlrunner", x=True) == "a --x"
+
+
+# ---------------------------------------------------------------- runx
+
+
+@pytest.mark.parametrize(
+    ("params", "flags"),
+    [
+        ({"lr": 0.01, "solver": "sgd"}, "--lr 0.01 --solver sgd"),
+        ({"a": True, "b": False, "c": None, "d": "None"}, "--a"),
+        ({"a": "x --b y"}, "--a x --b y"),
+        ({"a": [1, "b"]}, "--a [1, 'b']"),
+        ({"a": ""}, "--a"),
+        ({"a": "True"}, "--a True"),
+        ({"a": "one\ntwo\n"}, "--a one two"),
+        ({"a.b": "1e-4"}, "--a.b 1e-4"),
+        ({"a": 0}, "--a 0"),
+        ({}, ""),
+    ],
+)
+def test_runx_flags(params, flags):
+    assert render_flags(params) == flags
+    assert render_command(template(Text("python t.py "), AllFlags()), params, "runx") == f"python t.py {flags}".rstrip()
+
+
+@pytest.mark.parametrize("folder", ["/a b", "/it's", '/"$x"'])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("LOGDIR", ["{}"]),
+        ("--x LOGDIR/a", ["--x", "{}/a"]),
+        ("'LOGDIR/a b'", ["{}/a b"]),
+        ('"LOGDIR/a b" LOGDIR', ["{}/a b", "{}"]),
+        ("['LOGDIR', 'x']", ["[{},", "x]"]),
+        ("it\\'s LOGDIR", ["it's", "{}"]),
+        ("'a\\' LOGDIR", ["a\\", "{}"]),
+        ('"it\'s LOGDIR"', ["it's {}"]),
+        ("LOGDIR:LOGDIR/lib", ["{}:{}/lib"]),
+    ],
+)
+def test_logdir_arrives_whole_wherever_it_stands(folder, text, words):
+    assert received(fill_logdir(text), ASSAY_RUN_DIR=folder) == [word.replace("{}", folder) for word in words]
+
+
+def test_logdir_means_nothing_in_a_native_file():
+    assert render(Place("x"), x="LOGDIR") == "LOGDIR"

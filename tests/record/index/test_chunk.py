@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from math import isnan, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.record.index.base import Series
+from assay.record.index.chunk import (
+    Chunk,
+    build_columns,
+    build_series,
+    drop_source,
+    fill_series,
+    join_chunks,
+    join_series,
+    pack_parts,
+    unpack_chunk,
+)
+from assay.values.series import MetricPoint
+
+maybe = st.one_of(st.none(), st.floats(allow_nan=False))
+triples = st.lists(st.tuples(maybe, st.floats(allow_nan=False), maybe), min_size=1, max_size=8)
+chunks = st.lists(st.tuples(st.integers(1, 3), triples), min_size=1, max_size=6)
+
+
+def build_chunk(source: int, rows: list[tuple[float | None, float, float | None]]) -> Chunk:
+    columns = build_columns(MetricPoint("m", value, step, time) for step, value, time in rows)["m"]
+    return Chunk([(source, len(rows))], build_series(columns))
+
+
+def rows_of(chunk: Chunk) -> list[tuple[float | None, float, float | None]]:
+    return [
+        (None if isnan(step) else step, value, None if isnan(time) else time)
+        for step, value, time in zip(*fill_series(chunk.series), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "columns", [([1.0], [1.0, 2.0], None), (None, [1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0], None), ([1.0], [], None)]
+)
+def test_columns_of_different_lengths_are_refused(
+    columns: tuple[list[float] | None, list[float], list[float] | None],
+) -> None:
+    with pytest.raises(ValueError, match="equally long"):
+        build_series(columns)
+
+
+def test_a_column_of_nothing_but_nan_is_stored_empty() -> None:
+    assert build_series(([nan, nan], [1.0, 2.0], None)) == (array("d"), array("d", [1.0, 2.0]), array("d"))
+
+
+def test_values_are_kept_even_when_all_are_nan() -> None:
+    assert len(build_series((None, [nan, nan], None)).values) == 2
+
+
+def test_integers_and_other_arrays_become_doubles() -> None:
+    series = build_series(([1, 2], array("f", [0.5, 1.5]), (3, 4)))
+    assert [column.typecode for column in series] == ["d", "d", "d"]
+    assert list(series.values) == [0.5, 1.5]
+
+
+def test_points_are_sorted_by_metric_and_keep_their_order() -> None:
+    points = [MetricPoint("b", 1.0, 0.0), MetricPoint("a", 2.0), MetricPoint("b", 3.0, None, 9.0)]
+    columns = build_columns(points)
+    assert list(columns) == ["b", "a"]
+    assert list(columns["b"][1]) == [1.0, 3.0]
+    assert isnan((columns["b"][0] or [])[1])
+
+
+def test_nothing_joined_is_nothing() -> None:
+    assert join_series([]) == (array("d"), array("d"), array("d"))
+
+
+def test_a_join_leaves_its_pieces_alone() -> None:
+    piece = build_series(([1.0], [2.0], None))
+    joined = join_series([piece, piece])
+    assert list(joined.values) == [2.0, 2.0]
+    assert list(piece.values) == [2.0]
+
+
+@given(chunks)
+def test_joined_chunks_hold_all_points_in_order(
+    given_chunks: list[tuple[int, list[tuple[float | None, float, float | None]]]],
+) -> None:
+    joined = join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
+    assert rows_of(joined) == [one for _, rows in given_chunks for one in rows]
+    assert sum(count for _, count in joined.parts) == len(joined.series.values)
+    owners = [source for source, _ in joined.parts]
+    assert all(one != following for one, following in pairwise(owners))
+
+
+@given(chunks, st.integers(1, 3))
+def test_a_dropped_source_leaves_the_points_of_the_others(
+    given_chunks: list[tuple[int, list[tuple[float | None, float, float | None]]]], dropped: int
+) -> None:
+    left = drop_source(join_chunks([build_chunk(source, rows) for source, rows in given_chunks]), dropped)
+    expected = [one for source, rows in given_chunks if source != dropped for one in rows]
+    assert (rows_of(left) if left else []) == expected
+    assert left is None or dropped not in {source for source, _ in left.parts}
+
+
+@given(chunks)
+def test_a_chunk_comes_back_from_its_bytes(
+    given_chunks: list[tuple[int, list[tuple[float | None, float, float | None]]]],
+) -> None:
+    chunk = join_chunks([build_chunk(source, rows) for source, rows in given_chunks])
+    packed = [column.tobytes() for column in chunk.series]
+    again = unpack_chunk(pack_parts(chunk.parts), *packed)
+    assert again.parts == chunk.parts
+    assert rows_of(again) == rows_of(chunk)
+
+
+def test_every_column_is_filled_for_readers() -> None:
+    filled = fill_series(Series(array("d"), array("d", [1.0, 2.0]), array("d", [3.0, 4.0])))
+    assert [isnan(step) for step in filled.steps] == [True, True]
+    assert list(filled.times) == [3.0, 4.0]

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import ExitCode, FormatError
+from assay.record.formats import FORMATS, VERSION_KEY, Content, Format, read_versioned, render_versioned
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def update_to_3(content: Content) -> Content:
+    """`time` became `started_at`."""
+    return {**{key: value for key, value in content.items() if key != "time"}, "started_at": content["time"]}
+
+
+def update_to_4(content: Content) -> Content:
+    """The exit code of the only command became one per command."""
+    return {**content, "codes": {"main": content["code"]}}
+
+
+HISTORY = {"thing": Format(4, "delete it", oldest=2, updates={3: update_to_3, 4: update_to_4})}
+
+
+def read(text: str | bytes) -> Content:
+    return read_versioned(text, "thing", "runs/a/thing.json", HISTORY)
+
+
+# ---------------------------------------------------------------- bad files
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is empty"),
+        (" \n", "it is empty"),
+        ('{"format": 4,\n "x": }', "line 2, column 7"),
+        ('{"format": 4', "line 1, column 13"),
+        (b'{"format": 4, "x": "\xff"}', "it is not text"),
+        ("[1, 2]", "does not hold a JSON object"),
+        ("null", "does not hold a JSON object"),
+        ("{}", 'no version under "format"'),
+        ('{"format": "4"}', 'no version under "format"'),
+        ('{"format": true}', 'no version under "format"'),
+        ('{"format": 4.0}', 'no version under "format"'),
+        ('{"format": 0}', 'no version under "format"'),
+        ('{"format": 2, "code": 0}', "cannot be brought to format 3 (KeyError: 'time')"),
+        ("[" * 200_000, "nested too deeply"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_to_do(text: str | bytes, message: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        read(text)
+    assert caught.value.message.startswith("runs/a/thing.json: this thing file is damaged: ")
+    assert message in caught.value.message
+    assert caught.value.hint == "delete it"
+    assert caught.value.exit_code is ExitCode.INTERNAL
+
+
+def test_a_file_that_is_too_new_asks_for_an_upgrade() -> None:
+    with pytest.raises(
+        FormatError, match=r"thing\.json: a newer Assay wrote .*format 5; this one reads up to 4"
+    ) as caught:
+        read('{"format": 5}')
+    assert caught.value.hint == "upgrade: pip install --upgrade assay"
+
+
+def test_a_file_that_is_too_old_asks_for_its_own_assay() -> None:
+    with pytest.raises(FormatError, match=r"thing\.json: .*too old .*format 1; this Assay reads 2 and up") as caught:
+        read('{"format": 1}')
+    assert caught.value.hint == "read it with the Assay that wrote it, or delete it"
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("text", ["", '{"format": 999}'])
+def test_every_kind_says_what_to_do(kind: str, text: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        read_versioned(text, kind, "some/file")
+    assert "some/file" in caught.value.message
+    assert kind in caught.value.message
+    assert len(caught.value.hint or "") > 10
+
+
+# ---------------------------------------------------------------- good files
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        ({"format": 4, "codes": {"train": 1}}, {"codes": {"train": 1}}),
+        ({"format": 3, "started_at": 5, "code": 0}, {"started_at": 5, "code": 0, "codes": {"main": 0}}),
+        ({"format": 2, "time": 5, "code": 2}, {"started_at": 5, "code": 2, "codes": {"main": 2}}),
+    ],
+)
+def test_an_older_file_is_brought_up_to_date_step_by_step(stored: Content, expected: Content) -> None:
+    assert read(json.dumps(stored)) == expected
+
+
+def test_keys_that_are_not_known_are_left_alone() -> None:
+    assert read('{"format": 2, "time": 1, "code": 0, "extra": [1]}')["extra"] == [1]
+
+
+@given(st.dictionaries(st.text(max_size=6).filter(lambda key: key != VERSION_KEY), json_like, max_size=4))
+def test_what_is_written_is_read(content: dict[str, Any]) -> None:
+    text = render_versioned(content, "run")
+    assert read_versioned(text, "run", "run.json") == content
+    assert read_versioned(text.encode(), "run", "run.json") == content
+
+
+def test_the_version_stands_first_and_the_text_ends_its_line() -> None:
+    assert render_versioned({"id": "a"}, "run") == '{"format": 1, "id": "a"}\n'
+
+
+# ---------------------------------------------------------------- our own mistakes
+
+
+def test_a_key_that_hides_the_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="taken by the version"):
+        render_versioned({"format": 3}, "run")
+
+
+@pytest.mark.parametrize("updates", [{}, {3: update_to_3}, {3: update_to_3, 4: update_to_4, 5: update_to_4}])
+def test_a_format_without_all_its_steps_is_refused(updates: dict[int, Any]) -> None:
+    with pytest.raises(ValueError, match="update_to_N"):
+        Format(4, "delete it", oldest=2, updates=updates)
+
+
+def test_an_unknown_kind_is_a_mistake_of_ours() -> None:
+    with pytest.raises(KeyError):
+        read_versioned("{}", "no such kind", "x")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_kind_is_read_from_its_first_version_on(kind: str) -> None:
+    assert FORMATS[kind].oldest == 1  # raise it only when a release has announced it

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.show import words
+from assay.show.progress import (
+    EndedRow,
+    LiveProgress,
+    PlainProgress,
+    ProgressView,
+    RunningRow,
+    SilentProgress,
+    choose_progress,
+    estimate_eta,
+    render_ended,
+    render_frame,
+    render_heartbeat,
+)
+
+
+def view(**changes):
+    running = tuple(RunningRow(f"run-{i}", str(i), 61.0 * i, 1, {"loss": 0.5 / (i + 1)}, 100 * i) for i in range(2))
+    base = {"study": "norm", "total": 10, "done": 4, "failed": 1, "running": running, "queued": 3, "slots_used": 2}
+    return ProgressView(**{**base, "slots_total": 2, "eta_s": 125.0, "elapsed_s": 62.0, **changes})
+
+
+def text_of(frame):
+    return ["".join(text for text, _ in line) for line in frame]
+
+
+class FakeClock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+# ---------------------------------------------------------------- estimate
+
+
+@pytest.mark.parametrize(
+    ("durations", "running", "queued", "slots", "eta"),
+    [
+        ([], [], 0, 2, 0.0),  # nothing left
+        ([], [5.0], 3, 2, None),  # nothing known yet
+        ([10.0], [], 4, 2, 20.0),  # two rounds
+        ([10.0], [], 5, 2, 30.0),  # an odd one needs a round of its own
+        ([10.0], [4.0], 0, 2, 6.0),  # the rest of what runs
+        ([10.0], [4.0, 8.0], 1, 2, 12.0),  # the freed slot takes it
+        ([10.0], [4.0, 8.0], 0, 1, 6.0),  # more runs than slots: adopted ones
+        ([10.0], [10.0], 2, 1, 20.0),
+        ([10.0], [], 1, 0, 10.0),  # a farm without known slots
+        ([10.0, 30.0], [25.0], 0, 1, 5.0),  # outlived the mean: like those that took longer
+        ([10.0, 10.0], [20.0], 0, 1, 2.0),  # outlived all: a little more
+    ],
+)
+def test_eta(durations, running, queued, slots, eta):
+    assert estimate_eta(durations, running, queued, slots) == pytest.approx(eta)
+
+
+@given(
+    st.lists(st.floats(0.1, 100), min_size=1),
+    st.lists(st.floats(0, 100), max_size=4),
+    st.integers(0, 2000),
+    st.integers(1, 8),
+)
+def test_eta_lies_between_perfect_packing_and_one_slot(durations, running, queued, slots):
+    eta = estimate_eta(durations, running, queued, slots)
+    mean = sum(durations) / len(durations)
+    width = max(slots, len(running))
+    assert eta >= queued * mean / width - 1e-6
+    alone = estimate_eta(durations, [], queued, 1) + sum(estimate_eta(durations, [each], 0, 1) for each in running)
+    assert eta <= alone + mean + 1e-6
+
+
+@given(st.integers(0, 300), st.integers(1, 7), st.integers(0, 5))
+def test_eta_by_rounds_is_the_plain_simulation(queued, slots, busy):
+    import heapq
+
+    running = [float(elapsed) for elapsed in range(min(busy, slots))]
+    ends = [10.0 - elapsed for elapsed in running] + [0.0] * (slots - len(running))
+    for _ in range(queued):
+        heapq.heapify(ends)
+        heapq.heapreplace(ends, ends[0] + 10.0)
+    if queued or running:
+        assert estimate_eta([10.0], running, queued, slots) == pytest.approx(max(ends))
+
+
+# ---------------------------------------------------------------- the frame
+
+
+@pytest.mark.parametrize("width", [40, 79, 139])
+@pytest.mark.parametrize("height", [8, 24, 60])
+def test_a_frame_fits_its_terminal(width, height):
+    rows = tuple(
+        RunningRow(
+            f"norm_batch-lr_0.{i}-early-stop_T-seed_{i}",
+            str(i),
+            i * 60.0,
+            1 + i % 2,
+            {"loss": 0.1, "test.accuracy": 0.9},
+            i,
+        )
+        for i in range(100)
+    )
+    lines = text_of(
+        render_frame(view(running=rows, total=200, messages=("waiting for GPU 3 " * 10,) * 9), width, height)
+    )
+    assert len(lines) <= height
+    assert max(map(words.display_width, lines)) <= width
+    assert any("more running" in line for line in lines)
+
+
+def test_a_frame_says_what_matters():
+    lines = text_of(render_frame(view(), 79, 24))
+    assert lines[0].startswith("norm  ━")
+    assert lines[0].endswith("5/10  50%  about 2m 5s left")
+    assert lines[1] == "4 done  1 failed  2 running  3 queued  slots 2/2  1:02"
+    assert lines[2].split() == ["run", "slot", "time", "step", "loss"]
+    assert lines[3].split() == ["run-0", "0", "0:00", "0", "0.50"]
+    assert lines[4].split() == ["run-1", "1", "1:01", "100", "0.25"]
+
+
+def test_a_second_attempt_is_visible():
+    lines = text_of(render_frame(view(running=(RunningRow("r", "0", 5.0, 3),)), 79, 24))
+    assert "try" in lines[2]
+    assert lines[3].split() == ["r", "0", "3", "0:05"]
+
+
+def test_names_give_way_before_numbers_do():
+    metrics = {f"metric_{i}": i / 7 for i in range(8)}
+    lines = text_of(render_frame(view(running=(RunningRow("x" * 200, "0", 1.0, 1, metrics, 12345),)), 79, 24))
+    assert "12345" in lines[3]
+    assert "…" in lines[3]
+    assert "metric_0" in lines[2]
+    assert "metric_7" not in lines[2]
+
+
+def test_the_bar_shows_each_share():
+    (bar, *_) = render_frame(view(total=1000, done=500, failed=1, stopped=0, queued=497), 79, 24)
+    cells = {style: len(text) for text, style in bar[2:7]}
+    assert cells["red"] == 1  # one failure among a thousand is seen
+    assert cells["green"] == pytest.approx(sum(cells.values()) / 2, abs=1)
+
+
+def test_plain_frames_are_ascii_and_empty_studies_draw():
+    "".join(text_of(render_frame(view(study="x" * 90), 60, 20, plain=True))).encode("ascii")
+    assert text_of(render_frame(ProgressView("s", 0), 60, 20))[1] == "0 done  0 running  0:00"
+
+
+def test_kept_runs_are_told_apart():
+    assert "4 done (3 earlier)" in text_of(render_frame(view(kept=3), 79, 24))[1]
+
+
+# ---------------------------------------------------------------- plain lines
+
+
+def test_one_line_per_event():
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, clock=clock)
+    progress.update(view())
+    progress.update(view())  # nothing new, nothing said
+    ended = (
+        EndedRow("run-0", "done", 62.0, metrics={"loss": 0.125}),
+        EndedRow("run-1", "failed", 3.0, "train: exit code 1"),
+    )
+    progress.update(view(running=(RunningRow("run-1", "1", 0.0, 2),), ended=ended))
+    progress.message("two\nlines")
+    assert stream.getvalue().splitlines() == [
+        "started  run-0  slot 0",
+        "started  run-1  slot 1",
+        "finished run-0 after 1m 2s  loss 0.125",
+        "failed   run-1 after 3.0s: train: exit code 1",
+        "started  run-1  slot 1  attempt 2",
+        "two",
+        "lines",
+    ]
+
+
+def test_a_heartbeat_every_half_minute():
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, clock=clock)
+    progress.update(view(running=()))
+    assert stream.getvalue() == ""
+    clock.now = 31.0
+    progress.update(view(running=()))
+    progress.update(view(running=()))
+    assert stream.getvalue() == render_heartbeat(view(running=())) + "\n"
+    clock.now = 62.0
+    progress.update(view(running=()))
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_heartbeat_has_counts_and_eta():
+    assert render_heartbeat(view()) == (
+        "norm: 5/10 over: 4 done, 1 failed, 2 running, 3 queued, slots 2/2, 1:02, about 2m 5s left"
+    )
+
+
+def test_finish_says_the_end_once():
+    stream = io.StringIO()
+    progress = PlainProgress(stream, clock=FakeClock())
+    last = view(running=(), ended=(EndedRow("z", "timeout", 5.0, "train: took longer than 5s"),))
+    progress.finish(last)
+    progress.finish(last)
+    assert stream.getvalue().splitlines() == [
+        "timeout  z after 5.0s: train: took longer than 5s",
+        render_heartbeat(last),
+    ]
+
+
+def test_hostile_names_and_poor_encodings():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    progress = PlainProgress(stream, clock=FakeClock())
+    progress.update(view(running=(RunningRow("数据\n\udcff", None, 0.0),)))
+    assert raw.getvalue() == b"started  \\u6570\\u636e\\n\\xff\n"
+    assert render_ended(EndedRow("a\nb", "lost")) == r"lost     a\nb"
+
+
+# ---------------------------------------------------------------- the live view
+
+
+class Terminal:
+    """A real pseudo-terminal whose output is gathered."""
+
+    def __init__(self, columns, rows):
+        self.leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.stream = os.fdopen(follower, "w", encoding="utf-8")
+        self.chunks = []
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        while True:
+            try:
+                chunk = os.read(self.leader, 65536)
+            except OSError:  # the other end is closed
+                return
+            if not chunk:
+                return
+            self.chunks.append(chunk)
+
+    def close(self):
+        self.stream.close()
+        self.reader.join()
+        os.close(self.leader)
+        return b"".join(self.chunks).decode()
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "CI", "COLUMNS", "LINES", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return Terminal(80, 24)
+
+
+def strip(text):
+    return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text)
+
+
+def test_live_view_draws_tells_failures_and_leaves_the_last_state(terminal):
+    progress = choose_progress(terminal.stream)
+    assert isinstance(progress, LiveProgress)
+    progress.message("root: ./runs [bold]")
+    progress.update(view())
+    progress.finish(view(done=9, running=(), queued=0, ended=(EndedRow("bad", "failed", 3.0, "train: exit code 1"),)))
+    progress.finish(view())  # again: harmless
+    progress.update(view())
+    output = terminal.close()
+    plain = strip(output)
+    assert "root: ./runs [bold]" in plain  # no markup of ours in users' texts
+    assert "run-1" in plain
+    assert "failed   bad after 3.0s: train: exit code 1" in plain
+    assert plain.rstrip().endswith("9 done  1 failed  0 running  slots 2/2  1:02")
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")  # the cursor is back
+
+
+def test_live_view_is_drawn_at_most_ten_times_a_second(terminal):
+    clock = FakeClock()
+    progress = LiveProgress(terminal.stream, clock=clock)
+    for tick in range(100):
+        clock.now = tick / 100
+        progress.update(view(done=tick, total=200))
+    progress.finish(view(done=100, total=200, running=()))
+    assert strip(terminal.close()).count("queued") <= 12
+
+
+def test_a_flood_of_failures_is_cut_short(terminal):
+    progress = LiveProgress(terminal.stream, clock=FakeClock())
+    for number in range(50):
+        progress.update(view(ended=(EndedRow(f"bad-{number}", "failed"),)))
+    progress.finish(view())
+    plain = strip(terminal.close())
+    assert "bad-19" in plain
+    assert "bad-20" not in plain
+    assert plain.count("further failures") == 1
+
+
+def test_who_gets_what():
+    assert isinstance(choose_progress(io.StringIO()), PlainProgress)
+    assert isinstance(choose_progress(io.StringIO(), quiet=True), SilentProgress)
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {}, {"TERM": "xterm", "CI": "true"}])
+def test_terminals_without_a_person_get_lines(terminal, env):
+    assert isinstance(choose_progress(terminal.stream, env=env), PlainProgress)
+    terminal.close()
+
+
+def test_silence_is_silent(capsys):
+    progress = SilentProgress()
+    progress.update(view())
+    progress.message("x")
+    progress.finish(view())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_importing_does_not_load_rich():
+    import assay
+
+    env = {**os.environ, "PYTHONPATH": str(Path(assay.__file__).parent.parent)}
+    code = "import sys, assay.show.progress, assay.show.plot, assay.show.figure; print([m for m in ('rich', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

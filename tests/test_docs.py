@@ -1,0 +1,312 @@
+"""The documents are true: links lead somewhere, commands exist and take the flags shown, every file is described."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from assay.cli.main import cli
+from assay.values import layout
+
+TOP = Path(__file__).parent.parent
+REFERENCE = TOP / "docs" / "reference"
+FORMATS = REFERENCE / "formats.md"
+
+FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)|^\[[^\]]+\]:\s+(\S+)", re.MULTILINE)
+HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+SHELL_LANGUAGES = {"console", "bash", "sh", "shell"}
+
+
+def markdown_files() -> list[Path]:
+    folders = [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *(TOP / "examples").rglob("*.md")]
+    return sorted(path for path in folders if "runs" not in path.relative_to(TOP).parts)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(TOP))
+
+
+# ---------------------------------------------------------------- links
+
+
+def broken_links(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    prose = INLINE.sub("", FENCE.sub("", text))
+    targets = [match[1] or match[2] for match in LINK.finditer(prose)]
+    return [target for target in targets if not is_outside(target) and not resolves(path, target)]
+
+
+def is_outside(target: str) -> bool:
+    return bool(re.match(r"[a-z][a-z0-9+.-]*:", target))
+
+
+def resolves(path: Path, target: str) -> bool:
+    file, _, anchor = target.partition("#")
+    found = path.parent / file if file else path
+    if not found.exists():
+        return False
+    return not anchor or (found.suffix == ".md" and anchor in anchors_of(found.read_text(encoding="utf-8")))
+
+
+def anchors_of(text: str) -> set[str]:
+    """As code forges make them: lower case, punctuation gone, spaces to dashes, numbered when repeated."""
+    found: set[str] = set()
+    for heading in HEADING.findall(FENCE.sub("", text)):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = 0
+        while (numbered := f"{anchor}-{number}" if number else anchor) in found:
+            number += 1
+        found.add(numbered)
+    return found
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
+def test_every_relative_link_resolves(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+def test_broken_links_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A `Title` here\n\n## Twice\n\n## Twice\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# Top\n[a](other.md) [b](missing.md) [c](other.md#a-title-here) [d](other.md#nowhere) [e](#top) [f](#no)\n"
+        "![g](missing.png) [h](https://example.invalid/x) [i](other.md#twice-1) [j](other.md#twice-2) `[k](missing)`\n"
+        "```text\n[l](missing.md)\n```\n[ref]: gone.md\n"
+    )
+    expected = ["missing.md", "other.md#nowhere", "#no", "missing.png", "other.md#twice-2", "gone.md"]
+    assert broken_links(page) == expected
+
+
+# ---------------------------------------------------------------- commands
+
+
+def shell_lines(text: str) -> Iterator[str]:
+    """Command lines of the shell fences; in a console only what follows the prompt, continued lines joined."""
+    for _, _, language, body in FENCE.findall(text):
+        if language in SHELL_LANGUAGES:
+            for line in body.replace("\\\n", " ").splitlines():
+                stripped = line.strip()
+                if language != "console":
+                    yield stripped
+                elif stripped.startswith("$ "):
+                    yield stripped[2:].strip()
+
+
+def assay_calls(text: str) -> list[list[str]]:
+    """Arguments of every call of `assay` in the shell fences."""
+    return [words[1:] for line in shell_lines(text) for words in split_commands(line) if words and words[0] == "assay"]
+
+
+def split_commands(line: str) -> Iterator[list[str]]:
+    """The simple commands of a shell line; without what is redirected."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    command: list[str] = []
+    skip = False
+    for word in lexer:
+        if set(word) <= set("|&;"):
+            yield command
+            command = []
+        elif set(word) <= set("<>"):
+            skip = True
+        elif skip:
+            skip = False
+        elif command or "=" not in word:  # VAR=value before a command
+            command.append(word)
+    yield command
+
+
+def named_commands(text: str) -> set[str]:
+    """The first word after `assay` in inline code: `assay run FILE` names `run`; flags and patterns name nothing."""
+    prose = FENCE.sub("", text)
+    found = (re.match(r"assay ([a-z]\w*)\b", code.strip()) for code in INLINE.findall(prose))
+    return {match[1] for match in found if match}
+
+
+def click_problem(arguments: list[str]) -> str | None:
+    """What click has to say about a command line, without running it."""
+    try:
+        check_arguments(cli, "assay", arguments, None)
+    except click.exceptions.Exit:  # --help, --version
+        return None
+    except click.ClickException as error:
+        return error.format_message()
+    return None
+
+
+def check_arguments(command: click.Command, name: str, arguments: list[str], parent: click.Context | None) -> None:
+    with command.make_context(name, list(arguments), parent=parent) as context:
+        if isinstance(command, click.Group):
+            rest = [*getattr(context, "_protected_args", []), *context.args]
+            inner_name, inner, inner_arguments = command.resolve_command(context, rest)
+            assert inner is not None
+            check_arguments(inner, inner_name or "", inner_arguments, context)
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
+def test_every_command_line_shown_is_understood(path: Path) -> None:
+    calls = assay_calls(path.read_text(encoding="utf-8"))
+    problems = [f"assay {shlex.join(call)}: {problem}" for call in calls if (problem := click_problem(call))]
+    assert problems == []
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
+def test_every_command_named_exists(path: Path) -> None:
+    assert named_commands(path.read_text(encoding="utf-8")) - command_names() == set()
+
+
+def command_names() -> set[str]:
+    return set(cli.list_commands(click.Context(cli)))
+
+
+def test_every_command_is_described_in_the_reference() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob("*.md"))
+    shown = named_commands(text) | {call[0] for call in assay_calls(text) if call}
+    shown |= {match for heading in HEADING.findall(text) for match in re.findall(r"assay (\w+)", heading)}
+    assert command_names() - shown == set()
+
+
+@pytest.mark.parametrize("name", sorted(command_names()))
+def test_every_command_and_option_has_a_help_text(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for one in all_commands(command):
+        assert one.get_short_help_str(), f"{one.name} says nothing about itself"
+        silent = [option.name for option in one.params if isinstance(option, click.Option) and not is_explained(option)]
+        assert silent == [], f"{one.name} has options without a help text"
+
+
+def all_commands(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from all_commands(inner)
+
+
+def is_explained(option: click.Option) -> bool:
+    return bool(option.help) or option.hidden
+
+
+PAGE = """
+Use `assay run FILE` or `assay nonsense`, not `assay --help` or `assay.log`.
+
+```console
+$ assay run study.yml --dry-run
+expanding ...
+$ ASSAY_ROOT=x assay run study.yml | head > file  # a comment
+$ assay run --no-such-flag x && assay run
+$ cd x; assay rum study.yml
+```
+
+```python
+assay.log(loss=1)
+```
+
+```bash
+assay run \\
+  study.yml
+```
+"""
+
+
+def test_command_lines_are_found_and_wrong_ones_refused() -> None:
+    assert named_commands(PAGE) == {"run", "nonsense"}
+    calls = assay_calls(PAGE)
+    assert calls == [
+        ["run", "study.yml", "--dry-run"],
+        ["run", "study.yml"],
+        ["run", "--no-such-flag", "x"],
+        ["run"],
+        ["rum", "study.yml"],
+        ["run", "study.yml"],
+    ]
+    assert [click_problem(call) is None for call in calls] == [True, True, False, False, False, True]
+    assert click_problem(["--help"]) is None
+
+
+# ---------------------------------------------------------------- make targets
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+
+
+def make_calls(text: str) -> set[str]:
+    """The targets that a page names, inline or in a shell."""
+    lines = [*shell_lines(text), *INLINE.findall(FENCE.sub("", text))]
+    calls = [words for line in lines if "make " in line for words in split_commands(line) if words[:1] == ["make"]]
+    return {word for words in calls for word in words[1:] if re.fullmatch(r"[a-z-]+", word)}
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
+def test_every_make_target_named_exists(path: Path) -> None:
+    assert make_calls(path.read_text(encoding="utf-8")) - make_targets() == set()
+
+
+def test_make_targets_are_found() -> None:
+    assert make_calls(
+        "`make lint test`, `make`\n```console\n$ make demo  # do it\n$ cd x && make bench ARGS=-v\n```\n"
+    ) == {
+        "lint",
+        "test",
+        "demo",
+        "bench",
+    }
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    assert {"demo", "test"} <= make_calls((TOP / "README.md").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------- formats
+
+
+def layout_names() -> dict[str, str]:
+    """What values/layout.py calls the files, folders and variables that users can see."""
+    constants = {name: value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)}
+    numbered = {
+        "lease": layout.lease_name(1),
+        "stop": layout.stop_name(1),
+        "token": layout.token_name(1),
+        "outcome": layout.outcome_name(1),
+        "exit marker": layout.exit_marker_name("train", 1, 0),
+    }
+    return constants | {
+        name: text.replace("1", "N") if name != "exit marker" else ".exit." for name, text in numbered.items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(layout_names()))
+def test_every_file_is_described_in_the_formats_page(name: str) -> None:
+    assert FORMATS.exists(), "docs/reference/formats.md is missing"
+    assert is_named(layout_names()[name], FORMATS.read_text(encoding="utf-8"))
+
+
+def is_named(name: str, text: str) -> bool:
+    """As a word of its own: `param` is not named by `params`."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)" if name[-1].isalnum() else re.escape(name), text) is not None
+
+
+def test_a_name_inside_another_word_does_not_count() -> None:
+    assert is_named("param", "the file `param` holds")
+    assert is_named(".exit.", "`train.exit.0`")
+    assert is_named("lease.N", "lease.N,")
+    assert not is_named("param", "params")
+    assert not is_named("stat", "state")
+    assert not is_named("run.json", "run.jsonl")
+
+
+def test_the_layout_is_read() -> None:
+    assert {"run.json", "job.sh", "lease.N", "outcome.N", ".exit.", "ASSAY_ATTEMPT"} <= set(layout_names().values())

@@ -1,0 +1,628 @@
+"""logx as runx's users know it, and what was broken there."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import types
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay import checkpoint, script
+from assay import logx as module
+from assay.errors import UsageError
+from assay.logx import LogX
+from assay.values import layout
+
+SRC = str(Path(script.__file__).parents[1])
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path, monkeypatch):
+    """A folder without .runx, a home without runx.yml, nothing said or opened by an earlier test."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "_said", set())
+    monkeypatch.setattr(script, "_stream", None)
+
+
+@pytest.fixture
+def logx():
+    with contextlib.closing(LogX()) as instance:
+        yield instance
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """A stand-in that saves in the same container as torch: a zip with a pickle in the old protocol."""
+    fake = types.ModuleType("torch")
+
+    def save(content, path):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps(content, protocol=2))
+
+    def load(path, map_location=None, weights_only=None):
+        assert weights_only is True
+        with zipfile.ZipFile(path) as archive:
+            return pickle.loads(archive.read("archive/data.pkl"))
+
+    fake.save, fake.load = save, load
+    fake.serialization = types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake
+
+
+def read_rows(logdir):
+    with open(Path(logdir) / "metrics.csv", newline="") as file:
+        return list(csv.reader(file))
+
+
+def names(logdir):
+    return sorted(os.listdir(logdir))
+
+
+# ---------------------------------------------------------------- files and formats
+
+
+def test_the_files_of_a_plain_run(logx, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module.time, "time", lambda: 1700000000.5)
+    logx.initialize(tmp_path / "log", hparams={"lr": 0.1, "arch": "alexnet"})
+    logx.msg("hello")
+    logx.metric("val", {"loss": 0.5, "acc": np.float32(0.75)}, epoch=3)
+    assert names(tmp_path / "log") == ["hparams.json", "logging.log", "metrics.csv"]
+    assert (tmp_path / "log/metrics.csv").read_bytes() == (
+        b"start,start/step,0,timestamp,1700000000.5\r\nval,loss,0.5,acc,0.75,epoch,3,timestamp,1700000000.5\r\n"
+    )
+    assert (tmp_path / "log/hparams.json").read_text() == '{\n    "lr": 0.1,\n    "arch": "alexnet"\n}'
+    assert (tmp_path / "log/logging.log").read_text() == "hello\n"
+    assert capsys.readouterr().out == "hello\n"
+
+
+def test_no_timestamp_leaves_it_out(logx, tmp_path):
+    logx.initialize(tmp_path, no_timestamp=True)
+    logx.metric("val", {"acc": 1}, epoch=0)
+    assert read_rows(tmp_path) == [["start", "start/step", "0"], ["val", "acc", "1", "epoch", "0"]]
+
+
+def test_initializing_again_appends(tmp_path):
+    for _ in range(2):
+        again = LogX()
+        again.initialize(tmp_path)
+        again.msg("one")
+        again.close()
+    assert [row[0] for row in read_rows(tmp_path)] == ["start", "start"]
+    assert (tmp_path / "logging.log").read_text() == "one\none\n"
+
+
+def test_a_line_that_a_kill_cut_short_spoils_no_other(logx, tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"start,start/step,0\r\nval,acc,0.")
+    logx.initialize(tmp_path, no_timestamp=True)
+    assert read_rows(tmp_path)[1:] == [["val", "acc", "0."], ["start", "start/step", "0"]]
+
+
+def test_hparams_are_never_overwritten(logx, tmp_path):
+    logx.initialize(tmp_path, hparams={"lr": 1})
+    logx.initialize(tmp_path, hparams={"lr": 2})
+    assert json.loads((tmp_path / "hparams.json").read_text()) == {"lr": 1}
+
+
+def test_hparams_may_be_a_namespace_with_anything_in_it(logx, tmp_path):
+    hparams = argparse.Namespace(path=Path("/data"), lr=np.float32(0.5), layers=[1, 2], none=None)
+    logx.initialize(tmp_path, hparams=hparams)
+    read = json.loads((tmp_path / "hparams.json").read_text())
+    assert read == {"path": "/data", "lr": "0.5", "layers": [1, 2], "none": None}
+
+
+def test_hparams_that_are_neither_say_so(logx, tmp_path):
+    with pytest.raises(TypeError, match="hparams must be a dict or an argparse Namespace, not 3"):
+        logx.initialize(tmp_path, hparams=3)
+
+
+def test_messages_of_any_type_and_alphabet(logx, tmp_path, hostile_name):
+    logx.initialize(tmp_path)
+    logx.msg({"a": 1})
+    logx.msg(hostile_name)
+    assert (tmp_path / "logging.log").read_text("utf-8") == f"{{'a': 1}}\n{hostile_name}\n"
+
+
+def test_a_log_directory_with_an_odd_name(logx, hostile_path):
+    logx.initialize(str(hostile_path / "deep/er"), hparams={})
+    assert names(hostile_path / "deep/er") == ["hparams.json", "logging.log", "metrics.csv"]
+
+
+def test_a_log_directory_that_cannot_be_made(logx, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="logx cannot use the log directory .*file/log: Not a directory"):
+        logx.initialize(tmp_path / "file/log")
+
+
+def test_a_full_disk_does_not_stop_the_training(logx, tmp_path, capsys):
+    logx.initialize(tmp_path)
+    os.dup2(full := os.open("/dev/full", os.O_WRONLY), logx._metrics_file._fd)
+    os.close(full)
+    logx.metric("val", {"acc": 1.0})
+    logx.metric("val", {"acc": 2.0})
+    assert capsys.readouterr().err.count("No space left on device. The script goes on") == 1
+    logx._metrics_file.forget()
+
+
+# ---------------------------------------------------------------- metrics
+
+
+@pytest.mark.parametrize("phase", ["val", "validate", "validation", "test"])
+def test_every_spelling_of_val_is_written_as_val(logx, tmp_path, phase):
+    logx.initialize(tmp_path)
+    logx.metric(phase, {"acc": 0.5}, epoch=1)
+    assert read_rows(tmp_path)[-1][:5] == ["val", "acc", "0.5", "epoch", "1"]
+
+
+@pytest.mark.parametrize("phase", ["trn", "train", "training"])
+def test_train_metrics_are_not_in_the_csv(logx, tmp_path, phase):
+    logx.initialize(tmp_path)
+    logx.metric(phase, {"loss": 0.5}, epoch=1)
+    assert len(read_rows(tmp_path)) == 1
+
+
+def test_a_bad_phase_names_the_good_ones(logx, tmp_path):
+    logx.initialize(tmp_path)
+    with pytest.raises(
+        ValueError, match="phase 'eval' is none of trn, train, training, val, validate, validation, test"
+    ):
+        logx.metric("eval", {"acc": 1})
+
+
+def test_epochs_count_by_themselves_for_each_phase(logx, tmp_path):
+    logx.initialize(tmp_path)
+    logx.metric("train", {"loss": 1})
+    for epoch in (None, None, 10, None):
+        logx.metric("val", {"acc": 1}, epoch=epoch)
+    assert [row[4] for row in read_rows(tmp_path)[1:]] == ["0", "1", "10", "11"]
+
+
+def test_metrics_of_every_make(logx, tmp_path):
+    logx.initialize(tmp_path)
+    logx.metric(
+        "val", {"a": np.float64(0.5), "b": np.array([2]), "c": True, "d": math.nan, "e": "text, quoted"}, epoch=0
+    )
+    assert read_rows(tmp_path)[-1][1:11] == ["a", "0.5", "b", "2", "c", "1", "d", "nan", "e", "text, quoted"]
+
+
+# ---------------------------------------------------------------- before initialize, and other ranks
+
+
+def test_msg_before_initialize_prints(logx, capsys):
+    logx.msg("early")
+    assert capsys.readouterr().out == "early\n"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda logx: logx.metric("val", {"a": 1}),
+        lambda logx: logx.save_model({}, 1.0, 0),
+        lambda logx: logx.add_scalar("a", 1, 0),
+        lambda logx: logx.add_image("a", None),
+        lambda logx: logx.tensorboard.add_text("a", "b"),
+        lambda logx: logx.get_best_checkpoint(),
+    ],
+)
+def test_everything_else_before_initialize_says_to_call_it(logx, use):
+    with pytest.raises(UsageError, match=r"before logx\.initialize: call logx\.initialize\(logdir=\.\.\.\) first"):
+        use(logx)
+
+
+def test_other_ranks_write_print_and_create_nothing(logx, tmp_path, capsys):
+    logx.initialize(tmp_path / "log", hparams={"a": 1}, tensorboard=True, global_rank=1)
+    logx.msg("hello")
+    logx.metric("val", {"acc": 1})
+    logx.metric("train", {"acc": 1})
+    logx.add_scalar("a", 1, 0)
+    logx.tensorboard.add_text("a", "b")
+    assert logx.save_model({}, 1.0, 0) is None
+    assert logx.get_best_checkpoint() is None
+    assert not (tmp_path / "log").exists()
+    assert capsys.readouterr() == ("", "")
+
+
+# ---------------------------------------------------------------- where logs go
+
+
+def test_inside_a_run_logs_go_to_its_directory(logx, tmp_path, monkeypatch):
+    monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path / "run"))
+    logx.initialize(coolname=True)
+    assert names(tmp_path / "run") == ["logging.log", "metrics.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("LOGROOT: /logs\nFARM: big\n", "/logs"),
+        ("FARM: big\nLOGROOT:   '/my logs'   # where\n", "/my logs"),
+        ('LOGROOT: "/a#b"\r\n', "/a#b"),
+        ("LOGROOT : relative/logs # x\n", "relative/logs"),
+        ("LOGROOT: /logs#1\n", "/logs#1"),
+        ("big:\n  LOGROOT: /nested\n", None),
+        ("NGC_LOGROOT: /ngc\n", None),
+        ("", None),
+    ],
+)
+def test_logroot_is_found_without_a_yaml_library(text, expected):
+    assert module.parse_logroot(text) == expected
+
+
+def test_logroot_of_the_folder_beats_that_of_the_user(logx, tmp_path):
+    (tmp_path / "home/.config").mkdir(parents=True)
+    (tmp_path / "home/.config/runx.yml").write_text("LOGROOT: ../logs\n")
+    assert module.find_logdir(False) == str(tmp_path / "home/.config/../logs/default")
+    Path(".runx").write_text("LOGROOT: here\n")
+    assert module.find_logdir(False) == str(tmp_path / "work/here/default")
+    logx.initialize()
+    assert names("here/default") == ["logging.log", "metrics.csv"]
+
+
+def test_a_cool_name_is_two_words_and_not_always_the_same():
+    Path(".runx").write_text("LOGROOT: here\n")
+    found = {Path(module.find_logdir(True)).name for _ in range(20)}
+    assert len(found) > 1
+    assert all(len(name.split("-")) == 2 and name.replace("-", "").isalpha() for name in found)
+
+
+def test_without_logroot_logs_go_to_adhoc_and_that_is_said_once(tmp_path, capsys):
+    assert module.find_logdir(False) == module.find_logdir(False) == "runs/adhoc/default"
+    said = capsys.readouterr().err
+    assert said == f"logx: no logdir given and no LOGROOT in .runx, so logs go to {tmp_path}/work/runs/adhoc/default\n"
+
+
+# ---------------------------------------------------------------- series of an Assay run
+
+
+def read_series(run_dir):
+    files = sorted((run_dir / "metrics").glob("*.jsonl")) if (run_dir / "metrics").exists() else []
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "time"} for line in lines]
+
+
+def test_inside_a_run_train_metrics_are_series_and_val_metrics_are_not(logx, tmp_path, monkeypatch):
+    """The ingest reads metrics.csv: written twice, they would count twice."""
+    monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path))
+    logx.initialize()
+    logx.metric("trn", {"loss": 0.5, "note": "text"}, epoch=7)
+    logx.metric("val", {"acc": 0.9}, epoch=1)
+    script._stream.close()
+    assert read_series(tmp_path) == [{"step": 7, "train/loss": 0.5}]
+    assert read_rows(tmp_path)[-1][:3] == ["val", "acc", "0.9"]
+
+
+def test_with_another_logdir_val_metrics_are_series_too(logx, tmp_path, monkeypatch):
+    monkeypatch.setenv(layout.ENV_RUN_DIR, str(tmp_path / "run"))
+    logx.initialize(tmp_path / "run/logs")
+    logx.metric("val", {"acc": 0.9, "time": 3}, epoch=1)
+    script._stream.close()
+    assert read_series(tmp_path / "run") == [{"epoch": 1, "acc": 0.9, "val/time": 3}]
+
+
+def test_outside_a_run_there_are_no_series(logx, tmp_path):
+    logx.initialize(tmp_path / "log")
+    logx.metric("train", {"loss": 0.5})
+    assert names(tmp_path / "log") == ["logging.log", "metrics.csv"]
+    assert names(".") == []
+
+
+# ---------------------------------------------------------------- TensorBoard
+
+
+class Writer:
+    """Notes what it is told."""
+
+    def __init__(self, *args, **kwargs):
+        self.calls = []
+
+    def __getattr__(self, name):
+        return lambda *args: self.calls.append((name, *args))
+
+
+@pytest.fixture
+def writer(logx, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=Writer))
+    logx.initialize(tmp_path / "tb", tensorboard=True)
+    return logx.tb_writer
+
+
+def test_scalars_and_images_are_passed_on_and_flushed(logx, writer):
+    logx.add_scalar("lr", 0.1, 5)
+    logx.add_image("img", "pixels", 2)
+    logx.tensorboard.add_text("a", "b")
+    flush = ("flush",)
+    expected = [
+        ("add_scalar", "lr", 0.1, 5),
+        flush,
+        ("add_image", "img", "pixels", 2),
+        flush,
+        ("add_text", "a", "b"),
+        flush,
+    ]
+    assert writer.calls == expected
+
+
+def test_metrics_go_to_tensorboard_with_the_phase_as_given_and_one_flush(logx, writer):
+    logx.metric("trn", {"loss": 0.5, "acc": 1, "note": "text"}, epoch=3)
+    assert writer.calls == [("add_scalar", "trn/loss", 0.5, 3), ("add_scalar", "trn/acc", 1, 3), ("flush",)]
+
+
+def test_suspend_flush(logx, writer):
+    with logx.suspend_flush():
+        logx.add_scalar("a", 1, 0)
+        logx.add_scalar("a", 2, 1)
+    with logx.suspend_flush(flush_at_end=False):
+        logx.add_scalar("a", 3, 2)
+    assert [call[0] for call in writer.calls] == ["add_scalar", "add_scalar", "flush", "add_scalar"]
+
+
+def test_flushing_resumes_after_an_error(logx, writer):
+    with pytest.raises(ZeroDivisionError), logx.suspend_flush():
+        1 / 0  # noqa: B018
+    assert logx.eager_flush is True
+
+
+def test_without_eager_flush_nothing_is_flushed(logx, tmp_path, writer):
+    logx.initialize(tmp_path / "tb", tensorboard=True, eager_flush=False)
+    logx.add_scalar("a", 1, 0)
+    logx.metric("train", {"a": 1})
+    assert "flush" not in [call[0] for call in logx.tb_writer.calls]
+
+
+def test_without_the_extra_training_goes_on_and_the_install_command_is_said_once(logx, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    for _ in range(2):
+        logx.initialize(tmp_path, tensorboard=True)
+        logx.add_scalar("a", 1, 0)
+    assert capsys.readouterr().err.count("pip install 'assay[tensorboard]'") == 1
+
+
+def test_torchs_own_writer_serves_when_tensorboardx_is_missing(logx, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    for name in ("torch", "torch.utils", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["torch.utils.tensorboard"].SummaryWriter = Writer
+    logx.initialize(tmp_path, tensorboard=True)
+    assert isinstance(logx.tb_writer, Writer)
+
+
+def test_event_files_are_what_tensorboard_opens(tmp_path):
+    """In a process of its own: those libraries warn about one another."""
+    pytest.importorskip("tensorboardX", reason="the tensorboard extra is not installed")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard itself is not installed"
+    )
+    code = "from assay.logx import logx\nlogx.initialize('log', tensorboard=True)\nlogx.metric('val', {'acc': 0.5}, epoch=3)"
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": SRC}, check=True, timeout=60
+    )
+    events = accumulator.EventAccumulator(str(tmp_path / "log"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("val/acc")] == [(3, 0.5)]
+
+
+# ---------------------------------------------------------------- models
+
+
+def test_the_last_and_the_best_model_are_kept(logx, tmp_path, torch):
+    logx.initialize(tmp_path)
+    better = [logx.save_model({"state_dict": {}}, metric, epoch) for epoch, metric in enumerate([0.5, 0.7, 0.6])]
+    assert better == [True, True, False]
+    assert names(tmp_path)[:2] == ["best_checkpoint_ep1.pth", "last_checkpoint_ep2.pth"]
+    assert names(tmp_path)[2:] == ["logging.log", "metrics.csv"]
+    assert logx.get_best_checkpoint() == str(tmp_path / "best_checkpoint_ep1.pth")
+    assert logx.save_ckpt_fn == str(tmp_path / "last_checkpoint_ep2.pth")
+
+
+def test_lower_may_be_better_and_old_models_may_stay(logx, tmp_path, torch):
+    logx.initialize(tmp_path)
+    saved = [logx.save_model({}, m, e, higher_better=False, delete_old=False) for e, m in enumerate([0.5, 0.7, 0.4])]
+    assert saved == [True, False, True]
+    assert [name for name in names(tmp_path) if name.endswith("pth")] == [
+        "best_checkpoint_ep2.pth",
+        *(f"last_checkpoint_ep{epoch}.pth" for epoch in range(3)),
+    ]
+
+
+def test_the_same_epoch_saved_again_replaces_it(logx, tmp_path, torch):
+    logx.initialize(tmp_path)
+    for metric in (0.5, 0.6):
+        logx.save_model({"state_dict": metric}, metric, 1)
+    assert logx.load_model(logx.get_best_checkpoint())[0] == 0.6
+
+
+def test_nan_never_stays_the_best(logx, tmp_path, torch):
+    logx.initialize(tmp_path)
+    assert [logx.save_model({}, metric, 0) for metric in (math.nan, math.nan, 0.1, math.nan)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert logx.best_metric == 0.1
+
+
+def test_the_users_dict_is_not_changed(logx, tmp_path, torch):
+    logx.initialize(tmp_path)
+    content = {"state_dict": {"w": 1}, "epoch": 3}
+    logx.save_model(content, np.float32(0.5), 3)
+    assert content == {"state_dict": {"w": 1}, "epoch": 3}
+    state, meta = logx.load_model(logx.save_ckpt_fn)
+    assert state == {"w": 1}
+    assert meta == {"epoch": 3, "__metric": 0.5}
+    assert type(meta["__metric"]) is float
+
+
+def test_a_metric_that_is_no_number_is_refused_before_anything_is_written(logx, tmp_path, torch):
+    logx.initialize(tmp_path)
+    with pytest.raises(TypeError, match="metric must be a single number, not 'high'"):
+        logx.save_model({}, "high", 0)
+    assert names(tmp_path) == ["logging.log", "metrics.csv"]
+
+
+def test_a_failed_save_leaves_the_old_models(logx, tmp_path, torch, monkeypatch):
+    logx.initialize(tmp_path)
+    logx.save_model({}, 0.5, 0)
+
+    def fail(content, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        logx.save_model({}, 0.6, 1)
+    assert names(tmp_path)[:2] == ["best_checkpoint_ep0.pth", "last_checkpoint_ep0.pth"]
+    assert len(names(tmp_path)) == 4
+
+
+@pytest.mark.parametrize("metric", [0.5, np.float32(0.5), np.float64(0.5), np.float16(0.5)])
+def test_a_resumed_training_knows_its_best_model(tmp_path, torch, metric):
+    """Also from files of runx, which hold numpy's numbers; torch since 2.6 refuses those."""
+    torch.save(
+        {"state_dict": {}, "__metric": metric, "args": argparse.Namespace(x=1)}, tmp_path / "best_checkpoint_ep4.pth"
+    )
+    torch.save({}, tmp_path / "last_checkpoint_ep5.pth")
+    with contextlib.closing(LogX()) as resumed:
+        resumed.initialize(tmp_path)
+        assert resumed.best_metric == 0.5
+        assert resumed.save_model({}, 0.4, 6) is False
+        assert resumed.save_model({}, 0.6, 7) is True
+    assert [name for name in names(tmp_path) if name.endswith("pth")] == [
+        "best_checkpoint_ep7.pth",
+        "last_checkpoint_ep7.pth",
+    ]
+
+
+def test_initialize_needs_no_torch_even_to_resume(logx, tmp_path, monkeypatch):
+    (tmp_path / "best_checkpoint_ep4.pth").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    logx.initialize(tmp_path)
+    assert logx.get_best_checkpoint() == str(tmp_path / "best_checkpoint_ep4.pth")
+
+
+def test_of_several_best_models_the_highest_epoch_counts(logx, tmp_path):
+    for name in (
+        "best_checkpoint_ep9.pth",
+        "best_checkpoint_ep10.pth",
+        "best_checkpoint_ep11xpth",
+        "xbest_checkpoint_ep12.pth",
+    ):
+        (tmp_path / name).write_bytes(b"")
+    logx.initialize(tmp_path)
+    assert logx.get_best_checkpoint() == str(tmp_path / "best_checkpoint_ep10.pth")
+
+
+def test_a_best_model_that_cannot_be_read_is_kept_and_said(logx, tmp_path, torch, capsys):
+    (tmp_path / "best_checkpoint_ep4.pth").write_bytes(b"damaged")
+    logx.initialize(tmp_path)
+    assert logx.save_model({}, 0.1, 5) is True
+    assert "cannot read the metric in" in capsys.readouterr().err
+    assert names(tmp_path)[:2] == ["best_checkpoint_ep4.pth", "best_checkpoint_ep5.pth"]
+
+
+def test_without_torch_saving_and_loading_say_what_is_missing(logx, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    logx.initialize(tmp_path)
+    with pytest.raises(UsageError, match="saving a model needs torch"):
+        logx.save_model({}, 0.5, 0)
+    with pytest.raises(UsageError, match="loading a model needs torch"):
+        logx.load_model(tmp_path / "x.pth")
+
+
+def test_a_checkpoint_without_a_state_dict_says_so(logx, tmp_path, torch):
+    torch.save({"weights": 1}, tmp_path / "x.pth")
+    with pytest.raises(UsageError, match="holds no 'state_dict'"):
+        logx.load_model(tmp_path / "x.pth")
+
+
+# ---------------------------------------------------------------- checkpoints are not trusted
+
+
+class Bomb:
+    """Runs a command when unpickled carelessly."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_reading_a_metric_runs_nothing(tmp_path, torch, monkeypatch):
+    torch.save({"x": Bomb(tmp_path / "ran"), "__metric": np.float64(0.5)}, tmp_path / "best.pth")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert checkpoint.load_metric(str(tmp_path / "best.pth")) == 0.5
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_metric_that_would_run_something_is_none(tmp_path, torch, monkeypatch):
+    torch.save({"__metric": Bomb(tmp_path / "ran")}, tmp_path / "best.pth")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert checkpoint.load_metric(str(tmp_path / "best.pth")) is None
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x80\x02}q\x00."])
+def test_a_damaged_checkpoint_has_no_metric(tmp_path, monkeypatch, content):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "x.pth").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "y.pth", "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+    assert checkpoint.load_metric(str(tmp_path / "x.pth")) is None
+    assert checkpoint.load_metric(str(tmp_path / "y.pth")) is None
+
+
+# ---------------------------------------------------------------- with the real torch
+
+
+@pytest.fixture
+def real_torch():
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.int64, "tensor"])
+def test_resume_with_the_real_torch(tmp_path, real_torch, kind):
+    first = real_torch.tensor(0.5) if kind == "tensor" else kind(1)
+    model = real_torch.nn.Linear(2, 1)
+    with contextlib.closing(LogX()) as logx:
+        logx.initialize(tmp_path)
+        logx.save_model({"state_dict": model.state_dict(), "epoch": 1}, first, 1)
+    with contextlib.closing(LogX()) as resumed:
+        resumed.initialize(tmp_path)
+        assert resumed.save_model({"state_dict": {}}, 0.1, 2) is False
+        state, meta = resumed.load_model(resumed.get_best_checkpoint())
+    assert real_torch.equal(state["weight"], model.state_dict()["weight"])
+    assert meta["epoch"] == 1
+
+
+@pytest.mark.parametrize("metric", [np.float32(0.5), np.float64(0.5), np.float16(0.5), "tensor"])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_checkpoints_of_runx_with_the_real_torch(tmp_path, real_torch, metric, zipped):
+    metric = real_torch.tensor(0.5) if isinstance(metric, str) else metric
+    path = str(tmp_path / "best_checkpoint_ep1.pth")
+    content = {"state_dict": {"w": real_torch.ones(2)}, "__metric": metric}
+    real_torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    assert checkpoint.load_metric(path) == 0.5
+    assert float(LogX().load_model(path)[1]["__metric"]) == 0.5
+
+
+def test_the_real_torch_runs_nothing_either(tmp_path, real_torch):
+    path = str(tmp_path / "x.pth")
+    real_torch.save({"state_dict": {}, "x": Bomb(tmp_path / "ran")}, path)
+    with pytest.raises(UsageError, match=r"might run code that it holds: posix\.mkdir.*If you trust the file"):
+        LogX().load_model(path)
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from assay.values.series import direction_of
+
+LOWER = """
+loss val_loss valLoss val.loss train/loss trainloss loss1 accuracy_loss top5_error error_rate err WER cer PPL perplexity
+rmse test_MSE nll epoch_time step_time_ms latency time_per_step ms_per_batch duration per_sample_loss eval/loss_per_token
+FID val/time peak_memory
+"""
+HIGHER = """
+acc acc1 Acc@1 valAcc test.accuracy top1 top5 F1 f1_score bleu BLEU4 rougeL mAP mIoU auc R2 reward throughput fps
+images/sec tokens_per_s samples_per_second recall precision psnr acc_min gradient_norm whatever x
+"""
+
+
+@pytest.mark.parametrize("metric", LOWER.split())
+def test_lower_is_better(metric):
+    assert direction_of(metric) == "min"
+
+
+@pytest.mark.parametrize("metric", HIGHER.split())
+def test_higher_is_better(metric):
+    assert direction_of(metric) == "max"
+
+
+def test_names_without_words():
+    assert direction_of("") == "max"
+    assert direction_of("42") == "max"
