@@ -68,7 +68,9 @@ def test_every_place_that_cannot_be_filled_is_said_once():
     with pytest.raises(ConfigError) as caught:
         build_plan(study(sweep(x=[1], y=[None], z=range(50)), sweep(x=[None], y=[1]), commands=commands))
     found = [str(problem).splitlines()[0] for problem in caught.value.problems]
-    assert found == ["f.yml:2:5 a: y is null here", "f.yml:2:5 a: x is null here"]
+    assert found == [
+        "f.yml:2:5 a: y is null here", "f.yml:2:5 a: x is null here", "f.yml:3:5 b: x is null here",
+    ]  # fmt: skip
 
 
 def test_a_value_that_is_no_case_of_its_alias_is_refused():
@@ -112,7 +114,7 @@ def test_repeat_runs_everything_again_with_its_own_id():
 def test_orphan_parameters_are_warned_about_once():
     plan = build_plan(study(sweep(a=[1], seed=[1, 2]), sweep(line=4, a=[2], seed=[1])))
     assert [str(warning).splitlines()[0] for warning in plan.warnings] == [
-        "f.yml:4:9 seed: no command uses this parameter"
+        "f.yml:1:9 seed: no command uses this parameter"
     ]
 
 

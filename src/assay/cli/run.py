@@ -63,7 +63,8 @@ def command(
     FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished runs
     are kept, running ones are watched, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves them.
     """
-    from assay.flows.sweep import RunOptions, prepare
+    from assay.flows.prepared import RunOptions
+    from assay.flows.sweep import prepare
 
     options = RunOptions(
         file=file,

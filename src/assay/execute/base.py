@@ -53,6 +53,10 @@ class Executor(ABC):
         """What an ended job used, where the executor was its parent."""
         return None
 
+    def is_handed_over(self) -> bool:
+        """Whether the jobs would come to their end without this process: a farm has them all."""
+        return False
+
     def close(self) -> None:
         """Let go of what is held here. Jobs go on."""
         return

@@ -81,7 +81,7 @@ def decide(
     if last is None:
         return Decision(Action.START, State.QUEUED, 1)
     if last.outcome is not None:
-        if policy.wants_another(history):
+        if policy.wants_another(history) or _lacks_commands(history, commands):
             return Decision(Action.START, State.QUEUED, last.number + 1)
         return Decision(Action.KEEP, last.outcome.state, last.number, last.outcome, last.handle)
     alive = liveness(last.handle) if last.handle else Liveness.GONE
@@ -93,6 +93,14 @@ def decide(
         return Decision(Action.FOLLOW, state, last.number, handle=last.handle)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
+
+
+def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:
+    """It ended well, but only some of its commands had been asked for then."""
+    last = history.last
+    if last is None or last.outcome is None or last.outcome.state is not State.DONE:
+        return False
+    return not history.finished_commands().issuperset(commands)
 
 
 def _finished_before(history: History) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from assay.flows.sweep import Prepared
+from assay.flows.prepared import Prepared
 from assay.values import layout
 from assay.values.run import JobRequest, RunSpec
 

@@ -19,7 +19,7 @@ from assay.values.run import State
 
 if TYPE_CHECKING:
     from assay.flows.places import StudyPlace
-    from assay.flows.sweep import Prepared
+    from assay.flows.prepared import Prepared
 
 _SET_FILE = re.compile(r"set\.(\d+)\.json")
 

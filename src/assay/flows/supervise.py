@@ -46,10 +46,20 @@ class Entry:
     reported: set[str] = field(default_factory=set)  # command events already told
     done_before: set[str] = field(default_factory=set)
     finished_here: bool = False  # ended while this supervisor watched
+    wanted: frozenset[str] | None = None  # some of its commands; None is all
+    repeats: bool = False  # commands that an earlier attempt finished are run again
 
     @property
     def commands(self) -> tuple[str, ...]:
-        return tuple(command.name for command in self.spec.commands)
+        """The commands that count this time, in order."""
+        names = tuple(command.name for command in self.spec.commands)
+        return names if self.wanted is None else tuple(name for name in names if name in self.wanted)
+
+    @property
+    def skipped(self) -> set[str]:
+        """The commands that the next attempt leaves out."""
+        unwanted = {command.name for command in self.spec.commands} - set(self.commands)
+        return unwanted | (set() if self.repeats else self.done_before)
 
 
 EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]
@@ -85,6 +95,7 @@ class Settings:
     grace_s: float = GRACE_S
     sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
     limit: int | None = None  # how many runs at once, where there is no pool
+    leaves: bool = False  # go as soon as the executor needs nobody any more
     clock: Callable[[], float] = time.monotonic
 
 
@@ -123,6 +134,8 @@ class Supervisor:
             if self.problem and not self.running:
                 break
             self._take_ended(self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock()))))
+            if settings.leaves and not self.queue and self.executor.is_handed_over():
+                self.leave = True
             now = settings.clock()
             if now >= next_tick:
                 self._tick()
@@ -191,7 +204,7 @@ class Supervisor:
         if slot is not None:
             env[layout.ENV_SLOT] = slot
         env[layout.ENV_TIME] = datetime.now().strftime("%Y%m%d.%H%M%S")  # noqa: DTZ005 a log name in local time
-        env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.done_before))
+        env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
         return JobRequest(
             dir=entry.dir,
             name=f"{os.path.basename(os.path.dirname(entry.dir))}_{entry.spec.name}",
@@ -353,7 +366,7 @@ class Supervisor:
         self.settings.listen(event)
 
     def _first_command(self, entry: Entry) -> str | None:
-        return next((name for name in entry.commands if name not in entry.done_before), None)
+        return next((name for name in entry.commands if name not in entry.skipped), None)
 
     def _tell_command_started(self, entry: Entry, name: str | None) -> None:
         if name and f"+{name}" not in entry.reported:
@@ -364,7 +377,7 @@ class Supervisor:
         """Which commands began and ended since the last look, in order."""
         codes = self._codes(entry)
         for name in entry.commands:
-            if name in entry.done_before and name not in codes:
+            if name in entry.skipped and name not in codes:
                 continue
             self._tell_command_started(entry, name)
             if name not in codes:

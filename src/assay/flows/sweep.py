@@ -9,21 +9,22 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from assay.config.load import LoadOptions, load_study
-from assay.config.settings import Settings, load_settings
-from assay.errors import ExitCode, UsageError
+from assay.config.load import load_study
+from assay.config.settings import load_settings
+from assay.errors import NotFoundError
 from assay.execute.registry import build_executor
 from assay.execute.script import JobText, render_job
-from assay.execute.slots import CPU, SlotPool, build_entries
-from assay.flows import sets
+from assay.execute.slots import SlotPool, build_entries
+from assay.flows import heritage, sets
 from assay.flows.attempts import RetryPolicy
 from assay.flows.collect import Collector
 from assay.flows.places import StudyPlace, check_writable, choose_root, place_of_study
 from assay.flows.preflight import check_executables
+from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.slots import choose_slots
 from assay.flows.supervise import Entry, Event, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
@@ -35,7 +36,7 @@ from assay.record.index.sqlite import open_index
 from assay.stage.snapshot import Snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
-from assay.values.study import Farm, Problem, Study
+from assay.values.study import Farm, Study
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,92 +45,14 @@ if TYPE_CHECKING:
     from assay.values.environment import Environment
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What a door asks for."""
-
-    file: str
-    root: str | None = None
-    study: str | None = None
-    slots: tuple[str, ...] | None = None
-    on: str | None = None  # a farm; None: the file's default; "local": here
-    titles: tuple[str, ...] | None = None
-    commands: tuple[str, ...] | None = None
-    sample: int | None = None
-    seed: int | None = None
-    retry: frozenset[State] = frozenset()
-    force: bool = False  # run again what is finished
-    new_code: bool = False
-    code: str | None = None  # "live" or "snapshot" instead of what the file says
-    load: LoadOptions = LoadOptions()
-    tag: str | None = None
-    cooldir: bool = True
-    new_set: bool = False  # runx: new runs even where the last call was interrupted
-    keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
-    grace_s: float = 10.0
-    command_line: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Everything that is known before anything is written: what a dry run shows."""
-
-    study: Study
-    plan: Plan
-    place: StudyPlace
-    root_was_asked: bool
-    farm: Farm | None
-    settings: Settings
-    options: RunOptions
-    set_number: int | None = None
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return (*self.study.warnings, *self.plan.warnings)
-
-    def dir_of(self, spec: RunSpec) -> str:
-        return os.path.join(self.place.dir, spec.name)
-
-
-@dataclass(slots=True)
-class Report:
-    """How a study stands when the supervisor leaves it."""
-
-    prepared: Prepared
-    entries: list[Entry]
-    interrupted: str | None = None
-    left: bool = False
-    problem: str | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def count(self, *states: State) -> int:
-        return sum(entry.state in states for entry in self.entries)
-
-    @property
-    def exit_code(self) -> ExitCode:
-        codes = {_EXIT_CODES.get(entry.state, ExitCode.OK) for entry in self.entries}
-        if self.interrupted:
-            codes.add(ExitCode.INTERRUPTED)
-        if self.problem:
-            codes.add(ExitCode.INTERNAL)
-        return ExitCode.worst(codes)
-
-
-_EXIT_CODES = {
-    State.FAILED: ExitCode.FAILED,
-    State.TIMEOUT: ExitCode.FAILED,
-    State.LOST: ExitCode.FAILED,
-    State.STOPPED: ExitCode.FAILED,
-}
-
-
 # ---------------------------------------------------------------- before anything is written
 
 
 def prepare(options: RunOptions) -> Prepared:
     settings = load_settings(os.getcwd(), os.environ)
     study = _adjust(load_study(options.file, options.load), options)
-    study = select(study, options.titles, options.commands, options.sample, options.seed)
+    _check_commands(study, options.commands)
+    study = select(study, options.titles, None, options.sample, options.seed)
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir)  # noqa: DTZ005 names show local time
     plan = build_plan(study, names)
     root, asked = choose_root(options.root, study.root, settings)
@@ -138,6 +61,14 @@ def prepare(options: RunOptions) -> Prepared:
     if study.dialect == "runx":
         return sets.enter_set(prepared)
     return replace(prepared, plan=_find_known(plan, place))
+
+
+def _check_commands(study: Study, names: tuple[str, ...] | None) -> None:
+    """Some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned."""
+    known = [command.name for command in study.commands]
+    for name in names or ():
+        if name not in known:
+            raise NotFoundError("command", name, known)
 
 
 def _adjust(study: Study, options: RunOptions) -> Study:
@@ -153,8 +84,6 @@ def _choose_farm(study: Study, options: RunOptions) -> Farm | None:
     if name is None or name == "local":
         return None
     if name not in study.farms:
-        from assay.errors import NotFoundError
-
         raise NotFoundError("farm", name, [*study.farms, "local"])
     return study.farms[name]
 
@@ -202,17 +131,18 @@ class Doors:
     listen: Listen = lambda _event: None
     draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
-    fill: Callable[[str, RunSpec, Prepared, str], None] | None = None  # files of the originals: aside dir, spec, …, final dir
     echo: Callable[[bytes], None] | None = None
     tick_s: float = 0.25
     sets_devices: bool = True
+    one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
+    leaves: bool = False  # go when the farm has everything
 
 
 def run_study(prepared: Prepared, doors: Doors) -> Report:
     """Run what is planned and not finished. The caller has shown the warnings."""
     check_writable(prepared.place)
     check_executables(prepared.study, prepared.plan)
-    slots = choose_slots(prepared.study, prepared.options.slots, prepared.settings)
+    slots = choose_slots(prepared.study, ("cpu",) if doors.one_by_one else prepared.options.slots, prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
     prepared = sets.pin(prepared)
     _link_shared(prepared)
@@ -222,14 +152,17 @@ def run_study(prepared: Prepared, doors: Doors) -> Report:
         collector = Collector(index, prepared.place, slots.devices, doors.echo)
         entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
         executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
+        if doors.one_by_one:
+            pool, limit = None, 1
         loop = LoopSettings(
             create=builder.create,
-            listen=doors.listen,
+            listen=heritage.keep_stat(doors.listen) if prepared.study.dialect == "mlrunner" else doors.listen,
             draw=doors.draw,
             env=slots.env,
             tick_s=doors.tick_s,
             grace_s=prepared.options.grace_s,
             sets_devices=doors.sets_devices,
+            leaves=doors.leaves,
             limit=limit,
         )
         supervisor = Supervisor(entries, executor, pool, collector, loop)
@@ -266,7 +199,13 @@ def _build_entry(spec: RunSpec, prepared: Prepared) -> Entry:
         last = rundir.load_history(path).last
         base = last.number if last else 0
     policy = RetryPolicy(retries=spec.retries, again=again, base=base, began_at=time.time())
-    return Entry(spec, path, policy)
+    return Entry(spec, path, policy, wanted=_wanted(spec, options.commands), repeats=options.force)
+
+
+def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:
+    """mlrunner: -c takes the place of a document's _cmd."""
+    names = asked or spec.chosen
+    return None if names is None else frozenset(names)
 
 
 class _DirBuilder:
@@ -313,7 +252,11 @@ class _DirBuilder:
             commit=environment.git.commit if environment.git else None,
         )
         job = render_job(entry.spec, JobText(record.uid, record.study, record.workdir))
-        made = rundir.write_run_dir(entry.dir, record, job, lambda aside: self._fill(aside, entry))
+        if prepared.study.dialect == "mlrunner" and os.path.isdir(entry.dir):
+            made = heritage.adopt_dir(entry.dir, record, job)
+            self._fill(entry.dir, entry)
+        else:
+            made = rundir.write_run_dir(entry.dir, record, job, lambda aside: self._fill(aside, entry))
         entry.record = record if made else None
         return made
 
@@ -327,8 +270,7 @@ class _DirBuilder:
             os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
         except OSError:
             shutil.copyfile(self._environment_path, target)
-        if self._doors.fill is not None:
-            self._doors.fill(aside, entry.spec, self._prepared, entry.dir)
+        heritage.write_files(self._prepared.study.dialect, aside, entry.spec, entry.dir)
 
     def _load_environment(self) -> Environment:
         if self._environment is None:
@@ -389,10 +331,3 @@ def _runs_with_other_code(entries: Sequence[Entry], snapshot: Snapshot | None) -
         return 0
     kept = [entry for entry in entries if entry.state is State.DONE and not entry.finished_here]
     return sum(rundir.load_record(entry.dir).code_hash not in (None, snapshot.hash) for entry in kept)
-
-
-def default_slot_count() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-__all__ = ["CPU", "Doors", "Prepared", "Report", "RunOptions", "UsageError", "prepare", "run_study"]

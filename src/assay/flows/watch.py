@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from assay.flows.collect import Collector
 from assay.flows.supervise import Entry, Event, Supervisor
-from assay.flows.sweep import Report
+from assay.flows.prepared import Report
 from assay.record import rundir
 from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.show.report import FailedRun, StudyReport

@@ -95,7 +95,7 @@ class Extractor:
         return [point for text in self._take_blocks(chunk) for point in _build_points(*self._scan(text))]
 
     def feed_columns(self, chunk: bytes) -> Columns:
-        """As `feed`, without an object per point: twice as fast, for logs that are read again."""
+        """As `feed`, without an object per point: faster, for logs that are read again."""
         columns: Columns = {}
         for text in self._take_blocks(chunk):
             _add_columns(columns, *self._scan(text))

@@ -27,6 +27,7 @@ class Draft:
     title: str | None = None
     tag: str | None = None  # runx: RUNX.TAG as written in the file
     farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
+    chosen: tuple[str, ...] | None = None  # mlrunner: the commands asked for this time; None is all
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from assay.plan.naming import name_runs
 from assay.plan.render import render_command
 from assay.plan.runx_names import build_tag
 from assay.values.run import Command, Plan, RunSpec
-from assay.values.study import AllFlags, CommandTemplate, Flag, Place, Problem, Study, Sweep
+from assay.values.study import AllFlags, CommandTemplate, Dialect, Flag, Place, Problem, Study, Sweep
 
 __all__ = ["Draft", "NameSource", "build_plan"]
 
@@ -77,6 +77,7 @@ def _build_spec(study: Study, draft: Draft, name: str) -> RunSpec:
         code=study.code,
         farm_resources=draft.farm_resources,
         log_name=_LOG_NAMES.get(study.dialect, _LOG_NAME),
+        chosen=draft.chosen,
     )
 
 
@@ -169,18 +170,45 @@ def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
 def _fill_commands(study: Study, drafts: Sequence[Draft]) -> None:
     """Renders every draft's commands; what cannot be rendered is said once per template and parameter."""
     chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
-    templates = _join_choices(study, drafts, chosen) if study.dialect == "mlrunner" else None
     problems: dict[Problem, None] = {}
-    for index, draft in enumerate(drafts):
-        try:
-            draft.commands = tuple(
-                Command(template.name, render_command(template, draft.params, study.dialect), template.timeout_s)
-                for template in (templates[index] if templates else chosen[draft.sweep])
-            )
-        except ConfigError as error:
-            problems.update(dict.fromkeys(problem for problem in error.problems if isinstance(problem, Problem)))
+    if study.dialect == "mlrunner":
+        _fill_mlrunner(study, drafts, _join_choices(study, drafts, chosen), problems)
+    else:
+        for draft in drafts:
+            draft.commands = tuple(_render(template, draft, study.dialect, problems) for template in chosen[draft.sweep])
     if problems:
         raise ConfigError(tuple(problems))
+
+
+def _fill_mlrunner(
+    study: Study,
+    drafts: Sequence[Draft],
+    wanted: Sequence[tuple[CommandTemplate, ...]],
+    problems: dict[Problem, None],
+) -> None:
+    """A run holds every command that its parameters can fill; `_cmd` says only which of them are asked for this time,
+    so that documents and calls with another `_cmd` continue the same run."""
+    for draft, templates in zip(drafts, wanted, strict=True):
+        names = {template.name for template in templates}
+        spare: dict[Problem, None] = {}
+        rendered = []
+        for template in study.commands:
+            into = problems if template.name in names else spare
+            before = len(into)
+            command = _render(template, draft, study.dialect, into)
+            if len(into) == before or template.name in names:
+                rendered.append(command)
+        draft.commands = tuple(rendered)
+        draft.chosen = None if len(names) == len(rendered) else tuple(c.name for c in rendered if c.name in names)
+
+
+def _render(template: CommandTemplate, draft: Draft, dialect: Dialect, problems: dict[Problem, None]) -> Command:
+    try:
+        text = render_command(template, draft.params, dialect)
+    except ConfigError as error:
+        problems.update(dict.fromkeys(problem for problem in error.problems if isinstance(problem, Problem)))
+        text = ""
+    return Command(template.name, text, template.timeout_s)
 
 
 def _choose(study: Study, names: Iterable[str] | None) -> tuple[CommandTemplate, ...]:
@@ -216,7 +244,10 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
 def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
     """Parameters that reach no command of their run, each said once."""
     found: dict[str, Problem] = {}
-    for place, draft in {draft.sweep: draft for draft in reversed(drafts)}.items():
+    examples: dict[int, Draft] = {}
+    for draft in drafts:
+        examples.setdefault(draft.sweep, draft)
+    for place, draft in examples.items():
         templates = [command for command in study.commands if command.name in {run.name for run in draft.commands}]
         used = _used_names(templates)
         if used is None:

@@ -93,7 +93,13 @@ def _parse_pairs(fields: list[str]) -> dict[str, float | str] | None:
     """`phase,k,v,k,v…` → {k: v}; nothing where a key lacks its value."""
     if len(fields) < 3 or len(fields) % 2 == 0:
         return None
-    return {key: _parse_number(value) for key, value in zip(fields[1::2], fields[2::2], strict=True)}
+    texts = fields[2::2]
+    values: list[float | str]
+    try:
+        values = [*map(float, texts)]  # quick: as good as every line holds nothing but numbers
+    except ValueError:
+        values = [_parse_number(text) for text in texts]
+    return dict(zip(fields[1::2], values, strict=True))
 
 
 def _parse_number(text: str) -> float | str:

@@ -56,6 +56,7 @@ class RunSpec:
     code: CodePolicy = CodePolicy()
     farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
     log_name: str = "{command}{suffix}.log"  # mlrunner: log.{command}.{time}
+    chosen: tuple[str, ...] | None = None  # the commands asked for this time (mlrunner's _cmd); None is all
 
 
 @dataclass(frozen=True, slots=True)

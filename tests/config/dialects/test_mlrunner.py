@@ -100,7 +100,7 @@ def test_the_documents_example(project):
     ]
     assert plan.links == (("Norm_batch-EaStop_F", "Norm_batch-Moment_0.1"),)
     assert sum(len(run.commands) for run in plan.runs) == 15
-    train, avg, test = plan.runs[0].commands
+    train, avg, _ = plan.runs[0].commands
     assert [command.name for command in plan.runs[0].commands] == ["train", "avg", "test"]
     assert show_command(train.text, "output/Norm_new-Moment_0.1") == (
         "python train.py data-bin/iwslt14 --seed 1 --save-dir output/Norm_new-Moment_0.1 "
@@ -402,6 +402,11 @@ def test_an_alias_names_the_directory_and_gives_way_to_what_it_stands_for(projec
         ("Lr_4", "run --dec 0 --lr 4"),
     ]
     assert "arch" not in plan.runs[0].params
+
+
+def test_what_a_document_says_beats_an_alias_among_the_defaults(project):
+    text = "template: {a: 'run [enc] [dec]'}\nresource: [0]\nalias: {arch: {pre: {enc: 1, dec: 1}}}\ndefault: {arch: pre}\n"
+    assert project.commands(f"{text}---\nenc: [9, 8]\n") == ["run --enc 9 --dec 1", "run --enc 8 --dec 1"]
 
 
 def test_the_cases_of_an_alias_set_the_same_parameters(project):

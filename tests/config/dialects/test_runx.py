@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -9,6 +10,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from assay.config.dialects.runx import looks_like_runx, parse_runx
 from assay.config.load import LoadOptions, load_study
@@ -336,6 +340,36 @@ def test_the_older_lower_case_spelling(project):
 
 def test_upper_case_wins_over_the_older_spelling(project):
     assert project.commands("cmd: old\nCMD: new\nHPARAMS: {}\n") == ["new"]
+
+
+def test_a_farm_may_be_called_farm(project):
+    study = project.load(INTRO, "logroot: /old\nFARM: farm\nfarm: {SUBMIT_CMD: bash}\n")
+    assert (study.farm, study.root) == ("farm", "/old")
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["None", "a b", "1e-4", "x.y", "", "no"])
+)
+GRIDS = st.dictionaries(
+    st.sampled_from(["lr", "bs", "model.depth", "a-b"]),
+    st.one_of(SCALARS, st.lists(st.one_of(SCALARS, st.lists(SCALARS, max_size=2)), min_size=1, max_size=3)),
+)
+
+
+def expected_commands(hparams: dict) -> list[str]:
+    """The rules of the reference page in their plainest form."""
+    axes = [value if isinstance(value, list) else [value] for value in hparams.values()]
+    rows = [dict(zip(hparams, row, strict=True)) for row in itertools.product(*axes)]
+    kept = [{k: v for k, v in row.items() if v is not None and v is not False and v != "None"} for row in rows]
+    return [" ".join(["run", *(f"--{k}" if v is True else f"--{k} {v}" for k, v in row.items())]) for row in kept]
+
+
+@given(GRIDS)
+def test_any_grid_expands_as_runx_expands_it(tmp_path_factory, hparams):
+    text = yaml.safe_dump({"CMD": "run", "HPARAMS": hparams}, sort_keys=False)
+    project = Project(tmp_path_factory.mktemp("grid"))
+    expected = expected_commands(yaml.safe_load(text)["HPARAMS"])
+    assert [command.split() for command in project.commands(text)] == [command.split() for command in expected]
 
 
 # ---------------------------------------------------------------- inheritance, tags, skips

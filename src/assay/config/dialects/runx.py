@@ -62,6 +62,8 @@ _FARM_KEYS = (
     "CANCEL_CMD",
 )
 _KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
+# the older spelling; not for farms, whose sections may be called anything
+_OLDER_KEYS = tuple(key.lower() for key in (*_EXPERIMENT_KEYS, "LOGROOT", "PYTHONPATH", "CODE_IGNORE_PATTERNS"))
 _MAGIC = (TAG, SKIP, NODES, PARTITION)
 _HPARAMS_HINT = "write `HPARAMS: {lr: [0.01, 0.02]}`; `HPARAMS: {}` is a single run without flags"
 
@@ -131,11 +133,10 @@ class _Layer:
     def of(cls, node: Node | None) -> _Layer:
         layer = cls()
         for entry in node.items() if node is not None else ():
-            known = entry.key in _KEYS
-            if not known and entry.key.upper() in _KEYS and entry.key.islower():
-                layer.entries.setdefault(entry.key.upper(), entry)
-            elif known:
+            if entry.key in _KEYS:
                 layer.entries[entry.key] = entry
+            elif entry.key in _OLDER_KEYS:
+                layer.entries.setdefault(entry.key.upper(), entry)
             else:
                 layer.others.append(entry)
         return layer

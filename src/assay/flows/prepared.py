@@ -1,0 +1,93 @@
+"""What is known before anything is written, and how a study stands when its supervisor leaves."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from assay.config.options import LoadOptions
+from assay.config.settings import Settings
+from assay.errors import ExitCode
+from assay.flows.places import StudyPlace
+from assay.flows.supervise import Entry
+from assay.values.run import Plan, RunSpec, State
+from assay.values.study import Farm, Problem, Study
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a door asks for."""
+
+    file: str
+    root: str | None = None
+    study: str | None = None
+    slots: tuple[str, ...] | None = None
+    on: str | None = None  # a farm; None: the file's default; "local": here
+    titles: tuple[str, ...] | None = None
+    commands: tuple[str, ...] | None = None
+    sample: int | None = None
+    seed: int | None = None
+    retry: frozenset[State] = frozenset()
+    force: bool = False  # run again what is finished
+    new_code: bool = False
+    code: str | None = None  # "live" or "snapshot" instead of what the file says
+    load: LoadOptions = LoadOptions()
+    tag: str | None = None
+    cooldir: bool = True
+    new_set: bool = False  # runx: new runs even where the last call was interrupted
+    keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
+    grace_s: float = 10.0
+    command_line: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is known before anything is written: what a dry run shows."""
+
+    study: Study
+    plan: Plan
+    place: StudyPlace
+    root_was_asked: bool
+    farm: Farm | None
+    settings: Settings
+    options: RunOptions
+    set_number: int | None = None
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return (*self.study.warnings, *self.plan.warnings)
+
+    def dir_of(self, spec: RunSpec) -> str:
+        return os.path.join(self.place.dir, spec.name)
+
+
+@dataclass(slots=True)
+class Report:
+    """How a study stands when the supervisor leaves it."""
+
+    prepared: Prepared
+    entries: list[Entry]
+    interrupted: str | None = None
+    left: bool = False
+    problem: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def count(self, *states: State) -> int:
+        return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        codes = {_EXIT_CODES.get(entry.state, ExitCode.OK) for entry in self.entries}
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        if self.problem:
+            codes.add(ExitCode.INTERNAL)
+        return ExitCode.worst(codes)
+
+
+_EXIT_CODES = {
+    State.FAILED: ExitCode.FAILED,
+    State.TIMEOUT: ExitCode.FAILED,
+    State.LOST: ExitCode.FAILED,
+    State.STOPPED: ExitCode.FAILED,
+}

@@ -1,0 +1,419 @@
+"""What every executor must do, whatever it starts jobs with: real `job.sh` scripts, real processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from assay.errors import InfrastructureError
+from assay.execute import process
+from assay.execute.base import Executor
+from assay.execute.script import JobText, render_job
+from assay.record import rundir
+from assay.values import layout
+from assay.values.run import Command, JobHandle, JobRequest, Liveness, RunSpec, Stop
+
+PATIENCE_S = 60.0
+TIME = "20250101.120000"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory with what a supervisor would know about it."""
+
+    dir: str
+    name: str
+    uid: str
+    spec: RunSpec
+
+    def request(self, attempt: int = 1, slot_fds: tuple[int, ...] = (), **env: str) -> JobRequest:
+        return JobRequest(
+            dir=self.dir,
+            name=self.name,
+            attempt=attempt,
+            env={layout.ENV_TIME: TIME, **env},
+            tag=f"{self.uid}.{attempt}",
+            slot_fds=slot_fds,
+        )
+
+    def publish(self, handle: JobHandle) -> bool:
+        return rundir.publish_lease(self.dir, handle)
+
+    def path(self, name: str) -> Path:
+        return Path(self.dir, name)
+
+    def markers(self) -> set[str]:
+        return {name for name in os.listdir(self.dir) if layout.parse_exit_marker(name)}
+
+    def text(self, name: str) -> str:
+        return self.path(name).read_text()
+
+
+class Runs:
+    """Makes run directories under a root, as the supervisor does."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.count = 0
+
+    def make(
+        self,
+        *texts: str,
+        name: str = "",
+        study: str = "study",
+        timeout_s: float | None = None,
+        limits: tuple[float | None, ...] = (),
+        env: tuple[tuple[str, str], ...] = (),
+        pythonpath: str | None = None,
+        log_name: str | None = None,
+    ) -> Run:
+        self.count += 1
+        names = ("train", "avg", "test")
+        limits = limits or (None,) * len(texts)
+        commands = tuple(Command(n, t, s) for n, t, s in zip(names, texts, limits, strict=False))
+        run = name or f"run{self.count}"
+        spec = RunSpec("0123456789ab", run, {}, commands, timeout_s=timeout_s, env=env, pythonpath=pythonpath)
+        if log_name:
+            spec = RunSpec(spec.id, run, {}, commands, log_name=log_name)
+        record = rundir.RunRecord(spec, study, rundir.new_uid(), time.time())
+        path = str(self.root / study / run)
+        job = render_job(spec, JobText(record.uid, study, layout.CODE_DIR))
+        assert rundir.write_run_dir(path, record, job, lambda aside: os.mkdir(os.path.join(aside, layout.CODE_DIR)))
+        return Run(path, f"{study}/{run}", record.uid, spec)
+
+
+def start(executor: Executor, run: Run, **more: str) -> JobHandle:
+    handle = executor.submit(run.request(**more), run.publish)
+    assert handle is not None
+    return handle
+
+
+def finish(executor: Executor, handles: Iterable[JobHandle]) -> None:
+    """Until all of these are reported; nothing else may be, and nothing twice."""
+    left = set(handles)
+    deadline = time.monotonic() + PATIENCE_S
+    while left:
+        assert time.monotonic() < deadline, f"not ended: {left}"
+        for handle in executor.wait(1.0):
+            left.remove(handle)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.01)
+
+
+def members(*runs: Run) -> set[int]:
+    return process.find_members([process.Attempt(0, 0, f"{run.uid}.1") for run in runs])
+
+
+STOP = Stop("test", "enough")
+
+# each says when all of it is up by making `up` in its working directory
+STUBBORN = {
+    "plain": "touch up; sleep 1000",
+    "ignores TERM": "trap '' TERM; touch up; while :; do sleep 1000; done",
+    "own session": "setsid bash -c 'touch up; sleep 1000'",
+    "own session, ignores TERM": """setsid bash -c 'trap "" TERM; touch up; while :; do sleep 1000; done' & wait""",
+    "double fork": "(setsid bash -c '(trap \"\" TERM; sleep 1000 & touch up; wait) &' &); sleep 1000",
+    "stopped": "bash -c 'touch up; kill -STOP $$'",
+}
+
+
+class ExecutorContract:
+    """Subclasses give the `executor` fixture; `another` builds one as a second process would."""
+
+    @pytest.fixture
+    def executor(self, surroundings: None) -> Iterator[Executor]:
+        made = self.another()
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def surroundings(self) -> None:
+        """What has to be there before an executor can be made."""
+
+    @pytest.fixture
+    def runs(self, tmp_path: Path) -> Runs:
+        return Runs(tmp_path / "root")
+
+    def another(self) -> Executor:
+        raise NotImplementedError
+
+    def job_dir(self, run: Run) -> str:
+        """Where the job finds itself."""
+        return run.dir
+
+    # ------------------------------------------------------------ to the end
+
+    @pytest.mark.parametrize("code", [0, 3, 255])
+    def test_the_marker_holds_the_true_exit_code(self, executor: Executor, runs: Runs, code: int) -> None:
+        run = runs.make(f"echo said; exit {code}")
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {f"train.exit.{code}"}
+        assert run.text("train.log") == "said\n"
+
+    def test_commands_run_in_order(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("echo 1 >> out", "echo 2 >> out", "cat out")
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {"train.exit.0", "avg.exit.0", "test.exit.0"}
+        assert run.text("test.log") == "1\n2\n"
+
+    def test_the_first_failure_ends_the_run(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("true", "false", "touch never")
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {"train.exit.0", "avg.exit.1"}
+        assert not run.path("code/never").exists()
+
+    def test_death_by_a_signal_is_an_exit_code(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("bash -c 'kill -KILL $$'")
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {"train.exit.137"}
+
+    def test_finished_commands_are_not_repeated(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("echo again", "echo once")
+        finish(executor, [start(executor, run, **{layout.ENV_DONE: ":train:"})])
+        assert run.markers() == {"avg.exit.0"}
+
+    def test_a_second_attempt_has_its_own_files(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("[ -e ready ] && echo now")
+        finish(executor, [start(executor, run)])
+        Path(self.job_dir(run), "code", "ready").touch()
+        second = executor.submit(run.request(attempt=2), run.publish)
+        assert second is not None
+        finish(executor, [second])
+        assert run.markers() == {"train.exit.1", "train.2.exit.0"}
+        assert run.text("train.2.log") == "now\n"
+
+    def test_output_is_complete(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("seq 100000; printf 'to stderr' >&2; printf 'no newline'")
+        finish(executor, [start(executor, run)])
+        lines = run.text("train.log").splitlines()
+        assert len(lines) == 100001
+        assert lines[-1] == "to stderrno newline"
+
+    def test_its_own_times_are_noted(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("true")
+        finish(executor, [start(executor, run)])
+        began, ended = rundir.load_times(run.dir)["train"]
+        assert ended is not None
+        assert began <= ended <= time.time()
+
+    def test_environment(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("env -0 > vars", env=(("FROM_SPEC", "it's $HOME"),), pythonpath="${ASSAY_RUN_DIR}/code")
+        finish(executor, [start(executor, run, CUDA_VISIBLE_DEVICES="1,2", ODD="a 'b' \"c\" $d")])
+        seen = dict(item.partition("=")[::2] for item in Path(self.job_dir(run), "code/vars").read_text().split("\0"))
+        expected = {
+            "ASSAY_RUN_DIR": self.job_dir(run),
+            "ASSAY_RUN_NAME": "run1",
+            "ASSAY_RUN_ID": "0123456789ab",
+            "ASSAY_STUDY": "study",
+            "ASSAY_ATTEMPT": f"{run.uid}.1",
+            "ASSAY_ATTEMPT_NUMBER": "1",
+            "ASSAY_TIME": TIME,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": f"{self.job_dir(run)}/code",
+            "FROM_SPEC": "it's $HOME",
+            "CUDA_VISIBLE_DEVICES": "1,2",
+            "ODD": "a 'b' \"c\" $d",
+        }
+        assert {name: seen.get(name) for name in expected} == expected
+        assert "ASSAY_GATE" not in seen
+
+    def test_a_run_inside_a_run_inherits_nothing_of_it(
+        self, executor: Executor, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        outer = {"ASSAY_RUN_DIR": "/outer", "ASSAY_DONE": ":train:", "ASSAY_GATE": "9", "ASSAY_ATTEMPT": "outer.7"}
+        for name, value in outer.items():
+            monkeypatch.setenv(name, value)
+        run = runs.make('echo "$ASSAY_RUN_DIR $ASSAY_ATTEMPT"')
+        finish(executor, [start(executor, run)])
+        assert run.text("train.log") == f"{self.job_dir(run)} {run.uid}.1\n"
+
+    def test_hostile_paths(self, executor: Executor, hostile_path: Path, hostile_name: str) -> None:
+        run = Runs(hostile_path).make(
+            'echo "$PWD"; echo "it\'s fine" > "$ASSAY_RUN_DIR/out"', name=hostile_name, study=hostile_name
+        )
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {"train.exit.0"}
+        assert run.text("train.log") == f"{self.job_dir(run)}/code\n"
+        assert run.text("out") == "it's fine\n"
+
+    def test_twenty_jobs(self, executor: Executor, runs: Runs) -> None:
+        self.run_many(executor, runs, 20)
+
+    @pytest.mark.long
+    def test_two_hundred_jobs(self, executor: Executor, runs: Runs) -> None:
+        self.run_many(executor, runs, 200)
+
+    def run_many(self, executor: Executor, runs: Runs, count: int, width: int = 8) -> None:
+        made = [runs.make(f"exit {i % 5}") for i in range(count)]
+        waiting, active = list(made), set()
+        deadline = time.monotonic() + PATIENCE_S * 2
+        while waiting or active:
+            assert time.monotonic() < deadline
+            while waiting and len(active) < width:
+                active.add(start(executor, waiting.pop()))
+            active.difference_update(executor.wait(1.0))
+        assert [run.markers() for run in made] == [{f"train.exit.{i % 5}"} for i in range(count)]
+
+    # ------------------------------------------------------------ who owns an attempt
+
+    def test_publish_false_means_that_nothing_runs(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("touch ran")
+        assert executor.submit(run.request(), lambda _: False) is None
+        assert list(executor.wait(0.2)) == []
+        assert members(run) == set()
+        assert not run.path("code/ran").exists()
+        assert run.markers() == set()
+
+    def test_of_two_supervisors_one_runs_it(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("echo x >> ran")
+        other = self.another()
+        handles = [each.submit(run.request(), run.publish) for each in (executor, other)]
+        assert [handle is None for handle in handles] == [False, True]
+        finish(executor, [handle for handle in handles if handle])
+        assert Path(self.job_dir(run), "code/ran").read_text() == "x\n"
+        other.close()
+
+    def test_a_lease_that_cannot_be_written_means_that_nothing_runs(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("touch ran")
+
+        def full_disk(_handle: JobHandle) -> bool:
+            raise OSError(28, "No space left on device")
+
+        with pytest.raises(OSError, match="No space"):
+            executor.submit(run.request(), full_disk)
+        assert list(executor.wait(0.2)) == []
+        assert members(run) == set()
+        assert not run.path("code/ran").exists()
+
+    def test_the_handle_says_who_started_it(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("true")
+        published: list[JobHandle] = []
+
+        def publish(handle: JobHandle) -> bool:
+            published.append(handle)
+            assert run.markers() == set()
+            return run.publish(handle)
+
+        handle = executor.submit(run.request(), publish)
+        assert handle is not None
+        finish(executor, [handle])
+        assert published == [handle]
+        assert handle.executor == executor.name
+        assert (handle.supervisor_pid, handle.host) == (os.getpid(), process.host_name())
+        assert process.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
+        assert (handle.attempt, handle.tag) == (1, f"{run.uid}.1")
+        assert rundir.load_history(run.dir).attempts[0].handle == handle
+
+    def test_a_run_directory_that_is_gone(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("true")
+        os.rename(run.dir, run.dir + ".moved")
+        with pytest.raises(InfrastructureError, match="cannot start"):
+            executor.submit(run.request(), lambda _: True)
+
+    # ------------------------------------------------------------ watching
+
+    def test_another_executor_watches(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("until [ -e go ]; do sleep 0.02; done; exit 5")
+        handle = start(executor, run)
+        second = self.another()
+        second.watch(handle, run.dir)
+        second.watch(handle, run.dir)
+        assert list(second.wait(0.1)) == []
+        until(lambda: Path(self.job_dir(run), "code").is_dir(), "the job has its directory")
+        Path(self.job_dir(run), "code/go").touch()
+        finish(second, [handle])
+        assert second.liveness(handle, run.dir) is Liveness.GONE
+        assert run.markers() == {"train.exit.5"}
+        finish(executor, [handle])
+        second.close()
+
+    def test_watching_what_has_ended(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("true")
+        handle = start(executor, run)
+        finish(executor, [handle])
+        second = self.another()
+        second.watch(handle, run.dir)
+        finish(second, [handle])
+        assert list(second.wait(0.0)) == []
+        second.close()
+
+    def test_liveness(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make(STUBBORN["plain"])
+        handle = start(executor, run)
+        until(lambda: Path(self.job_dir(run), "code/up").exists(), "the command runs")
+        assert executor.liveness(handle, run.dir) is Liveness.ALIVE
+        rundir.write_stop(run.dir, 1, STOP)
+        executor.cancel([(handle, run.dir)], 5.0)
+        finish(executor, [handle])
+        assert executor.liveness(handle, run.dir) is Liveness.GONE
+
+    def test_waiting_for_nothing(self, executor: Executor) -> None:
+        assert list(executor.wait(0.01)) == []
+
+    def test_closing_leaves_jobs_running(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("until [ -e go ]; do sleep 0.02; done; exit 6")
+        first = self.another()
+        handle = start(first, run)
+        until(lambda: Path(self.job_dir(run), "train.log").exists(), "the command runs")
+        first.close()
+        executor.watch(handle, run.dir)
+        Path(self.job_dir(run), "code/go").touch()
+        finish(executor, [handle])
+        assert run.markers() == {"train.exit.6"}
+
+    # ------------------------------------------------------------ ending
+
+    @pytest.mark.parametrize("kind", STUBBORN)
+    def test_cancel_leaves_no_process(self, executor: Executor, runs: Runs, kind: str) -> None:
+        run = runs.make(STUBBORN[kind])
+        handle = start(executor, run)
+        until(lambda: Path(self.job_dir(run), "code/up").exists(), "the command runs")
+        assert members(run)
+        rundir.write_stop(run.dir, 1, STOP)
+        executor.cancel([(handle, run.dir)], 0.3)
+        assert members(run) == set()
+        finish(executor, [handle])
+        assert "train.exit.0" not in run.markers()
+
+    def test_cancel_ends_several_and_spares_the_others(self, executor: Executor, runs: Runs) -> None:
+        made = [runs.make(STUBBORN["plain"]) for _ in range(3)]
+        handles = [start(executor, run) for run in made]
+        until(lambda: all(Path(self.job_dir(run), "code/up").exists() for run in made), "all run")
+        for run in made:
+            rundir.write_stop(run.dir, 1, STOP)
+        executor.cancel([(handles[0], made[0].dir), (handles[1], made[1].dir)], 5.0)
+        assert members(*made[:2]) == set()
+        assert members(made[2])
+        executor.cancel([(handles[2], made[2].dir)], 5.0)
+        finish(executor, handles)
+
+    def test_cancel_what_has_ended(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("true")
+        handle = start(executor, run)
+        finish(executor, [handle])
+        executor.cancel([(handle, run.dir)], 0.1)
+        assert run.markers() == {"train.exit.0"}
+
+    def test_a_time_limit(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("setsid sleep 1000 & sleep 1000", "true", limits=(1.0, None))
+        handle = start(executor, run)
+        finish(executor, [handle])
+        assert run.markers() == {"train.exit.124"}
+        assert run.path("train.timeout").exists()
+        assert members(run) == set()
+
+    def test_within_its_time_limit(self, executor: Executor, runs: Runs) -> None:
+        run = runs.make("exit 124", limits=(100.0,))
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {"train.exit.124"}
+        assert not run.path("train.timeout").exists()

@@ -1,0 +1,206 @@
+"""Jobs as processes of this host: the contract, and what only a parent and its gate can do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assay.errors import InfrastructureError
+from assay.execute import process
+from assay.execute.local import LocalExecutor
+from assay.values.run import Liveness
+from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
+
+# A supervisor in a process of its own, as `assay run` is one. Its stages are files that it makes.
+SUPERVISOR = """
+import os, sys, time
+from assay.execute.local import LocalExecutor
+from assay.record import rundir
+from assay.values.run import JobRequest
+
+run_dir, uid, stage = sys.argv[1:]
+
+def publish(handle):
+    if stage == "before publish":
+        hang()
+    won = rundir.publish_lease(run_dir, handle)
+    if stage == "after publish":
+        hang()
+    return won
+
+def hang():
+    open(os.path.join(run_dir, "reached"), "w").close()
+    time.sleep(1000)
+
+LocalExecutor().submit(JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1"), publish)
+hang()
+"""
+
+
+def kill_supervisor(run: Run, stage: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, stage])
+    until(run.path("reached").exists, "the supervisor is where it should die")
+    child.kill()
+    child.wait()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path)
+
+
+class TestContract(ExecutorContract):
+    def another(self) -> LocalExecutor:
+        return LocalExecutor()
+
+
+class TestCrash:
+    @pytest.mark.parametrize("stage", ["before publish", "after publish"])
+    def test_a_supervisor_killed_before_the_gate_leaves_a_job_that_never_ran(self, runs: Runs, stage: str) -> None:
+        run = runs.make("touch ran")
+        kill_supervisor(run, stage)
+        until(lambda: not members(run), "the job leaves")
+        assert not run.path("code/ran").exists()
+        assert run.markers() == set()
+        assert run.path("lease.1").exists() == (stage == "after publish")
+
+    def test_a_supervisor_killed_after_the_gate_leaves_its_job_alone(self, runs: Runs) -> None:
+        run = runs.make("until [ -e go ]; do sleep 0.02; done; exit 9")
+        kill_supervisor(run, "after the gate")
+        executor = LocalExecutor()
+        from assay.record.rundir import load_history
+
+        handle = load_history(run.dir).attempts[0].handle
+        assert handle is not None
+        assert executor.liveness(handle, run.dir) is Liveness.ALIVE
+        executor.watch(handle, run.dir)
+        run.path("code/go").touch()
+        finish(executor, [handle])
+        assert run.markers() == {"train.exit.9"}
+        executor.close()
+
+    def test_job_sh_killed_leaves_no_marker_and_is_gone(self, runs: Runs) -> None:
+        run = runs.make("touch up; sleep 1000")
+        executor = LocalExecutor()
+        handle = start(executor, run)
+        until(run.path("code/up").exists, "the command runs")
+        os.kill(handle.pid, signal.SIGKILL)
+        finish(executor, [handle])
+        assert executor.liveness(handle, run.dir) is Liveness.GONE
+        assert run.markers() == set()
+        assert members(run), "the command lives on: the caller ends it before the next attempt"
+        executor.cancel([(handle, run.dir)], 1.0)
+        assert members(run) == set()
+        executor.close()
+
+
+class TestHandle:
+    def test_it_names_the_process(self, runs: Runs) -> None:
+        run = runs.make("touch up; sleep 1000")
+        executor = LocalExecutor()
+        handle = start(executor, run)
+        assert process.is_alive(handle.pid, handle.start, handle.boot)
+        assert os.getsid(handle.pid) == handle.pid
+        executor.cancel([(handle, run.dir)], 5.0)
+        finish(executor, [handle])
+        executor.close()
+
+    def test_another_host_is_never_judged_by_its_pid(self, runs: Runs) -> None:
+        run = runs.make("true")
+        executor = LocalExecutor()
+        handle = start(executor, run)
+        finish(executor, [handle])
+        foreign = replace(handle, host="elsewhere")
+        assert executor.liveness(foreign, run.dir) is Liveness.UNKNOWN
+        executor.watch(foreign, run.dir)
+        assert list(executor.wait(0.05)) == []
+        with pytest.raises(InfrastructureError, match="elsewhere"):
+            executor.cancel([(foreign, run.dir)], 0.1)
+        executor.close()
+
+    def test_an_earlier_boot_and_a_reused_pid_are_gone(self, runs: Runs) -> None:
+        run = runs.make("true")
+        executor = LocalExecutor()
+        handle = start(executor, run)
+        finish(executor, [handle])
+        own = replace(handle, pid=os.getpid(), start=process.own_start())
+        assert executor.liveness(own, run.dir) is Liveness.ALIVE
+        for other in (replace(own, boot="earlier"), replace(own, start=own.start - 1), replace(own, pid=0)):
+            assert executor.liveness(other, run.dir) is Liveness.GONE
+            executor.watch(other, run.dir)
+            finish(executor, [other])
+        executor.close()
+
+
+class TestUsage:
+    def test_of_an_ended_job(self, runs: Runs) -> None:
+        run = runs.make(f"{sys.executable} -c 'x = bytearray(100_000_000); sum(range(1_000_000))'")
+        executor = LocalExecutor()
+        handle = start(executor, run)
+        finish(executor, [handle])
+        usage = executor.usage(handle)
+        assert usage is not None
+        assert usage.peak_rss_bytes > 100_000_000
+        assert usage.cpu_s > 0
+        assert executor.usage(handle) is None
+        executor.close()
+
+
+class TestDescriptors:
+    def test_none_of_ours_reach_the_job(self, runs: Runs) -> None:
+        run = runs.make("ls /proc/self/fd | tr '\\n' ' '")
+        executor = LocalExecutor()
+        read, write = os.pipe()
+        os.set_inheritable(read, False)
+        finish(executor, [start(executor, run)])
+        assert [int(fd) for fd in run.text("train.log").split()][:3] == [0, 1, 2]
+        assert len(run.text("train.log").split()) == 4  # and the folder that ls reads
+        os.close(read)
+        os.close(write)
+        executor.close()
+
+    @pytest.mark.parametrize("wanted", [(3, 20, 21), (21, 20), (4, 3)])
+    def test_slot_locks_arrive_whatever_their_numbers_are(
+        self, runs: Runs, tmp_path: Path, wanted: tuple[int, ...]
+    ) -> None:
+        run = runs.make("for fd in 20 21 22; do readlink /proc/self/fd/$fd; done")
+        # in a fresh process, where these numbers are free to take
+        text = f"""
+import os, sys
+from assay.execute.local import LocalExecutor
+from assay.values.run import JobRequest
+for number in {wanted!r}:
+    fd = os.open({str(tmp_path)!r} + f"/lock{{number}}", os.O_RDWR | os.O_CREAT)
+    os.dup2(fd, number, inheritable=False) if fd != number else None
+executor = LocalExecutor()
+executor.submit(JobRequest({run.dir!r}, "s/r", 1, {{}}, tag="{run.uid}.1", slot_fds={wanted!r}), lambda _: True)
+assert len(executor.wait(30)) == 1
+"""
+        subprocess.run([sys.executable, "-c", text], check=True)
+        assert run.text("train.log").split() == [f"{tmp_path}/lock{number}" for number in wanted]
+
+    def test_no_descriptor_is_left_open(self, runs: Runs) -> None:
+        executor = LocalExecutor()
+        finish(executor, [start(executor, runs.make("true"))])
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            finish(executor, [start(executor, runs.make("true"))])
+            executor.submit(runs.make("true").request(), lambda _: False)
+        assert len(os.listdir("/proc/self/fd")) == before
+        executor.close()
+
+
+class TestSignals:
+    def test_a_job_finds_signals_as_a_shell_would(self, runs: Runs) -> None:
+        """Python ignores SIGPIPE: a job that inherits that would end `yes | head` with an error."""
+        run = runs.make("yes | head -1; echo ${PIPESTATUS[0]}")
+        executor = LocalExecutor()
+        finish(executor, [start(executor, run)])
+        assert run.text("train.log") == "y\n141\n"
+        executor.close()

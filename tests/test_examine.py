@@ -1,0 +1,332 @@
+"""Examiner as mlrunner's notebooks use it, on folders of mlrunner and of Assay."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay import examine
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.examine import Examiner, Experiment, latest_log
+
+
+@pytest.fixture
+def output(tmp_path):
+    """Three folders as mlrunner leaves them."""
+    for name, norm, moment, bleu in [
+        ("Norm_new-Moment_0.1", "new", 0.1, 30.5),
+        ("Norm_new-Moment_0.05", "new", 0.05, 31.0),
+        ("Norm_batch-Moment_0.1", "batch", 0.1, 29.0),
+    ]:
+        write_mlrunner(tmp_path / "output" / name, {"norm": norm, "moment": moment, "data": "iwslt14"})
+        (tmp_path / "output" / name / "log.test.20220316.030151").write_text(f"BLEU = {bleu}\n")
+    (tmp_path / "output/params.yaml").write_text("template: {}\n")
+    return tmp_path / "output"
+
+
+def write_mlrunner(folder, params):
+    folder.mkdir(parents=True)
+    fields = {"_name": folder.name, "_output": str(folder), "_scripts": {"test": "python generate.py"}, **params}
+    (folder / "param").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in sorted(fields.items())))
+
+
+def add_bleu(path, experiment, caches):
+    log = latest_log("test", path)
+    if log is not None:
+        experiment.metric["test_bleu"] = float(log.read_text().split()[-1])
+        caches[path.name] = True
+
+
+def build_examiner(*funcs):
+    examiner = Examiner()
+    for func in funcs:
+        examiner.add(func)
+    return examiner
+
+
+# ---------------------------------------------------------------- exam
+
+
+def test_the_notebook_of_the_document(output, capsys):
+    examiner = build_examiner(add_bleu)
+    examiner.exam(output=output, regex="new")
+    frame = examiner.table()
+    assert capsys.readouterr().out == "moment\ttest_bleu\n0.05\t31.0\n0.1\t30.5\n"
+    assert list(frame.columns) == ["moment", "test_bleu"]
+    assert frame["test_bleu"].tolist() == [31.0, 30.5]
+
+
+def test_parsers_get_a_path_the_experiment_and_the_caches(output):
+    seen = []
+
+    def note(path, experiment, caches):
+        assert isinstance(path, Path)
+        assert isinstance(experiment, Experiment)
+        assert experiment._fields == ("cache", "metric", "param")
+        seen.append((path.name, experiment.param["norm"], experiment.param["_name"], len(caches)))
+        caches[path.name] = experiment.cache["x"] = 1
+
+    examiner = build_examiner(note)
+    examiner.exam(str(output))
+    names = ["Norm_batch-Moment_0.1", "Norm_new-Moment_0.05", "Norm_new-Moment_0.1"]
+    assert seen == [(name, name[5:].split("-")[0], name, number) for number, name in enumerate(names)]
+    assert list(examiner.caches) == list(examiner.experiments) == names
+
+
+@pytest.mark.parametrize("workers", [-1, 0, 2])
+def test_closures_work_in_any_number_of_processes(output, workers):
+    offset = 100
+
+    def add(path, experiment, caches):
+        experiment.metric["x"] = offset + experiment.param["moment"]
+        experiment.cache["name"] = path.name
+        caches[path.name] = True
+
+    examiner = build_examiner(
+        add, lambda _path, experiment, _caches: experiment.metric.update(y=experiment.metric["x"] * 2)
+    )
+    examiner.exam(output, workers=workers)
+    assert {name: e.metric for name, e in examiner.experiments.items()} == {
+        "Norm_batch-Moment_0.1": {"x": 100.1, "y": 200.2},
+        "Norm_new-Moment_0.05": {"x": 100.05, "y": 200.1},
+        "Norm_new-Moment_0.1": {"x": 100.1, "y": 200.2},
+    }
+    assert set(examiner.caches) == set(examiner.experiments)
+    assert all(e.cache == {"name": name} for name, e in examiner.experiments.items())
+
+
+@pytest.mark.parametrize("workers", [-1, 2])
+def test_a_second_exam_adds_to_the_first(output, workers):
+    examiner = build_examiner(add_bleu)
+    examiner.exam(output, regex="batch", workers=workers)
+    examiner.add(lambda path, experiment, caches: experiment.metric.update(again=experiment.metric.get("test_bleu")))
+    examiner.exam(output, workers=workers)
+    assert examiner.experiments["Norm_batch-Moment_0.1"].metric == {"test_bleu": 29.0, "again": 29.0}
+    assert len(examiner.experiments) == 3
+
+
+def test_a_parser_added_twice_runs_once(output):
+    calls = []
+    note = lambda path, experiment, caches: calls.append(path)  # noqa: E731
+    build_examiner(note, note).exam(output, regex="batch")
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("workers", [-1, 2])
+def test_an_error_of_a_parser_says_where(output, workers):
+    def broken(path, experiment, caches):
+        raise KeyError("bleu")
+
+    with pytest.raises(KeyError) as caught:
+        build_examiner(broken).exam(output, workers=workers)
+    if workers < 0:
+        assert caught.value.__notes__ == [f"while 'broken' examined {output / 'Norm_batch-Moment_0.1'}"]
+
+
+def test_a_worker_that_dies_is_an_error_not_a_wait_for_ever(output):
+    with pytest.raises(BrokenProcessPool):
+        build_examiner(lambda path, experiment, caches: os._exit(9)).exam(output, workers=1)
+
+
+def test_verbose_names_the_folders(output, capsys):
+    Examiner().exam(output, regex="batch", verbose=True)
+    assert capsys.readouterr().out == "Norm_batch-Moment_0.1\n"
+
+
+def test_folders_without_parameters_are_skipped_and_said(output, capsys):
+    (output / "plots").mkdir()
+    examiner = Examiner()
+    examiner.exam(output)
+    assert capsys.readouterr().out == f"No 'param' or 'run.json' found, skip {output / 'plots'}\n"
+    assert "plots" not in examiner.experiments
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("param", "{", "is not YAML"),
+        ("param", "", "holds no parameters"),
+        ("run.json", "{", "is damaged"),
+        ("run.json", "[]", "is damaged"),
+        ("run.json", '{"spec": {}}', "is damaged"),
+    ],
+)
+def test_one_damaged_folder_does_not_cost_the_table(output, capsys, name, text, message):
+    (output / "bad").mkdir()
+    (output / "bad" / name).write_text(text)
+    examiner = Examiner()
+    examiner.exam(output)
+    assert message in (said := capsys.readouterr().out)
+    assert f"skip {output / 'bad'}" in said
+    assert len(examiner.experiments) == 3
+
+
+def test_param_files_cannot_make_python_objects(tmp_path):
+    (tmp_path / "param").write_text("x: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(FormatError, match="is not YAML"):
+        examine.load_params(tmp_path)
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(NotFoundError, match="no folder named"):
+        Examiner().exam(tmp_path / "nowhere")
+
+
+def test_a_bad_regex_is_an_error(output):
+    with pytest.raises(UsageError, match=r"regex '\(' is not a regular expression"):
+        Examiner().exam(output, regex="(")
+
+
+def test_no_match_is_said(output, capsys):
+    Examiner().exam(output, regex="powernorm")
+    assert capsys.readouterr().out == f"No folder in {output} matches 'powernorm'\n"
+
+
+def test_a_folder_that_shares_anothers_results_counts_once(output):
+    (output / "A_link").symlink_to("Norm_batch-Moment_0.1")
+    examiner = Examiner()
+    examiner.exam(output)
+    assert len(examiner.experiments) == 3
+    assert "A_link" not in examiner.experiments
+    examiner = Examiner()
+    examiner.exam(output, regex="link")
+    assert list(examiner.experiments) == ["A_link"]
+
+
+def test_hidden_folders_are_ours_and_left_out(output, capsys):
+    (output / ".assay").mkdir()
+    Examiner().exam(output)
+    assert capsys.readouterr().out == ""
+
+
+# ---------------------------------------------------------------- folders of Assay
+
+
+def test_our_own_runs_are_read(tmp_path):
+    (tmp_path / "runs/lr-0.1").mkdir(parents=True)
+    fields = {"format": 1, "spec": {"name": "lr-0.1", "params": {"lr": 0.1, "layers": [1, 2]}, "commands": []}}
+    (tmp_path / "runs/lr-0.1/run.json").write_text(json.dumps(fields))
+    examiner = Examiner()
+    examiner.exam(tmp_path / "runs")
+    assert examiner.experiments["lr-0.1"].param == {
+        "_name": "lr-0.1",
+        "_output": str(tmp_path / "runs/lr-0.1"),
+        "lr": 0.1,
+        "layers": [1, 2],
+    }
+
+
+def test_adhoc_runs_are_read(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"format": 1, "name": "x", "params": {}, "commands": []}))
+    assert examine.load_params(tmp_path) == {"_name": "x", "_output": str(tmp_path)}
+
+
+# ---------------------------------------------------------------- latest_log
+
+
+def test_the_latest_log_by_time(tmp_path):
+    for name in (
+        "log.test.20220316.030151",
+        "log.test.20230101.000000",
+        "log.test.20211231.235959",
+        "log.testing.20240101.000000",
+        "log.train.20240101.000000",
+    ):
+        (tmp_path / name).write_text("")
+    assert latest_log("test", tmp_path) == tmp_path / "log.test.20230101.000000"
+    assert latest_log("test", str(tmp_path), index=0) == tmp_path / "log.test.20211231.235959"
+    assert latest_log("test", tmp_path, -3) == tmp_path / "log.test.20211231.235959"
+    assert latest_log("test", tmp_path, 3) is latest_log("test", tmp_path, -4) is latest_log("avg", tmp_path) is None
+
+
+def test_the_latest_log_by_attempt(tmp_path):
+    for name in ("test.log", "test.2.log", "test.10.log", "test.x.log", "atest.log", "test.log.bak"):
+        (tmp_path / name).write_text("")
+    assert [latest_log("test", tmp_path, index).name for index in range(3)] == ["test.log", "test.2.log", "test.10.log"]
+    assert latest_log("test", tmp_path, 3) is None
+
+
+def test_a_command_with_odd_characters_is_taken_literally(tmp_path):
+    (tmp_path / "log.a*.1").write_text("")
+    (tmp_path / "log.ab.2").write_text("")
+    assert latest_log("a*", tmp_path) == tmp_path / "log.a*.1"
+
+
+def test_no_folder_has_no_log(tmp_path):
+    assert latest_log("test", tmp_path / "nowhere") is None
+
+
+# ---------------------------------------------------------------- table
+
+
+def fill(*pairs):
+    examiner = Examiner()
+    examiner.experiments = {str(number): Experiment({}, metric, param) for number, (param, metric) in enumerate(pairs)}
+    return examiner
+
+
+def test_params_with_one_value_are_left_out_unless_asked_for(capsys):
+    examiner = fill(({"b": 1, "a": 2, "_name": "x"}, {"m": 1}), ({"b": 2, "a": 2, "_name": "y"}, {"m": 2}))
+    assert list(examiner.table().columns) == ["b", "m"]
+    assert list(examiner.table(concise=False).columns) == ["a", "b", "m"]
+
+
+def test_lists_and_dicts_as_params_do_not_break_the_table(capsys):
+    examiner = fill(({"layers": [1, 2], "opt": {"a": 1}}, {}), ({"layers": [1, 3], "opt": {"a": 1}}, {}))
+    frame = examiner.table()
+    assert list(frame.columns) == ["layers"]
+    assert frame["layers"].tolist() == [[1, 2], [1, 3]]
+
+
+def test_ragged_metrics_fill_up_with_none(capsys):
+    fill(({}, {"b": 1}), ({}, {"a": "x\ty\nz"})).table()
+    assert capsys.readouterr().out == "a\tb\nNone\t1\nx y z\tNone\n"
+
+
+def test_the_table_is_printed_unless_told_otherwise(capsys):
+    examiner = fill(({}, {"m": 1}))
+    examiner.table(print_tsv=False)
+    assert capsys.readouterr().out == ""
+    examiner.table(print_tsv=True)
+    assert capsys.readouterr().out == "m\n1\n"
+
+
+def test_without_pandas_the_table_is_a_list_of_rows(capsys, monkeypatch):
+    real = builtins.__import__
+
+    def without_pandas(name, *args, **kwargs):
+        if name == "pandas":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    rows = fill(({"a": 1}, {"m": 0.5}), ({"a": 2}, {})).table()
+    assert rows == [{"a": 1, "m": 0.5}, {"a": 2, "m": None}]
+
+
+def test_without_pyyaml_param_files_say_what_is_missing(output, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "yaml", None)
+    with pytest.raises(UsageError, match="needs PyYAML: pip install PyYAML"):
+        Examiner().exam(output)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers(), max_size=3)
+
+
+@given(st.lists(st.dictionaries(st.text(min_size=1), VALUES, max_size=4), max_size=6), st.booleans())
+def test_every_row_has_every_column(params, concise):
+    experiments = [Experiment({}, {}, param) for param in params]
+    headers, rows = examine.build_table(experiments, concise)
+    assert len(rows) == len(params)
+    assert all(len(row) == len(headers) for row in rows)
+    assert headers == sorted(headers)
+    assert not any(name.startswith("_") for name in headers)
+    lines = examine.render_tsv(headers, rows).split("\n")
+    assert len(lines) == len(rows) + 1
