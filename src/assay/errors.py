@@ -94,6 +94,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     if not close:
         by_lower = {candidate.lower(): candidate for candidate in names}
         close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
+    if not close and len(name) >= 2:
+        close = [candidate for candidate in names if name.lower() in candidate.lower()][:3]
     if close:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     if 0 < len(names) <= 12:

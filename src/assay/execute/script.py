@@ -23,6 +23,7 @@ from assay.values.run import RunSpec
 #   waits, since a left-over `sleep` would hold the slot's lock. end.N says that job.sh has left, to supervisors that
 #   cannot ask its kernel.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
+# - What few jobs need stands behind the `exit`, where bash does not read it: a tenth of a millisecond per job.
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
 # - `timeout` only where a limit is set, since it costs a process; 124 alone is no proof, so the duration is compared.
 #   It reaches its own process group only: what moved to another session is ended by tag afterwards.
@@ -43,6 +44,18 @@ _s=; [ "$_n" = 1 ] || _s=.$_n
 """
 
 _GATE = r"""
+_more() { eval "$(sed '1,/^#:on-demand:/d' "${0##*/}")"; }
+if [ -n "${ASSAY_GATE:-}" ]; then
+  IFS= read -r -N 1 -u "$ASSAY_GATE" _ || exit 0
+  exec {ASSAY_GATE}<&-; unset ASSAY_GATE
+else
+  _more; _take_token
+fi
+"""
+
+_TAIL = r"""
+exit 0
+#:on-demand: without a gate, and after a time limit
 _find() {  # into _pids: the processes of this attempt, but those given
   local file pid line lines; _pids=
   for file in /proc/[0-9]*/environ; do
@@ -70,21 +83,15 @@ _watch() {  # until stop.N is there, or job.sh has died and nothing of it is lef
 _leave() {  # after a stop the watcher has the last word
   [ -e "stop.$_n" ] || { kill -KILL $_watcher; : > "end.$_n"; } 2>/dev/null
 }
-if [ -n "${ASSAY_GATE:-}" ]; then
-  IFS= read -r -N 1 -u "$ASSAY_GATE" _ || exit 0
-  exec {ASSAY_GATE}<&-; unset ASSAY_GATE
-else
-  read -r -a _stat 2>/dev/null < /proc/$$/stat; read -r _boot 2>/dev/null < /proc/sys/kernel/random/boot_id
-  printf -v _now '%(%s)T' -1
-  set -C; { echo "$HOSTNAME $$ ${_stat[21]:-0} ${_boot:--} $_now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
+_take_token() {
+  local stat boot now
+  read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
+  printf -v now '%(%s)T' -1
+  set -C; { echo "$HOSTNAME $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
   [ -t 1 ] || exec >> job.log 2>&1
   _watch > /dev/null 2>&1 < /dev/null &
   _watcher=$!; trap _leave EXIT
-fi
-"""
-
-_TAIL = r"""
-exit 0
+}
 """
 
 
@@ -136,7 +143,7 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   ( cd -- {workdir} && exec timeout -k 10 "$_allowed" bash -c {text} ) > {log} 2>&1 < /dev/null
   _code=$?; _took=$((SECONDS - _began))
   if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
-    : > "{name}$_s.timeout"; _finish $$ "${{_watcher:-}}"
+    : > "{name}$_s.timeout"; _more; _finish $$ "${{_watcher:-}}"
   fi
   : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from assay.flows.prepared import Prepared
+from assay.flows.prepared import Prepared, wanted_commands
 from assay.values import layout
 from assay.values.run import JobRequest, RunSpec
 
@@ -14,7 +14,8 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     """Every command line with the run directory filled in, as the shell would get it."""
     for spec in prepared.plan.runs:
         run_dir = prepared.dir_of(spec)
-        for command in spec.commands:
+        wanted = wanted_commands(spec, prepared.options.commands)
+        for command in (command for command in spec.commands if command.name in wanted):
             yield build_line(prepared, spec, layout.show_command(command.text, run_dir))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
@@ -14,7 +13,7 @@ from assay.flows.places import StudyPlace, find_foreign_dirs, find_studies
 from assay.record import originals, rundir
 from assay.record.index.base import Index, RunRow
 from assay.values import layout
-from assay.values.run import JobHandle, Liveness, Outcome, RunSpec, State
+from assay.values.run import JobHandle, Liveness, RunSpec, State
 
 Complain = Callable[[str], None]
 
@@ -62,8 +61,9 @@ def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_our
     key = place.key(path)
     if not is_ours:
         row = _foreign_row(key, path, stamp)
-        index.put_runs([row])
         read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()))
+        started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+        index.put_runs([row._replace(started_at=started_at)])
         return
     record = rundir.load_record(path)
     names = os.listdir(path)
@@ -145,10 +145,3 @@ def reparse(index: Index, place: StudyPlace, specs: Callable[[RunSpec], RunSpec]
             read_sources(index, key, path, specs(rundir.load_record(path).spec))
         count += 1
     return count
-
-
-def with_outcome(row: RunRow, outcome: Outcome) -> RunRow:
-    return row._replace(state=outcome.state, exit_code=outcome.exit_code, reason=outcome.reason, ended_at=outcome.ended_at)
-
-
-__all__ = ["liveness", "rebuild", "refresh_root", "refresh_run", "refresh_study", "reparse", "replace", "with_outcome"]

@@ -91,3 +91,9 @@ _EXIT_CODES = {
     State.LOST: ExitCode.FAILED,
     State.STOPPED: ExitCode.FAILED,
 }
+
+
+def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
+    names = [command.name for command in spec.commands]
+    wanted = asked or spec.chosen
+    return names if wanted is None else [name for name in names if name in wanted]

@@ -17,10 +17,9 @@ from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.table import Column, Table
 from assay.values.run import State
-from assay.values.series import Direction, direction_of
+from assay.values.series import Direction, direction_of, tellingness
 
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
-_TELLING = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
 def choose_sort(asked: str | None, data: IndexTable, keep: Sequence[int]) -> SortKey | None:
     """`acc`, `acc:max`, `loss:min`; without a wish the most telling metric."""
     if asked is None:
-        name = min(data.metrics, key=_tellingness, default=None)
+        name = min(data.metrics, key=tellingness, default=None)
         return SortKey(name, direction_of(name)) if name is not None else None
     name, direction = parse_sort(asked, data.metrics)
     if name in data.metrics:
@@ -107,14 +106,6 @@ def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | N
     return name, directions[word]
 
 
-def _tellingness(metric: str) -> tuple[int, int, str]:
-    """Small is telling: a validation result before a training one, an accuracy before a loss."""
-    words = metric.lower().replace("/", "_").replace(".", "_").split("_")
-    held_out = 0 if any(word in ("test", "val", "valid", "validation", "eval") for word in words) else 1
-    kind = next((i for i, word in enumerate(_TELLING) if any(word in part for part in words)), len(_TELLING))
-    return held_out, kind, metric
-
-
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | None) -> list[str]:
     if options.metrics is not None:
         if options.metrics == ("all",):
@@ -124,7 +115,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | N
                 raise NotFoundError("metric", name, data.metrics)
         return list(options.metrics)
     names = [name for name in data.metrics if name not in options.ignore]
-    ranked = sorted(names, key=lambda name: (sort is None or name != sort.metric, _tellingness(name)))
+    ranked = sorted(names, key=lambda name: (sort is None or name != sort.metric, tellingness(name)))
     return ranked[:MOST_METRICS]
 
 

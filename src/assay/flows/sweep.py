@@ -53,7 +53,7 @@ def prepare(options: RunOptions) -> Prepared:
     study = _adjust(load_study(options.file, options.load), options)
     _check_commands(study, options.commands)
     study = select(study, options.titles, None, options.sample, options.seed)
-    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir)  # noqa: DTZ005 names show local time
+    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
     plan = build_plan(study, names)
     root, asked = choose_root(options.root, study.root, settings)
     place = place_of_study(study, root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -32,9 +33,10 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class NameSource:
-    """What runx's random names are made from; handed in, so that planning stays pure."""
+    """What names are made from beside the study; handed in, so that planning stays pure."""
 
     rng: random.Random
     now: datetime
     tag: str | None = None
     cooldir: bool = True
+    exists: Callable[[str], bool] = lambda _path: False  # mlrunner shortens values that are paths of existing files

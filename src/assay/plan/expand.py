@@ -50,11 +50,11 @@ def _build_plan(study: Study, drafts: Sequence[Draft], names: Sequence[str], war
     owners: dict[str, str] = {}
     runs, links = [], []
     for draft, name in zip(drafts, names, strict=True):
-        owner = owners.setdefault(draft.id, name)
-        if owner is name:
+        if draft.id not in owners:
+            owners[draft.id] = name
             runs.append(_build_spec(study, draft, name))
-        elif owner != name:
-            links.append((name, owner))
+        elif owners[draft.id] != name:
+            links.append((name, owners[draft.id]))
     return Plan(study, tuple(runs), tuple(dict.fromkeys(links)), tuple(warnings))
 
 
@@ -77,6 +77,7 @@ def _build_spec(study: Study, draft: Draft, name: str) -> RunSpec:
         code=study.code,
         farm_resources=draft.farm_resources,
         log_name=_LOG_NAMES.get(study.dialect, _LOG_NAME),
+        sweep=draft.sweep,
         chosen=draft.chosen,
     )
 
@@ -146,8 +147,8 @@ def _build_mlrunner(study: Study, place: int, row: dict[str, Any]) -> Draft:
     """Aliases give way to what they stand for, then defaults fill what is missing; the name knows neither."""
     sweep = study.sweeps[place]
     named = {key: row[key] for key in sweep.named if key in row} if sweep.named is not None else row
-    params = {**study.defaults, **_resolve_aliases(study, row)}
-    return Draft(place, named, _resolve_aliases(study, params), title=sweep.title)
+    params = {**_resolve_aliases(study, dict(study.defaults)), **_resolve_aliases(study, row)}
+    return Draft(place, named, params, title=sweep.title)
 
 
 def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class RunSpec:
     code: CodePolicy = CodePolicy()
     farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
     log_name: str = "{command}{suffix}.log"  # mlrunner: log.{command}.{time}
+    sweep: int = 0  # which of the study's sweeps it comes from
     chosen: tuple[str, ...] | None = None  # the commands asked for this time (mlrunner's _cmd); None is all
 
 

@@ -111,3 +111,18 @@ def _is_rate(words: list[str], metric: str) -> bool:
     amount = words[:-2] if words[-2] == "per" else words[:-1]
     by_slash = re.search(r"/\s*[A-Za-z]+$", metric) is not None
     return (words[-2] == "per" or by_slash) and not _LOWER.intersection(amount)
+
+
+# ---------------------------------------------------------------- which metric says most
+
+
+_TELLING = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
+_HELD_OUT = frozenset(("test", "val", "valid", "validation", "eval"))
+
+
+def tellingness(metric: str) -> tuple[int, int, str]:
+    """Small is telling: a validation result before a training one, an accuracy before a loss."""
+    words = metric.lower().replace("/", "_").replace(".", "_").split("_")
+    held_out = 0 if any(word in _HELD_OUT for word in words) else 1
+    kind = next((i for i, word in enumerate(_TELLING) if any(word in part for part in words)), len(_TELLING))
+    return held_out, kind, metric

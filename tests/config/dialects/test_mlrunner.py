@@ -30,7 +30,9 @@ class Project:
         return build_plan(select(self.load(text), **selection))
 
     def commands(self, text: str, **selection: object) -> list[str]:
-        return [command.text for run in self.plan(text, **selection).runs for command in run.commands]
+        """What would run this time."""
+        runs = self.plan(text, **selection).runs
+        return [c.text for run in runs for c in run.commands if run.chosen is None or c.name in run.chosen]
 
     def problems(self, text: str) -> str:
         with pytest.raises(ConfigError) as caught:

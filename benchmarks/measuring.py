@@ -1,0 +1,116 @@
+"""What the benchmarks share: a quick place to work in, whole processes timed in turns, medians and ratios.
+
+The contestants take turns, so that a busy machine disturbs all of them alike. Wall time is what a user waits for;
+CPU time (user and system, of the process and of all that it waited for) is the steadier figure where others compute
+on the same cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / ".venv-peers" / "bin"
+ASSAY = (sys.executable, "-m", "assay")
+
+
+@dataclass(frozen=True)
+class Taken:
+    wall_s: float
+    cpu_s: float
+
+
+Contestant = Callable[[], Taken]
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """In memory where there is a tmpfs: some disks take longer to make a file than a job takes to run."""
+    memory = Path("/dev/shm")
+    base = memory if os.access(memory, os.W_OK) and os.path.ismount(memory) else None
+    if base is None:
+        print("(no tmpfs in /dev/shm: the disk's speed is part of every figure)")
+    folder = Path(tempfile.mkdtemp(prefix="assay-bench-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def build_env(folder: Path) -> dict[str, str]:
+    """Everything that a contestant writes beside its results lies in the same quick folder."""
+    own = {"TMPDIR": folder, "ASSAY_CACHE_DIR": folder / "cache", "ASSAY_SLOTS_DIR": folder / "slots", "HOME": folder}
+    for path in own.values():
+        path.mkdir(exist_ok=True)
+    source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **{name: str(path) for name, path in own.items()}, "PYTHONPATH": source}
+
+
+def run_process(argv: Sequence[object], cwd: Path, env: Mapping[str, str], stdin: str = "") -> Taken:
+    """A whole process with all that it starts; what it prints is kept only to explain a failure."""
+    words = [str(word) for word in argv]
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        start = time.perf_counter()
+        process = subprocess.Popen(words, cwd=cwd, env=env, stdin=given, stdout=said, stderr=said)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            said.seek(0)
+            sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{said.read().decode(errors='replace')[-4000:]}")
+    return Taken(wall, used.ru_utime + used.ru_stime)
+
+
+def take_turns(contestants: Mapping[str, Contestant], repeats: int) -> dict[str, list[Taken]]:
+    """Every contestant once a round; a first round that does not count fills the caches."""
+    taken: dict[str, list[Taken]] = {name: [] for name in contestants}
+    for number in range(repeats + 1):
+        for name, contestant in contestants.items():
+            one = contestant()
+            if number:
+                taken[name].append(one)
+    return taken
+
+
+def wall(taken: Sequence[Taken]) -> float:
+    return statistics.median(one.wall_s for one in taken)
+
+
+def cpu(taken: Sequence[Taken]) -> float:
+    return statistics.median(one.cpu_s for one in taken)
+
+
+def render_spread(values: Sequence[float], unit: str = "ms", scale: float = 1e3) -> str:
+    """Median, and the smallest and largest beside it."""
+    scaled = [value * scale for value in values]
+    return f"{statistics.median(scaled):8.2f} {unit} ({min(scaled):.2f} to {max(scaled):.2f})"
+
+
+def render_ratio(what: str, ratio: float, *, at_most: float | None = None, at_least: float | None = None) -> str:
+    """A ratio beside its target, and whether it is met."""
+    if at_most is not None:
+        return f"{what}: {ratio:.2f}   target: at most {at_most}   {'met' if ratio <= at_most else 'MISSED'}"
+    if at_least is not None:
+        return f"{what}: {ratio:.1f}   target: at least {at_least}   {'met' if ratio >= at_least else 'MISSED'}"
+    return f"{what}: {ratio:.2f}"
+
+
+def has_peer(module: str) -> bool:
+    """Whether a peer is installed; `make bench` sets them up."""
+    found = PEERS.exists() and subprocess.run([PEERS / "python", "-c", f"import {module}"], capture_output=True, check=False)
+    if not found or found.returncode != 0:
+        print(f"(without {module}: it is not in .venv-peers; make bench sets it up)")
+        return False
+    return True

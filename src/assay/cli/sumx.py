@@ -1,0 +1,39 @@
+"""`assay sumx`: sumx's own flags and table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from assay.cli.original import Parsed, original_command
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time.")
+    parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
+    parser.add_argument("--logroot", help="where experiments lie, instead of .runx's LOGROOT")
+    parser.add_argument("--ignore", help="columns to leave out, comma-separated")
+    parser.add_argument("--sortwith", "-s", help="sort by this field, best first; NAME:min or NAME:max says which is best")
+    parser.add_argument("--sort", dest="sortwith", help=argparse.SUPPRESS)
+    parser.add_argument("--csv", help="also write NAME.csv here")
+    return parser
+
+
+def run(parsed: Parsed) -> int:
+    from assay.flows.finding import find_places, open_index_of
+    from assay.flows.sumx import SumxOptions, build_sumx
+    from assay.show.table import render_csv, render_sumx
+
+    options = SumxOptions(parsed.sortwith, tuple(filter(None, (parsed.ignore or "").split(","))))
+    places = find_places(parsed.dirs, parsed.logroot)
+    with open_index_of(places) as index:
+        table = build_sumx(index, places, options)
+    sys.stdout.write(render_sumx(table))
+    if parsed.csv:
+        name = parsed.csv if parsed.csv.endswith(".csv") else f"{parsed.csv}.csv"
+        with open(name, "w", encoding="utf-8", newline="") as file:
+            file.write(render_csv(table))
+    return 0
+
+
+command = original_command("sumx", build_parser, run)

@@ -1,0 +1,85 @@
+"""How a run stands right now and who looks after it: from its files and the process table, without the index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from assay.errors import FormatError
+from assay.execute import process
+from assay.flows.attempts import RetryPolicy, decide
+from assay.flows.ingest import liveness
+from assay.record import rundir
+from assay.values import layout
+from assay.values.run import JobHandle, Outcome, State
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run as its files and the process table show it; `outcome` may be a conclusion that nobody has written yet."""
+
+    record: rundir.RunRecord
+    history: rundir.History
+    state: State
+    outcome: Outcome | None = None
+
+    @property
+    def attempt(self) -> int:
+        return self.history.last.number if self.history.last else 0
+
+    @property
+    def handle(self) -> JobHandle | None:
+        return self.history.last.handle if self.history.last else None
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(command.name for command in self.record.spec.commands)
+
+
+def load_standing(run_dir: str) -> Standing:
+    """Raises FormatError for a damaged run.json."""
+    record = load_record(run_dir)
+    history = rundir.load_history(run_dir)
+    last = history.last
+    if last is None:
+        state = State.QUEUED if record.spec.commands else State.DONE  # a script's own run: nobody watches it
+        return Standing(record, history, state)
+    if last.outcome is not None:
+        return Standing(record, history, last.outcome.state, last.outcome)
+    commands = tuple(command.name for command in record.spec.commands)
+    decision = decide(history, commands, liveness, RetryPolicy())
+    return Standing(record, history, decision.state, decision.outcome)
+
+
+def load_record(run_dir: str) -> rundir.RunRecord:
+    try:
+        return rundir.load_record(run_dir)
+    except OSError as error:
+        path = os.path.join(run_dir, layout.RUN_FILE)
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SupervisorProcess:
+    """An `assay run` or `assay rerun` on this host that is still there."""
+
+    pid: int
+    start: int
+    boot: str
+
+    @property
+    def is_alive(self) -> bool:
+        return process.is_alive(self.pid, self.start, self.boot)
+
+
+def find_supervisors(run_dirs: Iterable[str]) -> list[SupervisorProcess]:
+    """Who started the last attempts of these runs and still lives, here; ourselves left out."""
+    found = set()
+    for run_dir in run_dirs:
+        last = rundir.load_history(run_dir).last
+        handle = last.handle if last else None
+        if handle is None or handle.host != process.host_name() or handle.supervisor_pid in (0, os.getpid()):
+            continue
+        found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
+    return sorted(supervisor for supervisor in found if supervisor.is_alive)
