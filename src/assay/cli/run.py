@@ -8,12 +8,19 @@ import shlex
 import sys
 import time
 
+from typing import TYPE_CHECKING
+
 import click
 
 from assay.errors import ExitCode, UsageError
 from assay.values import layout
 from assay.values.run import State
+from assay.values.verdict import Verdict, VerdictKind
 
+if TYPE_CHECKING:
+    from assay.flows.prepared import Prepared, Report
+
+_MOST_FINDINGS = 20
 _RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopped": (State.STOPPED,)}
 
 
@@ -104,7 +111,7 @@ def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | N
     return parse_slots(slots) if slots is not None else None
 
 
-def show_plan(prepared, as_json: bool) -> int:
+def show_plan(prepared: Prepared, as_json: bool) -> int:
     """What would run, one command line each; exactly what a run would do, and nothing is written."""
     from assay.flows.dry import build_dry_lines, build_dry_rows
 
@@ -115,7 +122,7 @@ def show_plan(prepared, as_json: bool) -> int:
     return int(ExitCode.OK)
 
 
-def supervise(prepared, quiet: bool, plain: bool, as_json: bool) -> int:
+def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> int:
     from assay.flows.sweep import Doors, run_study
     from assay.flows.watch import Watcher, build_study_report
     from assay.show.progress import choose_progress
@@ -130,6 +137,7 @@ def supervise(prepared, quiet: bool, plain: bool, as_json: bool) -> int:
         print(json.dumps(build_json(report), indent=1, ensure_ascii=False))
     else:
         sys.stderr.write(render_report(build_study_report(report, time.time() - began), color=use_color(sys.stderr)))
+        sys.stderr.write("".join(f"{line}\n" for line in describe_checks(report.verdict)))
     if report.problem:
         print(f"assay: {report.problem}", file=sys.stderr)
     if report.interrupted:
@@ -137,11 +145,22 @@ def supervise(prepared, quiet: bool, plain: bool, as_json: bool) -> int:
     return int(report.exit_code)
 
 
-def build_json(report) -> dict[str, object]:
+def describe_checks(verdict: Verdict | None) -> list[str]:
+    """One line, and one for each finding that is not a pass."""
+    if verdict is None:
+        return []
+    bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    lines = [f"checks: {verdict.kind}, {verdict.comparisons} compared" + (f", {len(bad)} not passed" if bad else "")]
+    lines += [f"  {finding.kind} {finding.subject}: {finding.message}" for finding in bad[:_MOST_FINDINGS]]
+    return lines if len(bad) <= _MOST_FINDINGS else [*lines, f"  and {len(bad) - _MOST_FINDINGS} more"]
+
+
+def build_json(report: Report) -> dict[str, object]:
     return {
         "study": report.prepared.place.name,
         "dir": report.prepared.place.dir,
         "exit_code": int(report.exit_code),
+        "checks": describe_checks(report.verdict),
         "runs": [
             {
                 "name": entry.spec.name,

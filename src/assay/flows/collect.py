@@ -12,7 +12,7 @@ from typing import Any
 from assay.flows.places import StudyPlace
 from assay.flows.supervise import Entry
 from assay.observe import events, files
-from assay.observe.columns import Columns
+from assay.observe.columns import Columns, add_column
 from assay.observe.devices import Devices
 from assay.observe.extract import Extractor
 from assay.observe.readings import ProcessTable, TreeSampler, render_reading
@@ -88,7 +88,7 @@ def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
         columns = extractor.feed_columns(data)
         if final:
             for metric, (steps, values, times) in extractor.finish_columns().items():
-                files.add_column(columns, metric, steps, values, times)
+                add_column(columns, metric, steps, values, times)
         return columns, len(data), extractor.state
 
     return parse

@@ -18,6 +18,19 @@ from assay.record.index.sqlite import open_index
 from assay.values import layout
 
 
+__all__ = [
+    "FoundRun",
+    "Index",
+    "StudyPlace",
+    "find_one_run",
+    "find_places",
+    "find_runs",
+    "load_logroots",
+    "load_roots",
+    "open_index_of",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class FoundRun:
     place: StudyPlace

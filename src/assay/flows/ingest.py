@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
@@ -116,7 +116,7 @@ def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
     return RunRow(key, key.partition("/")[0], name, "", State.DONE, 1, hparams, origin="runx", stamp=stamp)
 
 
-def _mlrunner_state(stat: dict[str, str]) -> State:
+def _mlrunner_state(stat: Mapping[str, str]) -> State:
     """An ownerless `running` is unfinished: whoever wrote it is gone."""
     if "failed" in stat.values():
         return State.FAILED

@@ -12,6 +12,7 @@ from assay.flows.places import StudyPlace
 from assay.flows.supervise import Entry
 from assay.values.run import Plan, RunSpec, State
 from assay.values.study import Farm, Problem, Study
+from assay.values.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Report:
     interrupted: str | None = None
     left: bool = False
     problem: str | None = None
+    verdict: Verdict | None = None  # of the study's checks on the runs that are done
     notes: list[str] = field(default_factory=list)
 
     def count(self, *states: State) -> int:
@@ -82,6 +84,8 @@ class Report:
             codes.add(ExitCode.INTERRUPTED)
         if self.problem:
             codes.add(ExitCode.INTERNAL)
+        if self.verdict is not None:
+            codes.add(self.verdict.kind.exit_code)
         return ExitCode.worst(codes)
 
 

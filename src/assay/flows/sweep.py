@@ -31,12 +31,15 @@ from assay.flows.supervise import Settings as LoopSettings
 from assay.observe.environment import load_environment
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.select import select
+from assay.judge.bounds import judge_checks
 from assay.record import rundir
+from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.stage.snapshot import Snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.study import Farm, Study
+from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,7 +178,20 @@ def run_study(prepared: Prepared, doors: Doors) -> Report:
                 if pool is not None:
                     pool.close()
                 executor.close()
-    return _build_report(prepared, supervisor, builder)
+        verdict = _judge(prepared, entries, index)
+    return replace(_build_report(prepared, supervisor, builder), verdict=verdict)
+
+
+def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdict | None:
+    """The study's checks on every run that is done; a run that is not done has no result to judge."""
+    done = {prepared.place.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
+    checks = prepared.study.checks
+    if not checks or not done:
+        return None
+    summaries = index.load_summaries(keys=list(done))
+    verdicts = [judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()]
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts))
 
 
 def _choose_executor(
@@ -184,7 +200,7 @@ def _choose_executor(
     if prepared.farm is None:
         pool = SlotPool(build_entries(labels), usable=usable, priority=prepared.study.priority)
         return build_executor("local"), pool, None
-    from assay.execute.submit import is_shell
+    from assay.execute.farm import is_shell
 
     limit = len(labels) if is_shell(prepared.farm) else None
     return build_executor("submit", farm=prepared.farm), None, limit
