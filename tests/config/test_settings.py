@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assay.config.settings import Settings, load_settings, parse_slots
-from assay.errors import ConfigError, UsageError
+from assay.config.settings import Settings, load_settings
+from assay.errors import ConfigError
 
 
 @pytest.fixture
@@ -95,25 +95,5 @@ def test_a_variable_set_to_nothing_is_not_set(place):
     assert load(place, ASSAY_ROOT="", ASSAY_SLOTS=" ") == load(place)
 
 
-@pytest.mark.parametrize("text", ["", ",", "0,,1", " , "])
-def test_no_slots(text):
-    with pytest.raises(UsageError, match="names no slots"):
-        parse_slots(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "slots"),
-    [
-        ("0", ("0",)),
-        ("0,1", ("0", "1")),
-        ("0,1 2,3", ("0,1", "2,3")),
-        ("0, 0", ("0", "0")),
-        ("cpu,cpu", ("cpu", "cpu")),
-    ],
-)
-def test_slots(text, slots):
-    assert parse_slots(text) == slots
-
-
 def test_slots_from_the_environment(place):
-    assert load(place, ASSAY_SLOTS="0,1 2,3").slots == ("0,1", "2,3")
+    assert load(place, ASSAY_SLOTS="0+1,2+3").slots == ("0,1", "2,3")

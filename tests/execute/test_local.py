@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.record.rundir import load_history
 from assay.values.run import Liveness
-from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
 
 # A supervisor in a process of its own, as `assay run` is one. Its stages are files that it makes.
 SUPERVISOR = """

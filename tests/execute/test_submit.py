@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
@@ -21,7 +22,6 @@ from assay.record import rundir
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
-from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
 # HOLD keeps jobs in the queue, REFUSE makes the farm say no.

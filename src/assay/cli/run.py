@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 import time
-
 from typing import TYPE_CHECKING
 
 import click
@@ -102,7 +101,7 @@ def command(
 
 
 def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:
-    from assay.flows.slots import parse_slots
+    from assay.values.slots import parse_slots
 
     if slots is not None and jobs is not None:
         raise UsageError("--slots and --jobs say the same thing in two ways", "give one of them")

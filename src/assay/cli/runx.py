@@ -28,8 +28,8 @@ def build_parser() -> argparse.ArgumentParser:
 def run(parsed: Parsed) -> int:
     from assay.config.options import LoadOptions
     from assay.flows.prepared import RunOptions
-    from assay.flows.slots import parse_slots
     from assay.flows.sweep import prepare
+    from assay.values.slots import parse_slots
 
     options = RunOptions(
         file=parsed.exp_yml,

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.config.source import Problems, load_text
-from assay.errors import ConfigError, UsageError, did_you_mean
+from assay.errors import ConfigError, did_you_mean
 from assay.values.layout import DEFAULT_ROOT
+from assay.values.slots import parse_slots
 from assay.values.study import Position, Problem
 
 KEYS = ("root", "slots", "farm")
@@ -43,17 +44,6 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
     slots, farm = (found.get(key, (None, None))[0] for key in ("slots", "farm"))
     return Settings(root, root_from, slots, farm, tuple(files))
-
-
-def parse_slots(text: str) -> tuple[str, ...]:
-    """`0,1` are two slots; with spaces each word is one: `0,1 2,3` are two slots of two GPUs each."""
-    words = text.split()
-    slots = words if len(words) > 1 else text.split(",")
-    found = tuple(slot.strip().strip(",") for slot in slots)
-    if not all(found):
-        hint = "write 0,1 for two slots, '0,1 2,3' for two slots of two GPUs, cpu,cpu for slots without a GPU"
-        raise UsageError(f"{text!r} names no slots", hint)
-    return found
 
 
 # ---------------------------------------------------------------- where

@@ -20,9 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from assay.errors import InfrastructureError, UsageError
-
-CPU = "cpu"
+from assay.errors import InfrastructureError
+from assay.values.slots import CPU
 
 
 def _devices(label: str) -> tuple[str, ...]:
@@ -50,33 +49,6 @@ class HeldSlot:
         """Close our copies; a job that inherited them keeps the lock."""
         for fd in self.fds:
             os.close(fd)
-
-
-def parse_slots(text: str) -> tuple[str, ...]:
-    """`0,1` → two slots; `0+1,2` → a slot of two GPUs and one of one; `cpu:4` → four CPU slots."""
-    labels: list[str] = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        kind, _, count = part.partition(":")
-        if kind == CPU:
-            labels += [CPU] * _parse_count(count or "1", part)
-        else:
-            labels.append(",".join(_check_device(device, part) for device in part.split("+")))
-    if not labels:
-        raise UsageError(f"no slot in {text!r}", "write for example --slots 0,1 or --slots cpu:4")
-    return tuple(labels)
-
-
-def _parse_count(text: str, part: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"bad slot {part!r}", "write cpu:N with N at least 1")
-    return int(text)
-
-
-def _check_device(device: str, part: str) -> str:
-    name = device.strip()
-    if not name or not all(c.isalnum() or c in "-_/.:" for c in name):
-        raise UsageError(f"bad slot {part!r}", "a slot is a GPU number such as 0, several as 0+1, or cpu:N")
-    return name
 
 
 def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:

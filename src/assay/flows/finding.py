@@ -17,7 +17,6 @@ from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.values import layout
 
-
 __all__ = [
     "FoundRun",
     "Index",

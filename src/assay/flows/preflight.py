@@ -15,10 +15,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
 _PLAIN_WORD = re.compile(r"[\w./+@%,:-]+")
 # words that bash itself understands, or whose real program stands further on
 _SHELL_WORDS = frozenset(
-    "! . : [ [[ alias bg bind break builtin case cd command continue coproc declare dirs disown do done echo elif else enable "
-    "esac eval exec exit export false fc fg fi for function getopts hash help history if in jobs kill let local logout "
-    "mapfile popd printf pushd pwd read readarray readonly return select set shift shopt source suspend test then time "
-    "times trap true type typeset ulimit umask unalias unset until wait while { }".split()
+    ["!", ".", ":", "[", "[[", "alias", "bg", "bind", "break", "builtin", "case", "cd", "command", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "echo", "elif", "else", "enable", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help", "history", "if", "in", "jobs", "kill", "let", "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read", "readarray", "readonly", "return", "select", "set", "shift", "shopt", "source", "suspend", "test", "then", "time", "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}"]
 )
 
 

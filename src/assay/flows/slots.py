@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from assay.config.settings import Settings
 from assay.errors import UsageError
-from assay.execute.slots import CPU, SlotEntry, parse_slots
+from assay.execute.slots import SlotEntry
 from assay.observe.devices import Devices
 from assay.values.environment import Gpu
+from assay.values.slots import CPU
 from assay.values.study import Resources, Study
 
 _FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
@@ -68,6 +69,3 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
         return all(devices.free_memory(int(index)) >= needed[int(index)] for index in entry.devices)
 
     return Slots(tuple(labels) * resources.runs_per_gpu, devices, usable)
-
-
-__all__ = ["Slots", "choose_slots", "parse_slots"]

@@ -28,10 +28,10 @@ from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.slots import choose_slots
 from assay.flows.supervise import Entry, Event, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
+from assay.judge.bounds import judge_checks
 from assay.observe.environment import load_environment
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.select import select
-from assay.judge.bounds import judge_checks
 from assay.record import rundir
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from assay.flows.collect import Collector
-from assay.flows.supervise import Entry, Event, Supervisor
 from assay.flows.prepared import Report
+from assay.flows.supervise import Entry, Event, Supervisor
 from assay.record import rundir
 from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.show.report import FailedRun, StudyReport
