@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from assay.errors import NotFoundError, UsageError
-from assay.flows.standing import load_record
+from assay.errors import AssayError, NotFoundError, UsageError
+from assay.flows.standing import SupervisorProcess, find_supervisors, load_record, load_standing
 from assay.observe.tail import Tail
 from assay.record import rundir
 from assay.values import layout
 from assay.values.run import RunSpec
 
 POLL_S = 0.1
-LOOK_S = 0.5  # how often the directory and the process table are asked whether it is over
 _BLOCK = 1 << 16
 
 Write = Callable[[bytes], None]
@@ -125,45 +125,126 @@ class RunFollower:
 
     run_dir: str
     command: str | None = None
-    lines: int | None = None
+    lines: int | None = None  # how many of what is there already; None is all
+    _spec: RunSpec | None = None
     _tail: Tail | None = None
-    _done: list[str] = field(default_factory=list)  # logs read to their end
+    _finished: set[str] = field(default_factory=set)  # logs read to their end
+    _last: tuple[int, bool] = (-1, False)  # attempt and whether it was over, at the last look
 
     def read(self) -> Iterator[bytes]:
-        """What is new. A log counts as read to its end when a newer one has appeared."""
-        spec = load_record(self.run_dir).spec
-        logs = self._list_logs(spec)
+        """What is new. A log has come to its end when a newer one has appeared."""
+        logs = self._list_logs()
         if self._tail is None and logs:
             self._begin(logs)
         while self._tail is not None:
             while data := self._tail.read():
                 yield data
-            following = [name for name in logs if name not in self._done]
-            if not following or following == [os.path.basename(self._tail.path)]:
+            current = os.path.basename(self._tail.path)
+            later = [name for name in logs if name != current and name not in self._finished]
+            if not later:
                 return
-            self._done.append(os.path.basename(self._tail.path))
-            left = [name for name in logs if name not in self._done]
-            self._tail = Tail(os.path.join(self.run_dir, left[0])) if left else self._tail
+            self._finished.add(current)
+            self._tail = Tail(os.path.join(self.run_dir, later[0]))
+
+    def look(self) -> bool:
+        """Whether the run is over. Twice in a row, since a failed attempt may be followed by another at once."""
+        standing = load_standing(self.run_dir)
+        before, self._last = self._last, (standing.attempt, standing.state.is_over)
+        return self._last[1] and before == self._last
 
     def _begin(self, logs: list[str]) -> None:
         """At the log that is being written; earlier ones are history."""
-        self._done = logs[:-1]
+        self._finished.update(logs[:-1])
         path = os.path.join(self.run_dir, logs[-1])
         offset = find_last_lines(path, self.lines) if self.lines is not None else 0
         self._tail = Tail(path, offset)
 
-    def _list_logs(self, spec: RunSpec) -> list[str]:
-        names = os.listdir(self.run_dir)
-        commands = [each.name for each in spec.commands if self.command in (None, each.name)]
-        found = [log for name in commands for log in layout.find_logs(names, spec.log_name, name)]
-        return sorted(found, key=lambda name: _began(os.path.join(self.run_dir, name)))
+    def _list_logs(self) -> list[str]:
+        """In the order in which they are written: by attempt, then by command."""
+        if self._spec is None:
+            self._spec = load_record(self.run_dir).spec
+        names, template = os.listdir(self.run_dir), self._spec.log_name
+        commands = [each.name for each in self._spec.commands if self.command in (None, each.name)]
+        keyed = [
+            (_mark(name, template, command), place, name)
+            for place, command in enumerate(commands)
+            for name in layout.find_logs(names, template, command)
+        ]
+        return [name for _, _, name in sorted(keyed)]
 
 
-_births: dict[str, float] = {}
+def _mark(name: str, template: str, command: str) -> tuple[int, ...]:
+    """What tells the logs of two attempts apart: the number of the attempt, or mlrunner's time."""
+    before, _, after = template.format(command=command, suffix="\0", time="\0").partition("\0")
+    return tuple(int(part) for part in name[len(before) : len(name) - len(after)].split(".") if part)
 
 
-def _began(path: str) -> float:
-    """When a log was first seen to exist; its change time is that of the last line, so the first look counts."""
-    if path not in _births:
-        _births[path] = os.stat(path).st_mtime if not _births else max(os.stat(path).st_mtime, *_births.values())
-    return _births[path]
+def follow_run(
+    run_dir: str, command: str | None, lines: int | None, write: Write, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Until the run is over; what does not exist yet is waited for."""
+    spec = load_record(run_dir).spec
+    if command is not None and command not in [each.name for each in spec.commands]:
+        raise NotFoundError("command", command, [each.name for each in spec.commands])
+    if not spec.commands:
+        raise UsageError(_say_no_log(spec, run_dir, None, None))
+    follower = RunFollower(run_dir, command, lines)
+    while True:
+        over = follower.look()  # before reading: what it wrote last is read then
+        for data in follower.read():
+            write(data)
+        if over:
+            return
+        wait(POLL_S)
+
+
+@dataclass(slots=True)
+class _Voice:
+    """One run of several: whole lines, each with the run's name before it."""
+
+    name: bytes
+    follower: RunFollower
+    partial: bytes = b""
+
+    def speak(self, write: Write, final: bool) -> None:
+        for data in self.follower.read():
+            *whole, self.partial = (self.partial + data).split(b"\n")
+            if whole:
+                write(b"".join(b"%s | %s\n" % (self.name, line) for line in whole))
+        if final and self.partial:
+            write(b"%s | %s\n" % (self.name, self.partial))
+
+
+def follow_study(
+    study_dir: str, command: str | None, lines: int | None, write: Write, wait: Callable[[float], None] = time.sleep
+) -> int:
+    """Every run of a study that is not over, new ones as they come; how many there were."""
+    voices: dict[str, _Voice] = {}
+    silent: set[str] = set()  # over, or not to be read
+    supervisors: set[SupervisorProcess] = set()
+    heard = 0
+    while True:
+        fresh = [path for path in rundir.find_run_dirs(study_dir) if path not in silent and path not in voices]
+        for path in fresh:
+            if _is_over(path) and not heard:  # what had ended before is not followed
+                silent.add(path)
+                continue
+            voices[path] = _Voice(os.fsencode(os.path.basename(path)), RunFollower(path, command, lines))
+        heard += sum(path in voices for path in fresh)
+        supervisors |= set(find_supervisors(voices))
+        for path, voice in list(voices.items()):
+            over = voice.follower.look()
+            voice.speak(write, over)
+            if over:
+                silent.add(path)
+                del voices[path]
+        if not voices and not any(supervisor.is_alive for supervisor in supervisors):
+            return heard
+        wait(POLL_S)
+
+
+def _is_over(run_dir: str) -> bool:
+    try:
+        return load_standing(run_dir).state.is_over
+    except AssayError:  # damaged: `assay ls` says so
+        return True
