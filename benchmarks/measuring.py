@@ -52,8 +52,9 @@ def build_env(folder: Path) -> dict[str, str]:
     own = {"TMPDIR": folder, "ASSAY_CACHE_DIR": folder / "cache", "ASSAY_SLOTS_DIR": folder / "slots", "HOME": folder}
     for path in own.values():
         path.mkdir(exist_ok=True)
-    source = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, **{name: str(path) for name, path in own.items()}, "PYTHONPATH": source}
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ours = {"PYTHONPATH": str(ROOT / "src"), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}  # as if installed
+    return {**outer, **{name: str(path) for name, path in own.items()}, **ours}
 
 
 def run_process(argv: Sequence[object], cwd: Path, env: Mapping[str, str], stdin: str = "") -> Taken:

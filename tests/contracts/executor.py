@@ -389,11 +389,12 @@ class ExecutorContract:
         made = [runs.make(STUBBORN["plain"]) for _ in range(3)]
         handles = [start(executor, run) for run in made]
         until(lambda: all(Path(self.job_dir(run), "code/up").exists() for run in made), "all run")
-        for run in made:
+        for run in made[:2]:
             rundir.write_stop(run.dir, 1, STOP)
         executor.cancel([(handles[0], made[0].dir), (handles[1], made[1].dir)], 5.0)
         assert members(*made[:2]) == set()
         assert members(made[2])
+        rundir.write_stop(made[2].dir, 1, STOP)
         executor.cancel([(handles[2], made[2].dir)], 5.0)
         finish(executor, handles)
 

@@ -29,7 +29,10 @@ SUBMIT_JOB = r"""#!/usr/bin/env bash
 printf '%s\0' "$@" >> "$FARM_FOLDER/calls"; printf '\n\0' >> "$FARM_FOLDER/calls"
 if [ -e "$FARM_FOLDER/REFUSE" ]; then echo "no such partition" >&2; exit 7; fi
 while [ $# -gt 0 ]; do
-  case $1 in -c | --command | --commandline) command=$2; shift ;; esac
+  case $1 in
+    -c | --command | --commandline) command=$2; shift ;;
+    --script) printf -v command 'bash %q' "$2"; shift ;;
+  esac
   shift
 done
 echo "Submitted batch job 4711"
@@ -105,22 +108,24 @@ class TestSubmitJob(ExecutorContract):
         return SubmitExecutor(BIG)
 
 
-class TestDraco(ExecutorContract):
-    @pytest.fixture
-    def surroundings(self, farm_folder: Path) -> None:
-        """The stand-in is on the PATH."""
+FORMS = {
+    "draco": Farm("draco-rno", "draco", "submit_job", (("gpu", 1),)),
+    "script": Farm("pbs", "template", 'submit_job -N "{job}" --script {script}'),
+    "bare": Farm("lsf", "template", "submit_job {resources} -c {command}", (("q", "long"),)),
+    "double quotes": Farm("sbatch", "template", 'submit_job --chdir={dir} -c "{command}"'),
+    "single quotes": Farm("rlaunch", "template", "submit_job --name='{name}' -c 'exec {command}'"),
+}
 
-    def another(self) -> SubmitExecutor:
-        return SubmitExecutor(Farm("draco-rno", "draco", "submit_job", (("gpu", 1),)))
 
-
-class TestTemplate(ExecutorContract):
-    @pytest.fixture
-    def surroundings(self, farm_folder: Path) -> None:
-        """The stand-in is on the PATH."""
-
-    def another(self) -> SubmitExecutor:
-        return SubmitExecutor(Farm("pbs", "template", 'submit_job -N "{job}" -c {script}'))
+class TestForms:
+    @pytest.mark.parametrize("form", FORMS)
+    def test_hostile_paths(self, farm_folder: Path, hostile_path: Path, hostile_name: str, form: str) -> None:
+        executor = SubmitExecutor(FORMS[form])
+        run = Runs(hostile_path).make("echo 'it'\\''s'; exit 3", name=hostile_name, study=hostile_name)
+        finish(executor, [start(executor, run)])
+        assert run.markers() == {"train.exit.3"}
+        assert run.text("train.log") == "it's\n"
+        executor.close()
 
 
 class TestNgc(ExecutorContract):
@@ -571,7 +576,7 @@ class TestStop:
         until(run.path("code/up").exists, "the command runs")
         monkeypatch.setattr(process, "host_name", lambda: "the supervisor's host")
         rundir.write_stop(run.dir, 1, STOP)
-        shell.cancel([(handle, run.dir)], 0.0) if False else until(run.path("end.1").exists, "the watcher ends it")
+        until(run.path("end.1").exists, "the watcher ends it")
         until(lambda: not members(run), "nothing is left")
         finish(shell, [handle])
         assert "train.exit.0" not in run.markers()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("study", required=False)
-@click.option("--state", "states", multiple=True, type=click.Choice([str(s) for s in State]), help="Only runs in this state.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice([str(s) for s in State]), help="Only runs in this state."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--root", metavar="DIR", help="Output root.")
 def command(study: str | None, states: tuple[str, ...], as_json: bool, root: str | None) -> int:
@@ -42,7 +44,10 @@ def _list_studies(root: str | None, states: frozenset[State] | None, as_json: bo
         sys.stdout.write(render(build_study_table(studies, time.time())))
     else:
         such = f" with a run that is {' or '.join(sorted(states))}" if states else ""
-        print(f"no study{such} under {', '.join(roots)}; start one: assay run FILE   (or see: assay demo)", file=sys.stderr)
+        print(
+            f"no study{such} under {', '.join(roots)}; start one: assay run FILE   (or see: assay demo)",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -50,6 +55,7 @@ def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_
     from assay.flows.finding import find_places, open_index_of
     from assay.flows.listing import build_run_facts, build_run_table, list_runs
     from assay.show.table import render_json
+    from assay.show.terminal import terminal_width
 
     (place,) = find_places([name], root)
     with open_index_of([place]) as index:
@@ -57,7 +63,7 @@ def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_
     if as_json:
         sys.stdout.write(render_json(build_run_facts(runs, place, time.time())))
     elif runs:
-        sys.stdout.write(render(build_run_table(runs, time.time())))
+        sys.stdout.write(render(build_run_table(runs, time.time(), terminal_width(sys.stdout))))
     else:
         print(f"{place.name}: no run{' in this state' if states else 's yet'}", file=sys.stderr)
     return 0

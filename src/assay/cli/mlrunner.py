@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
+import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from assay.cli.original import Parsed, original_command, warn
+from assay.cli.original import Parsed, echo, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
 from assay.values import layout
-from assay.values.run import State
+from assay.values.run import RunSpec, State
+
+if TYPE_CHECKING:
+    from assay.flows.chronicle import Chronicle, Tee
+    from assay.flows.prepared import Prepared, RunOptions
+    from assay.flows.supervise import Event
+
+_TASKS = ".tasks"  # --no-subdir: where each task's own files are
+_AGAIN = frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED})
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run params.yaml with mlrunner's own flags and files.")
-    parser.add_argument("-o", "--output", default="output", help="output folder (default: output)")
-    parser.add_argument("-y", "--yaml", default="params.yaml", help="parameter file (default: params.yaml)")
-    parser.add_argument("-t", "--title", help="only the documents with this _title")
-    parser.add_argument("-d", "--debug", action="store_true", help="only the first task, its output on the terminal, finished or not")
-    parser.add_argument("--dry-run", action="store_true", help="print what would run; nothing is written")
-    parser.add_argument("-c", "--command", nargs="+", help="only these commands")
-    parser.add_argument("-f", "--force", action="store_true", help="run finished commands again")
-    parser.add_argument("-r", "--resource", nargs="+", help="GPUs instead of those in the file; 1,2 is one worker with two")
-    parser.add_argument("--sample", type=int, help="a random part of each document")
-    parser.add_argument("--no-subdir", action="store_true", help="logs of all tasks side by side in the output folder")
+    add = parser.add_argument
+    add("-o", "--output", default="output", help="output folder (default: output)")
+    add("-y", "--yaml", default="params.yaml", help="parameter file (default: params.yaml)")
+    add("-t", "--title", help="only the documents with this _title")
+    add("-d", "--debug", action="store_true", help="only the first task, its output on the terminal, finished or not")
+    add("--dry-run", action="store_true", help="print what would run; nothing is written")
+    add("-c", "--command", nargs="+", help="only these commands")
+    add("-f", "--force", action="store_true", help="run finished commands again")
+    add("-r", "--resource", nargs="+", help="GPUs instead of those in the file; 1,2 is one worker with two")
+    add("--sample", type=int, help="a random part of each document")
+    add("--no-subdir", action="store_true", help="logs of all tasks side by side in the output folder")
     return parser
 
 
@@ -33,24 +45,34 @@ def run(parsed: Parsed) -> int:
     from assay.flows.chronicle import Chronicle
     from assay.flows.dry import build_dry_lines
 
-    prepared = _prepare(parsed)
-    warn([problem for problem in prepared.warnings if "no command uses" not in problem.message])
+    prepared = prepare_tasks(parsed)
+    warn(problem for problem in prepared.warnings if "no command uses" not in problem.message)  # its own line says it
     chronicle = Chronicle(prepared, lambda text: print(text, flush=True))
     chronicle.open()
     if parsed.dry_run:
-        sys.stdout.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
+        write_lines(build_dry_lines(prepared))
         return int(ExitCode.OK)
-    return _supervise(prepared, chronicle, parsed)
+    return _Session(prepared, chronicle, parsed).run()
 
 
-def _prepare(parsed: Parsed):
-    from assay.config.options import LoadOptions
-    from assay.flows.prepared import RunOptions
+def prepare_tasks(parsed: Parsed) -> Prepared:
     from assay.flows.sweep import prepare
 
     output = os.path.abspath(parsed.output)
-    folder = os.path.join(output, ".tasks") if parsed.no_subdir else output
-    options = RunOptions(
+    prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
+    runs, links = prepared.plan.runs, prepared.plan.links
+    if parsed.no_subdir:
+        runs = tuple(_write_beside(spec, output) for spec in runs)
+    if parsed.debug:
+        runs, links = runs[:1], ()
+    return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
+
+
+def build_options(parsed: Parsed, folder: str) -> RunOptions:
+    from assay.config.options import LoadOptions
+    from assay.flows.prepared import RunOptions
+
+    return RunOptions(
         file=parsed.yaml,
         root=os.path.dirname(folder),
         study=os.path.basename(folder),
@@ -58,60 +80,72 @@ def _prepare(parsed: Parsed):
         titles=(parsed.title,) if parsed.title else None,
         commands=tuple(parsed.command) if parsed.command else None,
         sample=parsed.sample,
-        retry=frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED}),
+        retry=_AGAIN,
         force=parsed.force or parsed.debug,
         load=LoadOptions(dialect="mlrunner"),
         command_line=tuple(sys.argv),
     )
-    prepared = prepare(options)
-    if parsed.no_subdir:
-        prepared = replace(prepared, plan=replace(prepared.plan, runs=tuple(map(_write_beside, prepared.plan.runs))))
-    if parsed.debug:
-        prepared = replace(prepared, plan=replace(prepared.plan, runs=prepared.plan.runs[:1], links=()))
-    return prepared
 
 
-def _write_beside(spec):
-    """--no-subdir: `{_output}` is the folder that all tasks share, two above the task's own."""
-    here, shared = layout.RUN_DIR_REFERENCE, f"{layout.RUN_DIR_REFERENCE}/../.."
-    return replace(spec, commands=tuple(replace(c, text=c.text.replace(here, shared)) for c in spec.commands))
+def _write_beside(spec: RunSpec, output: str) -> RunSpec:
+    """--no-subdir: `{_output}` is the folder that all tasks share."""
+    return replace(spec, commands=tuple(replace(c, text=layout.show_command(c.text, output)) for c in spec.commands))
 
 
-def _supervise(prepared, chronicle, parsed: Parsed) -> int:
-    from assay.flows.sweep import Doors, run_study
+class _Session:
+    """One call: tells what happens, and keeps mlrunner's files beside ours."""
 
-    def listen(event) -> None:
-        chronicle.listen(event)
-        if parsed.no_subdir and event.kind == "command_ended":
-            _link_log(event, os.path.abspath(parsed.output))
+    def __init__(self, prepared: Prepared, chronicle: Chronicle, parsed: Parsed) -> None:
+        self._prepared = prepared
+        self._chronicle = chronicle
+        self._parsed = parsed
+        self._tee = self._build_tee() if parsed.debug else None
 
-    def echo(data: bytes) -> None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+    def _build_tee(self) -> Tee:
+        from assay.flows.chronicle import Tee
 
-    report = run_study(prepared, Doors(listen=listen, echo=echo if parsed.debug else None, tick_s=0.1))
-    _copy_yaml(parsed)
-    chronicle.close(report)
-    if report.problem:
-        print(f"assay: {report.problem}", file=sys.stderr)
-    if report.interrupted:
-        print(f"interrupted by {report.interrupted}; the same command goes on", file=sys.stderr)
-    return int(report.exit_code)
+        return Tee(self._prepared.dir_of(self._prepared.plan.runs[0]), echo)
+
+    def run(self) -> int:
+        from assay.flows.sweep import Doors, run_study
+
+        began = time.time()
+        report = run_study(self._prepared, Doors(listen=self._listen, draw=lambda _: self._show_output(), tick_s=0.1))
+        self._copy_yaml()
+        self._chronicle.close(report)
+        if int(report.exit_code):
+            write_report(report, time.time() - began)
+        say_problems(report)
+        return int(report.exit_code)
+
+    def _listen(self, event: Event) -> None:
+        if event.kind == "started":
+            self._copy_yaml()
+        if self._tee is not None:
+            self._tee.listen(event)
+        self._chronicle.listen(event)
+        if self._parsed.no_subdir and event.kind == "command_ended":
+            _link_log(event, os.path.abspath(self._parsed.output))
+
+    def _show_output(self) -> None:
+        if self._tee is not None:
+            self._tee.read()
+
+    def _copy_yaml(self) -> None:
+        """The parameters that made an output folder lie in it."""
+        title = f".{self._parsed.title}" if self._parsed.title else ""
+        target = os.path.join(self._parsed.output, os.path.basename(self._parsed.yaml) + title.replace("/", "_"))
+        with contextlib.suppress(shutil.SameFileError):
+            shutil.copyfile(self._parsed.yaml, target)
 
 
-def _copy_yaml(parsed: Parsed) -> None:
-    """The parameters that made an output folder lie in it."""
-    name = os.path.basename(parsed.yaml) + (f".{parsed.title}" if parsed.title else "")
-    shutil.copyfile(parsed.yaml, os.path.join(parsed.output, name))
-
-
-def _link_log(event, output: str) -> None:
+def _link_log(event: Event, output: str) -> None:
     entry = event.entry
     log = layout.find_log(os.listdir(entry.dir), entry.spec.log_name, event.command)
     if log is not None:
-        link = os.path.join(output, f"{log}.{entry.spec.name}")
-        if not os.path.lexists(link):
-            os.symlink(os.path.relpath(os.path.join(entry.dir, log), output), link)
+        target = os.path.relpath(os.path.join(entry.dir, log), output)
+        with contextlib.suppress(FileExistsError):
+            os.symlink(target, os.path.join(output, f"{log}.{entry.spec.name}"))
 
 
 command = original_command("mlrunner", build_parser, run)

@@ -6,32 +6,56 @@ import argparse
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from assay.cli.original import Parsed, original_command, warn
+from assay.cli.original import Parsed, echo, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
+from assay.values import layout
+
+if TYPE_CHECKING:
+    from assay.flows.prepared import Prepared, Report, RunOptions
+    from assay.flows.supervise import Event
+    from assay.flows.sweep import Doors
+
+_TICK_S, _LIVE_TICK_S = 0.25, 0.05
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Run a sweep described in runx's YAML, with runx's own flags and files.")
-    parser.add_argument("exp_yml", help="experiment file")
-    parser.add_argument("--exp_name", help="name of the experiment; default: the file's name")
-    parser.add_argument("--tag", help="put in front of every run's name")
-    parser.add_argument("--no_cooldir", action="store_true", help="no random words in the runs' names")
-    parser.add_argument("--no_run", "-n", action="store_true", help="don't run, just print the commands")
-    parser.add_argument("--interactive", "-i", action="store_true", help="run here, one after another, instead of submitting")
-    parser.add_argument("--farm", help="submit to this farm of the configuration")
-    parser.add_argument("--config_file", "-c", help="configuration instead of ./.runx")
-    parser.add_argument("--slots", help="with -i: several at once, e.g. 0,1 for two GPUs (Assay's addition)")
+    text = "Run a sweep described in runx's YAML, with runx's own flags and files."
+    parser = argparse.ArgumentParser(description=text)
+    add = parser.add_argument
+    add("exp_yml", help="experiment file")
+    add("--exp_name", help="name of the experiment; default: the file's name")
+    add("--tag", help="put in front of every run's name")
+    add("--no_cooldir", action="store_true", help="no random words in the runs' names")
+    add("--no_run", "-n", action="store_true", help="don't run, just print the commands")
+    add("--interactive", "-i", action="store_true", help="run here, one after another, instead of submitting")
+    add("--farm", help="submit to this farm of the configuration")
+    add("--config_file", "-c", help="configuration instead of ./.runx")
+    add("--slots", help="with -i: several at once, e.g. 0,1 for two GPUs (Assay's addition)")
     return parser
 
 
 def run(parsed: Parsed) -> int:
+    from assay.flows.dry import build_dry_lines
+    from assay.flows.sweep import prepare
+
+    prepared = prepare(build_options(parsed))
+    warn(prepared.warnings)
+    if parsed.no_run:
+        write_lines(build_dry_lines(prepared))
+        return int(ExitCode.OK)
+    if not prepared.root_was_asked:
+        print(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}", file=sys.stderr)
+    return supervise(prepared)
+
+
+def build_options(parsed: Parsed) -> RunOptions:
     from assay.config.options import LoadOptions
     from assay.flows.prepared import RunOptions
-    from assay.flows.sweep import prepare
     from assay.values.slots import parse_slots
 
-    options = RunOptions(
+    return RunOptions(
         file=parsed.exp_yml,
         slots=parse_slots(parsed.slots) if parsed.slots else None,
         on="local" if parsed.interactive else None,
@@ -41,45 +65,46 @@ def run(parsed: Parsed) -> int:
         keeps_finished=False,
         command_line=tuple(sys.argv),
     )
-    prepared = prepare(options)
-    warn(prepared.warnings)
-    if parsed.no_run:
-        from assay.flows.dry import build_dry_lines
-
-        sys.stdout.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
-        return int(ExitCode.OK)
-    if not prepared.root_was_asked:
-        print(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}", file=sys.stderr)
-    return _supervise(prepared)
 
 
-def _supervise(prepared) -> int:
-    from assay.flows.dry import build_line
-    from assay.flows.sweep import Doors, run_study
-    from assay.flows.watch import build_study_report
-    from assay.show.report import render_report
-    from assay.show.terminal import use_color
-    from assay.values import layout
-
-    def listen(event) -> None:
-        if event.kind in ("started", "adopted"):
-            spec = event.entry.spec
-            training = layout.show_command(spec.commands[0].text, event.entry.dir)
-            print(build_line(prepared, spec, training), flush=True)
-
-    def echo(data: bytes) -> None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+def supervise(prepared: Prepared) -> int:
+    from assay.flows.sweep import run_study
 
     began = time.time()
-    is_local = prepared.farm is None
-    alone = is_local and not prepared.options.slots
-    doors = Doors(listen=listen, echo=echo if alone else None, one_by_one=alone, tick_s=0.05 if alone else 0.25, leaves=not is_local)
-    report = run_study(prepared, doors)
-    sys.stderr.write(render_report(build_study_report(report, time.time() - began), color=use_color(sys.stderr)))
-    if report.problem:
-        print(f"assay: {report.problem}", file=sys.stderr)
+    report = run_study(prepared, build_doors(prepared))
+    if report.left and prepared.farm is not None and not report.problem:
+        print(describe_farm(report, prepared.farm.name), file=sys.stderr)
+    else:
+        write_report(report, time.time() - began)
+    say_problems(report)
     return int(report.exit_code)
+
+
+def build_doors(prepared: Prepared) -> Doors:
+    """Here: one run after another with its output live. On a farm: gone when it has everything, as runx was."""
+    from assay.flows.dry import build_line
+    from assay.flows.sweep import Doors
+
+    def listen(event: Event) -> None:
+        spec = event.entry.spec
+        if event.kind == "started":
+            training = layout.show_command(spec.commands[0].text, event.entry.dir)
+            print(build_line(prepared, spec, training), flush=True)
+        elif event.kind == "adopted":
+            print(f"{spec.name} is on its way already (attempt {event.entry.attempt})", file=sys.stderr)
+
+    if prepared.farm is not None:
+        return Doors(listen=listen, tick_s=_TICK_S, leaves=True)
+    if prepared.options.slots:
+        return Doors(listen=listen, tick_s=_TICK_S)
+    return Doors(listen=listen, echo=echo, one_by_one=True, tick_s=_LIVE_TICK_S)
+
+
+def describe_farm(report: Report, farm: str) -> str:
+    name = report.prepared.place.name
+    count = sum(not entry.state.is_over for entry in report.entries)
+    runs = "1 run is" if count == 1 else f"{count} runs are"
+    return f"{runs} with {farm} now; how they stand: assay ls {name}   what they found: assay sumx {name}"
 
 
 command = original_command("runx", build_parser, run)

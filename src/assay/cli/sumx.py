@@ -9,11 +9,15 @@ from assay.cli.original import Parsed, original_command
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time.")
+    parser = argparse.ArgumentParser(
+        description="Summarise runs as sumx does: differing hyperparameters, last metrics, epoch time."
+    )
     parser.add_argument("dirs", nargs="+", help="experiments (below LOGROOT) or folders")
     parser.add_argument("--logroot", help="where experiments lie, instead of .runx's LOGROOT")
     parser.add_argument("--ignore", help="columns to leave out, comma-separated")
-    parser.add_argument("--sortwith", "-s", help="sort by this field, best first; NAME:min or NAME:max says which is best")
+    parser.add_argument(
+        "--sortwith", "-s", help="sort by this field, best first; NAME:min or NAME:max says which is best"
+    )
     parser.add_argument("--sort", dest="sortwith", help=argparse.SUPPRESS)
     parser.add_argument("--csv", help="also write NAME.csv here")
     return parser

@@ -57,6 +57,10 @@ class Executor(ABC):
         """Whether the jobs would come to their end without this process: a farm has them all."""
         return False
 
+    def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
+        """Why a job never came to its farm, in the farm's own words; None: it did, or may still."""
+        return None
+
     def close(self) -> None:
         """Let go of what is held here. Jobs go on."""
         return

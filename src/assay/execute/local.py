@@ -39,6 +39,7 @@ class LocalExecutor(Executor):
         self._watched: dict[int, _Watched] = {}  # by pidfd
         self._usage: dict[JobHandle, Usage] = {}
         self._gone: list[JobHandle] = []  # ended before it could be watched
+        self._environment = process.EncodedEnvironment()
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         gate, opener = os.pipe()
@@ -55,8 +56,7 @@ class LocalExecutor(Executor):
             os.close(opener)
 
     def _spawn(self, request: JobRequest, gate: int) -> int:
-        env = process.build_environment(request)
-        env[layout.ENV_GATE] = str(_GATE_FD)
+        env = self._environment.build(request, {layout.ENV_GATE: str(_GATE_FD)})
         argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
         inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]
         return process.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
@@ -75,6 +75,7 @@ class LocalExecutor(Executor):
             supervisor_pid=os.getpid(),
             supervisor_start=process.own_start(),
             tag=request.tag,
+            skips=request.env.get(layout.ENV_DONE, ""),
         )
         try:
             won = publish(handle)
@@ -114,10 +115,10 @@ class LocalExecutor(Executor):
         ended, self._gone = self._gone, []
         for pidfd, _ in self._poll.poll(0 if ended else max(0.0, timeout_s)):
             watched = self._watched.pop(pidfd)
-            self._poll.unregister(pidfd)
+            self._poll.unregister(pidfd)  # a child that is just being spawned may still hold a copy
             os.close(pidfd)
-            if watched.is_child:
-                self._usage[watched.handle] = _reap(watched.handle.pid)
+            if watched.is_child and (used := _reap(watched.handle.pid)) is not None:
+                self._usage[watched.handle] = used
             ended.append(watched.handle)
         return ended
 
@@ -151,9 +152,13 @@ def _end_loser(pid: int) -> None:
     """Another supervisor owns the attempt. Ours still waits at its gate and has done nothing."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    _reap(pid)
 
 
-def _reap(pid: int) -> Usage:
-    _, _, used = os.wait4(pid, 0)
+def _reap(pid: int) -> Usage | None:
+    """None where whoever started us ignores SIGCHLD: the kernel has reaped the child by itself."""
+    try:
+        _, _, used = os.wait4(pid, 0)
+    except ChildProcessError:
+        return None
     return Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=used.ru_maxrss * 1024)

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,6 +18,8 @@ from assay.values.run import JobRequest
 _SESSION_FIELD = 3  # of /proc/<pid>/stat, counted after the command name
 _START_FIELD = 19
 _POLL_S = 0.02
+_EXEC_LOOKS = 5
+_EXEC_S = 0.0005
 _KILL_ROUNDS = 250
 _FIRST_SLOT_FD = 20
 _FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites what a later one needs
@@ -25,6 +27,9 @@ _FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrit
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # what a run started from inside a run must not take over from it
 _OUTER = (layout.ENV_RUN_DIR, layout.ENV_DONE, layout.ENV_TIME, layout.ENV_SLOT, layout.ENV_GATE)
+
+
+Environ = Mapping[str, str] | Mapping[bytes, bytes]
 
 
 @cache
@@ -78,7 +83,7 @@ os.register_at_fork(after_in_child=own_start.cache_clear)
 # ---------------------------------------------------------------- starting
 
 
-def spawn_session(argv: list[str], env: dict[str, str], log: str, inherit: Sequence[tuple[int, int]] = ()) -> int:
+def spawn_session(argv: list[str], env: Environ, log: str, inherit: Sequence[tuple[int, int]] = ()) -> int:
     """Start a program (argv[0] is its path) in a new session with its output in `log`; the pid.
 
     `inherit` lists pairs of a descriptor here and its number there.
@@ -106,13 +111,31 @@ def place_slots(fds: Sequence[int]) -> list[tuple[int, int]]:
 
 def build_environment(request: JobRequest) -> dict[str, str]:
     """The supervisor's environment with the request's on top, as a job or a submit command gets it."""
-    env = dict(os.environ)
-    for name in _OUTER:
-        env.pop(name, None)
-    env.update(request.env)
-    env[layout.ENV_ATTEMPT] = request.tag
-    env[layout.ENV_ATTEMPT_NUMBER] = str(request.attempt)
-    return env
+    return {**base_environment(), **_request_environment(request)}
+
+
+def base_environment() -> dict[str, str]:
+    """What every job takes over from the supervisor."""
+    return {name: value for name, value in os.environ.items() if name not in _OUTER}
+
+
+def _request_environment(request: JobRequest) -> dict[str, str]:
+    own = {layout.ENV_ATTEMPT: request.tag, layout.ENV_ATTEMPT_NUMBER: str(request.attempt)}
+    return {**request.env, **own}
+
+
+class EncodedEnvironment:
+    """As `build_environment`, with the part that is the same for all jobs read and encoded once."""
+
+    def __init__(self) -> None:
+        self._base = _encode(base_environment())
+
+    def build(self, request: JobRequest, more: Mapping[str, str]) -> dict[bytes, bytes]:
+        return {**self._base, **_encode(_request_environment(request)), **_encode(more)}
+
+
+def _encode(env: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
 # ---------------------------------------------------------------- finding and ending
@@ -154,11 +177,25 @@ def _belongs(pid: int, sessions: set[int], needles: set[bytes]) -> bool:
 
 
 def _has_variable(pid: int, needles: set[bytes]) -> bool:
+    return bool(needles) and not needles.isdisjoint(_load_environ(pid).split(b"\0"))
+
+
+def _load_environ(pid: int) -> bytes:
+    """The environment a process was started with; empty when it is gone, or not ours to read.
+
+    In the middle of exec the new image is there and its environment is not yet: a short while later it is.
+    Kernel threads have no image; what was really started without an environment costs these few looks.
+    """
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            return not needles.isdisjoint(file.read().split(b"\0"))
-    except OSError:  # gone, or not ours
-        return False
+        for _ in range(_EXEC_LOOKS):
+            with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+                environ = file.read()
+            if environ or not os.readlink(f"/proc/{pid}/exe"):
+                return environ
+            time.sleep(_EXEC_S)
+    except OSError:
+        pass
+    return b""
 
 
 def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
@@ -168,9 +205,12 @@ def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
     """
     if not attempts:
         return True
-    _signal_all(find_members(attempts), signal.SIGTERM)
+    told: set[int] = set()
     deadline = time.monotonic() + grace_s
     while members := find_members(attempts):
+        # what was forked since the last look has not been told yet
+        _signal_all(_leaders_first(members - told, attempts), signal.SIGTERM)
+        told |= members
         if time.monotonic() >= deadline:
             break
         time.sleep(_POLL_S)
@@ -182,6 +222,12 @@ def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
         time.sleep(_POLL_S)
         members = find_members(attempts)
     return not members
+
+
+def _leaders_first(pids: set[int], attempts: Sequence[Attempt]) -> list[int]:
+    """job.sh before its command: a command that answers TERM with exit 0 must not pass for finished."""
+    leaders = {attempt.leader for attempt in attempts}
+    return sorted(pids, key=lambda pid: (pid not in leaders, pid))
 
 
 def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:

@@ -19,9 +19,9 @@ from assay.values.run import RunSpec
 # - A gate (local jobs): wait for one byte on the inherited pipe; end of file means that another supervisor won.
 # - No gate (farms, by hand): take the token with noclobber (O_EXCL); an empty token means that nothing ran.
 #   A watcher obeys stop.N there, since the supervisor cannot reach the process. After a stop it outlives job.sh,
-#   to end what ignores TERM (a TERM only wakes it), and it notices when job.sh was killed. It never forks while it
-#   waits, since a left-over `sleep` would hold the slot's lock. end.N says that job.sh has left, to supervisors that
-#   cannot ask its kernel.
+#   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
+#   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
+#   slot's lock. end.N says that job.sh has left, to supervisors that cannot ask its kernel.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
 # - What few jobs need stands behind the `exit`, where bash does not read it: a tenth of a millisecond per job.
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
@@ -72,12 +72,12 @@ _finish() {  # TERM to all of them, KILL to what is left after five seconds
   done 2>/dev/null
 }
 _watch() {  # until stop.N is there, or job.sh has died and nothing of it is left
-  trap : TERM INT HUP; exec {_nap}<> <(:)
+  trap '' TERM INT HUP; exec {_nap}<> <(:)
   until [ -e "stop.$_n" ]; do
-    read -r -t 2 -u "$_nap" _; [ $? -gt 128 ] || sleep 2
+    read -r -t 0.5 -u "$_nap" _; [ $? -gt 128 ] || sleep 0.5
     kill -0 $$ || { _find $BASHPID; [ -n "$_pids" ] || break; }
   done
-  [ ! -e "stop.$_n" ] || _finish $BASHPID
+  [ ! -e "stop.$_n" ] || { kill -TERM $$; _finish $BASHPID; }
   : > "end.$_n"
 }
 _leave() {  # after a stop the watcher has the last word
@@ -130,7 +130,7 @@ _limit() {{  # the smaller of the command's own limit and what is left of the ru
 _PLAIN = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
-  ( cd -- {workdir} && eval {text} ) > {log} 2>&1 < /dev/null
+  ( cd -- {workdir} && eval {text} ) {streams} < /dev/null
   _code=$?; : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
   [ $_code = 0 ] || exit $_code ;;
 esac
@@ -140,7 +140,7 @@ _LIMITED = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
   _limit {limit}; _began=$SECONDS
-  ( cd -- {workdir} && exec timeout -k 10 "$_allowed" bash -c {text} ) > {log} 2>&1 < /dev/null
+  ( cd -- {workdir} && exec timeout -k 10 "$_allowed" bash -c {text} ) {streams} < /dev/null
   _code=$?; _took=$((SECONDS - _began))
   if [ "$_allowed" -gt 0 ] && [ $_took -ge "$_allowed" ] && {{ [ $_code = 124 ] || [ $_code = 137 ]; }}; then
     : > "{name}$_s.timeout"; _more; _finish $$ "${{_watcher:-}}"
@@ -155,13 +155,23 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
     command = next(c for c in spec.commands if c.name == name)
     template = _LIMITED if _has_limit(spec) else _PLAIN
     log = _inside_double(spec.log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
+    other = _inside_double(spec.other_log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
     return template.format(
         name=name,
         workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
         text=quote_text(command.text),
-        log=f'"{log}"',
+        streams=_render_streams(spec, log, other),
         limit=_seconds(command.timeout_s),
     )
+
+
+def _render_streams(spec: RunSpec, log: str, other: str) -> str:
+    """One log for both streams, or a file for each: what is parsed must not be torn apart by the other."""
+    if spec.log_stream == "stdout":
+        return f'> "{log}" 2> "{other}"'
+    if spec.log_stream == "stderr":
+        return f'2> "{log}" > "{other}"'
+    return f'> "{log}" 2>&1'
 
 
 def quote_text(text: str) -> str:

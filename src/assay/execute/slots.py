@@ -93,16 +93,24 @@ class SlotPool:
         self._want_fd: int | None = None
         self._next = 0
 
-    def acquire(self) -> HeldSlot | None:
-        """The next free slot, or None: all are taken, or somebody more important waits for them."""
-        spoken_for = self._load_wants()
+    def acquire(self, held_here: int = 0, *, wants_more: bool = False) -> HeldSlot | None:
+        """The next free slot, or None: all are taken, or somebody more important waits for them.
+
+        `held_here` counts the slots of this pool that the caller's own jobs hold: when these are all, nobody needs to
+        look. With `wants_more` the wish stands on after a success, instead of being announced again a moment later.
+        """
         count = len(self.entries)
+        if held_here >= count:
+            self._announce_want()
+            return None
+        spoken_for = self._load_wants()
         for offset in range(count):
             entry = self.entries[(self._next + offset) % count]
             held = self._try(entry) if spoken_for.isdisjoint(entry.locks) else None
             if held is not None:
                 self._next = (self._next + offset + 1) % count
-                self._withdraw_want()
+                if not wants_more:
+                    self.withdraw_want()
                 return held
         self._announce_want()
         return None
@@ -119,7 +127,7 @@ class SlotPool:
         return taken
 
     def close(self) -> None:
-        self._withdraw_want()
+        self.withdraw_want()
 
     def _try(self, entry: SlotEntry, check_usable: bool = True) -> HeldSlot | None:
         fds: list[int] = []
@@ -155,7 +163,8 @@ class SlotPool:
             os.write(fd, "\n".join(lock for entry in self.entries for lock in entry.locks).encode())
             self._want_fd = fd
 
-    def _withdraw_want(self) -> None:
+    def withdraw_want(self) -> None:
+        """Nothing waits for a slot any more."""
         if self._want_fd is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._want_path())

@@ -127,6 +127,8 @@ class SubmitExecutor(Executor):
             supervisor_pid=os.getpid(),
             supervisor_start=process.own_start(),
             tag=request.tag,
+            skips=request.env.get(layout.ENV_DONE, ""),
+            farm_root=(self.farm.remote_root or "") if self.farm.kind == "ngc" else "",
         )
 
     def _start(self, request: JobRequest, handle: JobHandle) -> None:
@@ -150,6 +152,13 @@ class SubmitExecutor(Executor):
     def pending(self) -> int:
         """Jobs whose submit command waits for its turn in `wait`; who leaves before that leaves them to the next."""
         return len(self._pending)
+
+    def is_handed_over(self) -> bool:
+        """A bare shell is no farm: its jobs are children of ours."""
+        return not self._is_shell and not self._pending and self._under_way() == 0
+
+    def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
+        return None if self._is_shell else load_submit_failure(run_dir, handle.attempt)
 
     def _start_pending(self) -> None:
         while self._pending and self._under_way() < self._parallel:
@@ -269,18 +278,7 @@ class SubmitExecutor(Executor):
             return None
 
     def _collect(self, run_dir: str) -> None:
-        """Link what the job wrote elsewhere into the run directory."""
-        there = self._state_dir(run_dir)
-        if there == run_dir:
-            return
-        try:
-            names = set(os.listdir(there)).difference(os.listdir(run_dir))
-        except OSError:  # not uploaded yet, or not mounted
-            return
-        for name in names:
-            if not name.startswith(".") and not name.endswith(".tmp"):
-                with contextlib.suppress(FileExistsError):
-                    os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
+        collect_files(self._state_dir(run_dir), run_dir)
 
     # ------------------------------------------------------------ ending
 
@@ -316,8 +314,8 @@ class SubmitExecutor(Executor):
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
         text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(_load_tail(log)))
-        if text is None or not os.path.exists(log):
-            return
+        if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
+            return  # what was refused has no number; the first one in an error message is somebody else's
         with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
             # what it says is kept; whether the job is gone is asked of the job's own files
             subprocess.run(
@@ -367,6 +365,34 @@ class SubmitExecutor(Executor):
 
 
 # ---------------------------------------------------------------- files
+
+
+def collect_files(there: str, run_dir: str) -> None:
+    """Link what the job wrote elsewhere into the run directory."""
+    if there == run_dir:
+        return
+    try:
+        names = set(os.listdir(there)).difference(os.listdir(run_dir))
+    except OSError:  # not uploaded yet, or not mounted
+        return
+    for name in names:
+        if not name.startswith(".") and not name.endswith(".tmp"):
+            with contextlib.suppress(OSError):  # another was faster, or the directory is somebody else's
+                os.symlink(os.path.join(there, name), os.path.join(run_dir, name))
+
+
+def load_liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    """As the executor sees a job, for those who have only its lease; the job's files are linked on the way."""
+    executor = SubmitExecutor(Farm("", "ngc", "", remote_root=handle.farm_root or None))
+    try:
+        return executor.liveness(handle, run_dir)
+    finally:
+        executor.close()
+
+
+def has_begun(handle: JobHandle, run_dir: str) -> bool:
+    """Whether the farm has started the job; before that it waits in the farm's queue."""
+    return os.path.exists(os.path.join(run_dir, layout.token_name(handle.attempt)))
 
 
 def parse_token(text: str) -> Token:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from assay.record.rundir import Attempt, History, conclude
 from assay.values.run import JobHandle, Liveness, Outcome, State
 
 MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
+GIVEN_UP = "started on another host and given up there by --retry lost"
 DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
 
 
@@ -38,6 +39,10 @@ class RetryPolicy:
     again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
     base: int = 0
     began_at: float = 0.0  # when this supervisor began: earlier interruptions are continued
+
+    def gives_up(self, attempt: Attempt) -> bool:
+        """--retry lost: what another host was given is not waited for any longer."""
+        return attempt.number <= self.base and State.LOST in self.again
 
     def wants_another(self, history: History) -> bool:
         last = history.last
@@ -87,9 +92,11 @@ def decide(
     alive = liveness(last.handle) if last.handle else Liveness.GONE
     if alive is Liveness.ALIVE:
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
-    outcome = build_outcome(last, commands, _finished_before(history))
+    outcome = build_outcome(last, commands, finished_before(history))
     if outcome.state is State.LOST and alive is Liveness.UNKNOWN:
         state = State.RUNNING if last.handle and last.handle.executor != "local" else State.LOST
+        if state is State.LOST and policy.gives_up(last):
+            return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)
         return Decision(Action.FOLLOW, state, last.number, handle=last.handle)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
@@ -103,7 +110,14 @@ def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:
     return not history.finished_commands().issuperset(commands)
 
 
-def _finished_before(history: History) -> set[str]:
+def finished_before(history: History) -> set[str]:
+    """What the last attempt could rely on: the commands it left out; where nothing says which, what others finished.
+
+    A repeat that was killed must not be taken for done because an earlier attempt was.
+    """
+    last = history.last
+    if last is not None and last.handle is not None and last.handle.skips is not None:
+        return set(filter(None, last.handle.skips.split(":")))
     return History(history.attempts[:-1]).finished_commands()
 
 
@@ -117,7 +131,9 @@ def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: 
     if said is None:
         return Outcome(State.LOST, attempt.number, attempt.codes, DEATH)
     name, code = next((name, code) for name, code in attempt.codes.items() if code != 0)
-    reason = "ran into its time limit" if said is State.TIMEOUT else f"{name} ended with exit code {code}{_signal(code)}"
+    reason = (
+        "ran into its time limit" if said is State.TIMEOUT else f"{name} ended with exit code {code}{_signal(code)}"
+    )
     return Outcome(said, attempt.number, attempt.codes, f"{name} {reason}" if said is State.TIMEOUT else reason)
 
 

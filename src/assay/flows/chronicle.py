@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from assay.flows.prepared import Prepared, Report, wanted_commands
+from assay.flows.prepared import Prepared, Report, left_commands
 from assay.flows.supervise import Entry, Event
-from assay.values.run import State
+from assay.observe.tail import Tail
+from assay.values import layout
+from assay.values.run import RunSpec, State
 
 Say = Callable[[str], None]
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST)
 
 
 @dataclass(slots=True)
@@ -25,27 +29,20 @@ class Chronicle:
 
     def __post_init__(self) -> None:
         runs = self.prepared.plan.runs
-        sizes = Counter(spec.title or spec.sweep for spec in runs)
+        sizes = Counter(map(_document, runs))
         seen: Counter[object] = Counter()
         for spec in runs:
-            group = spec.title or spec.sweep
-            seen[group] += 1
-            self.numbers[spec.name] = (seen[group], sizes[group])
+            seen[_document(spec)] += 1
+            self.numbers[spec.name] = (seen[_document(spec)], sizes[_document(spec)])
         self.width = max((len(command.name) for command in self.prepared.study.commands), default=0)
 
     def open(self) -> None:
-        orphans = sorted({problem.key for problem in self.prepared.plan.warnings if "no command uses" in problem.message})
+        warnings = self.prepared.plan.warnings
+        orphans = sorted({problem.key for problem in warnings if "no command uses" in problem.message})
         self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
         runs, links = self.prepared.plan.runs, self.prepared.plan.links
-        shared = ""
-        if links:
-            targets = ", ".join(dict.fromkeys(target for _, target in links))
-            shared = f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
-        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {self._count_commands()}{shared}")
-
-    def _count_commands(self) -> int:
-        asked = self.prepared.options.commands
-        return sum(len(wanted_commands(spec, asked)) for spec in self.prepared.plan.runs)
+        count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
+        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{_describe_links(links)}")
 
     def listen(self, event: Event) -> None:
         if event.kind == "command_started":
@@ -56,34 +53,78 @@ class Chronicle:
             self._line("FAIL", event.entry, event.command)
 
     def _skipped_before(self, event: Event) -> Iterator[str]:
+        """Asked for and finished by an earlier attempt; what this one did has been told."""
         entry = event.entry
-        names = [command.name for command in entry.spec.commands]
-        for name in names[: names.index(event.command)]:
-            if name in entry.done_before and name in entry.skipped and f"={name}" not in entry.reported:
+        for name in entry.commands[: entry.commands.index(event.command)]:
+            if not entry.reported & {f"+{name}", f"={name}"}:
                 entry.reported.add(f"={name}")
                 yield name
 
-    def skip_finished(self, entries: list[Entry]) -> None:
-        for entry in entries:
+    def close(self, report: Report) -> None:
+        """What was finished before, and how many failed; `report` tells the rest."""
+        for entry in report.entries:
             if entry.state is State.DONE and not entry.finished_here:
                 for name in entry.commands:
                     self._line("SKIP", entry, name)
-
-    def close(self, report: Report) -> None:
-        self.skip_finished(report.entries)
-        failed = [e for e in report.entries if e.state in (State.FAILED, State.TIMEOUT, State.LOST)]
-        if not failed:
-            self.say("No task failed." if not report.count(State.STOPPED) else f"Stopped tasks: {report.count(State.STOPPED)}")
-            return
-        self.say(f"Failed tasks: {len(failed)}/{len(report.entries)}")
-        for entry in failed:
-            self.say(f"  {self._folder(entry)}: {entry.outcome.reason if entry.outcome else ''}")
+        failed, stopped = report.count(*_FAILED), report.count(State.STOPPED)
+        if failed:
+            self.say(f"Failed tasks: {failed}/{len(report.entries)}")
+        if stopped:
+            self.say(f"Stopped tasks: {stopped}/{len(report.entries)}")
+        if report.count(State.DONE) == len(report.entries):
+            self.say("No task failed.")
 
     def _line(self, word: str, entry: Entry, command: str) -> None:
         number, total = self.numbers.get(entry.spec.name, (0, 0))
         slot = entry.handle.slot if entry.handle and entry.handle.slot else "-"
-        self.say(f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {self._folder(entry)}")
+        where = os.path.relpath(entry.dir)
+        self.say(f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}")
 
-    def _folder(self, entry: Entry) -> str:
-        return os.path.relpath(entry.dir)
 
+def _document(spec: RunSpec) -> object:
+    """mlrunner counts the tasks of a title together, and those of an untitled document on their own."""
+    return spec.title or spec.sweep
+
+
+def _describe_links(links: tuple[tuple[str, str], ...]) -> str:
+    if not links:
+        return ""
+    targets = ", ".join(dict.fromkeys(target for _, target in links))
+    return f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
+
+
+class Tee:
+    """mlrunner -d: the output of each command on the terminal, between its START and what follows."""
+
+    def __init__(self, run_dir: str, echo: Callable[[bytes], None]) -> None:
+        self._dir = run_dir
+        self._echo = echo
+        self._before = self._list()
+        self._tails: dict[str, Tail] = {}
+        self._current: tuple[Entry, str] | None = None
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "command_started":
+            self._current = (event.entry, event.command)
+        elif event.kind == "command_ended":
+            self.read()
+
+    def read(self) -> None:
+        """What the running command has said since the last look."""
+        if self._current is None:
+            return
+        entry, command = self._current
+        names = self._list()
+        fresh = [name for name, stamp in names.items() if self._before.get(name) != stamp]
+        log = layout.find_log(fresh, entry.spec.log_name, command)
+        if log is not None:
+            tail = self._tails.setdefault(log, Tail(os.path.join(self._dir, log)))
+            while data := tail.read():
+                self._echo(data)
+
+    def _list(self) -> dict[str, int]:
+        """Names with their times: a log of an earlier start is not this one's."""
+        try:
+            return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(self._dir)}
+        except FileNotFoundError:
+            return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.errors import InfrastructureError
 from assay.flows.places import StudyPlace
 from assay.flows.supervise import Entry
 from assay.observe import events, files
@@ -26,6 +28,8 @@ from assay.values.study import MetricFile, Pattern
 
 READ_BYTES = 1 << 20
 READING_S = 1.0
+_FLUSHES = 5
+_REST_S = 60.0
 
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
 
@@ -84,6 +88,8 @@ def _inside(run_dir: str, name: str, kind: str) -> list[str]:
 
 def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
     def parse(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
+        if not final:
+            data = data[: _lines_end(data)]
         extractor = Extractor.restore(patterns, command, state)
         columns = extractor.feed_columns(data)
         if final:
@@ -92,6 +98,15 @@ def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
         return columns, len(data), extractor.state
 
     return parse
+
+
+def _lines_end(data: bytes) -> int:
+    """Behind the last complete line. A line that grows is left in the file: its bytes count when its points do, so of
+    two readers that take it for the last one only the first can store it. A line without any end is fed as it comes.
+    """
+    newline = data.rfind(b"\n")
+    end = max(newline, data.rfind(b"\r", newline + 1)) + 1
+    return end if end or len(data) < READ_BYTES else len(data)
 
 
 def _parse_jsonl(step: str | None) -> Parse:
@@ -130,20 +145,24 @@ class Follower:
 
     def read(self, index: Index, final: bool = False) -> None:
         """Everything there is to read now; with `final` also a last line that nothing ended."""
+        size = READ_BYTES
         while True:
-            data = self.tail.read(READ_BYTES)
+            data = self.tail.read(size)
             self._restart_if_replaced(index)
-            if not data and not final:
-                return
-            columns, consumed, state = self.source.parse(data, dict(self.cursor.state), final and len(data) < READ_BYTES)
-            if not data and not columns:
-                return
-            self._store(index, columns, Cursor(self.cursor.offset + consumed, state))
-            if len(data) < READ_BYTES:
+            is_all = len(data) < size
+            columns, consumed, state = self.source.parse(data, dict(self.cursor.state), final and is_all)
+            if not consumed and not columns:
+                self.tail.offset = self.cursor.offset
+                if is_all:
+                    return
+                size *= 2  # a record that is larger than what we read at once
+            elif self._store(index, columns, Cursor(self.cursor.offset + consumed, state)) and is_all:
                 return
 
-    def _store(self, index: Index, columns: Columns, cursor: Cursor) -> None:
-        if not index.add_columns(self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset):
+    def _store(self, index: Index, columns: Columns, cursor: Cursor) -> bool:
+        """False: another reader was faster, and we stand where it stood."""
+        is_stored = index.add_columns(self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset)
+        if not is_stored:
             cursor = index.load_cursor(self.key, self.source.name)
         else:
             for metric, (steps, values, _) in columns.items():
@@ -151,6 +170,7 @@ class Follower:
                     self.last[metric] = (steps[-1], values[-1])
         self.cursor = cursor
         self.tail.offset = cursor.offset
+        return is_stored
 
     def _restart_if_replaced(self, index: Index) -> None:
         if self.tail.restarts:
@@ -159,10 +179,32 @@ class Follower:
             self.cursor = Cursor()
 
 
-def read_sources(index: Index, key: str, run_dir: str, spec: RunSpec, names: Sequence[str] | None = None) -> None:
-    """Bring the index up to date with the files of a run that is over."""
-    for source in find_sources(run_dir, spec, names):
-        Follower.open(index, key, run_dir, source).read(index, final=True)
+def read_sources(
+    index: Index, key: str, run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, final: bool = True
+) -> None:
+    """Bring the index up to date with the files of a run; `final` when it is over."""
+    present = names if names is not None else os.listdir(run_dir)
+    _forget_old_logs(index, key, spec, present)
+    for source in find_sources(run_dir, spec, present):
+        Follower.open(index, key, run_dir, source).read(index, final=final)
+
+
+def _forget_old_logs(index: Index, key: str, spec: RunSpec, present: Sequence[str]) -> None:
+    """Only a command's newest log counts; whoever followed an earlier one may have died before it could say so."""
+    for command in spec.commands:
+        for name in layout.find_logs(present, spec.log_name, command.name)[:-1]:
+            if index.load_cursor(key, name).offset:
+                index.forget_points(key, name)
+
+
+@contextlib.contextmanager
+def closing_quietly(index: Index) -> Iterator[Index]:
+    """The index is made from the run directories and can be made again: its failure is no reason to fail."""
+    try:
+        yield index
+    finally:
+        with contextlib.suppress(InfrastructureError):
+            index.close()
 
 
 # ---------------------------------------------------------------- rows
@@ -231,8 +273,15 @@ class Collector:
         self._table = ProcessTable()
         self._batch = index.batch()
         self._batch.__enter__()
+        self._over: dict[str, Entry] = {}  # ended since the last flush
+        self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
+        self.failure: str | None = None
 
     def started(self, entry: Entry) -> None:
+        with self._guarded():
+            self._begin(entry)
+
+    def _begin(self, entry: Entry) -> None:
         live = _Live(entry, self._place.key(entry.dir), time.time())
         live.next_reading = live.began + READING_S
         self._live[entry.dir] = live
@@ -243,14 +292,18 @@ class Collector:
     def tick(self, running: Sequence[Entry], now: float) -> None:
         for entry in running:
             live = self._live.get(entry.dir)
-            if live is None:
-                continue
-            self._pass_output_on(live)
-            if now - live.began >= 0.5:  # a run of milliseconds is read once, when it is over
-                self._read(live)
-            if now >= live.next_reading:
-                self._take_reading(live, now)
-        self._index.flush()
+            if live is not None:
+                with contextlib.suppress(OSError), self._guarded():  # somebody removed the directory, or the disk is full
+                    self._attend(live, now)
+        if now >= self._rests_until:
+            self.flush()
+
+    def _attend(self, live: _Live, now: float) -> None:
+        self._pass_output_on(live)
+        if now >= live.next_reading:
+            self._take_reading(live, now)
+        if now - live.began >= 0.5 and now >= self._rests_until:  # a run of milliseconds is read once, when it is over
+            self._read(live)
 
     def usage(self, entry: Entry) -> Usage | None:
         live = self._live.get(entry.dir)
@@ -260,8 +313,15 @@ class Collector:
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
         key = self._place.key(entry.dir)
-        if live is not None:
-            self._pass_output_on(live)
+        with contextlib.suppress(OSError), self._guarded():
+            if live is not None:
+                self._pass_output_on(live)
+            self._read_last(entry, key, live)
+        with contextlib.suppress(OSError), self._guarded():
+            self._put(entry, key)
+        self._over[key] = entry
+
+    def _read_last(self, entry: Entry, key: str, live: _Live | None) -> None:
         names = os.listdir(entry.dir)
         if live is not None and live.followers:
             self._follow_new(live, names)
@@ -269,10 +329,27 @@ class Collector:
                 follower.read(self._index, final=True)
         else:
             read_sources(self._index, key, entry.dir, entry.spec, names)
-        self._put(entry, key)
 
     def flush(self) -> None:
-        self._index.flush()
+        """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
+        over, self._over = self._over, {}
+        with contextlib.suppress(OSError), self._guarded():
+            for _ in range(_FLUSHES):
+                refused = {key for key, _ in self._index.flush()} & over.keys()
+                if not refused:
+                    break
+                for key in refused:
+                    read_sources(self._index, key, over[key].dir, over[key].spec)
+            self.failure = None
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The run directories are the truth: a broken index stops no run, and says so at the end."""
+        try:
+            yield
+        except InfrastructureError as error:
+            self.failure = f"{error.message}; the runs themselves are complete"
+            self._rests_until = time.time() + _REST_S
 
     def last_values(self, entry: Entry) -> Mapping[str, tuple[float, float]]:
         """The newest step and value of each metric of a running run, for the live view."""

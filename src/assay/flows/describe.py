@@ -139,11 +139,11 @@ def build_sections(run: RunDescription, *, with_environment: bool = False, now: 
     sections = [
         Section(facts=_state_facts(run, now)),
         Section("Parameters", [(name, _show(value)) for name, value in params.items()]),
-        Section("Commands", list(run.commands.items())),
+        Section("Commands", list(run.commands.items()), folds=False),
         Section("Metrics", table=build_metric_table(run.metrics)),
         Section("Attempts", table=_attempt_table(run, now)) if len(run.standing.history.attempts) > 1 else Section(),
         Section("Resources", [*_resource_facts(run)]),
-        Section("Origin", _origin_facts(run, now)),
+        Section("Origin", _origin_facts(run, now), folds=False),
         Section("Files", [*_file_facts(run)]),
     ]
     return [*sections, *_environment_sections(run.environment)] if with_environment else sections
@@ -240,7 +240,9 @@ def _in_order(codes: Mapping[str, int], commands: Sequence[str]) -> list[str]:
 
 def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
     outcome, readings = run.standing.outcome, run.readings
-    peak = outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None
+    peak = (
+        outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None
+    )
     if peak is not None:
         yield "peak memory", words.render_size(peak)
     if outcome and outcome.cpu_s is not None:
@@ -288,8 +290,13 @@ def _environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
     git = fields.get("git") or {}
     line = [("command line", " ".join(fields.get("command_line") or ()))]
     return [
-        Section("Environment", [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line]),
-        Section("Git", [(key, _show(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]),
+        Section(
+            "Environment",
+            [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
+        ),
+        Section(
+            "Git", [(key, _show(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
+        ),
         Section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
         Section("Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]),
     ]

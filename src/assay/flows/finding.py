@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from assay.config.dialects import runx
 from assay.config.options import LoadOptions
 from assay.config.settings import load_settings
-from assay.errors import NotFoundError, UsageError
+from assay.errors import FormatError, NotFoundError, UsageError
 from assay.flows.places import StudyPlace, find_studies, find_study
 from assay.record import rundir
 from assay.record.index.base import Index
@@ -56,18 +56,24 @@ def load_logroots(options: LoadOptions | None = None) -> list[str]:
         return []
     base = os.path.dirname(runx.find_config(options) or "")
     sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
-    found = [section[key] for section in sections for key in ("NGC_LOGROOT", "LOGROOT") if isinstance(section.get(key), str)]
+    found = [
+        section[key] for section in sections for key in ("NGC_LOGROOT", "LOGROOT") if isinstance(section.get(key), str)
+    ]
     return [os.path.normpath(os.path.join(base, os.path.expanduser(path))) for path in reversed(found)]
 
 
-def find_places(names: Sequence[str], flag: str | None) -> list[StudyPlace]:
-    """Studies by name or path; none given: the only one there is."""
+def find_places(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyPlace]:
+    """Studies by name or path; none given: the only one there is. sumx looks into runx's LOGROOT before `./runs`."""
     roots = load_roots(flag)
+    if logroot_first and flag is None:
+        roots = [*roots[1:], roots[0]]
     if names:
         return [find_study(name.rstrip("/"), roots) for name in names]
     known = [StudyPlace(root, study) for root in roots for study in find_studies(root)]
     if not known:
-        raise UsageError(f"there is no study under {', '.join(roots)}", "start one: assay run FILE   (or see: assay demo)")
+        raise UsageError(
+            f"there is no study under {', '.join(roots)}", "start one: assay run FILE   (or see: assay demo)"
+        )
     if len(known) > 1:
         raise UsageError("which study?", "one or more of: " + ", ".join(place.name for place in known))
     return known
@@ -78,7 +84,9 @@ def find_runs(name: str, flag: str | None) -> list[FoundRun]:
     roots = load_roots(flag)
     path = os.path.abspath(name)
     if os.path.isfile(os.path.join(path, layout.RUN_FILE)):
-        return [FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)]
+        return [
+            FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)
+        ]
     study, slash, run = name.rstrip("/").rpartition("/")
     if not slash:
         return _find_without_study(name, roots)
@@ -112,9 +120,17 @@ def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
     found = []
     for run_dir in rundir.find_run_dirs(place.dir):
         name = os.path.basename(run_dir)
-        if fnmatch.fnmatchcase(name, pattern) or (len(pattern) >= 6 and rundir.load_record(run_dir).spec.id.startswith(pattern)):
+        if fnmatch.fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
             found.append(FoundRun(place, run_dir))
     return found
+
+
+def _has_id(run_dir: str, start: str) -> bool:
+    """A run whose run.json is damaged has no id; that must not hide the others."""
+    try:
+        return len(start) >= 6 and rundir.load_record(run_dir).spec.id.startswith(start)
+    except (FormatError, OSError):
+        return False
 
 
 def find_one_run(name: str, flag: str | None) -> FoundRun:
@@ -131,5 +147,7 @@ def open_index_of(places: Sequence[StudyPlace]) -> Index:
     """The index of the root that these studies share."""
     roots = {place.root for place in places}
     if len(roots) > 1:
-        raise UsageError("these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another")
+        raise UsageError(
+            "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
+        )
     return open_index(roots.pop())

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from assay.flows.supervise import Event
 from assay.record import originals, rundir
+from assay.record.originals import StatWord
 from assay.values import layout
-from assay.values.run import RunSpec
+from assay.values.run import Outcome, RunSpec, State, Stop
 from assay.values.study import Dialect
 
-_WORDS = {"command_started": "running", "command_ended": "finished"}
+_CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner keeps a word, not the code
 
 
 def write_files(dialect: Dialect, aside: str, spec: RunSpec, run_dir: str) -> None:
@@ -44,24 +45,56 @@ def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
         file.write(text)
 
 
+# ---------------------------------------------------------------- directories that mlrunner began
+
+
+def holds_another(run_dir: str, spec: RunSpec) -> bool:
+    """Whether mlrunner filled this directory with other parameters: its names can collide, ours never share one."""
+    known = originals.load_mlrunner_run(run_dir).params
+    return any(name in spec.params and spec.params[name] != value for name, value in known.items())
+
+
 def adopt_dir(run_dir: str, record: rundir.RunRecord, job: str) -> bool:
-    """A directory that mlrunner itself began becomes ours; its finished commands count as the first attempt's."""
-    for command, word in originals.load_mlrunner_stat(run_dir).items():
-        if word == "finished":
-            marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, 0))
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    """A directory that mlrunner itself began becomes ours; what its `stat` says is the first attempt.
+
+    `run.json` comes last: until then a killed supervisor leaves a directory that the next one adopts.
+    """
+    names = {command.name for command in record.spec.commands}
+    stat = {name: word for name, word in originals.load_mlrunner_stat(run_dir).items() if name in names}
+    codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
+    if codes:
+        _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
     rundir.write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
     return rundir.publish(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))
+
+
+def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bool) -> None:
+    for command, code in codes.items():
+        marker = os.path.join(run_dir, layout.exit_marker_name(command, 1, code))
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    bad = [command for command, code in codes.items() if code]
+    if bad:
+        outcome = Outcome(State.FAILED, 1, codes, f"{bad[0]} failed under mlrunner")
+    elif is_whole:
+        outcome = Outcome(State.DONE, 1, codes)
+    else:
+        outcome = Outcome(State.STOPPED, 1, codes, "left unfinished by mlrunner")
+        rundir.write_stop(run_dir, 1, Stop("mlrunner", outcome.reason, "interrupt", 0.0))
+    rundir.write_outcome(run_dir, outcome)
+
+
+# ---------------------------------------------------------------- mlrunner's stat
 
 
 def keep_stat(listen: Callable[[Event], None]) -> Callable[[Event], None]:
     """Listens as before, and keeps mlrunner's `stat` file true."""
 
     def heard(event: Event) -> None:
-        if event.kind in _WORDS:
-            word = "failed" if event.code else _WORDS[event.kind]
-            originals.write_mlrunner_stat(event.entry.dir, {event.command: word})  # type: ignore[dict-item]
+        if event.kind == "command_started":
+            _write_word(event, "running")
+        elif event.kind == "command_ended":
+            _write_word(event, "failed" if event.code else "finished")
         elif event.kind == "ended" and event.entry.outcome is not None:
             _fail_unfinished(event)
         listen(event)
@@ -69,9 +102,13 @@ def keep_stat(listen: Callable[[Event], None]) -> Callable[[Event], None]:
     return heard
 
 
+def _write_word(event: Event, word: StatWord) -> None:
+    originals.write_mlrunner_stat(event.entry.dir, {event.command: word})
+
+
 def _fail_unfinished(event: Event) -> None:
     """A stopped or killed command is not running any more."""
     stat = originals.load_mlrunner_stat(event.entry.dir)
-    dead = {name: "failed" for name, word in stat.items() if word == "running"}
+    dead: dict[str, StatWord] = {name: "failed" for name, word in stat.items() if word == "running"}
     if dead:
-        originals.write_mlrunner_stat(event.entry.dir, dead)  # type: ignore[arg-type]
+        originals.write_mlrunner_stat(event.entry.dir, dead)

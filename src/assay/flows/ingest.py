@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
-from assay.flows.attempts import RetryPolicy, decide
+from assay.execute.submit import has_begun, load_liveness
+from assay.flows.attempts import Action, Decision, RetryPolicy, decide
 from assay.flows.collect import build_row, read_sources
 from assay.flows.places import StudyPlace, find_foreign_dirs, find_studies
 from assay.record import originals, rundir
@@ -66,11 +68,11 @@ def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_our
         index.put_runs([row._replace(started_at=started_at)])
         return
     record = rundir.load_record(path)
-    names = os.listdir(path)
-    history = rundir.load_history(path, names)
+    history = load_history(path)
     row = build_row(record, key, history, stamp)
-    index.put_runs([replace_state(row, path, record, history)])
-    read_sources(index, key, path, record.spec, names)
+    row = replace_state(row, path, record, history)
+    index.put_runs([row])
+    read_sources(index, key, path, record.spec, final=row.state.is_over)
 
 
 def replace_state(row: RunRow, path: str, record: rundir.RunRecord, history: rundir.History) -> RunRow:
@@ -78,7 +80,7 @@ def replace_state(row: RunRow, path: str, record: rundir.RunRecord, history: run
     if row.state.is_over or not history.attempts:
         return row._replace(state=_adhoc_state(row, record, history))
     commands = tuple(command.name for command in record.spec.commands)
-    decision = decide(history, commands, liveness, RetryPolicy())
+    decision = conclude(path, history, commands)
     outcome = decision.outcome
     return row._replace(
         state=decision.state,
@@ -92,7 +94,28 @@ def _adhoc_state(row: RunRow, record: rundir.RunRecord, history: rundir.History)
     return State.DONE if not history.attempts and not record.spec.commands else row.state
 
 
-def liveness(handle: JobHandle) -> Liveness:
+def load_history(path: str) -> rundir.History:
+    """The attempts of a run; what a job left on its farm is linked first."""
+    history = rundir.load_history(path)
+    handle = history.last.handle if history.last else None
+    if handle is None or history.state.is_over or not handle.farm_root:
+        return history
+    liveness(handle, path)
+    return rundir.load_history(path)
+
+
+def conclude(path: str, history: rundir.History, commands: tuple[str, ...]) -> Decision:
+    """What the files and the process table say about a run that nobody has concluded."""
+    decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
+    handle = decision.handle
+    if decision.action is Action.FOLLOW and handle and handle.executor == "submit" and not has_begun(handle, path):
+        return replace(decision, state=State.QUEUED)
+    return decision
+
+
+def liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    if handle.executor == "submit":
+        return load_liveness(handle, run_dir)
     if handle.executor != "local":
         return Liveness.UNKNOWN
     executor = LocalExecutor()

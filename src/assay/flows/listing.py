@@ -12,11 +12,14 @@ from assay.flows.ingest import refresh_root, refresh_study
 from assay.flows.places import StudyPlace, find_studies
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
-from assay.show.table import Column, Table
+from assay.show import words
+from assay.show.table import Column, Table, build_texts
 from assay.values.run import State
 from assay.values.series import tellingness
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
+
+_REASON_WIDTH = 24  # how much of a reason is worth a column
 
 Complain = Callable[[str], None]
 
@@ -101,12 +104,12 @@ def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, 
     return found
 
 
-def build_run_table(runs: Sequence[ListedRun], now: float) -> Table:
-    """Columns only where some run has something to say."""
+def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> Table:
+    """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=tellingness)[:MOST_METRICS]
-    columns = [Column("run"), Column("state", "state")]
-    cells: list[list[Any]] = [[run.row.name for run in runs], [str(run.row.state) for run in runs]]
     candidates: list[tuple[Column, list[Any]]] = [
+        (Column("run"), [run.row.name for run in runs]),
+        (Column("state", "state"), [str(run.row.state) for run in runs]),
         (Column("attempt", "number"), _if_any_above_one([run.row.attempt for run in runs])),
         (Column("slot"), [run.row.slot for run in runs]),
         (Column("time", "clock"), [elapsed_s(run.row, now) for run in runs]),
@@ -114,11 +117,27 @@ def build_run_table(runs: Sequence[ListedRun], now: float) -> Table:
         *((Column(name, "number"), [run.metrics.get(name, (None,))[0] for run in runs]) for name in shown),
         (Column("reason"), [run.row.reason or None for run in runs]),
     ]
-    for column, values in candidates:
-        if any(value is not None for value in values):
-            columns.append(column)
-            cells.append(["" if value is None and column.kind == "text" else value for value in values])
+    telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
+    columns = [column for column, _ in telling]
+    cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in telling]
+    if width is not None:
+        _drop_columns(columns, cells, [*reversed(shown[1:]), "slot", "step", *shown[:1], "attempt"], width)
     return Table(tuple(columns), list(zip(*cells, strict=True)))
+
+
+def _drop_columns(columns: list[Column], cells: list[list[Any]], order: Sequence[str], width: int) -> None:
+    """Two runs whose names are cut to the same text cannot be told apart: other columns go first."""
+    for name in order:
+        if sum(map(_needed, columns, cells)) + 2 * (len(columns) - 1) <= width:
+            return
+        place = next((i for i, column in enumerate(columns) if i >= 2 and column.name == name), None)
+        if place is not None:
+            del columns[place], cells[place]
+
+
+def _needed(column: Column, values: Sequence[Any]) -> int:
+    widest = max(map(words.display_width, build_texts(column, values)), default=0)
+    return max(words.display_width(column.name), min(widest, _REASON_WIDTH) if column.name == "reason" else widest)
 
 
 def _if_any_above_one(attempts: Sequence[int]) -> list[Any]:

@@ -71,7 +71,9 @@ def _log_of_attempt(
         return name if name in names else None
     # mlrunner's logs carry a time instead of a number: the attempts that ran the command wrote them in turn
     logs = layout.find_logs(names, spec.log_name, command)
-    ran = [each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number]
+    ran = [
+        each.number for each in history.attempts if command in each.codes or each.number == history.attempts[-1].number
+    ]
     place = ran.index(attempt) if attempt in ran else -1
     return logs[place] if 0 <= place < len(logs) else None
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 
 from assay.config.options import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ExitCode
+from assay.flows.attempts import Action, RetryPolicy, decide
+from assay.flows.ingest import liveness, load_history
 from assay.flows.places import StudyPlace
 from assay.flows.supervise import Entry
+from assay.record import originals
+from assay.record.rundir import History
+from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
@@ -56,7 +62,7 @@ class Prepared:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        return (*self.study.warnings, *self.plan.warnings)
+        return tuple(dict.fromkeys((*self.study.warnings, *self.plan.warnings)))
 
     def dir_of(self, spec: RunSpec) -> str:
         return os.path.join(self.place.dir, spec.name)
@@ -101,3 +107,37 @@ def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
     names = [command.name for command in spec.commands]
     wanted = asked or spec.chosen
     return names if wanted is None else [name for name in names if name in wanted]
+
+
+def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
+    """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
+    wanted = wanted_commands(spec, prepared.options.commands)
+    run_dir = prepared.dir_of(spec)
+    if prepared.options.force or not os.path.isdir(run_dir):
+        return wanted
+    if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+        finished = _finished_of_ours(prepared, spec, tuple(wanted))
+    else:
+        finished = _finished_of_mlrunner(prepared, run_dir)
+    return [] if finished is None else [name for name in wanted if name not in finished]
+
+
+def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
+    """None: it is left as it is."""
+    run_dir = prepared.dir_of(spec)
+    history = load_history(run_dir)
+    base = history.last.number if history.last else 0
+    policy = RetryPolicy(spec.retries, prepared.options.retry, base, began_at=time.time())
+    decision = decide(history, wanted, lambda handle: liveness(handle, run_dir), policy)
+    if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
+        last = replace(history.last, outcome=decision.outcome)
+        if policy.wants_another(History((*history.attempts[:-1], last))):
+            return history.finished_commands()
+    return history.finished_commands() if decision.action is Action.START else None
+
+
+def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
+    stat = originals.load_mlrunner_stat(run_dir)
+    if "failed" in stat.values() and State.FAILED not in prepared.options.retry:
+        return None
+    return {command for command, word in stat.items() if word == "finished"}

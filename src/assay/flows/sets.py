@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
+from assay.flows.standing import load_standing
 from assay.record import rundir
 from assay.values import layout
 from assay.values.run import State
@@ -85,9 +86,10 @@ def _is_unfinished(place: StudyPlace, last: RunSet) -> bool:
 def _is_over(run_dir: str) -> bool:
     if not os.path.isdir(run_dir):
         return False
-    history = rundir.load_history(run_dir)
-    attempt = history.last
-    if attempt is None or attempt.outcome is None:
+    standing = load_standing(run_dir)
+    last = standing.history.last
+    if last is None or not standing.state.is_over:
         return False
-    was_interrupted = attempt.stop is not None and attempt.stop.kind == "interrupt"
-    return not (was_interrupted and attempt.outcome.state is State.STOPPED)
+    if last.outcome is None:  # nobody has concluded: its supervisor left, or died
+        return standing.state not in (State.LOST, State.STOPPED)
+    return not (standing.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt")

@@ -31,7 +31,7 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     devices = Devices()
     given = asked or settings.slots or study.slots
     if given:
-        return Slots(tuple(given), devices, was_asked=True)
+        return Slots(tuple(given), devices, env=_fair_share(given, study.resources), was_asked=True)
     if study.resources.gpus == 0:
         return _cpu_slots(study.resources, devices)
     gpus = devices.list()
@@ -48,6 +48,13 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
 def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
     count = max(1, len(os.sched_getaffinity(0)) // max(1, resources.cpus))
     return Slots((CPU,) * count, devices, env=_thread_limits(resources.cpus))
+
+
+def _fair_share(labels: Sequence[str], resources: Resources) -> dict[str, str]:
+    """Several CPU slots divide the cores among them; a single one, and slots with a GPU, are left alone."""
+    if len(labels) < 2 or any(label != CPU for label in labels):
+        return {}
+    return _thread_limits(max(resources.cpus, len(os.sched_getaffinity(0)) // len(labels)))
 
 
 def _thread_limits(cpus: int) -> dict[str, str]:
@@ -68,4 +75,6 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
         """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""
         return all(devices.free_memory(int(index)) >= needed[int(index)] for index in entry.devices)
 
-    return Slots(tuple(labels) * resources.runs_per_gpu, devices, usable)
+    # NVML counts GPUs by their place on the bus, CUDA by speed unless it is told otherwise
+    env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return Slots(tuple(labels) * resources.runs_per_gpu, devices, usable, env)

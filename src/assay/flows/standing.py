@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from assay.errors import FormatError
 from assay.execute import process
-from assay.flows.attempts import RetryPolicy, decide
-from assay.flows.ingest import liveness
+from assay.flows.ingest import conclude, load_history
 from assay.record import rundir
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State
@@ -40,7 +39,7 @@ class Standing:
 def load_standing(run_dir: str) -> Standing:
     """Raises FormatError for a damaged run.json."""
     record = load_record(run_dir)
-    history = rundir.load_history(run_dir)
+    history = load_history(run_dir)
     last = history.last
     if last is None:
         state = State.QUEUED if record.spec.commands else State.DONE  # a script's own run: nobody watches it
@@ -48,7 +47,7 @@ def load_standing(run_dir: str) -> Standing:
     if last.outcome is not None:
         return Standing(record, history, last.outcome.state, last.outcome)
     commands = tuple(command.name for command in record.spec.commands)
-    decision = decide(history, commands, liveness, RetryPolicy())
+    decision = conclude(run_dir, history, commands)
     return Standing(record, history, decision.state, decision.outcome)
 
 

@@ -35,7 +35,9 @@ def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions)
     keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
     if not keep:
         names = ", ".join(place.name for place in places)
-        raise UsageError(f"no valid experiments found in {names}", "a run is shown once its script has called logx.metric('val', …)")
+        raise UsageError(
+            f"no valid experiments found in {names}", "a run is shown once its script has called logx.metric('val', …)"
+        )
     sort = choose_sort(options.sortwith or _default_sort(data), data, keep)
     order = sort_rows(data, keep, sort, options.sortwith)
     params = _load_params(data, places)
@@ -98,7 +100,11 @@ def _add_epochs(
 
 
 def _last_epoch(data: IndexTable, i: int) -> float | None:
-    steps = [column.last_step[i] for column in data.metrics.values() if column.count[i] and math.isfinite(column.last_step[i])]
+    steps = [
+        column.last_step[i]
+        for column in data.metrics.values()
+        if column.count[i] and math.isfinite(column.last_step[i])
+    ]
     return max(steps) if steps else None
 
 
@@ -110,4 +116,3 @@ def _epoch_time(data: IndexTable, i: int, epoch: float | None) -> float | None:
         return None
     start = data.rows[i].started_at or min(firsts)
     return max(0.0, max(lasts) - start) / max(1.0, epoch)
-

@@ -9,7 +9,8 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
@@ -46,6 +47,7 @@ class Entry:
     reported: set[str] = field(default_factory=set)  # command events already told
     done_before: set[str] = field(default_factory=set)
     finished_here: bool = False  # ended while this supervisor watched
+    has_slot: bool = False  # holds one of this supervisor's slots
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     repeats: bool = False  # commands that an earlier attempt finished are run again
 
@@ -88,6 +90,7 @@ class Settings:
     """How the loop behaves."""
 
     create: Callable[[Entry], bool]  # write the run's directory; False: another did
+    renew: Callable[[Entry], None] = lambda _entry: None  # before an attempt that is not the first
     listen: Callable[[Event], None] = lambda _event: None
     draw: Callable[[Supervisor], None] = lambda _supervisor: None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class Settings:
     sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # go as soon as the executor needs nobody any more
+    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early; asked after each tick
     clock: Callable[[], float] = time.monotonic
 
 
@@ -133,8 +137,11 @@ class Supervisor:
             self._fill_slots()
             if self.problem and not self.running:
                 break
-            self._take_ended(self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock()))))
-            if settings.leaves and not self.queue and self.executor.is_handed_over():
+            self._make_ahead()
+            ended = self.executor.wait(min(settings.tick_s, max(0.0, next_tick - settings.clock())))
+            self._refill(ended)
+            self._take_ended(ended)
+            if settings.leaves and (self.problem or not self.queue) and self.executor.is_handed_over():
                 self.leave = True
             now = settings.clock()
             if now >= next_tick:
@@ -152,10 +159,18 @@ class Supervisor:
     def _tick(self) -> None:
         mine = [entry for entry in self.running.values() if entry.is_mine]
         self.observer.tick(mine, time.time())
+        self._stop_early(mine)
         for entry in mine:
             if len(entry.spec.commands) > 1:
                 self._tell_commands(entry)
         self.settings.draw(self)
+
+    def _stop_early(self, entries: Sequence[Entry]) -> None:
+        """What a flow has seen enough of."""
+        reasons = {entry.dir: reason for entry in entries if (reason := self.settings.decide(entry))}
+        for entry in entries:
+            if entry.dir in reasons:
+                self.stop([entry], reasons[entry.dir], "early")
 
     # ------------------------------------------------------------ starting
 
@@ -163,38 +178,86 @@ class Supervisor:
         while self.queue and not self.problem:
             if self.settings.limit is not None and len(self.running) >= self.settings.limit:
                 return
-            held = self.pool.acquire() if self.pool else None
+            held = self.pool.acquire(self._count_held(), wants_more=len(self.queue) > 1) if self.pool else None
             if held is None and self.pool is not None:
                 return
             entry = heapq.heappop(self.queue)[2]
             try:
-                self._start(entry, held)
-            except InfrastructureError as error:
-                self.problem = error
+                with self._noting_problems(entry):
+                    self._start(entry, held)
             finally:
                 if held is not None:
                     held.let_go()
+        if self.problem and self.pool:
+            self.pool.withdraw_want()
+
+    def _count_held(self) -> int:
+        return sum(entry.has_slot for entry in self.running.values())
+
+    @contextmanager
+    def _noting_problems(self, entry: Entry) -> Iterator[None]:
+        try:
+            yield
+        except InfrastructureError as error:
+            self.problem = error
+        except OSError as error:  # a full disk, a root that became read-only
+            self.problem = InfrastructureError(f"cannot start {entry.spec.name} in {entry.dir}: {error.strerror}")
+
+    def _refill(self, ended: Sequence[JobHandle]) -> None:
+        """Slots that have just come free go to the next runs before the ended ones are concluded, which takes a while."""
+        if not ended or self.pool is None or not self.queue:
+            return
+        for handle in ended:
+            if (entry := self._entry_of(handle)) is not None:
+                entry.has_slot = False
+        self._fill_slots()
+
+    def _make_ahead(self) -> None:
+        """Write the directories of the next runs while the slots are busy: without a lease they are merely queued."""
+        if self.problem or not self.running:
+            return
+        for _, _, entry in (*self.queue[:1], *sorted(self.queue[1:3])[:1]):  # the first two of the heap
+            if not entry.is_here:
+                with self._noting_problems(entry):
+                    self._create(entry)
+
+    def _create(self, entry: Entry) -> None:
+        self.settings.create(entry)
+        entry.is_here = True
 
     def _start(self, entry: Entry, held: HeldSlot | None) -> None:
         if not entry.is_here:
-            self.settings.create(entry)
-            entry.is_here = True
+            self._create(entry)
         if entry.record is None:
             entry.record = rundir.load_record(entry.dir)
-        if os.path.exists(os.path.join(entry.dir, layout.lease_name(entry.attempt))):
+        if self._is_taken(entry):
             self._look(entry)
             return
         request = self._build_request(entry, entry.record.uid, held)
-        handle = self.executor.submit(request, lambda handle: rundir.publish_lease(entry.dir, handle))
+        handle = self.executor.submit(request, lambda handle: self._claim(entry, handle))
         if handle is None:  # another supervisor was faster
             self._look(entry)
             return
         entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
+        entry.has_slot = held is not None
         entry.reported.clear()
         self.running[entry.dir] = entry
         self.observer.started(entry)
         self._tell(Event("started", entry))
         self._tell_command_started(entry, self._first_command(entry))
+
+    def _is_taken(self, entry: Entry) -> bool:
+        """By another supervisor, or by somebody who called job.sh by hand while the run waited here."""
+        names = (layout.lease_name(entry.attempt), layout.token_name(entry.attempt))
+        return any(os.path.exists(os.path.join(entry.dir, name)) for name in names)
+
+    def _claim(self, entry: Entry, handle: JobHandle) -> bool:
+        """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
+        if self._is_taken(entry) or not rundir.publish_lease(entry.dir, handle):
+            return False
+        if entry.attempt > 1:
+            self.settings.renew(entry)
+        return True
 
     def _build_request(self, entry: Entry, uid: str, held: HeldSlot | None) -> JobRequest:
         env = dict(self.settings.env)
@@ -222,12 +285,18 @@ class Supervisor:
     def _look(self, entry: Entry) -> None:
         """Decide from the files what this run needs, and do it."""
         entry.is_here = entry.is_here or os.path.exists(os.path.join(entry.dir, layout.RUN_FILE))
-        history = rundir.load_history(entry.dir) if entry.is_here else rundir.History()
-        entry.done_before = history.finished_commands()
-        decision = decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
+        decision = self._decide(entry)
+        if decision.action in (Action.CLOSE, Action.CLEAN):
+            # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
+            decision = self._decide(entry)
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
         self._act(entry, decision)
+
+    def _decide(self, entry: Entry) -> Decision:
+        history = rundir.load_history(entry.dir) if entry.is_here else rundir.History()
+        entry.done_before = history.finished_commands()
+        return decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
 
     def _act(self, entry: Entry, decision: Decision) -> None:
         if decision.action is Action.START:
@@ -235,8 +304,8 @@ class Supervisor:
         elif decision.action is Action.FOLLOW:
             self._follow(entry)
         elif decision.action in (Action.CLOSE, Action.CLEAN):
-            if decision.action is Action.CLEAN and decision.handle is not None:
-                self._clean(entry, decision.handle)
+            if decision.action is Action.CLEAN:
+                self._clean(entry, self._tagged(entry, decision.handle))
             self._close(entry, decision)
 
     def _enqueue(self, entry: Entry) -> None:
@@ -248,6 +317,7 @@ class Supervisor:
 
     def _follow(self, entry: Entry) -> None:
         assert entry.handle is not None
+        was_mine = entry.is_mine and entry.dir in self.running
         entry.is_mine = not self._has_other_owner(entry.handle)
         if entry.state is State.LOST:
             self.running.pop(entry.dir, None)
@@ -255,8 +325,8 @@ class Supervisor:
         if entry.dir not in self.running:
             self.running[entry.dir] = entry
             self._tell(Event("adopted", entry))
-            if entry.is_mine:
-                self.observer.started(entry)
+        if entry.is_mine and not was_mine:  # found without an owner, or its owner has died meanwhile
+            self.observer.started(entry)
         self.executor.watch(entry.handle, entry.dir)
 
     def _has_other_owner(self, handle: JobHandle) -> bool:
@@ -283,9 +353,18 @@ class Supervisor:
             if entry is None:
                 continue
             entry.finished_here = True
+            self._note_refusal(entry, handle)
             if len(entry.spec.commands) == 1 and self._close_if_done(entry):
                 continue
             self._look(entry)
+
+    def _note_refusal(self, entry: Entry, handle: JobHandle) -> None:
+        """A farm that refuses one job is not asked for the next; the runs are continued by a later call."""
+        refusal = self.executor.refusal(handle, entry.dir)
+        if refusal is not None:
+            self.problem = self.problem or InfrastructureError(refusal)
+            who = f"pid {os.getpid()} on {process.host_name()}"
+            rundir.write_stop(entry.dir, entry.attempt, Stop(who, refusal, "interrupt", time.time()))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
         return next((entry for entry in self.running.values() if entry.handle == handle), None)
@@ -299,6 +378,16 @@ class Supervisor:
         entry.state = State.DONE
         self._close(entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0})))
         return True
+
+    def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
+        """Everything of an attempt is found by its tag, also where the lease cannot be read or job.sh was called by hand."""
+        if entry.record is None:
+            entry.record = rundir.load_record(entry.dir)
+        tag = f"{entry.record.uid}.{entry.attempt}"
+        if handle is None:
+            here, boot = process.host_name(), process.boot_id()
+            return JobHandle("local", "0", here, 0, 0, boot, None, entry.attempt, 0.0, tag=tag)
+        return handle if handle.tag else replace(handle, tag=tag)
 
     def _clean(self, entry: Entry, handle: JobHandle) -> None:
         """What a dead, failed or stopped attempt left behind must not outlive it."""
@@ -316,18 +405,24 @@ class Supervisor:
             cpu_s=usage.cpu_s if usage else None,
         )
         entry.outcome = outcome
+        entry.has_slot = False
         self.running.pop(entry.dir, None)
         if entry.handle and entry.is_mine and outcome.state is State.DONE and len(self._recent) < 64:
             self._recent.append((entry.handle, entry.dir))
+        is_written = self._write_outcome(entry, outcome)
+        self._tell_commands(entry)
+        self.observer.ended(entry)
+        self._tell(Event("ended", entry))
+        if is_written and outcome.state is not State.DONE:
+            self._look(entry)  # perhaps another attempt
+
+    def _write_outcome(self, entry: Entry, outcome: Outcome) -> bool:
         try:
             rundir.write_outcome(entry.dir, outcome)
         except OSError as error:  # the markers still say it; a later command concludes again
             self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
-        self._tell_commands(entry)
-        self.observer.ended(entry)
-        self._tell(Event("ended", entry))
-        if outcome.state is not State.DONE:
-            self._look(entry)  # perhaps another attempt
+            return False
+        return True
 
     def _usage(self, entry: Entry) -> Usage | None:
         """The kernel's figure knows the largest process exactly, the observer has seen the whole tree at times."""
@@ -342,15 +437,22 @@ class Supervisor:
         chosen = [entry for entry in entries if entry.is_mine and entry.handle]
         who = f"pid {os.getpid()} on {process.host_name()}"
         for entry in chosen:
-            rundir.write_stop(entry.dir, entry.attempt, Stop(who, why, kind, time.time()))
+            self._write_stop(entry, Stop(who, why, kind, time.time()))
+        jobs = [(self._tagged(entry, entry.handle), entry.dir) for entry in chosen]
         try:
-            self.executor.cancel([(entry.handle, entry.dir) for entry in chosen if entry.handle], self.settings.grace_s)
+            self.executor.cancel(jobs, self.settings.grace_s)
         except AssayError as error:
             self.problem = InfrastructureError(error.message, error.hint)
         self._take_ended(self.executor.wait(0))
         for entry in chosen:
             if entry.dir in self.running:
                 self._look(entry)
+
+    def _write_stop(self, entry: Entry, stop: Stop) -> None:
+        try:
+            rundir.write_stop(entry.dir, entry.attempt, stop)
+        except OSError as error:  # it is stopped all the same, and counts as dead: the next call goes on with it
+            self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
 
     def _end_leftovers(self) -> None:
         """A slot that stays taken after its run ended is held by something the run left behind."""

@@ -6,11 +6,13 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assay.config.load import load_study
@@ -21,24 +23,25 @@ from assay.execute.script import JobText, render_job
 from assay.execute.slots import SlotPool, build_entries
 from assay.flows import heritage, sets
 from assay.flows.attempts import RetryPolicy
-from assay.flows.collect import Collector
+from assay.flows.collect import Collector, closing_quietly
 from assay.flows.places import StudyPlace, check_writable, choose_root, place_of_study
 from assay.flows.preflight import check_executables
 from assay.flows.prepared import Prepared, Report, RunOptions
-from assay.flows.slots import choose_slots
-from assay.flows.supervise import Entry, Event, Supervisor
+from assay.flows.slots import Slots, choose_slots
+from assay.flows.supervise import Entry, Event, Observer, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
 from assay.judge.bounds import judge_checks
 from assay.observe.environment import load_environment
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.select import select
-from assay.record import rundir
+from assay.record import presence, rundir
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.stage.snapshot import Snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
-from assay.values.study import Farm, Study
+from assay.values.slots import CPU
+from assay.values.study import Dialect, Farm, Study
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -63,7 +66,7 @@ def prepare(options: RunOptions) -> Prepared:
     prepared = Prepared(study, plan, place, asked, _choose_farm(study, options), settings, options)
     if study.dialect == "runx":
         return sets.enter_set(prepared)
-    return replace(prepared, plan=_find_known(plan, place))
+    return replace(prepared, plan=_find_known(plan, place, study.dialect))
 
 
 def _check_commands(study: Study, names: tuple[str, ...] | None) -> None:
@@ -91,22 +94,23 @@ def _choose_farm(study: Study, options: RunOptions) -> Farm | None:
     return study.farms[name]
 
 
-def _find_known(plan: Plan, place: StudyPlace) -> Plan:
+def _find_known(plan: Plan, place: StudyPlace, dialect: Dialect) -> Plan:
     """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
     if not os.path.isdir(place.dir):
         return plan
     by_id: dict[str, str] | None = None
-    runs = []
+    names: dict[str, str] = {}
     for spec in plan.runs:
-        taken_by = _id_of(os.path.join(place.dir, spec.name))
+        path = os.path.join(place.dir, spec.name)
+        taken_by = _id_of(path)
         if taken_by == spec.id:
-            runs.append(spec)
             continue
         if by_id is None:
             by_id = _load_ids(place)
-        name = by_id.get(spec.id) or (spec.name if taken_by is None else f"{spec.name}~{spec.id[:8]}")
-        runs.append(replace(spec, name=name))
-    return replace(plan, runs=tuple(runs))
+        is_free = taken_by is None and not (dialect == "mlrunner" and heritage.holds_another(path, spec))
+        names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
+    runs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
+    return replace(plan, runs=runs, links=tuple((name, names.get(target, target)) for name, target in plan.links))
 
 
 def _id_of(run_dir: str) -> str | None:
@@ -139,36 +143,46 @@ class Doors:
     sets_devices: bool = True
     one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
     leaves: bool = False  # go when the farm has everything
+    observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
+    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
 
 
 def run_study(prepared: Prepared, doors: Doors) -> Report:
     """Run what is planned and not finished. The caller has shown the warnings."""
     check_writable(prepared.place)
     check_executables(prepared.study, prepared.plan)
-    slots = choose_slots(prepared.study, ("cpu",) if doors.one_by_one else prepared.options.slots, prepared.settings)
+    slots = choose_slots(prepared.study, _ask_slots(prepared, doors), prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
+    with presence.attend(prepared.place.dir):
+        return _supervise(prepared, doors, slots)
+
+
+def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
     prepared = sets.pin(prepared)
     _link_shared(prepared)
     builder = _DirBuilder(prepared, doors)
-    index = open_index(prepared.place.root)
-    with index:
+    with closing_quietly(open_index(prepared.place.root)) as index:
         collector = Collector(index, prepared.place, slots.devices, doors.echo)
+        if prepared.study.dialect == "mlrunner":
+            builder.adopt(prepared.plan.runs)
         entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
         executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
         if doors.one_by_one:
             pool, limit = None, 1
         loop = LoopSettings(
             create=builder.create,
+            renew=builder.renew,
             listen=heritage.keep_stat(doors.listen) if prepared.study.dialect == "mlrunner" else doors.listen,
             draw=doors.draw,
-            env=slots.env,
+            env=slots.env if prepared.farm is None else {},  # what suits this machine says nothing about a farm's
             tick_s=doors.tick_s,
             grace_s=prepared.options.grace_s,
             sets_devices=doors.sets_devices,
             leaves=doors.leaves,
+            decide=doors.decide,
             limit=limit,
         )
-        supervisor = Supervisor(entries, executor, pool, collector, loop)
+        supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
         with _signals(supervisor):
             try:
                 supervisor.run()
@@ -179,7 +193,9 @@ def run_study(prepared: Prepared, doors: Doors) -> Report:
                     pool.close()
                 executor.close()
         verdict = _judge(prepared, entries, index)
-    return replace(_build_report(prepared, supervisor, builder), verdict=verdict)
+    report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
+    report.notes += [collector.failure] if collector.failure else []
+    return report
 
 
 def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdict | None:
@@ -192,6 +208,14 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdic
     verdicts = [judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()]
     findings = [finding for verdict in verdicts for finding in verdict.findings]
     return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts))
+
+
+def _ask_slots(prepared: Prepared, doors: Doors) -> tuple[str, ...] | None:
+    """A farm gives its own devices and threads: what this machine has is no matter."""
+    from assay.execute.farm import is_shell
+
+    is_elsewhere = prepared.farm is not None and not is_shell(prepared.farm)
+    return (CPU,) if doors.one_by_one or is_elsewhere else prepared.options.slots
 
 
 def _choose_executor(
@@ -253,10 +277,26 @@ class _DirBuilder:
         )
 
     def create(self, entry: Entry) -> bool:
+        record = self._build_record(entry.spec)
+        fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
+        made = rundir.write_run_dir(entry.dir, record, _render_job(record), fill)
+        entry.record = record if made else None
+        return made
+
+    def adopt(self, specs: Sequence[RunSpec]) -> None:
+        """Directories that mlrunner itself began become ours."""
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+                record = self._build_record(spec)
+                self._fill(run_dir, spec, run_dir)
+                heritage.adopt_dir(run_dir, record, _render_job(record))
+
+    def _build_record(self, spec: RunSpec) -> rundir.RunRecord:
         prepared = self._prepared
         environment = self._load_environment()
-        record = rundir.RunRecord(
-            spec=entry.spec,
+        return rundir.RunRecord(
+            spec=spec,
             study=prepared.place.name,
             uid=rundir.new_uid(),
             created_at=time.time(),
@@ -267,26 +307,35 @@ class _DirBuilder:
             set_number=prepared.set_number,
             commit=environment.git.commit if environment.git else None,
         )
-        job = render_job(entry.spec, JobText(record.uid, record.study, record.workdir))
-        if prepared.study.dialect == "mlrunner" and os.path.isdir(entry.dir):
-            made = heritage.adopt_dir(entry.dir, record, job)
-            self._fill(entry.dir, entry)
-        else:
-            made = rundir.write_run_dir(entry.dir, record, job, lambda aside: self._fill(aside, entry))
-        entry.record = record if made else None
-        return made
 
-    def _fill(self, aside: str, entry: Entry) -> None:
+    def renew(self, entry: Entry) -> None:
+        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor had begun of this."""
+        renewed = rundir.take_code(entry.dir, entry.attempt - 1)
+        record = renewed or entry.record
+        snapshot = self.snapshot
+        is_old = record is not None and record.workdir == layout.CODE_DIR and snapshot and record.code_hash != snapshot.hash
+        if is_old and snapshot is not None and self._prepared.options.new_code:
+            from pathlib import Path
+
+            link = entry.spec.code.link_ignored
+            rundir.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
+            git = self._load_environment().git
+            renewed = rundir.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
+        entry.record = renewed or entry.record
+
+    def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
         if self.snapshot is not None:
             from pathlib import Path
 
-            place_code(self.snapshot, Path(aside, layout.CODE_DIR), link=entry.spec.code.link_ignored)
+            place_code(self.snapshot, Path(aside, layout.CODE_DIR), link=spec.code.link_ignored)
         target = os.path.join(aside, layout.ENVIRONMENT_FILE)
         try:
             os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
+        except FileExistsError:  # another supervisor adopts this directory as well
+            pass
         except OSError:
             shutil.copyfile(self._environment_path, target)
-        heritage.write_files(self._prepared.study.dialect, aside, entry.spec, entry.dir)
+        heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir)
 
     def _load_environment(self) -> Environment:
         if self._environment is None:
@@ -296,6 +345,10 @@ class _DirBuilder:
             self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
             rundir.write_environment(self._environment_path, self._environment)
         return self._environment
+
+
+def _render_job(record: rundir.RunRecord) -> str:
+    return render_job(record.spec, JobText(record.uid, record.study, record.workdir))
 
 
 def _link_shared(prepared: Prepared) -> None:
@@ -317,6 +370,8 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
         supervisor.leave = True
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

@@ -22,6 +22,7 @@ class Section:
     facts: Sequence[tuple[str, str]] = ()
     table: Table | None = None
     lines: Sequence[str] = ()
+    folds: bool = True  # False: values are to be copied, so the terminal breaks them and not we
 
     @property
     def is_empty(self) -> bool:
@@ -41,7 +42,7 @@ def _render(section: Section, width: int | None, color: bool, plain: bool) -> It
         yield terminal.paint(section.title, "bold") if color else section.title
     indent = _INDENT if section.title else ""
     inner = width - len(indent) if width is not None else None
-    yield from (indent + line for line in _render_facts(section.facts, inner, color))
+    yield from (indent + line for line in _render_facts(section.facts, inner if section.folds else None, color))
     if section.table is not None and section.table.rows:
         text = render_table(section.table, width=inner, color=color, plain=plain)
         yield from (indent + line for line in text.splitlines())

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from assay.values.study import Pattern, Position
+from assay.errors import ExitCode
+from assay.values.run import LogStream, State
+from assay.values.study import MetricFile, Pattern, Position, Problem, Resources, Study
+from assay.values.verdict import Verdict, VerdictKind
 
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 RuleKind = Literal["exact", "paired", "unmatched", "margin"]
@@ -69,6 +72,9 @@ class Golden:
     provenance: Mapping[str, object] = field(default_factory=dict)  # commit, packages, hardware, seeds, config hash
     noise: Mapping[str, float] = field(default_factory=dict)  # metric -> measured sd of the paired log-ratio, per window
     history: tuple[Mapping[str, object], ...] = ()  # rebases: when, who, why, effect on each metric
+    complete: bool = True  # False: the training was not over when this was written
+    steps_beyond: int = 0  # added to the length of a check, for a program that counts from 0 and stops one step short
+    notes: tuple[str, ...] = ()  # what is odd about the file that it was read from
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class GoldenTest:
     name: str
     executable: tuple[str, ...]
     directory: str | None  # as written; the flow resolves it
-    stream: Literal["stdout", "stderr", "both"]
+    stream: LogStream
     step: Pattern
     save: Pattern
     metrics: tuple[Pattern, ...]
@@ -100,3 +106,129 @@ class GoldenTest:
     most_checks: int = 3  # repeats of an inconclusive segment
     timeout_s: float | None = None
     position: Position | None = None
+    command: str | None = None  # native: shell text in place of `executable`; the flags follow it
+    files: tuple[MetricFile, ...] = ()  # native: metrics that the program writes into files of its run directory
+    same_line: bool = False  # the original: a metric counts only on the line that says the step
+    env: tuple[tuple[str, str], ...] = ()
+    resources: Resources = Resources()
+
+    @property
+    def parsed_metrics(self) -> frozenset[str]:
+        return frozenset(pattern.metric for pattern in self.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenFile:
+    """Everything that a convergence file says: the original's, with one or more tests, or a native study."""
+
+    source: str  # as the user wrote its path
+    path: str  # absolute
+    dialect: Literal["native", "convergence"]
+    tests: tuple[GoldenTest, ...]
+    config_hash: str
+    warnings: tuple[Problem, ...] = ()
+    study: Study | None = None  # native only
+
+
+class MissingOption(Problem):
+    """A section that the file must have."""
+
+
+class MissingFlag(Problem):
+    """A flag that the program must offer and the file must name."""
+
+
+# ---------------------------------------------------------------- what a check found
+
+
+@dataclass(frozen=True, slots=True)
+class MetricReport:
+    """One metric of one segment: all labels, by the metric's rule."""
+
+    rule: Rule
+    verdict: Verdict
+    golden: Mapping[str, tuple[Track, ...]]  # label -> replicas
+    check: Mapping[str, tuple[Track, ...]]  # label -> one for each run of the check
+    noise: float | None = None  # of the golden, as measured when it was gathered
+
+    @property
+    def metric(self) -> str:
+        return self.rule.metric
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """One execution of a segment, or of the whole training while gathering."""
+
+    dir: str
+    state: State
+    reason: str = ""
+    elapsed_s: float | None = None
+    last_step: int | None = None
+    stopped_early: str | None = None  # why
+    saved_steps: int = 0  # by the early stop
+    saved_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    start_step: int
+    checkpoint: str
+    verdict: Verdict  # of its metrics and of its runs
+    metrics: tuple[MetricReport, ...] = ()
+    runs: tuple[SegmentRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenTestReport:
+    """One test of the file."""
+
+    test: str
+    manifest: str
+    verdict: Verdict
+    golden: Golden | None = None
+    segments: tuple[SegmentReport, ...] = ()
+    runs: tuple[SegmentRun, ...] = ()  # gather: the training itself, then the replicas
+    notes: tuple[str, ...] = ()  # for people: what was chosen, what was left out
+    warnings: tuple[str, ...] = ()
+    exit_code: ExitCode | None = None  # of an error that left nothing to judge
+
+    @property
+    def saved_s(self) -> float:
+        return sum(run.saved_s for segment in self.segments for run in segment.runs)
+
+    @property
+    def saved_steps(self) -> int:
+        return sum(run.saved_steps for segment in self.segments for run in segment.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenReport:
+    """What `gather` or `check` of a file comes to; reports in every form are made from this alone."""
+
+    mode: Literal["gather", "check"]
+    source: str
+    tests: tuple[GoldenTestReport, ...]
+    elapsed_s: float = 0.0
+    interrupted: str | None = None
+    problem: str | None = None  # of the infrastructure
+
+    @property
+    def kind(self) -> VerdictKind:
+        verdicts = [test.verdict for test in self.tests]
+        findings = [finding for verdict in verdicts for finding in verdict.findings]
+        return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts)).kind
+
+    def exit_code(self, allow_changed: bool = False) -> ExitCode:
+        codes = {test.exit_code or _exit_code(test.verdict.kind, allow_changed) for test in self.tests}
+        if not self.tests:
+            codes.add(ExitCode.FAILED)
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        if self.problem:
+            codes.add(ExitCode.INTERNAL)
+        return ExitCode.worst(codes)
+
+
+def _exit_code(kind: VerdictKind, allow_changed: bool) -> ExitCode:
+    return ExitCode.OK if allow_changed and kind is VerdictKind.CHANGED else kind.exit_code

@@ -6,7 +6,7 @@
         run.json                what it is (immutable)
         job.sh                  how it runs (immutable, relative to itself)
         environment.json        where it came from
-        code/                   its copy of the code
+        code/                   its copy of the code; code.N/ is what attempt N had, where a later one got newer code
         job.log                 what job.sh itself has to say
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
@@ -37,6 +37,9 @@ READINGS_FILE = "readings.jsonl"
 STUDY_META_DIR = ".assay"
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 TEMPORARY_PREFIX = ".tmp-"
+TEMPORARY_SUFFIX = ".tmp"
+PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
+NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt
 ADHOC_STUDY = "adhoc"
 DEFAULT_ROOT = "runs"
 

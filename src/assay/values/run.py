@@ -10,6 +10,9 @@ from typing import Literal
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
 
 
+LogStream = Literal["both", "stdout", "stderr"]
+
+
 class State(StrEnum):
     """Where a run stands. The first two can still change by themselves."""
 
@@ -56,6 +59,8 @@ class RunSpec:
     code: CodePolicy = CodePolicy()
     farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
     log_name: str = "{command}{suffix}.log"  # mlrunner: log.{command}.{time}
+    log_stream: LogStream = "both"  # what goes into that log; the other stream goes to `other_log_name`
+    other_log_name: str = "{command}{suffix}.other.log"
     sweep: int = 0  # which of the study's sweeps it comes from
     chosen: tuple[str, ...] | None = None  # the commands asked for this time (mlrunner's _cmd); None is all
 
@@ -104,6 +109,8 @@ class JobHandle:
     supervisor_pid: int = 0  # who started it; while that one lives, others only watch
     supervisor_start: int = 0
     tag: str = ""  # ASSAY_ATTEMPT of everything it starts
+    skips: str | None = None  # ASSAY_DONE of the attempt: commands that it leaves out; None: not known
+    farm_root: str = ""  # NGC_LOGROOT: the job's files appear under it, not in the run directory
 
 
 @dataclass(frozen=True, slots=True)

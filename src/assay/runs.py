@@ -1,0 +1,123 @@
+"""Runs of a study from Python: in a notebook, or in a script that goes on where a sweep ended.
+
+import assay
+runs = assay.runs("norm-ablation")
+frame = runs.to_pandas()
+for run in runs:
+    print(run.name, run.state, run.metrics.get("test.acc"))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from assay.errors import MissingExtraError, NotFoundError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Run", "Runs", "Series", "runs"]
+
+
+_OWN = ("name", "state", "seconds")  # what every row has
+
+
+class Series(NamedTuple):
+    """One metric of one run, point by point; a NaN step or time: there is none."""
+
+    steps: list[float]
+    values: list[float]
+    times: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as it stood when `assay.runs` was called."""
+
+    name: str
+    state: str
+    params: Mapping[str, Any]
+    dir: str
+    metrics: Mapping[str, float]  # last values
+    best: Mapping[str, float]  # best values, by what a metric's name says is better
+    id: str = ""
+    attempt: int = 1
+    seconds: float | None = None  # how long the last attempt took
+    reason: str = ""
+
+    def log(self, command: str | None = None) -> str:
+        """The newest output: of the command that failed, else of the last one that began."""
+        from assay.flows.logs import find_log
+
+        with open(find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+
+class Runs:
+    """The runs of a study. Iterable, and subscriptable by a run's name."""
+
+    def __init__(self, study: str, root: str, runs: list[Run]) -> None:
+        self.study = study
+        self.root = root
+        self._runs = runs
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} runs of {self.study!r} in {self.root!r}>"
+
+    def __getitem__(self, name: str) -> Run:
+        found = next((run for run in self._runs if run.name == name), None)
+        if found is None:
+            raise NotFoundError("run", name, [run.name for run in self._runs])
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat dict per run: name, state, seconds, parameters, metrics (last) and `best <metric>`.
+
+        What would hide another key gets a longer one: `param name`, `last <metric>`.
+        """
+        taken = {*_OWN, *(name for run in self._runs for name in run.params)}
+        return [_build_row(run, taken) for run in self._runs]
+
+    def to_pandas(self) -> DataFrame:
+        """`rows()` as a frame, indexed by the runs' names."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError("a data frame", "frames") from error
+        frame = pd.DataFrame(self.rows())
+        return frame.set_index("name") if len(frame) else frame
+
+    def series(self, run: str | Run, metric: str) -> Series:
+        """All points of one metric of one run."""
+        from assay.flows.reading import load_points
+
+        chosen = run if isinstance(run, Run) else self[run]
+        if metric not in chosen.metrics:
+            raise NotFoundError("metric", metric, chosen.metrics)
+        return Series(*load_points(self.root, f"{self.study}/{os.path.basename(chosen.dir)}", metric))
+
+
+def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": run.name, "state": run.state, "seconds": run.seconds}
+    row.update({f"param {name}" if name in _OWN else name: value for name, value in run.params.items()})
+    for metric, value in run.metrics.items():
+        row[f"last {metric}" if metric in taken else metric] = value
+    row.update({f"best {metric}": value for metric, value in run.best.items()})
+    return row
+
+
+def runs(study: str, root: str | None = None) -> Runs:
+    """The runs of a study, by its name or folder; brought up to date with the run directories first."""
+    from assay.flows.reading import load_study_runs
+
+    place_root, name, found = load_study_runs(study, root)
+    return Runs(name, place_root, [Run(**fields) for fields in found])

@@ -1,0 +1,295 @@
+"""Kills supervisors, job.sh's and commands of a study at random instants, and judges what is left.
+
+The commands keep a ledger of their own in the run directory: a line when they begin, one when they end. While they live
+they hold one of as many locks as there are slots, which they take one at a time: a command that finds none has proved
+that more jobs run than there are slots. No look at the right moment is needed for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from assay.flows.attempts import DEATH, MAX_DEATHS
+from assay.record import rundir
+from assay.values.run import State
+from tests.acceptance.workshop import Workshop, load_environ, until
+
+KILLED = 128 + signal.SIGKILL
+SUPERVISORS = 2
+
+# The shell that takes a lock keeps it, and so does its `sleep`. Markers are on descriptor 9, below those of the slots:
+# the kernel closes in order, so a marker never outlives its slot.
+WORK = r"""
+name=$1 n=$2 took_s=$3 code=$4
+note() { echo "$1 $name $ASSAY_ATTEMPT_NUMBER $ASSAY_ATTEMPT $$ $2" >> "$ASSAY_RUN_DIR/ledger"; }
+exec 8>> "$MARKERS/mutex"; flock 8
+for ((i = 0; i < SLOTS; i++)); do
+  exec 9>> "$MARKERS/$i"
+  if flock -n 9; then break; fi
+done
+[ $i -lt $SLOTS ] || echo "$ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/overfull"
+exec 8>&-
+note start 0
+sleep "$took_s"
+note end "$code"
+exit "$code"
+"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run will do: its commands with their exit codes, in order."""
+
+    codes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Line:
+    kind: str
+    command: str
+    attempt: int
+    tag: str
+    pid: int
+    code: int
+
+
+@dataclass
+class Hammer:
+    shop: Workshop
+    seed: int
+    runs: int = 100
+    slots: int = 4
+    kills: Counter[str] = field(default_factory=Counter)
+    killed_jobs: set[str] = field(default_factory=set)  # tags whose job.sh we killed
+    killed_commands: set[str] = field(default_factory=set)  # tags of which we killed some other process
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.supervisors: list[subprocess.Popen[str]] = []
+        self.frozen: dict[int, float] = {}  # pid -> when it may go on
+        self.markers = self.shop.base / "markers"
+        self.shop.env |= {"MARKERS": str(self.markers), "SLOTS": str(self.slots)}
+
+    # ------------------------------------------------------------ the study
+
+    def write_study(self, number: int) -> None:
+        """Short runs, so that much of a supervisor's time is spent where a kill could do harm."""
+        self.markers.mkdir(exist_ok=True)
+        self.shop.write("work.sh", WORK)
+        self.name = f"study{number}"
+        self.file = f"{self.name}.yml"
+        self.plans = [self._plan(n) for n in range(self.runs)]
+        text = (
+            f"study: {self.name}\n"
+            "commands:\n"
+            "  train: bash work.sh train {n} {took} {code}\n"
+            "  test: if [ {second} != none ]; then bash work.sh test {n} 0.005 {second}; fi\n"
+            "params:\n"
+            f"  n: {list(range(self.runs))}\n"
+            f"  took: {[self._took() for _ in range(self.runs)]}\n"
+            f"  code: {[plan.codes['train'] for plan in self.plans]}\n"
+            f"  second: {[plan.codes.get('test', 'none') for plan in self.plans]}\n"
+            "zip: [[n, took, code, second]]\n"
+        )
+        self.shop.write(self.file, text)
+
+    def _plan(self, _n: int) -> Planned:
+        code = self.random.choice([0, 0, 0, 0, 3, 77])
+        if code == 0 and self.random.random() < 0.3:
+            return Planned({"train": 0, "test": self.random.choice([0, 0, 5])})
+        return Planned({"train": code})
+
+    def _took(self) -> float:
+        return self.random.choice([0.005, 0.005, 0.02, 0.05, 0.2])
+
+    # ------------------------------------------------------------ killing
+
+    def sweep(self, kills: int) -> int:
+        """Keep two supervisors at work and hit until the study is over or enough was killed; how often we hit."""
+        before = self.kills.total()
+        while self.kills.total() - before < kills:
+            self._keep_supervisors()
+            if not self.supervisors:
+                break
+            time.sleep(self.random.choice([0.0, 0.01, 0.05, 0.2]) * self.random.random() * 2)
+            self._thaw()
+            self._hit()
+        self._thaw(everything=True)
+        return self.kills.total() - before
+
+    def _keep_supervisors(self) -> None:
+        """Those that died are started again; one that came to its end has seen all runs end."""
+        alive = []
+        for supervisor in self.supervisors:
+            code = supervisor.poll()
+            if code is None:
+                alive.append(supervisor)
+            elif code != -signal.SIGKILL:
+                assert code in (0, 1), self.shop.words(supervisor)
+                self.finished = True
+        self.supervisors = alive
+        while len(self.supervisors) < SUPERVISORS and not self.finished:
+            self.supervisors.append(self._start())
+
+    finished = False
+
+    def _start(self) -> subprocess.Popen[str]:
+        return self.shop.start("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
+
+    def _hit(self) -> None:
+        kind = self.random.choices(["supervisor", "job", "command", "freeze"], [5, 3, 3, 2])[0]
+        if kind == "supervisor":
+            self._kill_supervisor()
+        elif kind == "freeze":
+            self._freeze()
+        else:
+            self._kill_job(kind)
+
+    def _kill_supervisor(self) -> None:
+        at_work = [each for each in self.supervisors if self._is_at_work(each.pid)]
+        if not at_work and self.random.random() < 0.8:
+            return  # a fifth of them dies while it starts; the others are to do something first
+        victim = self.random.choice(at_work or self.supervisors)
+        self.frozen.pop(victim.pid, None)
+        victim.kill()
+        victim.wait()
+        self.kills["supervisor"] += 1
+
+    def _is_at_work(self, pid: int) -> bool:
+        """It holds the study's lock, so it is past reading files."""
+        with contextlib.suppress(OSError):
+            return any("supervisors.lock" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+        return False
+
+    def _freeze(self) -> None:
+        victim = self.random.choice(self.supervisors)
+        with contextlib.suppress(ProcessLookupError):
+            victim.send_signal(signal.SIGSTOP)
+            self.frozen[victim.pid] = time.monotonic() + self.random.uniform(0.05, 0.6)
+
+    def _thaw(self, everything: bool = False) -> None:
+        for pid, when in list(self.frozen.items()):
+            if everything or time.monotonic() >= when:
+                del self.frozen[pid]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _kill_job(self, kind: str) -> None:
+        victims = [(pid, environ) for pid, environ in self.shop.processes().items() if _is_leader(pid) == (kind == "job")]
+        if not victims:
+            return
+        pid, environ = self.random.choice(victims)
+        tag = next(item for item in environ.split(b"\0") if item.startswith(b"ASSAY_ATTEMPT=")).decode().partition("=")[2]
+        (self.killed_jobs if kind == "job" else self.killed_commands).add(tag)  # before: it may be over in an instant
+        with contextlib.suppress(ProcessLookupError):
+            if load_environ(pid) == environ:
+                os.kill(pid, signal.SIGKILL)
+                self.kills[kind] += 1
+
+    # ------------------------------------------------------------ judging
+
+    def finish(self) -> None:
+        """Let go of the supervisors that are left, and call until the study is over."""
+        for supervisor in self.supervisors:
+            supervisor.kill()
+            supervisor.wait()
+        self.supervisors = []
+        ended = self.shop.run("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
+        assert ended.code in (0, 1), ended.err
+        self.finished = False
+
+    def judge(self) -> list[str]:
+        """Everything that is not as it must be."""
+        until(lambda: not self.shop.processes(), "no process with a tag is left", 10.0)
+        problems = [f"more jobs than slots: {line}" for line in _lines(self.markers / "overfull")]
+        found = self.shop.run_dirs(self.name)
+        if len(found) != self.runs:
+            problems.append(f"{len(found)} of {self.runs} run directories")
+        for name, path in found.items():
+            problems += [f"{self.name}/{name}: {problem}" for problem in self._judge_run(path)]
+        meta = self.shop.root / self.name / ".assay"
+        problems += [f"{path.name} counts as a run" for path in meta.parent.iterdir() if ".tmp" in path.name]
+        return problems
+
+    def _judge_run(self, path: Path) -> list[str]:
+        record = rundir.load_record(str(path))
+        plan = self.plans[int(record.spec.params["n"])]
+        history = rundir.load_history(str(path))
+        ledger = load_ledger(path)
+        problems = judge_ledger(ledger, record.uid)
+        for attempt in history.attempts[:-1]:
+            if attempt.outcome is None or (attempt.outcome.state, attempt.outcome.reason) != (State.LOST, DEATH):
+                problems.append(f"attempt {attempt.number} was followed by another, its outcome is {attempt.outcome}")
+        last = history.last
+        if last is None or last.outcome is None:
+            return [*problems, "is not over"]
+        problems += [f"attempt {line.attempt} ran after the end" for line in ledger if line.attempt > last.number]
+        if last.outcome.state is State.LOST:
+            return problems if last.number == MAX_DEATHS else [*problems, f"given up after {last.number} deaths"]
+        return problems + self._judge_codes(history, plan, ledger, record.uid)
+
+    def _judge_codes(self, history: rundir.History, plan: Planned, ledger: list[Line], uid: str) -> list[str]:
+        """Each command ended once with its true code, in the last attempt or, well, in an earlier one."""
+        last = history.last
+        assert last is not None
+        assert last.outcome is not None
+        problems = []
+        if dict(last.outcome.codes) != dict(last.codes):
+            problems.append(f"the outcome says {last.outcome.codes}, the markers say {last.codes}")
+        failed = False
+        for command, code in plan.codes.items():
+            markers = [(a.number, a.codes[command]) for a in history.attempts if command in a.codes]
+            if failed:
+                problems += [f"{command} ran although the command before it had failed"] if markers else []
+                continue
+            if len(markers) != 1:
+                problems.append(f"{command} has the markers {markers}")
+                continue
+            number, recorded = markers[0]
+            whole = [line for line in ledger if (line.command, line.attempt, line.kind) == (command, number, "end")]
+            is_true = recorded == code and [line.code for line in whole] == [code]
+            was_killed = recorded == KILLED and f"{uid}.{number}" in self.killed_commands
+            if not is_true and not was_killed:
+                problems.append(f"{command} would end with {code}, recorded {recorded}, the ledger has {whole}")
+            failed = recorded != 0
+        expected = State.FAILED if failed else State.DONE
+        if last.outcome.state is not expected and KILLED not in last.codes.values():  # the second, idle command's shell
+            problems.append(f"is {last.outcome.state}, not {expected}")
+        return problems
+
+
+def _is_leader(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+def load_ledger(path: Path) -> list[Line]:
+    parsed = []
+    for text in _lines(path / "ledger"):
+        kind, command, attempt, tag, pid, code = text.split()
+        parsed.append(Line(kind, command, int(attempt), tag, int(pid), int(code)))
+    return parsed
+
+
+def judge_ledger(ledger: list[Line], uid: str) -> list[str]:
+    """No attempt was ever executed twice."""
+    problems = [f"a line with the tag {line.tag} in attempt {line.attempt}" for line in ledger if line.tag != f"{uid}.{line.attempt}"]
+    counts = Counter((line.kind, line.command, line.attempt) for line in ledger)
+    return problems + [f"{command} of attempt {n} has {count} lines of {kind}" for (kind, command, n), count in counts.items() if count > 1]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,186 @@
+"""A place to run real studies with the real program, and to look at everything they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assay.record import rundir
+from assay.values.run import State
+
+PATIENCE_S = 120.0
+MARK = "ASSAY_TEST_WORKSHOP"  # in the environment of everything that a workshop starts
+
+
+def until(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """Wait for something that has to happen; what the condition gave."""
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.01)
+    return found
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Workshop:
+    base: Path
+    env: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def source(self) -> Path:
+        return self.base / "source"
+
+    @property
+    def root(self) -> Path:
+        return self.base / "runs"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.source / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    # ------------------------------------------------------------ the program
+
+    def start(self, *arguments: str, file: str = "study.yml", **env: str) -> subprocess.Popen[str]:
+        """`assay run FILE` in the background; its words go to a file."""
+        log = (self.base / f"supervisor{len(self.started)}.log").open("w")
+        with log:
+            program = subprocess.Popen(
+                [sys.executable, "-m", "assay", "run", file, "--root", str(self.root), *arguments],
+                cwd=self.source,
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+        self.started.append(program)
+        return program
+
+    def words(self, program: subprocess.Popen[str]) -> str:
+        return (self.base / f"supervisor{self.started.index(program)}.log").read_text()
+
+    def run(self, *arguments: str, file: str = "study.yml", **env: str) -> Ended:
+        """`assay run FILE` to its end."""
+        return self.call("run", file, "--root", str(self.root), *arguments, **env)
+
+    def call(self, *arguments: str, **env: str) -> Ended:
+        done = subprocess.run(
+            [sys.executable, "-m", "assay", *arguments],
+            cwd=self.source,
+            env={**self.env, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def end(self, program: subprocess.Popen[str], number: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        program.send_signal(number)
+        return program.wait(PATIENCE_S)
+
+    # ------------------------------------------------------------ what it left
+
+    def dir(self, run: str, study: str = "study") -> Path:
+        return self.root / study / run
+
+    def run_dirs(self, study: str = "study") -> dict[str, Path]:
+        return {os.path.basename(path): Path(path) for path in rundir.find_run_dirs(str(self.root / study))}
+
+    def history(self, run: str, study: str = "study") -> rundir.History:
+        return rundir.load_history(str(self.dir(run, study)))
+
+    def states(self, run: str, study: str = "study") -> list[State | None]:
+        """How each attempt ended."""
+        return [attempt.outcome.state if attempt.outcome else None for attempt in self.history(run, study).attempts]
+
+    def processes(self, *, jobs_only: bool = True) -> dict[int, bytes]:
+        """Live processes that this workshop started, with their environments; supervisors carry no tag."""
+        found = {}
+        for name in os.listdir("/proc"):
+            if name.isdigit() and (environ := load_environ(int(name))):
+                items = environ.split(b"\0")
+                is_job = any(item.startswith(b"ASSAY_ATTEMPT=") for item in items)
+                if self.mark in items and (is_job or not jobs_only):
+                    found[int(name)] = environ
+        return found
+
+    @property
+    def mark(self) -> bytes:
+        return f"{MARK}={self.env[MARK]}".encode()
+
+    def close(self) -> None:
+        for program in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                program.send_signal(signal.SIGCONT)
+                program.kill()
+            program.wait(PATIENCE_S)
+        while left := self.processes(jobs_only=False):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+def load_environ(pid: int) -> bytes:
+    """Empty for zombies, kernel threads and what is gone; and, for an instant, in the middle of exec."""
+    try:
+        for _ in range(5):
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+            if environ or not os.readlink(f"/proc/{pid}/exe"):
+                return environ
+            time.sleep(0.001)
+    except OSError:
+        pass
+    return b""
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(path.read_text())
+    return fields
+
+
+@contextlib.contextmanager
+def open_workshop(tmp_path: Path) -> Iterator[Workshop]:
+    base = Path(tempfile.mkdtemp(prefix="assay-test-", dir=_quick_folder(tmp_path)))
+    env = {**os.environ, MARK: secrets.token_hex(8), "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"ASSAY_SLOTS_DIR": str(base / "slots"), "ASSAY_CACHE_DIR": str(base / "cache")}
+    shop = Workshop(base, env)
+    shop.source.mkdir()
+    try:
+        yield shop
+    finally:
+        shop.close()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _quick_folder(tmp_path: Path) -> Path:
+    """Memory where there is some: on a disk that has seen mass deletion, each new file can take milliseconds."""
+    memory = Path("/dev/shm")  # noqa: S108
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        return tmp_path
+    return memory if not os.statvfs(memory).f_flag & os.ST_NOEXEC else tmp_path

@@ -1,0 +1,198 @@
+"""Processes of this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contracts.executor import until
+
+from assay.execute import process
+from assay.execute.process import Attempt
+from assay.values.run import JobRequest
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "1000"])
+    yield child
+    child.kill()
+    child.wait()
+
+
+def tagged(text: str, tag: str, **more: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["bash", "-c", text], env={**os.environ, "ASSAY_ATTEMPT": tag}, **more)  # type: ignore[call-overload]
+
+
+class TestIdentity:
+    def test_this_process(self) -> None:
+        start = process.process_start(os.getpid())
+        assert start == process.own_start()
+        assert start is not None
+        assert process.is_alive(os.getpid(), start, process.boot_id())
+
+    def test_another_start_or_boot_is_another_process(self) -> None:
+        assert not process.is_alive(os.getpid(), process.own_start() + 1, process.boot_id())
+        assert not process.is_alive(os.getpid(), process.own_start(), "another boot")
+
+    def test_a_zombie_is_not_alive(self) -> None:
+        child = subprocess.Popen(["true"])
+        until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(") ")[2][0] == "Z", "it is a zombie")
+        assert process.process_start(child.pid) is None
+        child.wait()
+
+    def test_no_such_process(self) -> None:
+        child = subprocess.Popen(["true"])
+        child.wait()
+        assert process.process_start(child.pid) is None
+
+    def test_a_name_with_brackets_and_spaces(self, tmp_path: Path) -> None:
+        program = tmp_path / "a) R 1 (b"
+        program.symlink_to("/bin/sleep")
+        child = subprocess.Popen([program, "1000"])
+        until(lambda: b"a) R" in Path(f"/proc/{child.pid}/stat").read_bytes(), "it has its name")
+        start = process.process_start(child.pid)
+        assert start is not None
+        assert start >= process.own_start()
+        child.kill()
+        child.wait()
+
+    def test_the_host_and_the_boot(self) -> None:
+        assert process.host_name() == socket.gethostname()
+        assert len(process.boot_id()) == 36
+
+    def test_a_forked_child_has_a_start_of_its_own(self) -> None:
+        text = """
+import os, time
+from assay.execute import process
+process.own_start()
+time.sleep(0.05)
+pid = os.fork()
+if pid == 0:
+    os._exit(process.own_start() == process.process_start(os.getpid()))
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+"""
+        subprocess.run([sys.executable, "-c", text], check=True)
+
+
+class TestMembers:
+    def test_by_session(self) -> None:
+        child = subprocess.Popen(["bash", "-c", "sleep 1000 & wait"], start_new_session=True)
+        attempt = Attempt(child.pid, process.process_start(child.pid) or 0, "")
+        until(lambda: len(process.find_members([attempt])) == 2, "both are up")
+        assert process.end_attempts([attempt], 5.0)
+        child.wait()
+
+    def test_by_tag_in_another_session(self) -> None:
+        child = tagged("setsid sleep 1000 & wait", "tag-of-test.1")
+        attempt = Attempt(0, 0, "tag-of-test.1")
+        until(lambda: len(process.find_members([attempt])) == 2, "both are up")
+        assert process.end_attempts([attempt], 5.0)
+        child.wait()
+        assert process.find_members([attempt]) == set()
+
+    def test_a_tag_is_compared_whole(self, sleeper: subprocess.Popen[bytes]) -> None:
+        child = tagged("exec sleep 1000", "tag-of-test.12")
+        until(lambda: process.find_members([Attempt(0, 0, "tag-of-test.12")]), "it is up")
+        assert process.find_members([Attempt(0, 0, "tag-of-test.1")]) == set()
+        child.kill()
+        child.wait()
+
+    def test_without_a_leader_or_a_tag_nobody_belongs(self) -> None:
+        """Session 0 holds the kernel's threads: a lease without a pid must never reach them."""
+        assert process.find_members([Attempt(0, 0, "")]) == set()
+        assert process.end_attempts([Attempt(0, 0, "")], 0.0)
+
+    def test_a_leader_s_pid_that_was_given_to_somebody_else(self) -> None:
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        start = process.process_start(child.pid) or 0
+        assert process.find_members([Attempt(child.pid, start, "")]) == {child.pid}
+        assert process.find_members([Attempt(child.pid, start - 1, "")]) == set()
+        child.kill()
+        child.wait()
+
+    def test_orphans_of_a_dead_leader(self) -> None:
+        child = subprocess.Popen(["bash", "-c", "sleep 1000 & exit"], start_new_session=True)
+        start = process.process_start(child.pid) or 0
+        child.wait()
+        attempt = Attempt(child.pid, start, "")
+        assert len(process.find_members([attempt])) == 1
+        assert process.end_attempts([attempt], 5.0)
+
+    def test_never_ourselves(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = (
+            "import os; from assay.execute import process; a = process.Attempt(0, 0, 'tag-of-test.3');"
+            "assert process.find_members([a]) == set(); assert process.end_attempts([a], 0.0)"
+        )
+        subprocess.run([sys.executable, "-c", text], check=True, env={**os.environ, "ASSAY_ATTEMPT": "tag-of-test.3"})
+
+
+class TestEnding:
+    def test_nothing_to_end(self) -> None:
+        assert process.end_attempts([], 10.0)
+
+    def test_term_comes_first(self, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        child = tagged(
+            f"trap 'echo term > {out}; exit' TERM; touch {out}.up; while :; do sleep 0.01; done", "tag-of-test.4"
+        )
+        until((tmp_path / "out.up").exists, "it is up")
+        assert process.end_attempts([Attempt(0, 0, "tag-of-test.4")], 30.0)
+        child.wait()
+        assert out.read_text() == "term\n"
+
+    def test_kill_comes_after_the_grace(self, tmp_path: Path) -> None:
+        child = tagged(f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 1000; done", "tag-of-test.5")
+        until((tmp_path / "up").exists, "it is up")
+        assert process.end_attempts([Attempt(0, 0, "tag-of-test.5")], 0.1)
+        assert child.wait() == -signal.SIGKILL
+
+    def test_a_stopped_process_is_ended_by_its_term(self) -> None:
+        child = tagged("exec sleep 1000", "tag-of-test.6")
+        until(lambda: process.find_members([Attempt(0, 0, "tag-of-test.6")]), "it is up")
+        child.send_signal(signal.SIGSTOP)
+        assert process.end_attempts([Attempt(0, 0, "tag-of-test.6")], 30.0)
+        assert child.wait() == -signal.SIGTERM
+
+    def test_what_is_forked_meanwhile_is_told_too(self, tmp_path: Path) -> None:
+        """On TERM it starts a successor, which only a TERM of its own ends within the grace."""
+        text = f"""trap 'setsid bash -c "touch {tmp_path}/next; exec sleep 1000" & exit' TERM; touch {tmp_path}/up; while :; do sleep 0.01; done"""
+        child = tagged(text, "tag-of-test.7")
+        until((tmp_path / "up").exists, "it is up")
+        seen: list[signal.Signals] = []
+        original = process._signal_all
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(process, "_signal_all", lambda pids, number: (seen.append(number), original(pids, number)))
+            assert process.end_attempts([Attempt(0, 0, "tag-of-test.7")], 30.0)
+        child.wait()
+        assert signal.SIGKILL not in seen
+
+
+class TestStarting:
+    def test_a_session_of_its_own_with_its_output_in_a_file(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_text("before\n")
+        argv = ["/bin/bash", "-c", "echo out; echo err >&2; cat; ps -o sid= -p $$"]
+        pid = process.spawn_session(argv, dict(os.environ), str(log))
+        assert os.waitpid(pid, 0)[1] == 0
+        assert log.read_text().split() == ["before", "out", "err", str(pid)]
+
+    def test_what_cannot_be_started(self, tmp_path: Path) -> None:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(FileNotFoundError):
+            process.spawn_session(["/no/such/program"], {}, str(tmp_path / "log"), [(0, 3)])
+        assert os.listdir("/proc/self/fd") == before
+
+    def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ASSAY_DONE", ":outer:")
+        monkeypatch.setenv("KEPT", "1")
+        env = process.build_environment(JobRequest("/d", "s/r", 3, {"OWN": "2", "KEPT": "over"}, tag="u.3"))
+        assert (env["KEPT"], env["OWN"]) == ("over", "2")
+        assert (env["ASSAY_ATTEMPT"], env["ASSAY_ATTEMPT_NUMBER"]) == ("u.3", "3")
+        assert "ASSAY_DONE" not in env

@@ -1,0 +1,342 @@
+"""Slots: locks that live exactly as long as the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.contracts.executor import Runs, finish, until
+
+from assay.errors import InfrastructureError, UsageError
+from assay.execute.local import LocalExecutor
+from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, slots_directory
+from assay.values.slots import parse_slots
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    (tmp_path / "slots").mkdir()
+    return str(tmp_path / "slots")
+
+
+def pool(place: str, *labels: str, priority: int = 0) -> SlotPool:
+    return SlotPool(build_entries(labels), place, priority=priority)
+
+
+def take(pool_: SlotPool) -> HeldSlot:
+    held = pool_.acquire()
+    assert held is not None
+    return held
+
+
+class TestParse:
+    @pytest.mark.parametrize(
+        ("text", "labels"),
+        [
+            ("0,1", ("0", "1")),
+            ("0", ("0",)),
+            ("0,0,1", ("0", "0", "1")),
+            ("0+1,2", ("0,1", "2")),
+            (" 0 , 1 ,", ("0", "1")),
+            ("cpu", ("cpu",)),
+            ("cpu:3,0", ("cpu", "cpu", "cpu", "0")),
+            ("MIG-1a/2/0", ("MIG-1a/2/0",)),
+            ("GPU-8932f937-d72c", ("GPU-8932f937-d72c",)),
+        ],
+    )
+    def test_forms(self, text: str, labels: tuple[str, ...]) -> None:
+        assert parse_slots(text) == labels
+
+    @pytest.mark.parametrize("text", ["", ",", "cpu:0", "cpu:x", "cpu:-1", "0+", "a b", "0;1"])
+    def test_what_is_no_slot(self, text: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            parse_slots(text)
+        assert caught.value.hint
+
+    def test_the_same_device_twice_is_two_places(self) -> None:
+        assert [entry.locks for entry in build_entries(["0", "0", "0,1"])] == [("0.0",), ("0.1",), ("0.2", "1.0")]
+
+    def test_spaces_in_a_label_of_a_file(self) -> None:
+        entries = build_entries(["1, 2", "2"])
+        assert entries[0].devices == ("1", "2")
+        assert entries[1].locks == ("2.1",)
+
+    def test_devices(self) -> None:
+        assert [entry.devices for entry in build_entries(["cpu", "0", "1,2"])] == [(), ("0",), ("1", "2")]
+
+    @given(st.lists(st.sampled_from(["0", "1", "0,1", "cpu", "MIG/0"]), max_size=12))
+    def test_no_two_entries_share_a_lock(self, labels: list[str]) -> None:
+        locks = [lock for entry in build_entries(labels) for lock in entry.locks]
+        assert len(set(locks)) == len(locks)
+        assert not any("/" in lock for lock in locks)
+
+
+class TestPool:
+    def test_each_slot_once(self, place: str) -> None:
+        one = pool(place, "0", "1")
+        held = [take(one), take(one)]
+        assert {slot.entry.label for slot in held} == {"0", "1"}
+        assert one.acquire() is None
+        held[0].let_go()
+        again = take(one)
+        assert again.entry == held[0].entry
+        again.let_go()
+        held[1].let_go()
+        one.close()
+
+    def test_two_supervisors_share(self, place: str) -> None:
+        one, two = pool(place, "0"), pool(place, "0", "1")
+        first = take(one)
+        second = take(two)
+        assert (first.entry.label, second.entry.label) == ("0", "1")
+        assert one.acquire() is None
+        first.let_go()
+        second.let_go()
+        one.close()
+
+    def test_a_slot_of_two_needs_both(self, place: str) -> None:
+        both, single = pool(place, "0,1"), pool(place, "1")
+        held = take(single)
+        assert both.acquire() is None
+        held.let_go()
+        taken = take(both)
+        assert len(taken.fds) == 2
+        assert single.acquire() is None
+        taken.let_go()
+        both.close()
+        single.close()
+
+    def test_a_device_that_is_not_usable_now(self, place: str) -> None:
+        answers: list[str] = []
+
+        def usable(entry: SlotEntry) -> bool:
+            answers.append(entry.label)
+            return entry.label == "1"
+
+        one = SlotPool(build_entries(["0", "1"]), place, usable)
+        held = take(one)
+        assert held.entry.label == "1"
+        assert answers == ["0", "1"]
+        assert one.busy() == [held.entry]
+        held.let_go()
+        assert one.busy() == []
+
+    def test_turns(self, place: str) -> None:
+        one = pool(place, "0", "1", "2")
+        labels = []
+        for _ in range(4):
+            held = take(one)
+            labels.append(held.entry.label)
+            held.let_go()
+        assert labels == ["0", "1", "2", "0"]
+
+    def test_a_lock_file_that_was_cleaned_away(self, place: str) -> None:
+        """What cleans the temporary directory may remove a lock file: a new one stands for the slot."""
+        one = pool(place, "0")
+        take(one).let_go()
+        os.unlink(os.path.join(place, "0.0"))
+        held = take(one)
+        assert pool(place, "0").acquire() is None
+        held.let_go()
+
+    def test_taking_a_slot_keeps_its_file_young(self, place: str) -> None:
+        take(pool(place, "0")).let_go()
+        path = os.path.join(place, "0.0")
+        os.utime(path, (1, 1))
+        take(pool(place, "0")).let_go()
+        assert os.stat(path).st_mtime > 1
+
+
+class TestDirectory:
+    def test_chosen_by_the_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "a" / "b"))
+        assert slots_directory() == str(tmp_path / "a" / "b")
+        assert os.stat(slots_directory()).st_mode & 0o777 == 0o700
+
+    def test_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "file" / "x"))
+        with pytest.raises(InfrastructureError, match="slot directory"):
+            slots_directory()
+
+    @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+    def test_of_another_user(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "theirs").mkdir()
+        os.chown(tmp_path / "theirs", 12345, 12345)
+        monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "theirs"))
+        with pytest.raises(InfrastructureError, match="another user"):
+            slots_directory()
+
+
+class TestPriority:
+    def test_the_more_important_one_gets_the_next(self, place: str) -> None:
+        low, high = pool(place, "0"), pool(place, "0", priority=5)
+        held = take(low)
+        assert high.acquire() is None
+        held.let_go()
+        assert low.acquire() is None, "somebody more important waits"
+        important = take(high)
+        important.let_go()
+        take(low).let_go()
+        high.close()
+        low.close()
+
+    def test_equals_do_not_wait_for_one_another(self, place: str) -> None:
+        one, two = pool(place, "0", priority=1), pool(place, "0", priority=1)
+        held = take(one)
+        assert two.acquire() is None
+        held.let_go()
+        take(one).let_go()
+        two.close()
+
+    def test_only_for_the_slots_that_are_wanted(self, place: str) -> None:
+        holder, low, high = pool(place, "0"), pool(place, "0", "1"), pool(place, "0", priority=5)
+        held = take(holder)
+        assert high.acquire() is None
+        other = take(low)
+        assert other.entry.label == "1"
+        assert low.acquire() is None
+        other.let_go()
+        held.let_go()
+        high.close()
+        take(low).let_go()
+        low.close()
+
+    def test_a_negative_priority(self, place: str) -> None:
+        low, normal = pool(place, "0", priority=-3), pool(place, "0")
+        held = take(low)
+        assert normal.acquire() is None
+        held.let_go()
+        assert low.acquire() is None
+        take(normal).let_go()
+        normal.close()
+
+    def test_a_waiting_supervisor_that_dies_blocks_nobody(self, place: str) -> None:
+        low = pool(place, "0")
+        held = take(low)
+        text = f"""
+import time
+from assay.execute.slots import SlotPool, build_entries
+assert SlotPool(build_entries(["0"]), {place!r}, priority=9).acquire() is None
+print("waiting", flush=True)
+time.sleep(1000)
+"""
+        child = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"waiting\n"
+        held.let_go()
+        assert low.acquire() is None
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        take(low).let_go()
+        assert not [name for name in os.listdir(place) if name.startswith("want.9")]
+
+
+# ---------------------------------------------------------------- with jobs
+
+
+# takes the slot, starts the job in it, lets go of its own copy and says so
+SUPERVISOR = """
+import sys, time
+from assay.execute.local import LocalExecutor
+from assay.execute.slots import SlotPool, build_entries
+from assay.record import rundir
+from assay.values.run import JobRequest
+
+run_dir, uid, place = sys.argv[1:]
+held = SlotPool(build_entries(["0"]), place).acquire()
+executor = LocalExecutor()
+request = JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1", slot_fds=held.fds)
+executor.submit(request, lambda handle: rundir.publish_lease(run_dir, handle))
+held.let_go()
+print("running", flush=True)
+time.sleep(1000)
+"""
+
+
+class TestJobs:
+    @pytest.fixture
+    def executor(self) -> Iterator[LocalExecutor]:
+        made = LocalExecutor()
+        yield made
+        made.close()
+
+    def test_the_lock_lives_as_long_as_the_job(self, place: str, tmp_path: Path, executor: LocalExecutor) -> None:
+        run = Runs(tmp_path).make("until [ -e go ]; do sleep 0.02; done")
+        one = pool(place, "0")
+        held = take(one)
+        handle = executor.submit(run.request(slot_fds=held.fds), run.publish)
+        held.let_go()
+        assert handle is not None
+        assert one.acquire() is None
+        assert one.busy() == list(one.entries)
+        run.path("code/go").touch()
+        finish(executor, [handle])
+        take(one).let_go()
+        one.close()
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+    def test_whatever_becomes_of_the_supervisor(self, place: str, tmp_path: Path, number: signal.Signals) -> None:
+        run = Runs(tmp_path).make("touch up; until [ -e go ]; do sleep 0.02; done")
+        child = subprocess.Popen([sys.executable, "-c", SUPERVISOR, run.dir, run.uid, place], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"running\n"
+        child.send_signal(number)
+        until(run.path("code/up").exists, "the command runs")
+        one = pool(place, "0")
+        assert one.acquire() is None, "the job holds it"
+        run.path("code/go").touch()
+        until(lambda: not one.busy(), "the job has let go, dead or frozen supervisor or not")
+        assert run.markers() == {"train.exit.0"}
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        one.close()
+
+    def test_a_killed_job_sh_does_not_free_the_slot_while_its_command_runs(
+        self, place: str, tmp_path: Path, executor: LocalExecutor
+    ) -> None:
+        run = Runs(tmp_path).make("touch up; sleep 1000")
+        one = pool(place, "0")
+        held = take(one)
+        handle = executor.submit(run.request(slot_fds=held.fds), run.publish)
+        held.let_go()
+        assert handle is not None
+        until(run.path("code/up").exists, "the command runs")
+        os.kill(handle.pid, signal.SIGKILL)
+        finish(executor, [handle])
+        assert one.acquire() is None
+        executor.cancel([(handle, run.dir)], 5.0)
+        until(lambda: not one.busy(), "nothing is left")
+        one.close()
+
+    def test_several_processes_never_hold_one_slot_at_once(self, place: str, tmp_path: Path) -> None:
+        text = f"""
+import os, time
+from assay.execute.slots import SlotPool, build_entries
+pool = SlotPool(build_entries(["0", "1"]), {place!r})
+done = 0
+while done < 25:
+    held = pool.acquire()
+    if held is None:
+        time.sleep(0.0005)
+        continue
+    mark = {str(tmp_path)!r} + "/inside." + held.entry.label
+    os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # fails when somebody else is inside
+    os.unlink(mark)
+    held.let_go()
+    done += 1
+pool.close()
+"""
+        children = [subprocess.Popen([sys.executable, "-c", text]) for _ in range(4)]
+        deadline = time.monotonic() + 60
+        assert [child.wait(deadline - time.monotonic()) for child in children] == [0, 0, 0, 0]
