@@ -207,12 +207,13 @@ def test_many_names_do_not_fill_the_memory(run_dir, monkeypatch):
 # ---------------------------------------------------------------- which file
 
 
-def test_the_file_is_named_after_rank_host_and_process(run_dir, monkeypatch):
+def test_the_file_is_named_after_attempt_rank_host_and_process(run_dir, monkeypatch):
     monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("ASSAY_ATTEMPT_NUMBER", "2")
     assay.log(loss=1.0)
     (path,) = (run_dir / "metrics").iterdir()
-    rank, *host, pid, start = path.stem.split("-")
-    assert (rank, pid) == ("r3", str(os.getpid()))
+    attempt, rank, *host, pid, start = path.stem.split("-")
+    assert (attempt, rank, pid) == ("a2", "r3", str(os.getpid()))
     assert host
     assert start.isdecimal()
 
@@ -220,7 +221,7 @@ def test_the_file_is_named_after_rank_host_and_process(run_dir, monkeypatch):
 def test_a_rank_that_is_no_number_counts_as_none(monkeypatch):
     for name in script._RANK_VARIABLES:
         monkeypatch.setenv(name, "../x")
-    assert script.build_file_name(5).startswith("r0-")
+    assert script.build_file_name(5).startswith("a1-r0-")
 
 
 def test_two_files_never_share_a_name(run_dir, monkeypatch):

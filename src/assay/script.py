@@ -264,7 +264,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def build_file_name(start: int) -> str:
     rank = next((os.environ[name] for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()), "0")
     host = re.sub(r"[^\w.]", "_", os.uname().nodename)
-    return f"r{rank}-{host}-{os.getpid()}-{start}.jsonl"
+    attempt = os.environ.get(layout.ENV_ATTEMPT_NUMBER, "")
+    return f"a{attempt if attempt.isdecimal() else 1}-r{rank}-{host}-{os.getpid()}-{start}.jsonl"
 
 
 def say(text: str) -> None:

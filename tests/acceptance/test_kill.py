@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +36,7 @@ def hammer_until(shop: Workshop, kills: int, runs: int, seed: int) -> Hammer:
 
 
 def choose_seed() -> int:
-    """ASSAY_TEST_SEED repeats a failure as nearly as the machine's timing lets it."""
+    """KILL_SEED repeats a failure as nearly as the machine's timing lets it."""
     return int(os.environ.get("KILL_SEED", 0)) or int.from_bytes(os.urandom(4), "big")
 
 
@@ -44,3 +48,85 @@ def test_twenty_kills(shop: Workshop) -> None:
 @pytest.mark.timeout(1800)
 def test_two_hundred_kills(shop: Workshop) -> None:
     hammer_until(shop, 200, runs=120, seed=choose_seed())
+
+
+# ---------------------------------------------------------------- at every step
+
+# `assay` in a process that kills itself at the nth call of a function of the operating system: before it, or after
+DRIVER = """
+import os, signal, sys
+name, side, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+call = getattr(os, name)
+def counted(*arguments, **options):
+    global count
+    count -= 1
+    if side == "before" and count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = call(*arguments, **options)
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+setattr(os, name, counted)
+from assay.cli.main import main
+main(sys.argv[4:])
+"""
+STEPS = {
+    "mkdir": "the directory is made aside",
+    "rename": "it gets its name",
+    "posix_spawn": "job.sh waits at its gate",
+    "link": "the lease, or the outcome, is published",
+    "unlink": "the temporary file of that is removed",
+    "pidfd_open": "between the lease and the gate",
+}
+
+
+def die_at(hammer: Hammer, step: str, side: str, count: int) -> None:
+    """A supervisor that gets as far as this step."""
+    arguments = ["run", hammer.file, "--root", str(hammer.shop.root), "--plain", "--slots", f"cpu:{hammer.slots}"]
+    ended = subprocess.run(
+        [sys.executable, "-c", DRIVER, step, side, str(count), *arguments],
+        cwd=hammer.shop.source,
+        env=hammer.shop.env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL, f"{step} {side} {count} was not reached: {ended.stderr}"
+
+
+def test_death_at_every_step_of_a_start(shop: Workshop) -> None:
+    hammer = Hammer(shop, 1, runs=30, slots=3)
+    hammer.write_study(0)
+    for step in STEPS:
+        for side in ("before", "after"):
+            die_at(hammer, step, side, 2)
+    hammer.finish()
+    assert not hammer.judge()
+
+
+@pytest.mark.long
+def test_death_at_every_step_again_and_again(shop: Workshop) -> None:
+    for number, count in enumerate((1, 3, 4, 5, 7)):
+        hammer = Hammer(shop, count, runs=90, slots=3)
+        hammer.write_study(number)
+        for step in STEPS:
+            for side in ("before", "after"):
+                die_at(hammer, step, side, count)
+        hammer.finish()
+        assert not hammer.judge(), count
+
+
+def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: Workshop) -> None:
+    hammer = Hammer(shop, 1, runs=6, slots=1)
+    hammer.write_study(0)
+    die_at(hammer, "rename", "before", 3)
+    left = [path for path in (shop.root / hammer.name / ".assay").rglob("*") if path.name.startswith(".tmp-")]
+    assert left
+    hammer.finish()
+    assert all(path.exists() for path in left)  # so young that somebody on another host may still be at it
+    for path in left:
+        os.utime(path, (time.time() - 100,) * 2)
+    hammer.finish()
+    assert not any(path.exists() for path in left)
+    assert not hammer.judge()

@@ -20,7 +20,7 @@ from typing import Any
 from assay.record import rundir
 from assay.values.run import State
 
-PATIENCE_S = 120.0
+PATIENCE_S = 60.0
 MARK = "ASSAY_TEST_WORKSHOP"  # in the environment of everything that a workshop starts
 
 

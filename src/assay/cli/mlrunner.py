@@ -69,8 +69,7 @@ def prepare_tasks(parsed: Parsed) -> Prepared:
 
 
 def build_options(parsed: Parsed, folder: str) -> RunOptions:
-    from assay.config.options import LoadOptions
-    from assay.flows.prepared import RunOptions
+    from assay.flows.prepared import LoadOptions, RunOptions
 
     return RunOptions(
         file=parsed.yaml,

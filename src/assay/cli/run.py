@@ -140,8 +140,12 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     if report.problem:
         print(f"assay: {report.problem}", file=sys.stderr)
     if report.interrupted:
-        print(f"interrupted by {report.interrupted}; go on with: assay run {shlex.quote(prepared.options.file)}", file=sys.stderr)
+        print(f"interrupted by {report.interrupted}; go on with: {shlex.join(_same_call())}", file=sys.stderr)
     return int(report.exit_code)
+
+
+def _same_call() -> list[str]:
+    return ["assay", *sys.argv[1:]]
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:

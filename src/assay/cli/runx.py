@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from assay.cli.original import Parsed, echo, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
-from assay.values import layout
 
 if TYPE_CHECKING:
-    from assay.flows.prepared import Prepared, Report, RunOptions
+    from assay.flows.prepared import Prepared, RunOptions
     from assay.flows.supervise import Event
     from assay.flows.sweep import Doors
 
@@ -51,8 +50,7 @@ def run(parsed: Parsed) -> int:
 
 
 def build_options(parsed: Parsed) -> RunOptions:
-    from assay.config.options import LoadOptions
-    from assay.flows.prepared import RunOptions
+    from assay.flows.prepared import LoadOptions, RunOptions
     from assay.values.slots import parse_slots
 
     return RunOptions(
@@ -72,8 +70,9 @@ def supervise(prepared: Prepared) -> int:
 
     began = time.time()
     report = run_study(prepared, build_doors(prepared))
-    if report.left and prepared.farm is not None and not report.problem:
-        print(describe_farm(report, prepared.farm.name), file=sys.stderr)
+    left = sum(not entry.state.is_over for entry in report.entries)
+    if left and report.left and prepared.farm is not None and not report.problem:
+        print(describe_farm(prepared.place.name, prepared.farm.name, left), file=sys.stderr)
     else:
         write_report(report, time.time() - began)
     say_problems(report)
@@ -88,8 +87,7 @@ def build_doors(prepared: Prepared) -> Doors:
     def listen(event: Event) -> None:
         spec = event.entry.spec
         if event.kind == "started":
-            training = layout.show_command(spec.commands[0].text, event.entry.dir)
-            print(build_line(prepared, spec, training), flush=True)
+            print(build_line(prepared, spec, spec.commands[0].text), flush=True)
         elif event.kind == "adopted":
             print(f"{spec.name} is on its way already (attempt {event.entry.attempt})", file=sys.stderr)
 
@@ -100,11 +98,9 @@ def build_doors(prepared: Prepared) -> Doors:
     return Doors(listen=listen, echo=echo, one_by_one=True, tick_s=_LIVE_TICK_S)
 
 
-def describe_farm(report: Report, farm: str) -> str:
-    name = report.prepared.place.name
-    count = sum(not entry.state.is_over for entry in report.entries)
+def describe_farm(study: str, farm: str, count: int) -> str:
     runs = "1 run is" if count == 1 else f"{count} runs are"
-    return f"{runs} with {farm} now; how they stand: assay ls {name}   what they found: assay sumx {name}"
+    return f"{runs} with {farm} now; how they stand: assay ls {study}   what they found: assay sumx {study}"
 
 
 command = original_command("runx", build_parser, run)

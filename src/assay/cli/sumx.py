@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from assay.cli.original import Parsed, original_command
+from assay.cli.original import Parsed, original_command, warn
+from assay.errors import ExitCode, UsageError
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -29,15 +30,23 @@ def run(parsed: Parsed) -> int:
     from assay.show.table import render_csv, render_sumx
 
     options = SumxOptions(parsed.sortwith, tuple(filter(None, (parsed.ignore or "").split(","))))
-    places = find_places(parsed.dirs, parsed.logroot)
+    places = find_places(parsed.dirs, parsed.logroot, logroot_first=True)
     with open_index_of(places) as index:
-        table = build_sumx(index, places, options)
-    sys.stdout.write(render_sumx(table))
+        found = build_sumx(index, places, options)
+    warn(found.warnings)
+    sys.stdout.write(render_sumx(found.table))
     if parsed.csv:
-        name = parsed.csv if parsed.csv.endswith(".csv") else f"{parsed.csv}.csv"
-        with open(name, "w", encoding="utf-8", newline="") as file:
-            file.write(render_csv(table))
-    return 0
+        _write_csv(parsed.csv, render_csv(found.table))
+    return int(ExitCode.OK)
+
+
+def _write_csv(name: str, text: str) -> None:
+    path = name if name.endswith(".csv") else f"{name}.csv"
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 command = original_command("sumx", build_parser, run)

@@ -10,10 +10,10 @@ from typing import Literal, cast
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, join_key
 from assay.errors import did_you_mean
+from assay.values.series import NUMBER
 from assay.values.study import Check, MetricFile, Pattern
 
 # `{number}` in a pattern: sign, fraction, exponent, nan and inf; no group of its own
-NUMBER = r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?))"
 
 _FILE_KINDS = ("jsonl", "csv", "tensorboard")
 _PATTERN_KEYS = ("regex", "labels", "command")

@@ -32,7 +32,7 @@ from assay.values.study import (
 
 KEYS = (
     "study", "command", "commands", "params", "sweep", "zip", "when", "subset", "repeat", "metrics", "resources",
-    "slots", "timeout", "retries", "priority", "env", "checks", "code", "root", "on", "farms",
+    "slots", "timeout", "retries", "priority", "env", "checks", "code", "root", "on", "farms", "golden",
 )  # fmt: skip
 LOCAL_FARM = "local"
 _COMMAND_NAME = re.compile(r"\w[\w-]*")

@@ -30,6 +30,8 @@ class Settings:
     slots: tuple[str, ...] | None = None
     farm: str | None = None
     files: tuple[str, ...] = ()  # that were read
+    slots_from: str | None = None
+    farm_from: str | None = None
 
 
 def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -42,8 +44,9 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
         found.update({key: (value, path) for key, value in _load_file(path).items()})
     found.update(_from_environment(environment, folder))
     root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
-    slots, farm = (found.get(key, (None, None))[0] for key in ("slots", "farm"))
-    return Settings(root, root_from, slots, farm, tuple(files))
+    slots, slots_from = found.get("slots", (None, None))
+    farm, farm_from = found.get("farm", (None, None))
+    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from)
 
 
 # ---------------------------------------------------------------- where

@@ -39,7 +39,7 @@ class LocalExecutor(Executor):
         self._watched: dict[int, _Watched] = {}  # by pidfd
         self._usage: dict[JobHandle, Usage] = {}
         self._gone: list[JobHandle] = []  # ended before it could be watched
-        self._environment = process.EncodedEnvironment()
+        self._environment: process.EncodedEnvironment | None = None  # made for the first job
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
         gate, opener = os.pipe()
@@ -56,6 +56,8 @@ class LocalExecutor(Executor):
             os.close(opener)
 
     def _spawn(self, request: JobRequest, gate: int) -> int:
+        if self._environment is None:
+            self._environment = process.EncodedEnvironment()
         env = self._environment.build(request, {layout.ENV_GATE: str(_GATE_FD)})
         argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
         inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]

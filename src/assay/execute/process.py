@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ Environ = Mapping[str, str] | Mapping[bytes, bytes]
 
 @cache
 def host_name() -> str:
-    return socket.gethostname()
+    return os.uname().nodename
 
 
 @cache

@@ -14,24 +14,26 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     """Every command line that would be started, with the run directory filled in, as the shell would get it."""
     kept = 0
     for spec in prepared.plan.runs:
-        run_dir = prepared.dir_of(spec)
         left = left_commands(prepared, spec)
         kept += not left
         for command in (command for command in spec.commands if command.name in left):
-            yield build_line(prepared, spec, layout.show_command(command.text, run_dir))
+            yield build_line(prepared, spec, command.text)
     if kept:
         runs = f"{kept} of {len(prepared.plan.runs)} runs"
         yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
 
 
-def build_line(prepared: Prepared, spec: RunSpec, training: str) -> str:
+def build_line(prepared: Prepared, spec: RunSpec, text: str) -> str:
     """The training command, inside what submits it where there is a farm; tagged runs are named, as runx shows them."""
-    if prepared.farm is None:
-        return training
+    run_dir, farm = prepared.dir_of(spec), prepared.farm
+    if farm is None:
+        return layout.show_command(text, run_dir)
+    from assay.execute.farm import build_state_dir
     from assay.execute.submit import render_submit_line
 
-    request = JobRequest(prepared.dir_of(spec), job_name(prepared, spec), 1, farm_resources=spec.farm_resources)
-    return render_submit_line(prepared.farm, request, training, spec.name if spec.tag else None)
+    request = JobRequest(run_dir, job_name(prepared, spec), 1, farm_resources=spec.farm_resources)
+    training = layout.show_command(text, build_state_dir(farm, run_dir))
+    return render_submit_line(farm, request, training, spec.name if spec.tag and farm.kind == "generic" else None)
 
 
 def job_name(prepared: Prepared, spec: RunSpec) -> str:

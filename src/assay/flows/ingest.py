@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
-from assay.execute.submit import has_begun, load_liveness
 from assay.flows.attempts import Action, Decision, RetryPolicy, decide
 from assay.flows.collect import build_row, read_sources
 from assay.flows.places import StudyPlace, find_foreign_dirs, find_studies
@@ -108,13 +108,21 @@ def conclude(path: str, history: rundir.History, commands: tuple[str, ...]) -> D
     """What the files and the process table say about a run that nobody has concluded."""
     decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
     handle = decision.handle
-    if decision.action is Action.FOLLOW and handle and handle.executor == "submit" and not has_begun(handle, path):
+    if decision.action is Action.FOLLOW and handle and handle.executor == "submit" and not _has_begun(handle, path):
         return replace(decision, state=State.QUEUED)
     return decision
 
 
+def _has_begun(handle: JobHandle, run_dir: str) -> bool:
+    from assay.execute.submit import has_begun
+
+    return has_begun(handle, run_dir)
+
+
 def liveness(handle: JobHandle, run_dir: str) -> Liveness:
     if handle.executor == "submit":
+        from assay.execute.submit import load_liveness
+
         return load_liveness(handle, run_dir)
     if handle.executor != "local":
         return Liveness.UNKNOWN
@@ -129,14 +137,24 @@ def liveness(handle: JobHandle, run_dir: str) -> Liveness:
 
 
 def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
-    name = os.path.basename(path)
+    """What could not be read is said as the row's reason, and costs no other row anything."""
+    name, study = os.path.basename(path), key.partition("/")[0]
     if os.path.exists(os.path.join(path, layout.MLRUNNER_PARAM_FILE)):
         run = originals.load_mlrunner_run(path)
-        params = {k: v for k, v in run.params.items() if not k.startswith("_")}
-        state = _mlrunner_state(run.stat)
-        return RunRow(key, key.partition("/")[0], name, "", state, 1, params, origin="mlrunner", stamp=stamp)
-    hparams = originals.load_hparams(path)
-    return RunRow(key, key.partition("/")[0], name, "", State.DONE, 1, hparams, origin="runx", stamp=stamp)
+        row = RunRow(key, study, name, "", _mlrunner_state(run.stat), 1, run.params, origin="mlrunner", stamp=stamp)
+        return row._replace(reason="; ".join(run.problems))
+    problems: list[str] = []
+    hparams = originals.load_hparams(path, problems)
+    row = RunRow(key, study, name, "", State.DONE, 1, _hide_logdir(hparams, name), origin="runx", stamp=stamp)
+    return row._replace(reason="; ".join(problems))
+
+
+def _hide_logdir(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A parameter that was LOGDIR differs in every run and says nothing: it stands as it stood in the file."""
+    return {key: _LOGDIR if key == "logdir" and str(value).endswith(name) else value for key, value in params.items()}
+
+
+_LOGDIR = "LOGDIR"
 
 
 def _mlrunner_state(stat: Mapping[str, str]) -> State:

@@ -20,6 +20,8 @@ from assay.values.run import Plan, RunSpec, State
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
+__all__ = ["LoadOptions", "Prepared", "Report", "RunOptions", "left_commands", "wanted_commands"]
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:

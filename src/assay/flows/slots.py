@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from assay.config.settings import Settings
+from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
 from assay.execute.slots import SlotEntry
 from assay.observe.devices import Devices
@@ -27,9 +27,10 @@ class Slots:
 
 
 def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) -> Slots:
-    """Flag, then settings (environment before file), the study's own, then what the machine has."""
+    """Flag, then environment, the study's own, the settings', then what the machine has."""
     devices = Devices()
-    given = asked or settings.slots or study.slots
+    from_environment = settings.slots if settings.slots_from == ENVIRONMENT["slots"] else None
+    given = asked or from_environment or study.slots or settings.slots
     if given:
         return Slots(tuple(given), devices, env=_fair_share(given, study.resources), was_asked=True)
     if study.resources.gpus == 0:

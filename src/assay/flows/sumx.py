@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from assay.errors import UsageError
 from assay.flows.ingest import refresh_study
@@ -15,11 +15,13 @@ from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.table import Column, Table
+from assay.values import layout
 from assay.values.series import direction_of
 
 # sumx never shows these: they differ in every run and say nothing
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
 _NAMELESS = ""
+_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +30,28 @@ class SumxOptions:
     ignore: tuple[str, ...] = ()
 
 
-def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions) -> Table:
+@dataclass(slots=True)
+class Sumx:
+    """The table, and what could not be read for it."""
+
+    table: Table
+    warnings: list[str] = field(default_factory=list)
+
+
+def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions) -> Sumx:
+    warnings: list[str] = []
     for place in places:
-        refresh_study(index, place)
+        refresh_study(index, place, warnings.append)
     data = index.load_table([place.name for place in places])
     keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
     if not keep:
         names = ", ".join(place.name for place in places)
-        raise UsageError(
-            f"no valid experiments found in {names}", "a run is shown once its script has called logx.metric('val', …)"
-        )
+        hint = "a run is shown once its script has called logx.metric('val', …)"
+        raise UsageError(f"no valid experiments found in {names}", hint)
+    starts = _load_starts(index, data, keep, warnings)
     sort = choose_sort(options.sortwith or _default_sort(data), data, keep)
     order = sort_rows(data, keep, sort, options.sortwith)
-    params = _load_params(data, places)
-    names = differing_params([params[i] for i in keep], (*HIDDEN, *options.ignore))
-    columns = [Column(_NAMELESS, key="run"), *(Column(name, digits=None) for name in names)]
-    cells = [[data.rows[i].name for i in order], *([params[i].get(name) for i in order] for name in names)]
-    _add_metrics(columns, cells, data, order, options)
-    _add_epochs(columns, cells, data, order, options.ignore)
-    return Table(tuple(columns), list(zip(*cells, strict=True)))
+    return Sumx(_build_table(data, order, _load_params(data, places), starts, options), warnings)
 
 
 def _has_metrics(data: IndexTable, i: int) -> bool:
@@ -56,6 +61,22 @@ def _has_metrics(data: IndexTable, i: int) -> bool:
 def _default_sort(data: IndexTable) -> str | None:
     """As sumx: by the first metric that is a loss, where there is one."""
     return next((name for name in sorted(data.metrics) if "loss" in name), None)
+
+
+def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
+    """When each script first called logx.initialize: a job may have waited in a farm's queue before that."""
+    starts = {}
+    for i in keep:
+        row = data.rows[i]
+        state = index.load_cursor(row.key, layout.LOGX_METRICS_FILE).state
+        if state.get("start") is not None:
+            starts[i] = float(state["start"])
+        if state.get("damaged"):
+            lines = f"{state['damaged']} damaged or unfinished line(s) passed over"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
+        if row.origin != "assay" and row.reason:
+            warnings.append(f"{row.key}/{row.reason}")
+    return starts
 
 
 def _load_params(data: IndexTable, places: Sequence[StudyPlace]) -> list[dict[str, object]]:
@@ -70,49 +91,77 @@ def _params_of(row: RunRow, root: str) -> dict[str, object]:
     return {**row.params, **originals.load_hparams(os.path.join(root, row.key))}
 
 
-def _add_metrics(
-    columns: list[Column], cells: list[list[object]], data: IndexTable, order: Sequence[int], options: SumxOptions
-) -> None:
-    sorted_by = parse_sort(options.sortwith, data.metrics) if options.sortwith else (None, None)
+# ---------------------------------------------------------------- columns
+
+
+@dataclass(slots=True)
+class _Columns:
+    """A table that grows to the right."""
+
+    columns: list[Column] = field(default_factory=list)
+    cells: list[Sequence[object]] = field(default_factory=list)
+
+    def add(self, column: Column, cells: Sequence[object]) -> None:
+        self.columns.append(column)
+        self.cells.append(cells)
+
+    def build(self) -> Table:
+        return Table(tuple(self.columns), list(zip(*self.cells, strict=True)))
+
+
+def _build_table(
+    data: IndexTable,
+    order: Sequence[int],
+    params: Sequence[dict[str, object]],
+    starts: dict[int, float],
+    options: SumxOptions,
+) -> Table:
+    table = _Columns()
+    several = len({data.rows[i].study for i in order}) > 1
+    table.add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
+    for name in differing_params([params[i] for i in order], (*HIDDEN, *options.ignore)):
+        table.add(Column(name, digits=None), [params[i].get(name) for i in order])
     for name in sorted(data.metrics):
-        if name in options.ignore or name.startswith("train/"):
-            continue
-        column = data.metrics[name]
-        columns.append(Column(name, "number", digits=5))
-        cells.append([column.last[i] if column.count[i] else None for i in order])
-        if name == sorted_by[0]:
-            values = best_values(column, sorted_by[1] or direction_of(name))
-            if any(column.count[i] and values[i] != column.last[i] for i in order):
-                columns.append(Column(f"{name}-best", "number", digits=5))
-                cells.append([values[i] if column.count[i] else None for i in order])
+        if name not in options.ignore and not name.startswith("train/"):
+            _add_metric(table, data, name, order, options.sortwith)
+    _add_epochs(table, data, order, starts, options.ignore)
+    return table.build()
+
+
+def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[int], sortwith: str | None) -> None:
+    column = data.metrics[name]
+    if not any(column.count[i] for i in order):
+        return
+    table.add(Column(name, "number", digits=_DIGITS), [column.last[i] if column.count[i] else None for i in order])
+    wanted, direction = parse_sort(sortwith, data.metrics) if sortwith else (None, None)
+    values = best_values(column, direction or direction_of(name))
+    if name == wanted and any(column.count[i] and values[i] != column.last[i] for i in order):
+        best = Column(f"{name}-best", "number", digits=_DIGITS)
+        table.add(best, [values[i] if column.count[i] else None for i in order])
 
 
 def _add_epochs(
-    columns: list[Column], cells: list[list[object]], data: IndexTable, order: Sequence[int], ignore: Sequence[str]
+    table: _Columns, data: IndexTable, order: Sequence[int], starts: dict[int, float], ignore: Sequence[str]
 ) -> None:
     epochs = [_last_epoch(data, i) for i in order]
     if "epoch" not in ignore:
-        columns.append(Column("epoch", "number", digits=12))
-        cells.append(list(epochs))
-    if "epoch_time" not in ignore and "epoch time" not in ignore:
-        columns.append(Column("epoch_time", "clock"))
-        cells.append([_epoch_time(data, i, epoch) for i, epoch in zip(order, epochs, strict=True)])
+        table.add(Column("epoch", "number", digits=12), epochs)
+    if not {"epoch_time", "epoch time"} & set(ignore):
+        times = [_epoch_time(data, i, epoch, starts.get(i)) for i, epoch in zip(order, epochs, strict=True)]
+        table.add(Column("epoch_time", "clock"), times)
 
 
 def _last_epoch(data: IndexTable, i: int) -> float | None:
-    steps = [
-        column.last_step[i]
-        for column in data.metrics.values()
-        if column.count[i] and math.isfinite(column.last_step[i])
-    ]
+    steps = [c.last_step[i] for c in data.metrics.values() if c.count[i] and math.isfinite(c.last_step[i])]
     return max(steps) if steps else None
 
 
-def _epoch_time(data: IndexTable, i: int, epoch: float | None) -> float | None:
+def _epoch_time(data: IndexTable, i: int, epoch: float | None, start: float | None) -> float | None:
     """From the start of the script to its last validation, by the number of epochs."""
-    lasts = [c.last_time[i] for c in data.metrics.values() if c.count[i] and math.isfinite(c.last_time[i])]
-    firsts = [c.first_time[i] for c in data.metrics.values() if c.count[i] and math.isfinite(c.first_time[i])]
+    counted = [column for column in data.metrics.values() if column.count[i]]
+    lasts = [column.last_time[i] for column in counted if math.isfinite(column.last_time[i])]
+    firsts = [column.first_time[i] for column in counted if math.isfinite(column.first_time[i])]
     if not lasts or epoch is None:
         return None
-    start = data.rows[i].started_at or min(firsts)
-    return max(0.0, max(lasts) - start) / max(1.0, epoch)
+    began = start or data.rows[i].started_at or min(firsts)
+    return max(0.0, max(lasts) - began) / max(1.0, epoch)

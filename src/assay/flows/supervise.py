@@ -9,8 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
@@ -183,8 +182,7 @@ class Supervisor:
                 return
             entry = heapq.heappop(self.queue)[2]
             try:
-                with self._noting_problems(entry):
-                    self._start(entry, held)
+                self._try(self._start, entry, held)
             finally:
                 if held is not None:
                     held.let_go()
@@ -194,10 +192,9 @@ class Supervisor:
     def _count_held(self) -> int:
         return sum(entry.has_slot for entry in self.running.values())
 
-    @contextmanager
-    def _noting_problems(self, entry: Entry) -> Iterator[None]:
+    def _try(self, step: Callable[..., None], entry: Entry, *more: HeldSlot | None) -> None:
         try:
-            yield
+            step(entry, *more)
         except InfrastructureError as error:
             self.problem = error
         except OSError as error:  # a full disk, a root that became read-only
@@ -218,8 +215,7 @@ class Supervisor:
             return
         for _, _, entry in (*self.queue[:1], *sorted(self.queue[1:3])[:1]):  # the first two of the heap
             if not entry.is_here:
-                with self._noting_problems(entry):
-                    self._create(entry)
+                self._try(self._create, entry)
 
     def _create(self, entry: Entry) -> None:
         self.settings.create(entry)
@@ -248,8 +244,8 @@ class Supervisor:
 
     def _is_taken(self, entry: Entry) -> bool:
         """By another supervisor, or by somebody who called job.sh by hand while the run waited here."""
-        names = (layout.lease_name(entry.attempt), layout.token_name(entry.attempt))
-        return any(os.path.exists(os.path.join(entry.dir, name)) for name in names)
+        lease, token = layout.lease_name(entry.attempt), layout.token_name(entry.attempt)
+        return os.access(f"{entry.dir}/{lease}", os.F_OK) or os.access(f"{entry.dir}/{token}", os.F_OK)
 
     def _claim(self, entry: Entry, handle: JobHandle) -> bool:
         """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""

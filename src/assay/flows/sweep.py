@@ -16,12 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from assay.config.load import load_study
-from assay.config.settings import load_settings
+from assay.config.settings import ENVIRONMENT, Settings, load_settings
 from assay.errors import NotFoundError
 from assay.execute.registry import build_executor
 from assay.execute.script import JobText, render_job
 from assay.execute.slots import SlotPool, build_entries
-from assay.flows import heritage, sets
+from assay.flows import sets
 from assay.flows.attempts import RetryPolicy
 from assay.flows.collect import Collector, closing_quietly
 from assay.flows.places import StudyPlace, check_writable, choose_root, place_of_study
@@ -63,7 +63,7 @@ def prepare(options: RunOptions) -> Prepared:
     plan = build_plan(study, names)
     root, asked = choose_root(options.root, study.root, settings)
     place = place_of_study(study, root)
-    prepared = Prepared(study, plan, place, asked, _choose_farm(study, options), settings, options)
+    prepared = Prepared(study, plan, place, asked, _choose_farm(study, options, settings), settings, options)
     if study.dialect == "runx":
         return sets.enter_set(prepared)
     return replace(prepared, plan=_find_known(plan, place, study.dialect))
@@ -85,8 +85,11 @@ def _adjust(study: Study, options: RunOptions) -> Study:
     return study
 
 
-def _choose_farm(study: Study, options: RunOptions) -> Farm | None:
-    name = options.on or study.farm
+def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm | None:
+    """Flag, then environment, the study's own, the settings' where the study knows that farm."""
+    from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
+    usual = settings.farm if settings.farm in study.farms else None
+    name = options.on or from_environment or study.farm or usual
     if name is None or name == "local":
         return None
     if name not in study.farms:
@@ -107,10 +110,16 @@ def _find_known(plan: Plan, place: StudyPlace, dialect: Dialect) -> Plan:
             continue
         if by_id is None:
             by_id = _load_ids(place)
-        is_free = taken_by is None and not (dialect == "mlrunner" and heritage.holds_another(path, spec))
+        is_free = taken_by is None and not (dialect == "mlrunner" and _holds_another(path, spec))
         names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
     runs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
     return replace(plan, runs=runs, links=tuple((name, names.get(target, target)) for name, target in plan.links))
+
+
+def _holds_another(path: str, spec: RunSpec) -> bool:
+    from assay.flows import heritage
+
+    return heritage.holds_another(path, spec)
 
 
 def _id_of(run_dir: str) -> str | None:
@@ -172,7 +181,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         loop = LoopSettings(
             create=builder.create,
             renew=builder.renew,
-            listen=heritage.keep_stat(doors.listen) if prepared.study.dialect == "mlrunner" else doors.listen,
+            listen=_choose_listener(prepared.study.dialect, doors.listen),
             draw=doors.draw,
             env=slots.env if prepared.farm is None else {},  # what suits this machine says nothing about a farm's
             tick_s=doors.tick_s,
@@ -216,6 +225,14 @@ def _ask_slots(prepared: Prepared, doors: Doors) -> tuple[str, ...] | None:
 
     is_elsewhere = prepared.farm is not None and not is_shell(prepared.farm)
     return (CPU,) if doors.one_by_one or is_elsewhere else prepared.options.slots
+
+
+def _choose_listener(dialect: Dialect, listen: Listen) -> Listen:
+    if dialect != "mlrunner":
+        return listen
+    from assay.flows import heritage
+
+    return heritage.keep_stat(listen)
 
 
 def _choose_executor(
@@ -285,6 +302,8 @@ class _DirBuilder:
 
     def adopt(self, specs: Sequence[RunSpec]) -> None:
         """Directories that mlrunner itself began become ours."""
+        from assay.flows import heritage
+
         for spec in specs:
             run_dir = self._prepared.dir_of(spec)
             if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
@@ -335,7 +354,10 @@ class _DirBuilder:
             pass
         except OSError:
             shutil.copyfile(self._environment_path, target)
-        heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir)
+        if self._prepared.study.dialect != "native":
+            from assay.flows import heritage
+
+            heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir)
 
     def _load_environment(self) -> Environment:
         if self._environment is None:

@@ -50,10 +50,13 @@ class LogLine(NamedTuple):
 class LogReader:
     """Bytes of a growing log → the lines that say something."""
 
-    def __init__(self, step: Pattern, metrics: Sequence[Pattern], save: Pattern | None = None) -> None:
+    def __init__(
+        self, step: Pattern, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
+    ) -> None:
+        """`named_groups`: a group with a name is a metric of that name, as in native files."""
         self._step = re.compile(step.regex)
         self._save = re.compile(save.regex) if save else None
-        self._metrics = [_Metric(pattern) for pattern in metrics]
+        self._metrics = [_Metric(pattern, named_groups) for pattern in metrics]
         self._tail = b""
 
     def feed(self, chunk: bytes) -> list[LogLine]:
@@ -102,19 +105,20 @@ def parse_step(text: str | None) -> int | None:
 
 
 class _Metric:
-    def __init__(self, pattern: Pattern) -> None:
-        self.name = pattern.metric
+    def __init__(self, pattern: Pattern, named_groups: bool) -> None:
         self.regex = re.compile(pattern.regex)
-        self.groups = _label_groups(pattern, self.regex)
+        names = self.regex.groupindex if named_groups else {}
+        labels = [(group, pattern.metric, label) for group, label in _label_groups(pattern, self.regex)]
+        self.groups = [(group, name, "") for name, group in names.items()] or labels
 
     def read(self, line: str) -> Iterator[Logged]:
         match = self.regex.search(line) or self._match_not_finite(line)
         if match is None:
             return
-        for group, label in self.groups:
+        for group, metric, label in self.groups:
             if match[group] is not None:
                 text = _whole_number(line, match.start(group), match.end(group))
-                yield Logged(self.name, label, text, parse_number(text))
+                yield Logged(metric, label, text, parse_number(text))
 
     def _match_not_finite(self, line: str) -> re.Match[str] | None:
         """The same line with zeros of the same width where it says nan or inf."""
@@ -300,6 +304,10 @@ class TrainingRecorder:
         for recording in self._open():
             if recording.limit is None:
                 recording.limit = step + self._length - 1
+            elif step <= recording.start_step and recording.values.last_step is None:
+                if step < recording.start_step:
+                    recording.values.note(f"step {step} is logged after the checkpoint of step {recording.start_step}")
+                continue
             if step > recording.limit:
                 recording.is_over = filled = True
             else:

@@ -374,6 +374,6 @@ def _locked(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def load_hparams(folder: str) -> dict[str, Value]:
-    """hparams.json alone; empty where there is none that can be read."""
-    return _load_hparams(folder, [])
+def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
+    """hparams.json alone; empty where there is none that can be read, and then `problems` says why."""
+    return _load_hparams(folder, [] if problems is None else problems)

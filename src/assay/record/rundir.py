@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +40,7 @@ class RunRecord:
 
 
 def new_uid() -> str:
-    return secrets.token_hex(6)
+    return os.urandom(6).hex()
 
 
 # ---------------------------------------------------------------- writing
@@ -88,7 +87,7 @@ def write_atomic(path: str, text: str) -> None:
 @contextlib.contextmanager
 def _aside(path: str, text: str) -> Iterator[str]:
     """A complete file beside the one that is meant; gone afterwards, whatever happens but a kill."""
-    aside = f"{path}.{secrets.token_hex(4)}{layout.TEMPORARY_SUFFIX}"
+    aside = f"{path}.{os.urandom(4).hex()}{layout.TEMPORARY_SUFFIX}"
     try:
         _write_new(aside, text)
         yield aside
@@ -176,7 +175,7 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
 
 def _free_name(path: str) -> str:
     """Nothing that a run had is overwritten."""
-    return path if not os.path.lexists(path) else f"{path}-{secrets.token_hex(3)}"
+    return path if not os.path.lexists(path) else f"{path}-{os.urandom(3).hex()}"
 
 
 # ---------------------------------------------------------------- run.json

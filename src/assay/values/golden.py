@@ -27,13 +27,13 @@ class Rule:
 
     metric: str
     kind: RuleKind = "paired"
-    delta: float | None = None  # smallest relative effect that matters; None: .005 paired, .01 unmatched
+    delta: float | None = None  # smallest relative effect that matters; None: see `default_delta`
     alpha: float = 0.01
     window: int | None = None  # steps; None: about a sixth of the segment, at most 50
     direction: Literal["min", "max", "both"] | None = None  # which way is worse is the other one; both: any change fails
     operator: Operator | None = None  # margin only
     margin: float | None = None  # margin only
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # judge these; none: all that the golden has
     position: Position | None = None
 
 

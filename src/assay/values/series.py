@@ -89,7 +89,12 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Whether lower or higher is better, by the metric's name; higher where the name does not tell.
+    """Whether lower or higher is better, by the metric's name; higher where the name does not tell."""
+    return told_direction(metric) or "max"
+
+
+def told_direction(metric: str) -> Direction | None:
+    """What the metric's name tells, if it does.
 
     The last telling word decides (`accuracy_loss` is a loss); a rate (`images/sec`, `tokens_per_s`) is a speed.
     """
@@ -102,7 +107,7 @@ def direction_of(metric: str) -> Direction:
             return "min"
         if word in _HIGHER or word.endswith(("acc", "accuracy", "score")):
             return "max"
-    return "max"
+    return None
 
 
 def _is_rate(words: list[str], metric: str) -> bool:

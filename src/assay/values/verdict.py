@@ -40,7 +40,9 @@ class Finding:
     message: str
     value: float | None = None
     expected: float | None = None
-    step: float | None = None
+    step: float | None = None  # where it first shows
+    effect: float | None = None  # relative: +.02 is two percent above what was expected
+    interval: tuple[float, float] | None = None  # of the effect
 
 
 @dataclass(frozen=True, slots=True)

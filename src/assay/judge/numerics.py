@@ -1,0 +1,33 @@
+"""The two libraries that the statistics need, loaded where they are first used, and what is said without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from assay.errors import MissingExtraError
+
+Array = Any  # numpy.ndarray: the library is loaded inside functions only
+
+
+def load_numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        raise MissingExtraError("judging windows of a training curve", "stats") from None
+    return numpy
+
+
+def t_quantile(freedom: int, tail: float) -> float:
+    """The value that Student's t exceeds with probability `tail`."""
+    try:
+        from scipy.special import stdtrit  # scipy.stats would take three times as long to import
+    except ImportError:
+        raise MissingExtraError("judging windows of a training curve", "stats") from None
+    return -float(stdtrit(freedom, tail))  # of the lower tail: 1 - tail would lose its digits
+
+
+def normal_quantile(tail: float) -> float:
+    """The same for the normal distribution, from the standard library."""
+    from statistics import NormalDist
+
+    return -NormalDist().inv_cdf(tail)

@@ -1,0 +1,287 @@
+"""Manifests: a golden recording on disk.
+
+Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
+original can still read it, and adds keys beside it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
+`noise`, `replicas`, `checkpoints`, `history`, `steps_beyond`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.record.rundir import write_atomic
+from assay.values.golden import Golden, Segment, Track
+
+VERSION = 2
+DEFAULT_NAME = "convergence_harness_manifest.json"
+CHECKPOINT_DIR = "ckpts"
+_REMEDY = "gather it again, or bring it back from a copy"
+_UNLABELLED = "0"  # how the original writes the only value of a metric without labels
+_HASH_CHUNK = 1 << 20
+
+Labels = dict[str, tuple[Track, ...]]
+
+
+def manifest_path(store: str, test: str, name: str = DEFAULT_NAME) -> str:
+    return os.path.join(store, f"{test}_{name}")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load_manifest(path: str, test: str) -> Golden:
+    """Raises UsageError when there is none, FormatError when it cannot be used."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"there is no golden recording {path}", "gather it first: assay golden gather FILE -s STORE") from None
+    except UnicodeDecodeError:
+        raise _damaged(path, "it is not text") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_manifest(text, path, test)
+
+
+def parse_manifest(text: str, file: str, test: str) -> Golden:
+    content = _parse_object(text, file)
+    version = _parse_version(content, file)
+    notes: list[str] = []
+    try:
+        replicas, shas = content.get("replicas", {}), content.get("checkpoints", {})
+        segments = [
+            _parse_segment(key, log, replicas.get(key, {}), shas.get(key, {}), notes)
+            for key, log in _mapping(content.get("ckpt_logs"), "ckpt_logs").items()
+        ]
+        segments.sort(key=lambda segment: segment.start_step)
+        return Golden(
+            test=str(content.get("test", test)),
+            segments=tuple(segments),
+            version=version,
+            steps_per_segment=int(content.get("steps_per_segment", 0)),
+            provenance=_mapping(content.get("provenance", {}), "provenance"),
+            noise={str(name): float(value) for name, value in _mapping(content.get("noise", {}), "noise").items()},
+            history=tuple(content.get("history", ())),
+            complete=bool(content.get("complete", True)),
+            steps_beyond=int(content.get("steps_beyond", 0)),
+            notes=tuple(notes),
+        )
+    except _Broken as error:
+        raise _damaged(file, str(error)) from None
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise _damaged(file, f"{type(error).__name__}: {error}") from None
+
+
+class _Broken(Exception):
+    """Something in a manifest that is not as it must be."""
+
+
+def _parse_object(text: str, file: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise _damaged(file, "it is empty") from None
+        if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
+            raise _damaged(file, "it is truncated: the text ends in the middle") from None
+        raise _damaged(file, f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise _damaged(file, "it is nested too deeply") from None
+    if not isinstance(content, dict) or "ckpt_logs" not in content:
+        raise _damaged(file, "it holds no `ckpt_logs`: this is no manifest")
+    return content
+
+
+def _parse_version(content: Mapping[str, Any], file: str) -> int:
+    version = content.get("format", 1)
+    if type(version) is not int or version < 1:
+        raise _damaged(file, f"its version is {version!r}")
+    if version > VERSION:
+        message = f"{file}: a newer Assay wrote this golden recording (format {version}; this one reads up to {VERSION})"
+        raise FormatError(message, "upgrade: pip install --upgrade assay")
+    return version
+
+
+def _damaged(file: str, what: str) -> FormatError:
+    return FormatError(f"{file}: this golden recording is damaged: {what}", _REMEDY)
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _Broken(f"{where} is not an object")
+    return value
+
+
+def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[str]) -> Segment:
+    where = f"ckpt_logs.{key}"
+    fields = _mapping(log, where)
+    checkpoint, start = fields.get("checkpoint"), fields.get("start_step", key)
+    if not isinstance(checkpoint, str) or not checkpoint:
+        raise _Broken(f"{where} names no checkpoint")
+    recorded = _parse_results(_mapping(fields.get("results"), f"{where}.results"), where, notes)
+    tracks: dict[str, Labels] = {metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()}
+    for metric, labels in _mapping(replicas, f"replicas.{key}").items():
+        for label, runs in _mapping(labels, f"replicas.{key}.{metric}").items():
+            before = tracks.setdefault(metric, {}).get(label, ())
+            tracks[metric][label] = (*before, *(_parse_track(run) for run in runs))
+    return Segment(_parse_step(start, where), checkpoint, tracks, _mapping(about, f"checkpoints.{key}").get("sha"))
+
+
+def _parse_step(value: Any, where: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise _Broken(f"{where} has the step {value!r}, not a whole number") from None
+
+
+def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, dict[str, Track]]:
+    """step → metric → label → text becomes metric → label → Track."""
+    texts: dict[str, dict[str, list[tuple[int, str]]]] = {}
+    for step_text, metrics in results.items():
+        step = _parse_step(step_text, f"{where}.results")
+        for metric, labels in _mapping(metrics, f"{where}.results.{step_text}").items():
+            for label, text in _labels(labels).items():
+                if text is None:
+                    notes.append(f"the golden has no value of {metric} at step {step}")
+                    continue
+                texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
+    return {metric: {label: _build_track(rows) for label, rows in _fold(labels).items()} for metric, labels in texts.items()}
+
+
+def _labels(labels: Any) -> Mapping[str, Any]:
+    """The original wrote null for a step line without its metric."""
+    if labels is None:
+        return {_UNLABELLED: None}
+    return labels if isinstance(labels, dict) else {_UNLABELLED: labels}
+
+
+def _fold(labels: dict[str, list[tuple[int, str]]]) -> dict[str, list[tuple[int, str]]]:
+    """The only value of a metric has no label of its own."""
+    return {"": labels[_UNLABELLED]} if list(labels) == [_UNLABELLED] else labels
+
+
+def _build_track(rows: Sequence[tuple[int, str]]) -> Track:
+    ordered = sorted(rows)
+    texts = tuple(text for _, text in ordered)
+    try:
+        values = tuple(float(text) for text in texts)
+    except ValueError as error:
+        raise _Broken(f"a recorded value is no number: {error}") from None
+    return Track(tuple(step for step, _ in ordered), values, texts)
+
+
+def _parse_track(run: Mapping[str, Any]) -> Track:
+    texts = tuple(str(text) for text in run["values"])
+    return Track(tuple(int(step) for step in run["steps"]), tuple(float(text) for text in texts), texts)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def render_manifest(golden: Golden) -> str:
+    keys = _build_keys(golden.segments)
+    content = {
+        "ckpt_logs": {key: _render_segment(segment) for key, segment in zip(keys, golden.segments, strict=True)},
+        "format": VERSION,
+        "test": golden.test,
+        "complete": golden.complete,
+        "steps_per_segment": golden.steps_per_segment,
+        "steps_beyond": golden.steps_beyond,
+        "provenance": dict(golden.provenance),
+        "noise": dict(golden.noise),
+        "replicas": {key: _render_replicas(segment) for key, segment in zip(keys, golden.segments, strict=True)},
+        "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in zip(keys, golden.segments, strict=True)},
+        "history": [dict(item) for item in golden.history],
+    }
+    return json.dumps(content, indent=4, ensure_ascii=False, default=str) + "\n"
+
+
+def _build_keys(segments: Iterable[Segment]) -> list[str]:
+    """The start step; a second checkpoint of the same step gets a mark, so that neither is lost."""
+    keys: list[str] = []
+    for segment in segments:
+        key, count = str(segment.start_step), 1
+        while key in keys:
+            count += 1
+            key = f"{segment.start_step}#{count}"
+        keys.append(key)
+    return keys
+
+
+def _render_segment(segment: Segment) -> dict[str, Any]:
+    results: dict[int, dict[str, dict[str, str]]] = {}
+    for metric, labels in segment.tracks.items():
+        for label, runs in labels.items():
+            for step, text in _rows(runs[0]) if runs else ():
+                results.setdefault(step, {}).setdefault(metric, {})[label or _UNLABELLED] = text
+    ordered = {str(step): results[step] for step in sorted(results)}
+    return {"checkpoint": segment.checkpoint, "start_step": segment.start_step, "results": ordered}
+
+
+def _rows(track: Track) -> list[tuple[int, str]]:
+    return list(zip(track.steps, _texts(track), strict=True))
+
+
+def _texts(track: Track) -> list[str]:
+    return list(track.texts) if track.texts else [repr(value) for value in track.values]
+
+
+def _render_replicas(segment: Segment) -> dict[str, Any]:
+    return {
+        metric: {label: [{"steps": list(run.steps), "values": _texts(run)} for run in runs[1:]] for label, runs in labels.items()}
+        for metric, labels in segment.tracks.items()
+        if any(len(runs) > 1 for runs in labels.values())
+    }
+
+
+def write_manifest(path: str, golden: Golden) -> None:
+    """Readers see the old or the new one, never a part."""
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        write_atomic(path, render_manifest(golden))
+    except OSError as error:
+        raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
+    """The checkpoint's path: relative to the manifest, or, as the original had it, to the folder of checkpoints."""
+    folder = os.path.dirname(os.path.abspath(manifest))
+    for base in (folder, os.path.join(folder, CHECKPOINT_DIR)):
+        path = os.path.normpath(os.path.join(base, checkpoint))
+        if os.path.lexists(path):
+            return path
+    return None
+
+
+def hash_checkpoint(path: str) -> str | None:
+    """Of a file, or of all files of a folder with their names; None when it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        if os.path.isdir(path):
+            for name in _list_files(path):
+                digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+                _hash_file(os.path.join(path, name), digest)
+        else:
+            _hash_file(path, digest)
+    except OSError:
+        return None
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _list_files(folder: str) -> list[str]:
+    found = [os.path.relpath(os.path.join(base, name), folder) for base, _, names in os.walk(folder) for name in names]
+    return sorted(found)
+
+
+def _hash_file(path: str, digest: Any) -> None:
+    with open(path, "rb") as file:
+        while chunk := file.read(_HASH_CHUNK):
+            digest.update(chunk)

@@ -1,0 +1,177 @@
+"""A user's desk: a folder with their files, the program in this process, and stand-ins for the farms they use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.cli.main import run
+
+PATIENCE_S = 60.0
+ORIGINALS = Path(__file__).parents[1] / "formats" / "originals"
+
+INTRO = """\
+CMD: 'python train.py'
+
+HPARAMS:
+  lr: [0.01, 0.02]
+  solver: ['sgd', 'adam']
+"""
+INTRO_LINES = [
+    "python train.py --lr 0.01 --solver sgd",
+    "python train.py --lr 0.01 --solver adam",
+    "python train.py --lr 0.02 --solver sgd",
+    "python train.py --lr 0.02 --solver adam",
+]
+# A training script that keeps what it was called with, and says nothing.
+NOTE = "import sys\nopen({path!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+
+# A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
+# HOLD keeps jobs in the queue, REFUSE makes the farm say no.
+SUBMIT_JOB = r"""#!/usr/bin/env bash
+printf '%s\0' "${0##*/}" "$@" >> "$FARM_FOLDER/calls"; printf '\n\0' >> "$FARM_FOLDER/calls"
+if [ -e "$FARM_FOLDER/REFUSE" ]; then echo "asking the scheduler" >&2; echo "no such partition" >&2; exit 7; fi
+while [ $# -gt 0 ]; do
+  case $1 in -c | --command | --commandline) command=$2; shift ;; esac
+  shift
+done
+echo "Submitted batch job 4711"
+(
+  while [ -e "$FARM_FOLDER/HOLD" ]; do sleep 0.02; done
+  cd /; exec setsid env -i HOME="$HOME" PATH="$PATH" bash -c "$command"
+) > /dev/null 2>&1 < /dev/null &
+"""
+NGC = r"""#!/usr/bin/env bash
+case "$1 $2" in
+  "workspace upload")
+    printf '%s\0' ngc "$@" >> "$FARM_FOLDER/calls"; printf '\n\0' >> "$FARM_FOLDER/calls"
+    mkdir -p "$FARM_FOLDER/mount/$6" && cp -R "$4/." "$FARM_FOLDER/mount/$6" ;;
+  "batch run") exec submit_job "$@" ;;
+  *) exit 2 ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a call of the program came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+@dataclass
+class Desk:
+    folder: Path
+    farm: Path
+    capture: pytest.CaptureFixture[str]
+
+    # ------------------------------------------------------------ files
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+    def note_calls(self, script: str = "train.py") -> None:
+        """Let this script keep what it is called with; `calls` gives it back."""
+        self.write(script, NOTE.format(path=str(self.folder / "calls.txt")))
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def runs(self, study: str = "runs/sweep") -> list[Path]:
+        """Run directories, oldest first."""
+        found = [path for path in (self.folder / study).iterdir() if (path / "run.json").exists() and not path.is_symlink()]
+        return sorted(found, key=lambda path: path.stat().st_ctime_ns)
+
+    def everything(self) -> set[str]:
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*")}
+
+    # ------------------------------------------------------------ the program
+
+    def assay(self, *arguments: str) -> Said:
+        """The program in this process: as `assay …`, but for the time to start Python."""
+        self.capture.readouterr()
+        code = run(arguments)
+        said = self.capture.readouterr()
+        assert "bug in Assay" not in said.err, said.err
+        assert "Traceback" not in said.err, said.err
+        return Said(code, said.out, said.err)
+
+    def well(self, *arguments: str) -> Said:
+        said = self.assay(*arguments)
+        assert said.code == 0, said.err
+        return said
+
+    @contextmanager
+    def beside(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """The program in a process of its own."""
+        command = [sys.executable, "-m", "assay", *arguments]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as program:
+            yield program
+
+    # ------------------------------------------------------------ the farm
+
+    @property
+    def submissions(self) -> list[list[str]]:
+        """The argument lists that the stand-ins were called with."""
+        path = self.farm / "calls"
+        text = path.read_text() if path.exists() else ""
+        return [call.split("\0")[:-1] for call in text.split("\n\0")[:-1]]
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"in vain: {what}"
+            time.sleep(0.01)
+        return found
+
+    def until_ended(self, study: str, count: int) -> None:
+        """Until so many jobs of a farm have left; nothing of ours watches them."""
+        self.until(lambda: len(list((self.folder / study).glob("*/end.*"))) >= count, f"{count} jobs ended")
+
+
+@contextmanager
+def open_desk(monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    """In memory where there is room for it: a run is a dozen small files."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    base = Path(tempfile.mkdtemp(prefix="assay-desk-", dir=memory)).resolve()
+    desk = Desk(base / "desk", base / "the farm", capture)
+    desk.folder.mkdir()
+    (desk.farm / "bin").mkdir(parents=True)
+    (desk.farm / "mount").mkdir()
+    for name, text in (("submit_job", SUBMIT_JOB), ("submit_small", SUBMIT_JOB), ("ngc", NGC)):
+        path = desk.farm / "bin" / name
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{desk.farm / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    monkeypatch.setenv("FARM_FOLDER", str(desk.farm))
+    monkeypatch.chdir(desk.folder)
+    try:
+        yield desk
+    finally:
+        shutil.rmtree(base, ignore_errors=True)

@@ -1,0 +1,289 @@
+"""runx's document, example by example, through `assay runx` and through `assay run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from tests.acceptance.desk import INTRO, INTRO_LINES, Desk, open_desk
+
+COOLNAME = r"[a-z]+-[a-z]+_\d{4}\.\d\d\.\d\d_\d\d\.\d\d"
+
+BOTH_DOORS = pytest.mark.parametrize("door", [("runx", "-i"), ("run", "--jobs", "1")], ids=["runx", "run"])
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    with open_desk(monkeypatch, capfd) as desk:
+        desk.write("sweep.yml", INTRO)
+        desk.note_calls()
+        yield desk
+
+
+def flags(lines: list[str]) -> list[str]:
+    return [line.removeprefix("python train.py ") for line in lines]
+
+
+class TestIntroduction:
+    def test_four_runs_without_a_runx_file(self, desk: Desk) -> None:
+        said = desk.well("runx", "sweep.yml", "-i")
+        assert said.lines == INTRO_LINES
+        assert desk.calls == flags(INTRO_LINES)
+        assert "no LOGROOT in .runx: runs go to runs/sweep" in said.err
+
+    def test_without_a_farm_it_runs_here_also_without_i(self, desk: Desk) -> None:
+        assert desk.well("runx", "sweep.yml").lines == INTRO_LINES
+        assert desk.calls == flags(INTRO_LINES)
+
+    @pytest.mark.parametrize("door", ["runx", "run"])
+    def test_n_prints_the_commands_and_writes_nothing(self, desk: Desk, door: str) -> None:
+        before = desk.everything()
+        assert desk.well(door, "sweep.yml", "-n").lines == INTRO_LINES
+        assert desk.everything() == before
+        assert desk.calls == []
+
+    def test_assay_run_runs_the_same_commands(self, desk: Desk) -> None:
+        desk.well("run", "sweep.yml", "--jobs", "1")
+        assert desk.calls == flags(INTRO_LINES)
+
+    def test_the_output_of_each_run_is_live_and_in_its_log(self, desk: Desk) -> None:
+        desk.write("train.py", "import sys; print('training', sys.argv[2])")
+        said = desk.well("runx", "sweep.yml", "-i")
+        assert said.lines[:4] == [INTRO_LINES[0], "training 0.01", INTRO_LINES[1], "training 0.01"]
+        assert [(run / "train.log").read_text() for run in desk.runs()] == ["training 0.01\n"] * 2 + ["training 0.02\n"] * 2
+
+    def test_the_gpus_are_left_alone(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+        desk.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        assert desk.well("runx", "sweep.yml", "-i").lines[1::2] == ["6,7"] * 4
+
+    def test_slots_run_several_at_once(self, desk: Desk) -> None:
+        desk.write("train.py", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+        desk.well("runx", "sweep.yml", "-i", "--slots", "4,5")
+        assert {(run / "train.log").read_text() for run in desk.runs()} == {"4\n", "5\n"}
+
+
+class TestDirectories:
+    def test_logdir_is_a_directory_of_its_own(self, desk: Desk) -> None:
+        desk.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
+        desk.write(".runx", f"LOGROOT: {desk.folder}/logs\n")
+        desk.well("runx", "sweep.yml", "-i")
+        passed = [call.split("--logdir ")[1] for call in desk.calls]
+        assert passed == [str(run) for run in desk.runs("logs/sweep")]
+        assert all(re.fullmatch(COOLNAME, os.path.basename(path)) for path in passed)
+        assert len(set(passed)) == 4
+
+    def test_a_tag_stands_in_front(self, desk: Desk) -> None:
+        desk.well("runx", "sweep.yml", "--tag", "first")
+        assert all(re.fullmatch("first_" + COOLNAME, run.name) for run in desk.runs())
+
+    def test_exp_name_names_the_folder(self, desk: Desk) -> None:
+        desk.well("runx", "sweep.yml", "--exp_name", "other")
+        assert len(desk.runs("runs/other")) == 4
+
+    def test_another_configuration_file(self, desk: Desk) -> None:
+        desk.write("conf/mine.runx", "LOGROOT: here\n")
+        desk.well("runx", "sweep.yml", "-c", "conf/mine.runx")
+        assert len(desk.runs("conf/here/sweep")) == 4
+
+    def test_the_originals_files_are_there(self, desk: Desk) -> None:
+        desk.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
+        desk.well("runx", "sweep.yml")
+        first = desk.runs()[0]
+        assert json.loads((first / "hparams.json").read_text()) == {"lr": 0.01, "solver": "sgd", "logdir": str(first)}
+        assert (first / "submit_cmd.sh").read_text().endswith(f"python train.py --lr 0.01 --solver sgd --logdir {first}\n")
+        assert (first / "code" / "train.py").exists()
+
+
+class TestCode:
+    def test_ignored_patterns_and_checkpoints_are_not_copied(self, desk: Desk) -> None:
+        desk.write(".runx", "LOGROOT: logs\nCODE_IGNORE_PATTERNS: '.git,*.pyc,docs*,test*'\n")
+        for name in ("docs/a.md", "test_it.py", "lib/x.pyc", "lib/good.py", "lib/model.pth", ".git/HEAD"):
+            desk.write(name, "")
+        desk.well("runx", "sweep.yml")
+        code = desk.runs("logs/sweep")[0] / "code"
+        assert {str(path.relative_to(code)) for path in code.rglob("*") if path.is_file()} == {
+            "sweep.yml", "train.py", ".runx", "lib/good.py",
+        }  # fmt: skip
+
+    def test_editing_the_source_during_a_sweep_changes_nothing(self, desk: Desk) -> None:
+        source = str(desk.folder / "train.py")
+        desk.write("train.py", f"print('as it was')\nopen({source!r}, 'w').write('print(\"edited\")')\n")
+        said = desk.well("runx", "sweep.yml", "-i")
+        assert said.lines[1::2] == ["as it was"] * 4
+        assert desk.read("train.py") == 'print("edited")'
+
+    def test_submit_cmd_repeats_the_run_with_its_own_code(self, desk: Desk) -> None:
+        desk.write("train.py", "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])")
+        desk.well("runx", "sweep.yml")
+        first = desk.runs()[0]
+        desk.write("train.py", "raise SystemExit(1)")
+        again = subprocess.run(["bash", str(first / "submit_cmd.sh")], capture_output=True, text=True, check=True, cwd="/")
+        assert again.stdout == f"{first}/code {first}/code --lr 0.01 --solver sgd\n"
+        assert (first / "train.log").read_text() == again.stdout
+
+    def test_pythonpath_of_the_file(self, desk: Desk) -> None:
+        desk.write("sweep.yml", "PYTHONPATH: LOGDIR/code:LOGDIR/code/lib\n" + INTRO)
+        desk.write("train.py", "import os; print(os.environ['PYTHONPATH'])")
+        desk.well("runx", "sweep.yml")
+        first = desk.runs()[0]
+        assert (first / "train.log").read_text() == f"{first}/code:{first}/code/lib\n"
+
+
+class TestValues:
+    SIMPLE = """\
+CMD: "python train.py"
+HPARAMS:
+  logdir: LOGDIR
+  adam: true
+  arch: alexnet
+  lr: [0.01, 0.02]
+  epochs: 10
+  RUNX.TAG: 'alexnet'
+"""
+    LIST = """\
+PYTHONPATH: LOGDIR/code:LOGDIR/code/lib
+CMD: "python train.py"
+
+HPARAMS: [
+  {logdir: LOGDIR, adam: true, arch: alexnet, lr: [0.01, 0.02], epochs: 10, RUNX.TAG: 'alexnet'},
+  {arch: resnet50, lr: [0.002, 0.005], RUNX.TAG: 'resnet50'},
+  {RUNX.SKIP: true, arch: resnet50, lr: [0.002, 0.005], RUNX.TAG: 'resnet50'}
+]
+"""
+
+    @BOTH_DOORS
+    def test_the_simple_example(self, desk: Desk, door: tuple[str, ...]) -> None:
+        desk.write("sweep.yml", self.SIMPLE)
+        desk.well(door[0], "sweep.yml", *door[1:])
+        first, second = desk.runs()
+        assert desk.calls == [
+            f"--logdir {first} --adam --arch alexnet --lr 0.01 --epochs 10",
+            f"--logdir {second} --adam --arch alexnet --lr 0.02 --epochs 10",
+        ]
+        assert re.fullmatch("alexnet_" + COOLNAME, first.name)
+
+    @BOTH_DOORS
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ("[true, false]", ["--some_flag", ""]),
+            ("['True', 'False']", ["--some_flag True", "--some_flag False"]),
+            ("None", [""]),
+            ("[None, 3]", ["", "--some_flag 3"]),
+            ("[[1, 2], [3, 4]]", ["--some_flag [1, 2]", "--some_flag [3, 4]"]),
+            ("1e-4", ["--some_flag 1e-4"]),
+            ("'x --other y'", ["--some_flag x --other y"]),
+        ],
+    )
+    def test_booleans_none_texts_and_lists(self, desk: Desk, door: tuple[str, ...], value: str, expected: list[str]) -> None:
+        desk.write("sweep.yml", f"CMD: python train.py\nHPARAMS:\n  some_flag: {value}\n")
+        desk.well(door[0], "sweep.yml", *door[1:])
+        assert desk.calls == expected
+
+    @BOTH_DOORS
+    def test_lists_inherit_from_the_first_item(self, desk: Desk, door: tuple[str, ...]) -> None:
+        desk.write("sweep.yml", self.LIST)
+        desk.well(door[0], "sweep.yml", *door[1:])
+        shown = [re.sub(r"--logdir \S+/", "", call) for call in desk.calls]
+        assert [re.sub(COOLNAME, "…", line) for line in shown] == [
+            "alexnet_… --adam --arch alexnet --lr 0.01 --epochs 10",
+            "alexnet_… --adam --arch alexnet --lr 0.02 --epochs 10",
+            "resnet50_… --adam --arch resnet50 --lr 0.002 --epochs 10",
+            "resnet50_… --adam --arch resnet50 --lr 0.005 --epochs 10",
+        ]
+
+
+# Configurations like those found in public repositories; what runx makes of each.
+FOUND = {
+    "one-item list": ("HPARAMS: [{lr: 1}]", ["python train.py --lr 1"]),
+    "comma-joined": ("HPARAMS: {gpus: '0,1,2'}", ["python train.py --gpus 0,1,2"]),
+    "further flags in a string": (
+        "HPARAMS: {model: 'unet --config.x --config.y v'}",
+        ["python train.py --model unet --config.x --config.y v"],
+    ),
+    "dotted keys": ("HPARAMS: {config.lr: [1, 2]}", ["python train.py --config.lr 1", "python train.py --config.lr 2"]),
+    "a value listed twice": (
+        "HPARAMS: {bs: [48, 48, 64]}",
+        ["python train.py --bs 48", "python train.py --bs 48", "python train.py --bs 64"],
+    ),
+    "None in a list": ("HPARAMS: {crf: [None]}", ["python train.py"]),
+    "duplicate keys, the last wins": ("HPARAMS:\n  lr: 1\n  lr: 2", ["python train.py --lr 2"]),
+    "a tag with dots in its value": ("HPARAMS: {arch: m.v1.5, RUNX.TAG: '{arch}'}", ["python train.py --arch m.v1.5"]),
+}
+
+
+class TestFoundConfigurations:
+    @pytest.mark.parametrize("name", FOUND)
+    def test_it_expands_as_in_runx(self, desk: Desk, name: str) -> None:
+        text, expected = FOUND[name]
+        desk.write("sweep.yml", f"CMD: python train.py\n{text}\n")
+        assert desk.well("runx", "sweep.yml", "-n").lines == expected
+        assert desk.well("run", "sweep.yml", "-n").lines == expected
+
+    def test_duplicate_keys_are_warned_of_once(self, desk: Desk) -> None:
+        desk.write("sweep.yml", "CMD: python train.py\nHPARAMS:\n  lr: 1\n  lr: 2\n")
+        assert desk.well("runx", "sweep.yml", "-n").err.count("sweep.yml:4:3") == 1
+
+    def test_234_runs_of_a_four_item_list(self, desk: Desk) -> None:
+        axis = list(range(13))
+        items = [f"{{a: {axis}, b: [1, 2, 3]}}", "{b: [1, 2, 3, 4, 5]}", "{b: [6, 7, 8, 9, 10]}", "{b: [11, 12, 13, 14, 15]}"]
+        desk.write("sweep.yml", f"CMD: python train.py\nHPARAMS: [{', '.join(items)}]\n")
+        assert len(desk.well("runx", "sweep.yml", "-n").lines) == 13 * (3 + 5 + 5 + 5) == 234
+
+    def test_an_environment_in_front_of_the_command(self, desk: Desk) -> None:
+        desk.write("sweep.yml", "CMD: VAR=7 python train.py\nHPARAMS: {lr: 1}\n")
+        desk.write("train.py", "import os; print(os.environ['VAR'])")
+        assert desk.well("runx", "sweep.yml", "-i").lines == ["VAR=7 python train.py --lr 1", "7"]
+
+    def test_submit_cmd_bash_runs_here(self, desk: Desk) -> None:
+        desk.write(".runx", "LOGROOT: logs\nFARM: here\nhere:\n  SUBMIT_CMD: bash\n")
+        said = desk.well("runx", "sweep.yml")
+        assert said.lines == [f'bash -c "{line}"' for line in INTRO_LINES]
+        assert sorted(desk.calls) == sorted(flags(INTRO_LINES))
+        assert "4 done" in said.err
+
+
+class TestSets:
+    def test_a_finished_sweep_is_run_anew(self, desk: Desk) -> None:
+        desk.well("runx", "sweep.yml")
+        desk.well("runx", "sweep.yml")
+        assert len(desk.runs()) == 8
+        assert desk.calls == flags(INTRO_LINES) * 2
+
+    def test_assay_run_keeps_what_is_finished(self, desk: Desk) -> None:
+        desk.well("runx", "sweep.yml")
+        desk.well("run", "sweep.yml")
+        assert len(desk.runs()) == 4
+        assert desk.calls == flags(INTRO_LINES)
+
+    def test_an_interrupted_sweep_is_continued(self, desk: Desk) -> None:
+        gate = desk.folder / "go"
+        text = f"import os, time\nwhile '0.02' in __import__('sys').argv and not os.path.exists({str(gate)!r}): time.sleep(.01)\n"
+        desk.write("train.py", desk.read("train.py") + text)
+        with desk.beside("runx", "sweep.yml", "-i") as program:
+            desk.until(lambda: len(desk.calls) == 3, "the third run began")
+            program.send_signal(signal.SIGINT)
+            _, err = program.communicate()
+        assert program.returncode == 130
+        assert "the same command goes on" in err
+        gate.touch()
+        said = desk.well("runx", "sweep.yml", "-i")
+        assert said.lines == INTRO_LINES[2:]
+        assert len(desk.runs()) == 4
+        assert desk.calls == flags([*INTRO_LINES[:3], *INTRO_LINES[2:]])
+
+
+class TestFailures:
+    def test_the_end_of_the_log_and_exit_code_1(self, desk: Desk) -> None:
+        desk.write("train.py", "import sys; print('loss is nan'); sys.exit('adam' in sys.argv)")
+        said = desk.assay("runx", "sweep.yml", "-i")
+        assert said.code == 1
+        assert said.err.count("train ended with exit code 1") == 2
+        assert "  | loss is nan" in said.err
+        assert "2 done, 2 failed" in said.err

@@ -1,0 +1,309 @@
+"""Signals, full disks and bad roots: what runs, what is stopped, what the program says, and how it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
+
+from assay.record.index.location import index_path
+from assay.record.index.sqlite import SqliteIndex
+from assay.values.run import State
+
+RUN = "run"  # the name of a study's only run
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Workshop]:
+    with open_workshop(tmp_path) as opened:
+        yield opened
+
+
+def write_study(shop: Workshop, script: str, more: str = "") -> None:
+    """A study of one run; `{dir}` is the run's directory in the script."""
+    shop.write("work.sh", f'dir=$ASSAY_RUN_DIR\n{script}\n')
+    shop.write("study.yml", f"study: study\ncommand: bash work.sh\n{more}")
+
+
+def start(shop: Workshop, *arguments: str) -> subprocess.Popen[str]:
+    """Begin, and wait until the command says that all of it is up."""
+    program = shop.start("--plain", "--slots", "0", *arguments)
+    until(lambda: (shop.dir(RUN) / "up").exists(), "the command runs")
+    return program
+
+
+GO = 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done'
+
+
+def let_go(shop: Workshop) -> None:
+    (shop.dir(RUN) / "go").touch()
+
+
+# ---------------------------------------------------------------- stopping
+
+POLITE = """
+setsid sleep 1000 &
+(setsid bash -c '(sleep 1000 & wait) &' &)
+bash -c 'sleep 1000' &
+touch "$dir/up"; sleep 1000
+"""
+STUBBORN = """
+trap '' TERM INT
+setsid bash -c 'trap "" TERM; while :; do sleep 1000; done' &
+(setsid bash -c '(trap "" TERM; sleep 1000 & wait) &' &)
+touch "$dir/up"; while :; do sleep 1000; done
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_everything_that_a_run_started_is_stopped(shop: Workshop, number: signal.Signals) -> None:
+    write_study(shop, f'[ -e "$dir/up" ] && exit 0\n{POLITE}')
+    program = start(shop)
+    assert len(shop.processes()) >= 5
+    assert shop.end(program, number) == 130
+    assert shop.processes() == {}
+    assert shop.states(RUN) == [State.STOPPED]
+    stop = load_json(shop.dir(RUN) / "stop.1")
+    assert (stop["kind"], stop["why"]) == ("interrupt", f"{number.name} to the supervisor")
+    words = shop.words(program)
+    assert "1 run: 1 stopped" in words
+    assert f"interrupted by {number.name}; go on with: assay run study.yml" in words
+    assert shop.run("--slots", "0").code == 0
+    assert shop.states(RUN) == [State.STOPPED, State.DONE]
+
+
+def test_what_ignores_signals_is_killed(shop: Workshop) -> None:
+    """This takes the whole grace of ten seconds."""
+    write_study(shop, STUBBORN)
+    program = start(shop)
+    assert len(shop.processes()) >= 5
+    assert shop.end(program, signal.SIGINT) == 130
+    assert shop.processes() == {}
+    assert shop.states(RUN) == [State.STOPPED]
+
+
+def test_the_reason_is_written_before_the_first_kill(shop: Workshop) -> None:
+    """And a script that answers TERM by saving its work and leaving with 0 has not finished."""
+    trap = """trap '[ -e "$dir/stop.1" ] && touch "$dir/saw_it"; exit 0' TERM"""
+    write_study(shop, f'[ -e "$dir/saw_it" ] && exit 0\n{trap}\ntouch "$dir/up"; while :; do sleep 0.02; done')
+    program = start(shop)
+    assert shop.end(program, signal.SIGTERM) == 130
+    until(lambda: (shop.dir(RUN) / "saw_it").exists(), "the script saw the reason")
+    assert shop.states(RUN) == [State.STOPPED]
+    assert shop.run("--slots", "0").code == 0
+    assert shop.states(RUN) == [State.STOPPED, State.DONE]
+
+
+def test_an_interrupt_leaves_the_queue_alone(shop: Workshop) -> None:
+    write_study(shop, "exit 0")
+    shop.write("study.yml", 'study: study\ncommand: \'touch "${ASSAY_RUN_DIR}/up"; sleep 1000; echo {n}\'\nparams: {n: [1, 2, 3]}\n')
+    program = shop.start("--plain", "--slots", "0")
+    until(lambda: (shop.dir("n=1") / "up").exists(), "the first runs")
+    assert shop.end(program, signal.SIGINT) == 130
+    assert "3 runs: 1 stopped, 2 not started" in shop.words(program)
+    assert [shop.states(f"n={n}") for n in (1, 2, 3) if shop.dir(f"n={n}").exists()][0] == [State.STOPPED]
+    assert not any((shop.dir(f"n={n}") / "lease.1").exists() for n in (2, 3))
+
+
+# ---------------------------------------------------------------- leaving
+
+
+def test_a_hangup_leaves_the_run_running(shop: Workshop) -> None:
+    write_study(shop, f"{GO}\nexit 7")
+    program = start(shop)
+    assert shop.end(program, signal.SIGHUP) == 0
+    assert "1 still running" in shop.words(program)
+    assert len(shop.processes()) >= 2
+    again = shop.start("--plain", "--slots", "0")
+    until(lambda: "found run still running" in shop.words(again), "it is found again")
+    let_go(shop)
+    assert again.wait(60) == 1
+    assert shop.states(RUN) == [State.FAILED]
+    assert shop.history(RUN).attempts[0].codes == {"run": 7}
+
+
+def test_what_ended_while_nobody_watched(shop: Workshop) -> None:
+    write_study(shop, f"{GO}\nexit 9")
+    assert shop.end(start(shop), signal.SIGKILL) == -signal.SIGKILL
+    let_go(shop)
+    until(lambda: not shop.processes(), "the run ended")
+    assert shop.states(RUN) == [None]
+    assert shop.run("--slots", "0").code == 1
+    assert shop.states(RUN) == [State.FAILED]
+    assert shop.history(RUN).attempts[0].codes == {"run": 9}
+
+
+def test_detach_and_attach(shop: Workshop) -> None:
+    write_study(shop, GO)
+    ended = shop.run("--detach", "--slots", "0")
+    assert ended.code == 0
+    assert "goes on in the background" in ended.out
+    until(lambda: (shop.dir(RUN) / "up").exists(), "the command runs")
+    attached = shop.start("--plain", "--slots", "0")
+    until(lambda: "found run still running" in shop.words(attached), "it is found")
+    assert attached.poll() is None
+    let_go(shop)
+    assert attached.wait(60) == 0
+    assert shop.states(RUN) == [State.DONE]
+    until(lambda: not shop.processes(jobs_only=False), "the supervisor in the background has left")
+    assert "1 done" in (shop.root / "study/.assay/supervisor.log").read_text()
+
+
+# ---------------------------------------------------------------- metrics
+
+LINES = 2000
+# every line is a point but the last, which nothing ends; and some time passes, for supervisors to be killed in
+TALKER = f"""
+touch "$dir/up"
+for ((i = 1; i < {LINES}; i++)); do
+  echo "step $i loss $i.5"
+  ((i % 40)) || sleep 0.04
+done
+printf 'step {LINES} loss {LINES}.5'
+"""
+METRICS = "metrics:\n  step: 'step (\\d+)'\n  loss: 'loss ({number})'\n"
+
+
+def load_series(shop: Workshop) -> tuple[array[float], array[float]]:
+    with SqliteIndex(index_path(shop.root, shop.env)) as index:
+        series = index.load_series(f"study/{RUN}", "loss")
+        return series.steps, series.values
+
+
+def whole() -> tuple[list[float], list[float]]:
+    steps = [float(i) for i in range(1, LINES + 1)]
+    return steps, [step + 0.5 for step in steps]
+
+
+def test_metrics_survive_their_readers(shop: Workshop) -> None:
+    """Supervisors are killed one after another while the log grows: each point is there, once."""
+    write_study(shop, TALKER, METRICS)
+    seen = 0
+    program = start(shop)
+    for _ in range(3):
+        log = shop.dir(RUN) / "run.log"
+        until(lambda size=seen: log.stat().st_size > size, "the log grows")
+        with SqliteIndex(index_path(shop.root, shop.env)) as index:
+            until(lambda count=seen: len(index.load_series(f"study/{RUN}", "loss").values) > count // 30, "points arrive")
+        seen = log.stat().st_size + 4000
+        shop.end(program, signal.SIGKILL)
+        program = shop.start("--plain", "--slots", "0")
+    assert program.wait(60) == 0
+    assert tuple(map(list, load_series(shop))) == whole()
+
+
+def test_two_readers_store_a_point_once(shop: Workshop) -> None:
+    """Both adopt the run when its owner dies, and both read its last, unfinished line."""
+    write_study(shop, TALKER, METRICS)
+    owner = start(shop)
+    both = [shop.start("--plain", "--slots", "0") for _ in range(2)]
+    for each in both:
+        until(lambda program=each: "found run still running" in shop.words(program), "it is found")
+    shop.end(owner, signal.SIGKILL)
+    assert [each.wait(60) for each in both] == [0, 0]
+    assert tuple(map(list, load_series(shop))) == whole()
+
+
+# ---------------------------------------------------------------- disks and roots
+
+
+@pytest.fixture
+def small_disk(shop: Workshop) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk to fill")
+    path = shop.base / "disk"
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_disk_that_runs_full(shop: Workshop, small_disk: Path) -> None:
+    shop.write("work.sh", 'head -c 400000 /dev/zero > "$ASSAY_RUN_DIR/blob" || exit 3\n')
+    shop.write("study.yml", "study: study\ncommand: bash work.sh {n}\nparams: {n: {range: 16}}\n")
+    root = small_disk / "runs"
+    arguments = ("run", "study.yml", "--root", str(root), "--plain", "--slots", "0")
+    full = shop.call(*arguments)
+    assert full.code == 4, full.err
+    assert "No space left on device" in full.err
+    assert "Traceback" not in full.err
+    assert "bug in Assay" not in full.err
+    over = {path.parent.name: path for path in sorted(root.glob("study/*/outcome.1"))}
+    states = {name: load_json(path)["state"] for name, path in over.items()}
+    assert 0 < len(over) < 16
+    assert set(states.values()) <= {"done", "failed"}
+    assert shop.call(*arguments).code in (2, 4)  # still full: said at once
+    before = {name: path.read_bytes() for name, path in over.items()}
+    for blob in root.glob("study/*/blob"):
+        blob.unlink()
+    subprocess.run(["mount", "-o", "remount,size=40m", small_disk], check=True)
+    again = shop.call(*arguments, "--retry", "failed")
+    assert again.code == 0, again.err
+    assert {name: over[name].read_bytes() for name in before} == before
+    assert "16 done" in again.err
+
+
+def test_an_interrupt_on_a_full_disk(shop: Workshop, small_disk: Path) -> None:
+    """The reason cannot be written; everything is stopped all the same, and continued later."""
+    write_study(shop, f'[ -e "{small_disk}/room" ] && exit 0\n{POLITE}')
+    root = small_disk / "runs"
+    program = subprocess.Popen(
+        [os.sys.executable, "-m", "assay", "run", "study.yml", "--root", str(root), "--plain", "--slots", "0"],
+        cwd=shop.source,
+        env=shop.env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    run_dir = root / "study" / RUN
+    until(lambda: (run_dir / "up").exists(), "the command runs")
+    with (small_disk / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space"):
+        while True:
+            filler.write(bytes(1 << 16))
+    program.send_signal(signal.SIGINT)
+    _, words = program.communicate(timeout=60)
+    assert program.returncode == 130, words
+    assert "bug in Assay" not in words
+    assert shop.processes() == {}
+    (small_disk / "filler").unlink()
+    (small_disk / "room").touch()
+    assert shop.call("run", "study.yml", "--root", str(root), "--slots", "0").code == 0
+
+
+def test_a_read_only_root(shop: Workshop, small_disk: Path) -> None:
+    write_study(shop, "exit 0")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    ended = shop.call("run", "study.yml", "--root", str(small_disk / "runs"))
+    assert ended.code == 2
+    assert "cannot be written" in ended.err or "read-only" in ended.err
+    assert "--root" in ended.err
+
+
+@pytest.mark.parametrize("inside", ["", "deeper/still"])
+def test_a_root_that_is_a_file(shop: Workshop, inside: str) -> None:
+    write_study(shop, "exit 0")
+    shop.root.write_text("not a folder")
+    ended = shop.call("run", "study.yml", "--root", str(shop.root / inside))
+    assert ended.code == 2
+    assert "is not a directory" in ended.err
+    assert shop.root.read_text() == "not a folder"
+
+
+def test_a_root_inside_the_source_tree(shop: Workshop) -> None:
+    """The copies of the code must not hold the runs, or each study would double the last one."""
+    write_study(shop, "exit 0")
+    root = shop.source / "out" / "runs"
+    for _ in range(2):
+        assert shop.call("run", "study.yml", "--root", str(root), "--force").code == 0
+    code = root / "study" / RUN / "code"
+    assert (code / "work.sh").exists()
+    assert not list(code.rglob("run.json"))
+    assert shop.call("run", "study.yml", "--root", str(root)).code == 0
+    assert len(list((root / "study/.assay/code").glob("*/manifest.json"))) == 1

@@ -1,0 +1,235 @@
+"""sumx's document: a training script with logx, then the table; results of runx itself; and what can be wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from tests.acceptance.desk import INTRO, ORIGINALS, Desk, open_desk
+
+TRAIN = """\
+import argparse
+from assay.logx import logx
+parser = argparse.ArgumentParser()
+parser.add_argument('--lr', type=float); parser.add_argument('--solver'); parser.add_argument('--logdir')
+args = parser.parse_args()
+logx.initialize(logdir=args.logdir, coolname=True, hparams=vars(args))
+for epoch in range(1, 4):
+    logx.metric(phase='val', metrics={'acc': 90 + epoch + 100 * args.lr + 0.5 * (args.solver == 'adam')}, epoch=epoch)
+"""
+TABLE = """\
+        lr    solver  acc   epoch  epoch_time
+------  ----  ------  ----  -----  ----------
+run4    0.02  adam    99.1  10     5:11
+run3    0.02  sgd     99.0  10     5:05
+run1    0.01  sgd     98.2  10     5:15
+run2    0.01  adam    98.1  10     5:12
+"""
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    with open_desk(monkeypatch, capfd) as desk:
+        desk.write(".runx", "LOGROOT: logs\n")
+        yield desk
+
+
+def write_run(
+    desk: Desk, name: str, metrics: dict[str, list[float]], epoch_s: float = 60.0, study: str = "sweep", **hparams: object
+) -> None:
+    """A run as runx and logx leave it: one val line per epoch, from 1."""
+    desk.write(f"logs/{study}/{name}/hparams.json", json.dumps(hparams, indent=4))
+    lines = ["start,start/step,0,timestamp,1580998740.0"]
+    for number, values in enumerate(zip(*metrics.values(), strict=True), 1):
+        pairs = ",".join(f"{metric},{value}" for metric, value in zip(metrics, values, strict=True))
+        lines.append(f"val,{pairs},epoch,{number},timestamp,{1580998740.0 + number * epoch_s}")
+    desk.write(f"logs/{study}/{name}/metrics.csv", "".join(f"{line}\r\n" for line in lines))
+
+
+def write_documents_runs(desk: Desk) -> None:
+    for name, lr, solver, acc, epoch_s in (
+        ("run1", 0.01, "sgd", 98.2, 315),
+        ("run2", 0.01, "adam", 98.1, 312),
+        ("run3", 0.02, "sgd", 99.0, 305),
+        ("run4", 0.02, "adam", 99.1, 311),
+    ):
+        accuracies = [acc - 9 + epoch for epoch in range(9)] + [acc]
+        write_run(desk, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10)
+
+
+def first_column(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()[2:]]
+
+
+class TestTheDocument:
+    def test_the_table_as_it_is_printed_there(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        assert desk.well("sumx", "sweep", "--sortwith", "acc").out == TABLE
+
+    def test_a_training_script_with_logx(self, desk: Desk) -> None:
+        desk.write("sweep.yml", INTRO + "  logdir: LOGDIR\n")
+        desk.write("train.py", TRAIN)
+        desk.well("runx", "sweep.yml", "-i")
+        head, rule, *rows = desk.well("sumx", "sweep", "--sortwith", "acc").lines
+        assert head.split() == ["lr", "solver", "acc", "epoch", "epoch_time"]
+        assert head.startswith("      ")
+        assert set(rule) == {"-", " "}
+        assert [row.split()[1:] for row in rows] == [
+            ["0.02", "adam", "95.5", "3", "0:00"],
+            ["0.02", "sgd", "95.0", "3", "0:00"],
+            ["0.01", "adam", "94.5", "3", "0:00"],
+            ["0.01", "sgd", "94.0", "3", "0:00"],
+        ]
+
+    def test_a_running_run_shows_its_current_epoch(self, desk: Desk) -> None:
+        gate = desk.folder / "go"
+        wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\nlogx.metric('val', {{'acc': 99}}, epoch=4)\n"
+        desk.write("sweep.yml", "CMD: python train.py\nHPARAMS: {lr: 0.02, solver: sgd, logdir: LOGDIR}\n")
+        desk.write("train.py", TRAIN + wait)
+        with desk.beside("runx", "sweep.yml", "-i") as program:
+            desk.until(lambda: any("epoch,3," in p.read_text() for p in desk.folder.glob("logs/sweep/*/metrics.csv")), "epoch 3")
+            running = desk.well("sumx", "sweep").lines[2].split()[1:]
+            gate.touch()
+            program.communicate()
+        assert running == ["95", "3", "0:00"]
+        assert desk.well("sumx", "sweep").lines[2].split()[1:] == ["99", "4", "0:00"]
+
+    def test_ignore_leaves_fields_out(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        said = desk.well("sumx", "sweep", "--ignore", "solver,epoch_time")
+        assert said.lines[0].split() == ["lr", "acc", "epoch"]
+
+    def test_csv_beside_the_table(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        desk.well("sumx", "sweep", "-s", "acc", "--csv", "out")
+        rows = list(csv.reader(desk.read("out.csv").splitlines()))
+        assert rows[0] == ["", "lr", "solver", "acc", "epoch", "epoch_time"]
+        assert rows[1] == ["run4", "0.02", "adam", "99.1", "10.0", "311.0"]
+
+    def test_another_logroot(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        (desk.folder / "logs").rename(desk.folder / "elsewhere")
+        assert desk.assay("sumx", "sweep").code == 2
+        assert first_column(desk.well("sumx", "sweep", "--logroot", "elsewhere", "-s", "acc").out)[0] == "run4"
+
+    def test_several_experiments_in_one_table(self, desk: Desk) -> None:
+        write_run(desk, "one", {"acc": [1.0]}, study="a", lr=1)
+        write_run(desk, "two", {"acc": [2.0]}, study="b", lr=2)
+        assert first_column(desk.well("sumx", "a", "b", "-s", "acc").out) == ["b/two", "a/one"]
+
+    def test_a_path_instead_of_a_name(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        assert desk.well("sumx", "logs/sweep/", "-s", "acc").out == TABLE
+
+    def test_logroot_counts_before_our_own_root(self, desk: Desk) -> None:
+        write_run(desk, "right", {"acc": [1.0]})
+        write_run(desk, "wrong", {"acc": [1.0]})
+        shutil.move(desk.folder / "logs/sweep/wrong", desk.folder / "runs/sweep/wrong")
+        assert first_column(desk.well("sumx", "sweep").out) == ["right"]
+
+
+class TestWhichIsBest:
+    def test_a_loss_is_best_when_low(self, desk: Desk) -> None:
+        for name, loss in (("a", 0.5), ("b", 0.25), ("c", 2.0)):
+            write_run(desk, name, {"loss": [9.0, loss]})
+        assert first_column(desk.well("sumx", "sweep", "-s", "loss").out) == ["b", "a", "c"]
+        assert first_column(desk.well("sumx", "sweep").out) == ["b", "a", "c"]
+
+    @pytest.mark.parametrize(("sort", "order"), [("wer:max", ["b", "a"]), ("wer:min", ["a", "b"]), ("wer", ["a", "b"])])
+    def test_the_direction_can_be_said(self, desk: Desk, sort: str, order: list[str]) -> None:
+        write_run(desk, "a", {"wer": [1.0]})
+        write_run(desk, "b", {"wer": [3.0]})
+        assert first_column(desk.well("sumx", "sweep", "--sortwith", sort).out) == order
+        assert first_column(desk.well("sumx", "sweep", "--sort", sort).out) == order
+
+    def test_the_best_value_where_it_is_not_the_last(self, desk: Desk) -> None:
+        write_run(desk, "a", {"acc": [95.5, 91.0]})
+        write_run(desk, "b", {"acc": [90.0, 92.0]})
+        said = desk.well("sumx", "sweep", "-s", "acc")
+        assert said.lines[0].split() == ["acc", "acc-best", "epoch", "epoch_time"]
+        assert [line.split()[:3] for line in said.lines[2:]] == [["a", "91", "95.5"], ["b", "92", "92.0"]]
+
+    def test_sorting_by_a_parameter(self, desk: Desk) -> None:
+        write_run(desk, "a", {"acc": [1.0]}, lr=0.5)
+        write_run(desk, "b", {"acc": [2.0]}, lr=0.25)
+        assert first_column(desk.well("sumx", "sweep", "-s", "lr").out) == ["b", "a"]
+
+
+class TestResultsOfTheOriginal:
+    @pytest.fixture
+    def tree(self, desk: Desk) -> Desk:
+        shutil.copytree(ORIGINALS / "runx", desk.folder, dirs_exist_ok=True)
+        return desk
+
+    def test_sumx_tables_them(self, tree: Desk) -> None:
+        said = tree.well("sumx", "sweep", "-s", "acc")
+        assert said.lines[0].split() == ["lr", "solver", "acc", "acc-best", "loss", "miou", "epoch", "epoch_time"]
+        rows = {line.split("-")[0]: line.split()[1:] for line in said.lines[2:]}
+        assert list(rows) == ["industrious", "damaged", "athletic", "quiet", "arrogant"]
+        assert rows["athletic"] == ["0.01", "sgd", "91.00", "91.00", "0.3333", "-", "2", "7:30"]
+        assert rows["arrogant"] == ["0.02", "sgd", "89.25", "89.25", "0.8000", "0.5", "1", "21:45"]
+
+    def test_what_is_damaged_is_said_each_time(self, tree: Desk) -> None:
+        for _ in range(2):
+            said = tree.well("sumx", "sweep")
+            assert "damaged-lobster_2020.02.06_14.21/hparams.json: not JSON" in said.err
+            assert "damaged-lobster_2020.02.06_14.21/metrics.csv: 3 damaged" in said.err
+            assert said.err.count("warning") == 2
+
+    def test_sum_ls_and_ingest_know_them(self, tree: Desk) -> None:
+        table = tree.well("sum", "sweep").out
+        assert "logdir" not in table, "it differs in every run and says nothing"
+        assert "athletic-wallaby" in table
+        assert "vengeful-jaguar" in tree.well("ls", "sweep").out
+        tree.well("index", "ingest", "logs/sweep")
+
+    def test_they_stand_beside_our_own(self, tree: Desk) -> None:
+        tree.write("train.py", TRAIN)
+        tree.well("runx", "sweep.yml", "-i")
+        assert len(tree.well("sumx", "sweep", "-s", "acc").lines) == 2 + 5 + 4
+
+
+class TestBadInput:
+    def test_an_unknown_field(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        said = desk.assay("sumx", "sweep", "--sortwith", "axc")
+        assert said.code == 2
+        assert said.err == "assay: no metric named 'axc'\n  did you mean 'acc'?\n"
+
+    def test_an_unknown_direction(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        said = desk.assay("sumx", "sweep", "--sortwith", "acc:up")
+        assert said.code == 2
+        assert "acc:min or acc:max" in said.err
+
+    def test_an_experiment_that_is_not_there(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        said = desk.assay("sumx", "sweap")
+        assert said.code == 2
+        assert "did you mean 'sweep'?" in said.err
+
+    def test_nothing_to_table_yet(self, desk: Desk) -> None:
+        write_run(desk, "one", {"acc": []})
+        said = desk.assay("sumx", "sweep")
+        assert said.code == 2
+        assert "logx.metric" in said.err
+
+    def test_no_experiment_named(self, desk: Desk) -> None:
+        assert desk.assay("sumx").code == 2
+
+    def test_a_csv_that_cannot_be_written(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        said = desk.assay("sumx", "sweep", "--csv", "no/such/folder/out")
+        assert said.code == 2
+        assert "cannot write no/such/folder/out.csv" in said.err
+
+    def test_a_damaged_line_costs_only_itself(self, desk: Desk) -> None:
+        write_documents_runs(desk)
+        path = desk.folder / "logs/sweep/run4/metrics.csv"
+        path.write_bytes(path.read_bytes().replace(b"epoch,5,", b"epo"))
+        said = desk.well("sumx", "sweep", "--sortwith", "acc")
+        assert said.out == TABLE
+        assert "sweep/run4/metrics.csv: 1 damaged" in said.err

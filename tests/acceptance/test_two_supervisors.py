@@ -1,0 +1,152 @@
+"""Two supervisors on one study share the work; each looks after its own runs and waits for the other's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
+
+from assay.values.run import State
+
+# each run says that it began, and ends when its file `go` is there
+WAITING = """\
+study: study
+command: bash work.sh {n} {prio}
+params:
+  n: {range: %d}
+  prio: 0
+"""
+WORK = """
+echo "$ASSAY_RUN_NAME" >> "$LEDGER"
+touch "$ASSAY_RUN_DIR/up"
+until [ -e "$ASSAY_RUN_DIR/go" ] || [ -e "$ALL" ]; do sleep 0.02; done
+"""
+
+ONLY = "run"  # the name of a study's only run
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Workshop]:
+    with open_workshop(tmp_path) as opened:
+        opened.env |= {"LEDGER": str(opened.base / "ledger"), "ALL": str(opened.base / "all")}
+        opened.write("work.sh", WORK)
+        yield opened
+
+
+def write_study(shop: Workshop, runs: int) -> None:
+    shop.write("study.yml", WAITING % runs)
+
+
+def begun(shop: Workshop) -> list[str]:
+    """The runs in the order they were executed, as they say themselves."""
+    try:
+        return (shop.base / "ledger").read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def is_up(shop: Workshop, run: str) -> bool:
+    return (shop.dir(run) / "up").exists()
+
+
+def start_on(shop: Workshop, slot: str, run: str) -> subprocess.Popen[str]:
+    """A supervisor whose only slot is taken by this run."""
+    program = shop.start("--plain", "--slots", slot)
+    until(lambda: is_up(shop, run), f"{run} began")
+    return program
+
+
+def owner(shop: Workshop, run: str, attempt: int = 1) -> int:
+    return int(load_json(shop.dir(run) / f"lease.{attempt}")["supervisor_pid"])
+
+
+def test_they_share_the_work(shop: Workshop) -> None:
+    write_study(shop, 16)
+    first = start_on(shop, "0", "n=0")
+    second = start_on(shop, "1", "n=1")
+    (shop.base / "all").touch()
+    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert sorted(begun(shop)) == sorted(f"n={n}" for n in range(16))
+    assert {owner(shop, run) for run in shop.run_dirs()} == {first.pid, second.pid}
+    assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
+
+
+def test_each_waits_for_the_runs_of_the_other(shop: Workshop) -> None:
+    write_study(shop, 1)
+    first = start_on(shop, "0", ONLY)
+    second = shop.start("--plain", "--slots", "1")
+    until(lambda: "still running" in shop.words(second), "the second one found the run")
+    assert (first.poll(), second.poll()) == (None, None)
+    (shop.dir(ONLY) / "go").touch()
+    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert begun(shop) == [ONLY]
+
+
+def test_interrupting_one_stops_only_its_own_runs(shop: Workshop) -> None:
+    write_study(shop, 3)
+    first = start_on(shop, "0", "n=0")
+    second = start_on(shop, "1", "n=1")
+    assert shop.end(first, signal.SIGINT) == 130
+    assert shop.states("n=0") == [State.STOPPED]
+    assert (shop.states("n=1"), second.poll()) == ([None], None)
+    (shop.base / "all").touch()
+    assert second.wait(60) == 1, shop.words(second)  # one of the study's runs is stopped, and it says so
+    assert begun(shop) == ["n=0", "n=1", "n=2"]  # nobody restarted n=0
+    assert "1 stopped" in shop.words(second)
+    assert shop.run("--slots", "0").code == 0
+    assert begun(shop) == ["n=0", "n=1", "n=2", "n=0"]
+    assert shop.states("n=0") == [State.STOPPED, State.DONE]
+
+
+def test_the_runs_of_a_killed_one_are_taken_over(shop: Workshop) -> None:
+    """Taken over means looked after: readings are written, and an interrupt stops them."""
+    write_study(shop, 1)
+    first = start_on(shop, "0", ONLY)
+    second = shop.start("--plain", "--slots", "1")
+    until(lambda: "still running" in shop.words(second), "the second one found the run")
+    assert shop.end(first, signal.SIGKILL) == -signal.SIGKILL
+    readings = shop.dir(ONLY) / "readings.jsonl"
+    seen = readings.stat().st_size if readings.exists() else 0
+    until(lambda: readings.exists() and readings.stat().st_size > seen, "the second one takes readings")
+    assert shop.end(second, signal.SIGINT) == 130
+    assert shop.states(ONLY) == [State.STOPPED]
+    assert shop.processes() == {}
+
+
+def test_a_frozen_one_blocks_nobody(shop: Workshop) -> None:
+    write_study(shop, 6)
+    frozen = start_on(shop, "0", "n=0")
+    frozen.send_signal(signal.SIGSTOP)
+    (shop.base / "all").touch()
+    second = shop.start("--plain", "--slots", "1")
+    assert second.wait(60) == 0
+    assert all(shop.states(run) == [State.DONE] for run in shop.run_dirs())
+    assert shop.end(frozen, signal.SIGCONT) == 0
+    assert sorted(begun(shop)) == [f"n={n}" for n in range(6)]
+
+
+def test_the_more_important_study_goes_first(shop: Workshop) -> None:
+    """Between two supervisors: what waits in the other's queue has to wait on."""
+    write_study(shop, 3)
+    shop.write("vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1)
+    first = start_on(shop, "7", "n=0")
+    vip = shop.start("--plain", "--slots", "7", file="vip.yml")
+    until(lambda: [name for name in os.listdir(shop.base / "slots") if name.startswith("want.5.")], "it waits for the slot")
+    (shop.base / "all").touch()
+    assert [first.wait(60), vip.wait(60)] == [0, 0]
+    assert len(begun(shop)) == 4
+    first_runs = {run: load_json(path / "lease.1")["started_at"] for run, path in shop.run_dirs().items()}
+    vip_run = load_json(next(iter(shop.run_dirs("vip").values())) / "lease.1")["started_at"]
+    assert sum(began < vip_run for began in first_runs.values()) == 1
+
+
+def test_runs_start_in_the_order_of_the_file(shop: Workshop) -> None:
+    write_study(shop, 5)
+    (shop.base / "all").touch()
+    assert shop.run("--slots", "0").code == 0
+    assert begun(shop) == [f"n={n}" for n in range(5)]

@@ -1,0 +1,83 @@
+"""A folder with a study that has really been run, for tests that look at runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# two runs end well, two fail in `train` and never come to `test`
+STUDY = r"""
+study: fit
+commands:
+  train: for i in 1 2 3; do echo "step $i loss $((4 - i)).{n} lr {lr}"; done; [ {lr} != 0.5 ]
+  test: echo "acc=0.{n}"
+params: {lr: [0.1, 0.5], n: [7, 8]}
+metrics: {step: 'step (\d+)', loss: 'loss ({number})', test.acc: {regex: 'acc=({number})', command: test}}
+resources: {gpus: 0}
+"""
+
+# waits, with children in sessions of their own, until it is ended
+LONG = """
+study: long
+command: 'echo "step 1 loss {x}"; (setsid sleep 300 &) ; sleep 300'
+params: {x: [1, 2, 3]}
+metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}
+resources: {gpus: 0}
+"""
+
+GOOD, BAD = "lr=0.1,n=7", "lr=0.5,n=7"
+
+
+class Bench:
+    """`assay` in a process of its own, with its own slots and index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.supervisor: subprocess.Popen[str] | None = None
+        self.extra = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache")}
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "runs"
+
+    def write(self, name: str, text: str) -> str:
+        (self.folder / name).write_text(text)
+        return name
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "assay", *arguments],
+            cwd=self.folder,
+            env=os.environ | self.extra,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def assay(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def run(self, text: str, *flags: str, file: str = "study.yml") -> subprocess.CompletedProcess[str]:
+        return self.assay("run", self.write(file, text), "-j", "2", "--quiet", *flags)
+
+
+def build_bench(folder: Path) -> Bench:
+    """With the study `fit`."""
+    bench = Bench(folder)
+    result = bench.run(STUDY)
+    assert result.returncode == 1, result.stderr  # two runs fail
+    return bench
+
+
+def until(condition: Callable[[], object], what: str, limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)

@@ -1,0 +1,133 @@
+"""The documents keep step: every study shown can be run, every key and every option has its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from assay.cli import mlrunner, runx, sumx
+from assay.cli.main import cli
+from assay.config.load import load_study
+from assay.config.native import KEYS
+from assay.config.options import LoadOptions
+from assay.errors import ConfigError
+from assay.plan.expand import build_plan
+from assay.values.run import Plan
+
+TOP = Path(__file__).parent.parent
+NATIVE_FILE = TOP / "docs" / "reference" / "native-file.md"
+COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
+PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
+STUDY = re.compile(r"^```yaml study\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def markdown_files() -> list[Path]:
+    return sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")])
+
+
+def find_studies(path: Path) -> list[str]:
+    return STUDY.findall(path.read_text(encoding="utf-8"))
+
+
+def all_studies() -> list[tuple[str, str]]:
+    return [
+        (f"{path.relative_to(TOP)}#{number}", text)
+        for path in markdown_files()
+        for number, text in enumerate(find_studies(path), 1)
+    ]
+
+
+def plan_of(text: str, folder: Path) -> Plan:
+    (folder / "study.yml").write_text(text, encoding="utf-8")
+    return build_plan(load_study("study.yml", LoadOptions(cwd=str(folder), home=str(folder))))
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in all_studies()])
+def test_every_study_shown_can_be_run(text: str, tmp_path: Path) -> None:
+    plan = plan_of(text, tmp_path)
+    assert plan.study.dialect == "native"
+    assert plan.runs
+
+
+# What a page says about the number of runs.
+@pytest.mark.parametrize(
+    ("study", "runs"),
+    [("first", 4), ("line", 18), ("two-commands", 2), ("axes", 24), ("zipped", 6), ("random-search", 30), ("noise", 5)],
+)
+def test_a_study_has_as_many_runs_as_its_page_says(study: str, runs: int, tmp_path: Path) -> None:
+    (text,) = [text for _, text in all_studies() if text.startswith(f"study: {study}\n")]
+    assert len(plan_of(text, tmp_path).runs) == runs
+
+
+def test_no_study_shown_gives_a_warning(tmp_path: Path) -> None:
+    """An example that makes Assay grumble teaches a bad habit."""
+    warned = {name: [problem.key for problem in plan_of(text, tmp_path).warnings] for name, text in all_studies()}
+    assert {name: keys for name, keys in warned.items() if keys} == {}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_has_an_example_in_the_reference(key: str) -> None:
+    text = "".join(find_studies(NATIVE_FILE))
+    assert re.search(rf"^{key}:|[{{,] ?{key}: ", text, re.MULTILINE), f"no example uses {key}"
+
+
+def test_a_study_that_is_wrong_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```yaml study\nstudy: x\ncomand: true\n```\n\n```yaml\nnot: looked at\n```\n", encoding="utf-8")
+    (text,) = find_studies(page)
+    with pytest.raises(ConfigError, match="unknown key"):
+        plan_of(text, tmp_path)
+
+
+def test_there_are_studies() -> None:
+    assert len(all_studies()) > 20
+
+
+# ---------------------------------------------------------------- options
+
+
+def section_of(command: str) -> str:
+    text = COMMAND_LINE.read_text(encoding="utf-8")
+    found = re.search(rf"^## assay {command}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/reference/command-line.md has no section `## assay {command}`"
+    return found[1]
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Every spelling of every option, those of its subcommands included."""
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {word for option in command.params if isinstance(option, click.Option) for word in option.opts}
+    return own.union(*map(options_of, inner))
+
+
+def known_options(name: str) -> set[str]:
+    if name in PARSERS:
+        shown = [action for action in PARSERS[name]()._actions if action.help != "==SUPPRESS=="]
+        return {word for action in shown for word in action.option_strings} - {"-h", "--help"}
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return options_of(command)
+
+
+def shown_options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", " ".join(re.findall(r"`([^`]+)`", text))))
+
+
+@pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
+def test_every_option_is_described_in_its_section(name: str) -> None:
+    assert known_options(name) - shown_options(section_of(name)) == set()
+
+
+def test_options_are_found() -> None:
+    assert {"-n", "--dry-run", "--slots"} <= known_options("run")
+    assert "--file" in known_options("index")
+    assert {"-i", "--no_cooldir"} <= known_options("runx")
+    assert shown_options("| `-n`, `--dry-run` | not -x; `diff -u`, `a-b`, `--retry failed` |") == {
+        "-n",
+        "--dry-run",
+        "-u",
+        "--retry",
+    }
