@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
+import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,13 +130,49 @@ def test_a_hangup_leaves_the_run_running(shop: Workshop) -> None:
     assert shop.history(RUN).attempts[0].codes == {"run": 7}
 
 
+def test_closing_the_terminal_leaves_the_run_running(shop: Workshop) -> None:
+    """The live view has nowhere to write any more; that is not a bug to confess."""
+    write_study(shop, GO)
+    (shop.base / "tmp").mkdir()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(shop.source)
+        env = {**shop.env, "TERM": "xterm", "TMPDIR": str(shop.base / "tmp")}
+        arguments = [sys.executable, "-m", "assay", "run", "study.yml", "--root", str(shop.root), "--slots", "0"]
+        os.execve(sys.executable, arguments, env)
+    until(lambda: (shop.dir(RUN) / "up").exists(), "the command runs")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert list((shop.base / "tmp").iterdir()) == []
+    assert len(shop.processes()) >= 2
+    let_go(shop)
+    assert shop.run("--slots", "0").code == 0
+    assert shop.states(RUN) == [State.DONE]
+
+
+def test_nohup_is_respected(shop: Workshop) -> None:
+    write_study(shop, GO)
+    arguments = ["nohup", sys.executable, "-m", "assay", "run", "study.yml", "--root", str(shop.root), "--slots", "0"]
+    with (shop.base / "out").open("w") as out:
+        program = subprocess.Popen(arguments, cwd=shop.source, env=shop.env, stdout=out, stderr=out, text=True)
+    shop.started.append(program)
+    until(lambda: (shop.dir(RUN) / "up").exists(), "the command runs")
+    program.send_signal(signal.SIGHUP)
+    let_go(shop)
+    assert program.wait(60) == 0
+    assert shop.states(RUN) == [State.DONE]
+
+
 def test_what_ended_while_nobody_watched(shop: Workshop) -> None:
+    """It has its true code, and its true time."""
     write_study(shop, f"{GO}\nexit 9")
     assert shop.end(start(shop), signal.SIGKILL) == -signal.SIGKILL
     let_go(shop)
     until(lambda: not shop.processes(), "the run ended")
     assert shop.states(RUN) == [None]
+    os.utime(shop.dir(RUN) / "run.exit.9", (1000.0, 1000.0))
     assert shop.run("--slots", "0").code == 1
+    assert load_json(shop.dir(RUN) / "outcome.1")["ended_at"] == 1000.0
     assert shop.states(RUN) == [State.FAILED]
     assert shop.history(RUN).attempts[0].codes == {"run": 9}
 
@@ -256,7 +294,7 @@ def test_an_interrupt_on_a_full_disk(shop: Workshop, small_disk: Path) -> None:
     write_study(shop, f'[ -e "{small_disk}/room" ] && exit 0\n{POLITE}')
     root = small_disk / "runs"
     program = subprocess.Popen(
-        [os.sys.executable, "-m", "assay", "run", "study.yml", "--root", str(root), "--plain", "--slots", "0"],
+        [sys.executable, "-m", "assay", "run", "study.yml", "--root", str(root), "--plain", "--slots", "0"],
         cwd=shop.source,
         env=shop.env,
         stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.record.rundir import load_history
-from assay.values.run import Liveness
+from assay.values.run import JobHandle, Liveness
 
 # A supervisor in a process of its own, as `assay run` is one. Its stages are files that it makes.
 SUPERVISOR = """
@@ -166,6 +166,20 @@ class TestDescriptors:
         finish(executor, [start(executor, run)])
         seen = {int(fd) for fd in run.text("train.log").split()}
         assert len(seen - given - {0, 1, 2}) == 1  # the folder that ls reads
+        executor.close()
+
+    def test_a_job_without_a_lease_is_reaped_at_once(self, runs: Runs) -> None:
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        executor = LocalExecutor()
+        before = children.read_text()
+
+        def full_disk(_handle: JobHandle) -> bool:
+            raise OSError(28, "No space left on device")
+
+        with pytest.raises(OSError, match="No space"):
+            executor.submit(runs.make("true").request(), full_disk)
+        executor.submit(runs.make("true").request(), lambda _: False)
+        assert children.read_text() == before
         executor.close()
 
     @pytest.mark.parametrize("wanted", [(3, 20, 21), (21, 20), (4, 3)])

@@ -30,6 +30,12 @@ def tagged(text: str, tag: str, **more: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["bash", "-c", text], env={**os.environ, "ASSAY_ATTEMPT": tag}, **more)  # type: ignore[call-overload]
 
 
+def end(tag: str, grace_s: float) -> bool:
+    """By tag alone. First the guard: were it broken, everything of session 0 would be ended with it."""
+    assert process.find_members([Attempt(0, 0, "")]) == set()
+    return process.end_attempts([Attempt(0, 0, tag)], grace_s)
+
+
 class TestIdentity:
     def test_this_process(self) -> None:
         start = process.process_start(os.getpid())
@@ -93,7 +99,7 @@ class TestMembers:
         child = tagged("setsid sleep 1000 & wait", "tag-of-test.1")
         attempt = Attempt(0, 0, "tag-of-test.1")
         until(lambda: len(process.find_members([attempt])) == 2, "both are up")
-        assert process.end_attempts([attempt], 5.0)
+        assert end("tag-of-test.1", 5.0)
         child.wait()
         assert process.find_members([attempt]) == set()
 
@@ -105,9 +111,9 @@ class TestMembers:
         child.wait()
 
     def test_without_a_leader_or_a_tag_nobody_belongs(self) -> None:
-        """Session 0 holds the kernel's threads: a lease without a pid must never reach them."""
-        assert process.find_members([Attempt(0, 0, "")]) == set()
-        assert process.end_attempts([Attempt(0, 0, "")], 0.0)
+        """Session 0 holds the kernel's threads and what started the host: a lease without a pid must not reach it."""
+        assert process.find_members([Attempt(0, 0, ""), Attempt(-1, 0, "")]) == set()
+        assert end("", 0.0)
 
     def test_a_leader_s_pid_that_was_given_to_somebody_else(self) -> None:
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -143,21 +149,21 @@ class TestEnding:
             f"trap 'echo term > {out}; exit' TERM; touch {out}.up; while :; do sleep 0.01; done", "tag-of-test.4"
         )
         until((tmp_path / "out.up").exists, "it is up")
-        assert process.end_attempts([Attempt(0, 0, "tag-of-test.4")], 30.0)
+        assert end("tag-of-test.4", 30.0)
         child.wait()
         assert out.read_text() == "term\n"
 
     def test_kill_comes_after_the_grace(self, tmp_path: Path) -> None:
         child = tagged(f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 1000; done", "tag-of-test.5")
         until((tmp_path / "up").exists, "it is up")
-        assert process.end_attempts([Attempt(0, 0, "tag-of-test.5")], 0.1)
+        assert end("tag-of-test.5", 0.1)
         assert child.wait() == -signal.SIGKILL
 
     def test_a_stopped_process_is_ended_by_its_term(self) -> None:
         child = tagged("exec sleep 1000", "tag-of-test.6")
         until(lambda: process.find_members([Attempt(0, 0, "tag-of-test.6")]), "it is up")
         child.send_signal(signal.SIGSTOP)
-        assert process.end_attempts([Attempt(0, 0, "tag-of-test.6")], 30.0)
+        assert end("tag-of-test.6", 30.0)
         assert child.wait() == -signal.SIGTERM
 
     def test_what_is_forked_meanwhile_is_told_too(self, tmp_path: Path) -> None:
@@ -169,7 +175,7 @@ class TestEnding:
         original = process._signal_all
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process, "_signal_all", lambda pids, number: (seen.append(number), original(pids, number)))
-            assert process.end_attempts([Attempt(0, 0, "tag-of-test.7")], 30.0)
+            assert end("tag-of-test.7", 30.0)
         child.wait()
         assert signal.SIGKILL not in seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -146,6 +147,20 @@ class TestPool:
         held = take(one)
         assert pool(place, "0").acquire() is None
         held.let_go()
+
+    def test_a_lock_file_removed_between_open_and_lock(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A lock on a file without a name keeps nobody out: it does not count."""
+        original = fcntl.flock
+
+        def remove_and_lock(fd: int, how: int) -> None:
+            os.unlink(os.path.join(place, "0.0"))
+            original(fd, how)
+
+        one = pool(place, "0")
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", remove_and_lock)
+            assert one._try(one.entries[0]) is None
+        take(one).let_go()
 
     def test_taking_a_slot_keeps_its_file_young(self, place: str) -> None:
         take(pool(place, "0")).let_go()

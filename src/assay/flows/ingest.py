@@ -145,16 +145,13 @@ def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
         return row._replace(reason="; ".join(run.problems))
     problems: list[str] = []
     hparams = originals.load_hparams(path, problems)
-    row = RunRow(key, study, name, "", State.DONE, 1, _hide_logdir(hparams, name), origin="runx", stamp=stamp)
+    row = RunRow(key, study, name, "", State.DONE, 1, _drop_logdir(hparams, name), origin="runx", stamp=stamp)
     return row._replace(reason="; ".join(problems))
 
 
-def _hide_logdir(params: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A parameter that was LOGDIR differs in every run and says nothing: it stands as it stood in the file."""
-    return {key: _LOGDIR if key == "logdir" and str(value).endswith(name) else value for key, value in params.items()}
-
-
-_LOGDIR = "LOGDIR"
+def _drop_logdir(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What was LOGDIR in the file differs in every run and says nothing."""
+    return {key: value for key, value in params.items() if key != "logdir" or not str(value).endswith(name)}
 
 
 def _mlrunner_state(stat: Mapping[str, str]) -> State:

@@ -174,7 +174,7 @@ class Supervisor:
     # ------------------------------------------------------------ starting
 
     def _fill_slots(self) -> None:
-        while self.queue and not self.problem:
+        while self.queue and not (self.problem or self.interrupted or self.leave):
             if self.settings.limit is not None and len(self.running) >= self.settings.limit:
                 return
             held = self.pool.acquire(self._count_held(), wants_more=len(self.queue) > 1) if self.pool else None
@@ -396,7 +396,7 @@ class Supervisor:
         outcome = replace(
             decision.outcome,
             started_at=entry.handle.started_at if entry.handle else None,
-            ended_at=time.time(),
+            ended_at=_find_end(entry, decision.outcome),
             peak_rss_bytes=usage.peak_rss_bytes if usage else None,
             cpu_s=usage.cpu_s if usage else None,
         )
@@ -491,3 +491,19 @@ class Supervisor:
             return entry.outcome.codes
         markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
         return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
+
+
+def _find_end(entry: Entry, outcome: Outcome) -> float:
+    """Now, where we saw it end; else when its last marker was made: nobody may have looked for days."""
+    if entry.finished_here:
+        return time.time()
+    markers = [layout.exit_marker_name(name, outcome.attempt, code) for name, code in outcome.codes.items()]
+    times = [seen for name in markers if (seen := _load_mtime(os.path.join(entry.dir, name))) is not None]
+    return max(times, default=time.time())
+
+
+def _load_mtime(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None

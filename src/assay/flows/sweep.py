@@ -9,11 +9,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from assay.config.load import load_study
 from assay.config.settings import ENVIRONMENT, Settings, load_settings
@@ -181,8 +181,8 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         loop = LoopSettings(
             create=builder.create,
             renew=builder.renew,
-            listen=_choose_listener(prepared.study.dialect, doors.listen),
-            draw=doors.draw,
+            listen=_choose_listener(prepared.study.dialect, _unheard(doors.listen)),
+            draw=_unheard(doors.draw),
             env=slots.env if prepared.farm is None else {},  # what suits this machine says nothing about a farm's
             tick_s=doors.tick_s,
             grace_s=prepared.options.grace_s,
@@ -196,7 +196,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
             try:
                 supervisor.run()
             finally:
-                doors.finish(supervisor)
+                _unheard(doors.finish)(supervisor)
                 collector.flush()
                 if pool is not None:
                     pool.close()
@@ -381,17 +381,41 @@ def _link_shared(prepared: Prepared) -> None:
             os.symlink(target, path)
 
 
+T = TypeVar("T")
+
+
+def _unheard(tell: Callable[[T], None]) -> Callable[[T], None]:
+    """A terminal that is gone, or a pipe that nobody reads, is no reason to leave the runs alone."""
+
+    def told(news: T) -> None:
+        with suppress(OSError):
+            tell(news)
+
+    return told
+
+
+def _leave_terminal(fds: Sequence[int]) -> None:
+    """After a hangup every word to the terminal is an error."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd)
+    os.close(null)
+
+
 @contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
     """Ctrl-C and TERM stop the runs; HUP leaves them running."""
+    terminals = [fd for fd in (1, 2) if os.isatty(fd)]  # asked now: one that hung up says no
 
     def interrupt(number: int, _frame: object) -> None:
         supervisor.interrupted = signal.Signals(number).name
 
     def leave(_number: int, _frame: object) -> None:
         supervisor.leave = True
+        _leave_terminal(terminals)
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
+    handlers = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}  # nohup
     if threading.current_thread() is not threading.main_thread():
         handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -1,0 +1,283 @@
+"""Checking: one run per checkpoint segment, all segments and metrics judged, more runs while a verdict is open."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.flows.gather import cut_track, falls_one_short
+from assay.flows.segments import (
+    Listening,
+    Scene,
+    SegmentFollower,
+    build_check_command,
+    build_run,
+    build_spec,
+    build_stamp,
+    describe_end,
+    run_specs,
+)
+from assay.flows.supervise import Entry
+from assay.flows.sweep import Doors
+from assay.judge.segment import judge_segment, judge_so_far
+from assay.observe.recorder import Values
+from assay.record import golden as manifests
+from assay.values.golden import Golden, GoldenTestReport, MetricReport, Rule, Segment, SegmentReport, SegmentRun, Track
+from assay.values.run import RunSpec, State
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+CHECK_PREFIX = "check-"
+_SEED_BASE = 1000  # seeds of checks are never those of replicas
+
+Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
+
+
+def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+    """Every segment of the golden against the program as it is now. The store is only read."""
+    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    states = [_State(scene, segment, golden) for segment in golden.segments]
+    interrupted = _run_rounds(scene, states, doors)
+    reports = tuple(state.report() for state in states)
+    findings = [finding for report in reports for finding in report.verdict.findings]
+    findings += _find_odd(scene, golden)
+    if interrupted:
+        findings.append(Finding(VerdictKind.ERROR, scene.test.name, f"the check was interrupted: {interrupted}"))
+    return GoldenTestReport(
+        test=scene.test.name,
+        manifest=scene.manifest,
+        verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
+        golden=golden,
+        segments=reports,
+        notes=(f"runs in {scene.folder} ({scene.folder_from})",),
+        warnings=tuple(_build_warnings(scene, golden)),
+    )
+
+
+def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> str | None:
+    """All segments first; then, again and again, those that need another run."""
+    jobs = [state for state in states if state.prepare()]
+    while jobs:
+        stamp = build_stamp()
+        by_name = {state.build_spec(stamp, place).name: state for place, state in enumerate(jobs)}
+        specs = [state.build_spec(stamp, place) for place, state in enumerate(jobs)]
+
+        def follow(entry: Entry, by_name: Mapping[str, _State] = by_name) -> SegmentFollower:
+            return by_name[entry.spec.name].follow()
+
+        def decide(entry: Entry, by_name: Mapping[str, _State] = by_name) -> str | None:
+            return by_name[entry.spec.name].decide() if scene.options.early_stop else None
+
+        report = run_specs(scene, specs, replace(doors, observe=lambda inner: Listening(inner, follow), decide=decide))
+        for entry in report.entries:
+            by_name[entry.spec.name].take(entry)
+        if report.interrupted or report.problem:
+            return report.interrupted or report.problem
+        jobs = [state for state in jobs if state.needs_another()]
+    return None
+
+
+@dataclass(slots=True)
+class _State:
+    """One segment of a check as it goes."""
+
+    scene: Scene
+    segment: Segment
+    golden: Golden
+    checkpoint: str | None = None
+    beyond: int = 0
+    follower: SegmentFollower | None = None
+    stopped: str | None = None  # why it was stopped early
+    judged_to: int = -1
+    runs: list[SegmentRun] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
+
+    @property
+    def _subject(self) -> str:
+        return f"segment at {self.segment.start_step}"
+
+    def prepare(self) -> bool:
+        """Whether it can be run at all."""
+        self.beyond = self.golden.steps_beyond
+        path = manifests.find_checkpoint(self.scene.manifest, self.segment.checkpoint)
+        if path is None:
+            self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
+            return False
+        if self.segment.checkpoint_sha and manifests.hash_checkpoint(path) != self.segment.checkpoint_sha:
+            self._find(f"the checkpoint {self.segment.checkpoint} is not the one that was recorded: its content has changed")
+            return False
+        self.checkpoint = path
+        return True
+
+    def _find(self, message: str, step: float | None = None) -> None:
+        finding = Finding(VerdictKind.ERROR, self._subject, message, step=step)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    # ------------------------------------------------------------ running
+
+    def build_spec(self, stamp: str, place: int) -> RunSpec:
+        assert self.checkpoint is not None
+        number = len(self.runs) + 1
+        seed = _SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
+        text = build_check_command(self.scene, self.checkpoint, self.segment.start_step, self.beyond, seed)
+        params = {"mode": "check", "start_step": self.segment.start_step, "replica": number}
+        return build_spec(self.scene, f"{CHECK_PREFIX}{stamp}-{place}-s{self.segment.start_step}", text, params)
+
+    def follow(self) -> SegmentFollower:
+        self.follower = SegmentFollower(self.scene.test)
+        self.judged_to = -1
+        return self.follower
+
+    def decide(self) -> str | None:
+        """Offered what has been logged so far: the reason to stop now, if there is one."""
+        follower = self.follower
+        if follower is None or not follower.has_news:
+            return None
+        follower.has_news = False
+        last = follower.values.last_step
+        if last is None or last == self.judged_to:
+            return None
+        self.judged_to = last
+        runs = [*self._past_tracks(), self._tracks_of(follower.values)]
+        for rule in self.scene.test.rules:
+            reason = _find_not_finite(rule, follower.values) or judge_so_far(rule, self.segment, runs)
+            if reason is not None:
+                self.stopped = reason if isinstance(reason, str) else reason.message
+                return self.stopped
+        return None
+
+    def take(self, entry: Entry) -> None:
+        """The run is over: its values, and how it ended."""
+        follower = self.follower
+        values = follower.values if follower else Values()
+        early = self.stopped if entry.state is State.STOPPED else None
+        run = build_run(entry, values.last_step, early)
+        self.runs.append(_count_savings(run, self.segment) if early else run)
+        self.values.append(values)
+        for problem in values.problems:
+            self._find(problem)
+        if entry.state is not State.DONE and early is None:
+            self._find(f"the check did not end well: {describe_end(entry)}")
+
+    def needs_another(self) -> bool:
+        """Another run where the last one fell a step short, or while the verdict is open."""
+        last = self.runs[-1]
+        if last.state is not State.DONE or self.findings:
+            return False
+        if not self.beyond and falls_one_short(self.segment, self.values[-1]):
+            self.beyond = 1
+            self.runs.pop()
+            self.values.pop()
+            return True
+        most = self.scene.options.most_checks or self.scene.test.most_checks
+        return len(self.runs) < most and self.report().verdict.kind is VerdictKind.INCONCLUSIVE
+
+    # ------------------------------------------------------------ judging
+
+    def _tracks_of(self, values: Values) -> Tracks:
+        """What a run says at the golden's steps; labels that the golden lacks stay, for they are a difference."""
+        found: dict[str, dict[str, Track]] = {}
+        for metric, label in values.found:
+            golden = self.segment.tracks.get(metric, {}).get(label)
+            track = cut_track(values, metric, label, golden[0].steps) if golden else values.tracks(metric)[label]
+            found.setdefault(metric, {})[label] = track
+        return found
+
+    def _past_tracks(self) -> list[Tracks]:
+        return [self._tracks_of(values) for values in self.values]
+
+    def report(self) -> SegmentReport:
+        runs = self._past_tracks()
+        segment = self._cut_segment()
+        metrics = tuple(self._judge(rule, segment, runs) for rule in self.scene.test.rules) if runs else ()
+        findings = [finding for report in metrics for finding in report.verdict.findings] + self.findings
+        if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
+            findings.append(Finding(VerdictKind.FAIL, self._subject, f"stopped early: {self.stopped}"))
+        compared = sum(report.verdict.comparisons for report in metrics)
+        return SegmentReport(
+            start_step=self.segment.start_step,
+            checkpoint=self.segment.checkpoint,
+            verdict=Verdict.of(findings, compared),
+            metrics=metrics,
+            runs=tuple(self.runs),
+        )
+
+    def _judge(self, rule: Rule, segment: Segment, runs: Sequence[Tracks]) -> MetricReport:
+        labels = segment.tracks.get(rule.metric, {})
+        seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
+        check = {label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen}
+        return MetricReport(rule, judge_segment(rule, segment, runs), labels, check, self.golden.noise.get(rule.metric))
+
+    def _cut_segment(self) -> Segment:
+        """After an early stop only what was run can be compared; the steps that were saved are no gaps."""
+        last = self.values[-1].last_step if self.values else None
+        if self.stopped is None or last is None:
+            return self.segment
+        tracks = {
+            metric: {label: tuple(_cut(track, last) for track in found) for label, found in labels.items()}
+            for metric, labels in self.segment.tracks.items()
+        }
+        return replace(self.segment, tracks=tracks)
+
+
+def _cut(track: Track, last: int) -> Track:
+    count = sum(step <= last for step in track.steps)
+    return Track(track.steps[:count], track.values[:count], track.texts[:count])
+
+
+def _find_not_finite(rule: Rule, values: Values) -> str | None:
+    for (metric, label), track in values.found.items():
+        if metric != rule.metric:
+            continue
+        bad = next(((step, text) for step, (value, text) in track.items() if not math.isfinite(value)), None)
+        if bad is not None:
+            return f"{metric} {label}".strip() + f" is {bad[1]} at step {bad[0]}"
+    return None
+
+
+def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
+    steps = [step for labels in segment.tracks.values() for found in labels.values() for step in found[0].steps]
+    if run.last_step is None or not steps:
+        return run
+    ran, left = max(1, run.last_step - segment.start_step), max(0, max(steps) - run.last_step)
+    return replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
+
+
+# ---------------------------------------------------------------- around the segments
+
+
+def _find_odd(scene: Scene, golden: Golden) -> list[Finding]:
+    """What makes a verdict worthless however the segments compare."""
+    subject = scene.test.name
+    findings = [Finding(VerdictKind.ERROR, subject, note) for note in golden.notes if _concerns_rule(note, scene)]
+    if not golden.segments:
+        findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
+    return findings
+
+
+def _concerns_rule(note: str, scene: Scene) -> bool:
+    return any(f" {rule.metric} " in f"{note} " for rule in scene.test.rules)
+
+
+def _build_warnings(scene: Scene, golden: Golden) -> list[str]:
+    warnings = []
+    if not golden.complete:
+        warnings.append("the golden recording is of a training that did not come to its end")
+    for rule in scene.test.rules:
+        if rule.metric not in scene.test.parsed_metrics and scene.is_original:
+            warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")
+        elif golden.segments and not any(rule.metric in segment.tracks for segment in golden.segments):
+            warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
+        noise = golden.noise.get(rule.metric)
+        if rule.kind == "margin" and rule.margin and noise and rule.margin < noise:
+            warnings.append(f"{rule.metric}: the margin {rule.margin:g} is below the measured noise {noise:.2g}")
+    steps = golden.steps_per_segment
+    if steps and steps != scene.test.steps_to_record:
+        warnings.append(f"the golden was recorded over {steps} steps, the file says {scene.test.steps_to_record}")
+    host = golden.provenance.get("host")
+    if host and host != os.uname().nodename:
+        warnings.append(f"the golden was recorded on another machine ({host})")
+    return warnings

@@ -1,0 +1,407 @@
+"""mlrunner's document, example by example, through `assay mlrunner` and `assay run`; its half-done folders continued."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.acceptance.desk import ORIGINALS, Desk, open_desk
+
+PARAMS = """\
+---
+template:
+  train: >
+    python train.py data-bin/{data} --seed 1
+      --save-dir {_output}
+      --tensorboard-logdir {_output}
+      --max-epochs 80
+      --normalization {norm}
+      [moment] [early-stop]
+
+  avg: >
+    python scripts/average_checkpoints.py --inputs {_output}
+      --num-epoch-checkpoints 5 --output {_output}/averaged_model.pt
+
+  test: >
+    python generate.py data-bin/{data}
+        --max-tokens 4096 --beam 5 --lenpen 1.0 --remove-bpe
+        --path {_output}/averaged_model.pt --gen-subset test
+
+default:
+  data: iwslt14
+  norm: batch
+  moment: 0.1
+  early-stop: False
+
+resource: [ 0, 1, 2, 3 ]
+
+
+---
+norm: [ new, batch ]
+moment: [ 0.1, 0.05 ]
+
+---
+norm: [ batch ]
+early-stop: [ True, False ]
+"""
+TASKS = ["Norm_new-Moment_0.1", "Norm_new-Moment_0.05", "Norm_batch-Moment_0.1", "Norm_batch-Moment_0.05", "Norm_batch-EaStop_T"]
+SHARED = "(1 task shares the results of Norm_batch-Moment_0.1)"
+# The three programs: they do a little of what their names say, and keep what they were called with.
+TRAIN = """\
+import os, sys
+out = sys.argv[sys.argv.index('--save-dir') + 1]
+for epoch in (51, 52):
+    open(f'{out}/checkpoint{epoch}.pt', 'w').close()
+open('calls.txt', 'a').write(f"{os.environ.get('CUDA_VISIBLE_DEVICES')} train {os.path.basename(out)}\\n")
+print('trained', *sys.argv[1:])
+"""
+AVERAGE = """\
+import os, sys
+out = sys.argv[sys.argv.index('--inputs') + 1]
+open('calls.txt', 'a').write(f"{os.environ.get('CUDA_VISIBLE_DEVICES')} avg {os.path.basename(out)}\\n")
+if os.path.exists('FAIL') and 'new-Moment_0.1' in out:
+    sys.exit('no checkpoint is good')
+open(sys.argv[sys.argv.index('--output') + 1], 'w').close()
+"""
+GENERATE = """\
+import os, sys
+out = os.path.dirname(sys.argv[sys.argv.index('--path') + 1])
+open('calls.txt', 'a').write(f"{os.environ.get('CUDA_VISIBLE_DEVICES')} test {os.path.basename(out)}\\n")
+print('BLEU4 = 34.5')
+"""
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
+    with open_desk(monkeypatch, capfd) as desk:
+        desk.write("params.yaml", PARAMS)
+        desk.write("train.py", TRAIN)
+        desk.write("scripts/average_checkpoints.py", AVERAGE)
+        desk.write("generate.py", GENERATE)
+        yield desk
+
+
+def done(desk: Desk) -> list[str]:
+    """What ran, without the GPU: `train Norm_new-Moment_0.1`."""
+    return sorted(call.partition(" ")[2] for call in desk.calls)
+
+
+def all_of(*commands: str) -> list[str]:
+    return sorted(f"{command} {task}" for command in commands for task in TASKS)
+
+
+def stat(desk: Desk, task: str, output: str = "output") -> dict[str, str]:
+    return yaml.safe_load(desk.read(f"{output}/{task}/stat"))
+
+
+class TestReadme:
+    def test_five_tasks_run_and_one_shares_the_results(self, desk: Desk) -> None:
+        said = desk.well("mlrunner")
+        assert said.lines[:6] == [
+            "Orphan params: set()",
+            f"Tasks: 6, commands to run: 15 {SHARED}",
+            "START   gpu: 0, train: 1/ 4, output/Norm_new-Moment_0.1",
+            "START   gpu: 1, train: 2/ 4, output/Norm_new-Moment_0.05",
+            "START   gpu: 2, train: 3/ 4, output/Norm_batch-Moment_0.1",
+            "START   gpu: 3, train: 4/ 4, output/Norm_batch-Moment_0.05",
+        ]
+        assert said.lines[-1] == "No task failed."
+        assert sum(line.startswith("START") for line in said.lines) == 15
+        assert not any(line.startswith("SKIP") for line in said.lines)
+        assert done(desk) == all_of("train", "avg", "test")
+        assert os.readlink("output/Norm_batch-EaStop_F") == "Norm_batch-Moment_0.1"
+
+    def test_each_command_is_what_the_template_says(self, desk: Desk) -> None:
+        desk.well("mlrunner", "-c", "train")
+        out = f"{desk.folder}/output/Norm_batch-EaStop_T"
+        log = next(Path("output/Norm_batch-EaStop_T").glob("log.train.*")).read_text()
+        assert log == (
+            f"trained data-bin/iwslt14 --seed 1 --save-dir {out} --tensorboard-logdir {out} --max-epochs 80 "
+            "--normalization batch --moment 0.1 --early-stop\n"
+        )
+
+    def test_a_failure_ends_that_task_only(self, desk: Desk) -> None:
+        desk.write("FAIL", "")
+        said = desk.assay("mlrunner")
+        assert said.code == 1
+        assert "FAIL    gpu: 0, avg  : 1/ 4, output/Norm_new-Moment_0.1" in said.lines
+        assert said.lines[-1] == "Failed tasks: 1/5"
+        assert "no checkpoint is good" in said.err
+        assert done(desk) == sorted(set(all_of("train", "avg", "test")) - {"test Norm_new-Moment_0.1"})
+        assert stat(desk, "Norm_new-Moment_0.1") == {"train": "finished", "avg": "failed"}
+
+    def test_the_files_of_a_task(self, desk: Desk) -> None:
+        desk.well("mlrunner")
+        names = set(os.listdir("output/Norm_batch-Moment_0.1"))
+        assert {"checkpoint51.pt", "checkpoint52.pt", "averaged_model.pt", "param", "stat"} <= names
+        times = {re.fullmatch(r"log\.(?:train|avg|test)\.(\d{8}\.\d{6})", name) for name in names if name.startswith("log.")}
+        assert len(times) == 3
+        assert len({match[1] for match in times if match}) == 1
+        param = yaml.safe_load(desk.read("output/Norm_batch-Moment_0.1/param"))
+        assert param["_name"] == "Norm_batch-Moment_0.1"
+        assert param["_output"] == "output/Norm_batch-Moment_0.1"
+        assert set(param["_scripts"]) == {"train", "avg", "test"}
+        assert {key: param[key] for key in ("data", "norm", "moment", "early-stop")} == {
+            "data": "iwslt14", "norm": "batch", "moment": 0.1, "early-stop": False,
+        }  # fmt: skip
+        assert stat(desk, "Norm_batch-Moment_0.1") == {"train": "finished", "avg": "finished", "test": "finished"}
+        assert desk.read("output/params.yaml") == PARAMS
+
+    def test_assay_run_runs_the_same(self, desk: Desk) -> None:
+        before = desk.everything()
+        shown = desk.well("mlrunner", "--dry-run").lines[2:]
+        assert [line.replace("/runs/params/", "/output/") for line in desk.well("run", "params.yaml", "-n").lines] == shown
+        assert desk.everything() == before
+        desk.well("run", "params.yaml")
+        assert done(desk) == all_of("train", "avg", "test")
+        assert sorted(os.listdir("runs/params")) == sorted([".assay", "Norm_batch-EaStop_F", *TASKS])
+
+    def test_orphans_are_named(self, desk: Desk) -> None:
+        desk.write("params.yaml", PARAMS.replace("early-stop: [ True, False ]", "early-stop: [ True ]\nextra: [ 1 ]"))
+        said = desk.well("mlrunner", "--dry-run")
+        assert said.lines[0] == "Orphan params: {'extra'}"
+
+
+class TestFlags:
+    def test_a_dry_run_writes_nothing_and_the_next_run_runs_everything(self, desk: Desk) -> None:
+        before = desk.everything()
+        said = desk.well("mlrunner", "--dry-run")
+        assert desk.everything() == before
+        assert said.lines[:2] == ["Orphan params: set()", f"Tasks: 6, commands to run: 15 {SHARED}"]
+        assert len(said.lines) == 2 + 15
+        desk.well("mlrunner")
+        assert done(desk) == all_of("train", "avg", "test")
+
+    def test_title_selects_documents(self, desk: Desk) -> None:
+        desk.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
+        said = desk.well("mlrunner", "-t", "stop")
+        assert said.lines[1] == "Tasks: 2, commands to run: 6"
+        assert done(desk) == sorted(
+            f"{command} {task}" for command in ("train", "avg", "test") for task in ("Norm_batch-EaStop_T", "Norm_batch-EaStop_F")
+        )
+        assert Path("output/params.yaml.stop").exists()
+
+    def test_commands_can_be_chosen_and_the_rest_done_later(self, desk: Desk) -> None:
+        desk.well("mlrunner", "-c", "avg", "train")
+        assert done(desk) == all_of("train", "avg")
+        said = desk.well("mlrunner")
+        assert said.lines[1] == f"Tasks: 6, commands to run: 5 {SHARED}"
+        assert done(desk) == all_of("train", "avg", "test")
+        assert sum(line.startswith("SKIP") for line in said.lines) == 10
+
+    def test_a_second_call_skips_what_is_finished_and_repeats_what_failed(self, desk: Desk) -> None:
+        desk.write("FAIL", "")
+        desk.assay("mlrunner")
+        (desk.folder / "FAIL").unlink()
+        (desk.folder / "calls.txt").unlink()
+        said = desk.well("mlrunner")
+        assert done(desk) == ["avg Norm_new-Moment_0.1", "test Norm_new-Moment_0.1"]
+        assert said.lines[1] == f"Tasks: 6, commands to run: 2 {SHARED}"
+        assert said.lines[2:5] == [
+            "SKIP    gpu: 0, train: 1/ 4, output/Norm_new-Moment_0.1",
+            "START   gpu: 0, avg  : 1/ 4, output/Norm_new-Moment_0.1",
+            "START   gpu: 0, test : 1/ 4, output/Norm_new-Moment_0.1",
+        ]
+        assert said.lines[-1] == "No task failed."
+
+    def test_force_repeats(self, desk: Desk) -> None:
+        desk.well("mlrunner", "-c", "train")
+        said = desk.well("mlrunner", "-c", "train", "-f")
+        assert done(desk) == sorted(all_of("train") * 2)
+        assert not any(line.startswith("SKIP") for line in said.lines)
+
+    def test_resources_of_the_command_line(self, desk: Desk) -> None:
+        desk.well("mlrunner", "-c", "train", "-r", "1,2", "5")
+        assert {call.split()[0] for call in desk.calls} == {"1,2", "5"}
+
+    def test_debug_shows_the_first_task_s_output_in_order(self, desk: Desk) -> None:
+        desk.write("FAIL", "")
+        said = desk.assay("mlrunner", "-d")
+        assert said.code == 1
+        words = [line.split(",")[-1].split("/")[-1] if line.startswith(("START", "FAIL")) else line.split()[0] for line in said.lines[2:]]
+        task = "Norm_new-Moment_0.1"
+        assert words == [task, "trained", task, "no", task, "Failed"]
+        assert done(desk) == [f"avg {task}", f"train {task}"]
+
+    def test_debug_repeats_what_is_finished(self, desk: Desk) -> None:
+        desk.well("mlrunner", "-d")
+        said = desk.well("mlrunner", "-d", "-c", "test")
+        assert "BLEU4 = 34.5" in said.lines
+        assert "trained" not in said.out
+        assert done(desk).count("test Norm_new-Moment_0.1") == 2
+
+    def test_sample_takes_a_part_of_each_document(self, desk: Desk) -> None:
+        said = desk.well("mlrunner", "--sample", "1", "-c", "train")
+        assert said.lines[1].startswith("Tasks: 2, ")
+
+    def test_no_subdir_puts_the_logs_side_by_side(self, desk: Desk) -> None:
+        desk.well("mlrunner", "--no-subdir")
+        logs = [re.sub(r"\.\d{8}\.\d{6}\.", " ", name)[4:] for name in os.listdir("output") if name.startswith("log.")]
+        assert sorted(logs) == all_of("train", "avg", "test")
+        assert Path("output/averaged_model.pt").exists()
+        assert len(desk.calls) == 15
+        assert desk.well("mlrunner", "--no-subdir").lines[1] == f"Tasks: 6, commands to run: 0 {SHARED}"
+
+    def test_another_output_and_another_file(self, desk: Desk) -> None:
+        desk.write("p/other.yaml", PARAMS)
+        desk.well("mlrunner", "-y", "p/other.yaml", "-o", "a/b/out", "-c", "train")
+        assert Path("a/b/out/other.yaml").exists()
+        assert Path("a/b/out/Norm_batch-EaStop_T/checkpoint51.pt").exists()
+
+
+class TestHalfDone:
+    """The sample tree: finished, failed, left `running` by a killed runner, half of its commands done, and empty."""
+
+    LEFT = [
+        "test Norm_batch-EaStop_T",
+        "test Norm_batch-Moment_0.05",
+        "test Norm_batch-Moment_0.1",
+        "test Norm_new-Moment_0.05",
+        "train Norm_batch-EaStop_T",
+        "train Norm_batch-Moment_0.1",
+    ]
+
+    @pytest.fixture
+    def half(self, desk: Desk) -> Desk:
+        shutil.copytree(ORIGINALS / "mlrunner", desk.folder, dirs_exist_ok=True)
+        return desk
+
+    def test_it_is_continued(self, half: Desk) -> None:
+        said = half.well("mlrunner")
+        assert done(half) == self.LEFT
+        assert said.lines[1] == "Tasks: 5, commands to run: 6"
+        assert all(stat(half, task) == {"train": "finished", "test": "finished"} for task in TASKS)
+        assert half.well("mlrunner").lines[1] == "Tasks: 5, commands to run: 0"
+        assert done(half) == self.LEFT
+
+    def test_a_dry_run_says_the_same_and_changes_nothing(self, half: Desk) -> None:
+        before = {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")}
+        said = half.well("mlrunner", "--dry-run")
+        assert {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")} == before
+        assert sum(line.startswith("python") for line in said.lines) == 6
+
+    def test_assay_run_continues_it_and_leaves_what_failed(self, half: Desk) -> None:
+        said = half.assay("run", "params.yaml", "--root", ".", "--study", "output")
+        assert said.code == 1
+        assert "test failed under mlrunner" in said.err
+        assert done(half) == [call for call in self.LEFT if call != "test Norm_new-Moment_0.05"]
+        half.well("run", "params.yaml", "--root", ".", "--study", "output", "--retry", "failed")
+        assert done(half) == self.LEFT
+
+    def test_a_folder_of_other_parameters_is_left_alone(self, half: Desk) -> None:
+        path = "output/Norm_new-Moment_0.1/param"
+        half.write(path, half.read(path).replace("data: iwslt14", "data: wmt16"))
+        half.well("mlrunner", "-c", "train")
+        assert "train Norm_new-Moment_0.1" in {call.partition("~")[0] for call in done(half)}
+        assert not Path("output/Norm_new-Moment_0.1/run.json").exists()
+        assert yaml.safe_load(half.read(path))["data"] == "wmt16"
+
+    def test_it_is_tabled_before_and_after(self, half: Desk) -> None:
+        states = {line.split()[0]: line.split()[1] for line in half.well("sum", "output").lines[2:]}
+        assert states == {
+            "Norm_new-Moment_0.1": "done",
+            "Norm_new-Moment_0.05": "failed",
+            "Norm_batch-Moment_0.1": "stopped",
+            "Norm_batch-Moment_0.05": "stopped",
+            "Norm_batch-EaStop_T": "stopped",
+        }
+        half.well("index", "ingest", "output")
+        half.well("mlrunner")
+        assert all(line.split()[1] == "done" for line in half.well("ls", "output").lines[2:])
+
+
+class TestNotebook:
+    @staticmethod
+    def examine(regex: str) -> tuple[str, Any]:
+        """The document's notebook, with `assay.examine` in the place of `runner.examine`."""
+        from assay.examine import Examiner, latest_log
+
+        def parse_bleu(path: Path | None) -> float | None:
+            found = re.search(r"BLEU4 = ([\d.]+)", path.read_text()) if path else None
+            return float(found[1]) if found else None
+
+        def add_bleu(output_dir: Path, experiment: Any, caches: Any) -> None:
+            latest_test_log = latest_log("test", output_dir)
+            bleu = parse_bleu(latest_test_log)
+            experiment.metric["test_bleu"] = bleu
+
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            examiner = Examiner()
+            examiner.add(add_bleu)
+            examiner.exam(output="output", regex=regex)
+            frame = examiner.table()
+        return said.getvalue(), frame
+
+    def test_on_our_output(self, desk: Desk) -> None:
+        desk.well("mlrunner")
+        said, frame = self.examine(".*Norm_.*")
+        assert said.splitlines() == [
+            "early-stop\tmoment\tnorm\ttest_bleu",
+            "True\t0.1\tbatch\t34.5",
+            "False\t0.05\tbatch\t34.5",
+            "False\t0.1\tbatch\t34.5",
+            "False\t0.05\tnew\t34.5",
+            "False\t0.1\tnew\t34.5",
+        ]
+        assert list(frame["test_bleu"]) == [34.5] * 5
+
+    def test_on_the_original_s_output(self, desk: Desk) -> None:
+        shutil.copytree(ORIGINALS / "mlrunner", desk.folder, dirs_exist_ok=True)
+        said, frame = self.examine(".*Moment.*")
+        assert "False\t0.1\tnew\t34.62" not in said, "early-stop has one value here"
+        assert "0.1\tnew\t34.62" in said.splitlines()
+        assert len(frame) == 4
+
+
+class TestBadInput:
+    def test_no_params_yaml(self, desk: Desk) -> None:
+        (desk.folder / "params.yaml").unlink()
+        said = desk.assay("mlrunner")
+        assert said.code == 2
+        assert "there is no file params.yaml" in said.err
+        assert "template:" in said.err
+        assert not Path("output").exists()
+
+    def test_the_smallest_file_it_shows_works(self, desk: Desk) -> None:
+        (desk.folder / "params.yaml").unlink()
+        shown = desk.assay("mlrunner").err.split("-y:\n")[1]
+        desk.write("params.yaml", "\n".join(line.removeprefix("    ") for line in shown.splitlines()) + "\n")
+        assert desk.well("mlrunner", "--dry-run").lines[1] == "Tasks: 2, commands to run: 2"
+
+    @pytest.mark.parametrize(
+        ("arguments", "hint"),
+        [
+            (["-t", "stpo"], "did you mean 'stop'?"),
+            (["-c", "tset"], "did you mean 'test'?"),
+            (["--sample", "0"], "1 or more"),
+            (["--sample", "many"], "invalid int value"),
+            (["--outptu", "x"], "unrecognized arguments"),
+        ],
+    )
+    def test_refused_with_a_hint(self, desk: Desk, arguments: list[str], hint: str) -> None:
+        desk.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
+        said = desk.assay("mlrunner", *arguments)
+        assert said.code == 2
+        assert hint in said.err
+        assert not Path("output").exists()
+
+    def test_no_resource_is_said(self, desk: Desk) -> None:
+        desk.write("params.yaml", PARAMS.replace("resource: [ 0, 1, 2, 3 ]", ""))
+        said = desk.well("mlrunner", "-c", "train")
+        assert "there is no resource" in said.err
+        assert done(desk) == all_of("train")
+
+    def test_a_missing_program(self, desk: Desk) -> None:
+        desk.write("params.yaml", PARAMS.replace("python generate.py", "pyhton generate.py"))
+        said = desk.assay("mlrunner")
+        assert said.code == 2
+        assert "the program 'pyhton' was not found" in said.err
+        assert not Path("output").exists()
