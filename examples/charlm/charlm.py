@@ -14,6 +14,7 @@ checkpoint. So a resumed run repeats the uninterrupted one bit for bit, and ever
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 import zipfile
@@ -363,12 +364,26 @@ def checked(value: float, low: float, words: str, below: float = float("inf")) -
     return value
 
 
+def plant_faults(environment: Mapping[str, str]) -> None:
+    """CHARLM_FAULT and CHARLM_JITTER spoil the training on purpose, to try out convergence checks: see faults.py."""
+    fault, jitter = environment.get("CHARLM_FAULT"), environment.get("CHARLM_JITTER")
+    if not fault and not jitter:
+        return
+    spec = importlib.util.spec_from_file_location("charlm_faults", Path(__file__).with_name("faults.py"))
+    if spec is None or spec.loader is None:
+        raise UserError("CHARLM_FAULT and CHARLM_JITTER need faults.py beside charlm.py")
+    faults = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(faults)
+    faults.plant(sys.modules[__name__], fault, jitter)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     options = Options(**vars(parser.parse_args(arguments)))
     if options.batch_size % options.micro_batches:
         parser.error(f"--batch-size {options.batch_size} is not a multiple of --micro-batches {options.micro_batches}")
     try:
+        plant_faults(os.environ)
         train(options)
     except (UserError, OSError) as error:
         print(f"charlm: {error}", file=sys.stderr)

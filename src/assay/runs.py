@@ -10,8 +10,10 @@ for run in runs:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from assay.errors import MissingExtraError, NotFoundError
@@ -121,3 +123,13 @@ def runs(study: str, root: str | None = None) -> Runs:
 
     place_root, name, found = load_study_runs(study, root)
     return Runs(name, place_root, [Run(**fields) for fields in found])
+
+
+class _Door(ModuleType):
+    """`assay.runs("study")` works also after `import assay.runs`, which puts this module under that name."""
+
+    def __call__(self, study: str, root: str | None = None) -> Runs:
+        return runs(study, root)
+
+
+sys.modules[__name__].__class__ = _Door

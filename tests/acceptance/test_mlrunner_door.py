@@ -52,7 +52,13 @@ moment: [ 0.1, 0.05 ]
 norm: [ batch ]
 early-stop: [ True, False ]
 """
-TASKS = ["Norm_new-Moment_0.1", "Norm_new-Moment_0.05", "Norm_batch-Moment_0.1", "Norm_batch-Moment_0.05", "Norm_batch-EaStop_T"]
+TASKS = [
+    "Norm_new-Moment_0.1",
+    "Norm_new-Moment_0.05",
+    "Norm_batch-Moment_0.1",
+    "Norm_batch-Moment_0.05",
+    "Norm_batch-EaStop_T",
+]
 SHARED = "(1 task shares the results of Norm_batch-Moment_0.1)"
 # The three programs: they do a little of what their names say, and keep what they were called with.
 TRAIN = """\
@@ -142,7 +148,9 @@ class TestReadme:
         desk.well("mlrunner")
         names = set(os.listdir("output/Norm_batch-Moment_0.1"))
         assert {"checkpoint51.pt", "checkpoint52.pt", "averaged_model.pt", "param", "stat"} <= names
-        times = {re.fullmatch(r"log\.(?:train|avg|test)\.(\d{8}\.\d{6})", name) for name in names if name.startswith("log.")}
+        times = {
+            re.fullmatch(r"log\.(?:train|avg|test)\.(\d{8}\.\d{6})", name) for name in names if name.startswith("log.")
+        }
         assert len(times) == 3
         assert len({match[1] for match in times if match}) == 1
         param = yaml.safe_load(desk.read("output/Norm_batch-Moment_0.1/param"))
@@ -158,7 +166,9 @@ class TestReadme:
     def test_assay_run_runs_the_same(self, desk: Desk) -> None:
         before = desk.everything()
         shown = desk.well("mlrunner", "--dry-run").lines[2:]
-        assert [line.replace("/runs/params/", "/output/") for line in desk.well("run", "params.yaml", "-n").lines] == shown
+        assert [
+            line.replace("/runs/params/", "/output/") for line in desk.well("run", "params.yaml", "-n").lines
+        ] == shown
         assert desk.everything() == before
         desk.well("run", "params.yaml")
         assert done(desk) == all_of("train", "avg", "test")
@@ -185,7 +195,9 @@ class TestFlags:
         said = desk.well("mlrunner", "-t", "stop")
         assert said.lines[1] == "Tasks: 2, commands to run: 6"
         assert done(desk) == sorted(
-            f"{command} {task}" for command in ("train", "avg", "test") for task in ("Norm_batch-EaStop_T", "Norm_batch-EaStop_F")
+            f"{command} {task}"
+            for command in ("train", "avg", "test")
+            for task in ("Norm_batch-EaStop_T", "Norm_batch-EaStop_F")
         )
         assert Path("output/params.yaml.stop").exists()
 
@@ -226,7 +238,10 @@ class TestFlags:
         desk.write("FAIL", "")
         said = desk.assay("mlrunner", "-d")
         assert said.code == 1
-        words = [line.split(",")[-1].split("/")[-1] if line.startswith(("START", "FAIL")) else line.split()[0] for line in said.lines[2:]]
+        words = [
+            line.split(",")[-1].split("/")[-1] if line.startswith(("START", "FAIL")) else line.split()[0]
+            for line in said.lines[2:]
+        ]
         task = "Norm_new-Moment_0.1"
         assert words == [task, "trained", task, "no", task, "Failed"]
         assert done(desk) == [f"avg {task}", f"train {task}"]
@@ -260,14 +275,14 @@ class TestFlags:
 class TestHalfDone:
     """The sample tree: finished, failed, left `running` by a killed runner, half of its commands done, and empty."""
 
-    LEFT = [
+    LEFT = (
         "test Norm_batch-EaStop_T",
         "test Norm_batch-Moment_0.05",
         "test Norm_batch-Moment_0.1",
         "test Norm_new-Moment_0.05",
         "train Norm_batch-EaStop_T",
         "train Norm_batch-Moment_0.1",
-    ]
+    )
 
     @pytest.fixture
     def half(self, desk: Desk) -> Desk:
@@ -276,11 +291,11 @@ class TestHalfDone:
 
     def test_it_is_continued(self, half: Desk) -> None:
         said = half.well("mlrunner")
-        assert done(half) == self.LEFT
+        assert done(half) == list(self.LEFT)
         assert said.lines[1] == "Tasks: 5, commands to run: 6"
         assert all(stat(half, task) == {"train": "finished", "test": "finished"} for task in TASKS)
         assert half.well("mlrunner").lines[1] == "Tasks: 5, commands to run: 0"
-        assert done(half) == self.LEFT
+        assert done(half) == list(self.LEFT)
 
     def test_a_dry_run_says_the_same_and_changes_nothing(self, half: Desk) -> None:
         before = {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")}
@@ -294,7 +309,7 @@ class TestHalfDone:
         assert "test failed under mlrunner" in said.err
         assert done(half) == [call for call in self.LEFT if call != "test Norm_new-Moment_0.05"]
         half.well("run", "params.yaml", "--root", ".", "--study", "output", "--retry", "failed")
-        assert done(half) == self.LEFT
+        assert done(half) == list(self.LEFT)
 
     def test_a_folder_of_other_parameters_is_left_alone(self, half: Desk) -> None:
         path = "output/Norm_new-Moment_0.1/param"

@@ -55,7 +55,9 @@ class TestIntroduction:
         desk.write("train.py", "import sys; print('training', sys.argv[2])")
         said = desk.well("runx", "sweep.yml", "-i")
         assert said.lines[:4] == [INTRO_LINES[0], "training 0.01", INTRO_LINES[1], "training 0.01"]
-        assert [(run / "train.log").read_text() for run in desk.runs()] == ["training 0.01\n"] * 2 + ["training 0.02\n"] * 2
+        assert [(run / "train.log").read_text() for run in desk.runs()] == ["training 0.01\n"] * 2 + [
+            "training 0.02\n"
+        ] * 2
 
     def test_the_gpus_are_left_alone(self, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
@@ -96,7 +98,9 @@ class TestDirectories:
         desk.well("runx", "sweep.yml")
         first = desk.runs()[0]
         assert json.loads((first / "hparams.json").read_text()) == {"lr": 0.01, "solver": "sgd", "logdir": str(first)}
-        assert (first / "submit_cmd.sh").read_text().endswith(f"python train.py --lr 0.01 --solver sgd --logdir {first}\n")
+        assert (
+            (first / "submit_cmd.sh").read_text().endswith(f"python train.py --lr 0.01 --solver sgd --logdir {first}\n")
+        )
         assert (first / "code" / "train.py").exists()
 
 
@@ -123,7 +127,9 @@ class TestCode:
         desk.well("runx", "sweep.yml")
         first = desk.runs()[0]
         desk.write("train.py", "raise SystemExit(1)")
-        again = subprocess.run(["bash", str(first / "submit_cmd.sh")], capture_output=True, text=True, check=True, cwd="/")
+        again = subprocess.run(
+            ["bash", str(first / "submit_cmd.sh")], capture_output=True, text=True, check=True, cwd="/"
+        )
         assert again.stdout == f"{first}/code {first}/code --lr 0.01 --solver sgd\n"
         assert (first / "train.log").read_text() == again.stdout
 
@@ -181,7 +187,9 @@ HPARAMS: [
             ("'x --other y'", ["--some_flag x --other y"]),
         ],
     )
-    def test_booleans_none_texts_and_lists(self, desk: Desk, door: tuple[str, ...], value: str, expected: list[str]) -> None:
+    def test_booleans_none_texts_and_lists(
+        self, desk: Desk, door: tuple[str, ...], value: str, expected: list[str]
+    ) -> None:
         desk.write("sweep.yml", f"CMD: python train.py\nHPARAMS:\n  some_flag: {value}\n")
         desk.well(door[0], "sweep.yml", *door[1:])
         assert desk.calls == expected
@@ -201,6 +209,13 @@ HPARAMS: [
 
 # Configurations like those found in public repositories; what runx makes of each.
 FOUND = {
+    "YAML 1.1 in all its glory": (
+        "HPARAMS: {lr: [1e-4, 1.0e-4, .5], y: yes, d: 2020-01-01, o: 010, h: 0x1F, n: 1:30, u: 1_000, s: 'a b', e: 1.50}",
+        [
+            f"python train.py --lr {lr} --y --d 2020-01-01 --o 8 --h 31 --n 90 --u 1000 --s a b --e 1.5"
+            for lr in ("1e-4", "0.0001", "0.5")
+        ],
+    ),
     "one-item list": ("HPARAMS: [{lr: 1}]", ["python train.py --lr 1"]),
     "comma-joined": ("HPARAMS: {gpus: '0,1,2'}", ["python train.py --gpus 0,1,2"]),
     "further flags in a string": (
@@ -232,7 +247,12 @@ class TestFoundConfigurations:
 
     def test_234_runs_of_a_four_item_list(self, desk: Desk) -> None:
         axis = list(range(13))
-        items = [f"{{a: {axis}, b: [1, 2, 3]}}", "{b: [1, 2, 3, 4, 5]}", "{b: [6, 7, 8, 9, 10]}", "{b: [11, 12, 13, 14, 15]}"]
+        items = [
+            f"{{a: {axis}, b: [1, 2, 3]}}",
+            "{b: [1, 2, 3, 4, 5]}",
+            "{b: [6, 7, 8, 9, 10]}",
+            "{b: [11, 12, 13, 14, 15]}",
+        ]
         desk.write("sweep.yml", f"CMD: python train.py\nHPARAMS: [{', '.join(items)}]\n")
         assert len(desk.well("runx", "sweep.yml", "-n").lines) == 13 * (3 + 5 + 5 + 5) == 234
 

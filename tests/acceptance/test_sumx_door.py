@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -38,7 +41,12 @@ def desk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def write_run(
-    desk: Desk, name: str, metrics: dict[str, list[float]], epoch_s: float = 60.0, study: str = "sweep", **hparams: object
+    desk: Desk,
+    name: str,
+    metrics: dict[str, list[float]],
+    epoch_s: float = 60.0,
+    study: str = "sweep",
+    **hparams: object,
 ) -> None:
     """A run as runx and logx leave it: one val line per epoch, from 1."""
     desk.write(f"logs/{study}/{name}/hparams.json", json.dumps(hparams, indent=4))
@@ -57,7 +65,9 @@ def write_documents_runs(desk: Desk) -> None:
         ("run4", 0.02, "adam", 99.1, 311),
     ):
         accuracies = [acc - 9 + epoch for epoch in range(9)] + [acc]
-        write_run(desk, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10)
+        write_run(
+            desk, name, {"acc": accuracies}, epoch_s, lr=lr, solver=solver, logdir=f"/home/logs/{name}", epochs=10
+        )
 
 
 def first_column(text: str) -> list[str]:
@@ -90,7 +100,10 @@ class TestTheDocument:
         desk.write("sweep.yml", "CMD: python train.py\nHPARAMS: {lr: 0.02, solver: sgd, logdir: LOGDIR}\n")
         desk.write("train.py", TRAIN + wait)
         with desk.beside("runx", "sweep.yml", "-i") as program:
-            desk.until(lambda: any("epoch,3," in p.read_text() for p in desk.folder.glob("logs/sweep/*/metrics.csv")), "epoch 3")
+            desk.until(
+                lambda: any("epoch,3," in p.read_text() for p in desk.folder.glob("logs/sweep/*/metrics.csv")),
+                "epoch 3",
+            )
             running = desk.well("sumx", "sweep").lines[2].split()[1:]
             gate.touch()
             program.communicate()
@@ -123,6 +136,24 @@ class TestTheDocument:
     def test_a_path_instead_of_a_name(self, desk: Desk) -> None:
         write_documents_runs(desk)
         assert desk.well("sumx", "logs/sweep/", "-s", "acc").out == TABLE
+
+    def test_on_a_narrow_terminal_long_names_give_way(self, desk: Desk) -> None:
+        """Only there: what is piped on keeps them."""
+        for name in ("athletic-wallaby_2020.02.06_14.19", "industrious-chicken_2020.02.06_14.19"):
+            write_run(desk, name, {"acc": [1.0], "a_metric": [2.0], "loss": [3.0]}, lr=name[:3], solver=name[:5])
+        program = [sys.executable, "-m", "assay", "sumx", "sweep"]
+        piped = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+        assert "athletic-wallaby_2020.02.06_14.19 " in piped
+        shown = subprocess.run(
+            ["script", "-qec", "stty cols 60; " + shlex.join(program), "/dev/null"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = shown.stdout.splitlines()
+        assert len(lines) == 4
+        assert max(map(len, lines)) <= 60
+        assert "~" in lines[2]
 
     def test_logroot_counts_before_our_own_root(self, desk: Desk) -> None:
         write_run(desk, "right", {"acc": [1.0]})
@@ -171,6 +202,11 @@ class TestResultsOfTheOriginal:
         assert list(rows) == ["industrious", "damaged", "athletic", "quiet", "arrogant"]
         assert rows["athletic"] == ["0.01", "sgd", "91.00", "91.00", "0.3333", "-", "2", "7:30"]
         assert rows["arrogant"] == ["0.02", "sgd", "89.25", "89.25", "0.8000", "0.5", "1", "21:45"]
+
+    def test_parameters_that_logx_was_not_given_are_read_from_the_command(self, tree: Desk) -> None:
+        rows = {line.split("-")[0]: line.split()[1:3] for line in tree.well("sumx", "sweep").lines[2:]}
+        assert rows["quiet"] == ["0.03", "sgd"]
+        assert rows["damaged"] == ["0.04", "sgd"]
 
     def test_what_is_damaged_is_said_each_time(self, tree: Desk) -> None:
         for _ in range(2):

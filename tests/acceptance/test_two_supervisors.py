@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +144,21 @@ def test_the_more_important_study_goes_first(shop: Workshop) -> None:
     first_runs = {run: load_json(path / "lease.1")["started_at"] for run, path in shop.run_dirs().items()}
     vip_run = load_json(next(iter(shop.run_dirs("vip").values())) / "lease.1")["started_at"]
     assert sum(began < vip_run for began in first_runs.values()) == 1
+
+
+def test_a_frozen_one_with_more_important_runs_blocks_nobody_for_long(shop: Workshop) -> None:
+    write_study(shop, 3)
+    shop.write("vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1)
+    first = start_on(shop, "7", "n=0")
+    vip = shop.start("--plain", "--slots", "7", file="vip.yml")
+    folder = shop.base / "slots"
+    want = until(lambda: [folder / name for name in os.listdir(folder) if name.startswith("want.5.")], "it waits")[0]
+    vip.send_signal(signal.SIGSTOP)
+    os.utime(want, (time.time() - 60,) * 2)  # it has not said so for a minute
+    (shop.base / "all").touch()
+    assert first.wait(60) == 0
+    assert len(begun(shop)) == 3
+    assert shop.end(vip, signal.SIGCONT) == 0
 
 
 def test_runs_start_in_the_order_of_the_file(shop: Workshop) -> None:

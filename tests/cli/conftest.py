@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.flows.workbench import Bench, build_bench
 
 from assay.cli.main import run
-from tests.flows.workbench import Bench, build_bench
 
 
 class Result(NamedTuple):

@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-
 from tests.flows.workbench import BAD, GOOD, Bench
 
 OTHER = "lr=0.1,n=8"

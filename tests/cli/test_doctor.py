@@ -7,7 +7,6 @@ import os
 import shutil
 
 import pytest
-
 from tests.flows.workbench import Bench
 
 
@@ -40,7 +39,9 @@ def test_a_missing_program(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert findings(cli)["git"]["grade"] == "missing"  # useful, not needed
 
 
-@pytest.mark.parametrize(("version", "grade"), [("4.3.30", "broken"), ("4.4.0", "ok"), ("5.2.15", "ok"), ("", "broken")])
+@pytest.mark.parametrize(
+    ("version", "grade"), [("4.3.30", "broken"), ("4.4.0", "ok"), ("5.2.15", "ok"), ("", "broken")]
+)
 def test_the_version_of_bash(cli, own_bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, grade: str) -> None:
     folder = own_bench.folder / "bin"
     folder.mkdir()

@@ -7,7 +7,6 @@ import os
 import shutil
 
 import pytest
-
 from tests.flows.workbench import BAD, GOOD, STUDY, Bench
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.flows.workbench import GOOD, Bench
 
 

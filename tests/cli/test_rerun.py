@@ -8,7 +8,6 @@ import shutil
 import signal
 
 import pytest
-
 from tests.flows.workbench import BAD, GOOD, LONG, Bench, until
 
 
@@ -109,7 +108,7 @@ def test_a_repeat_that_is_killed_is_not_taken_for_done(cli, own_bench: Bench) ->
     (run_dir / "began").unlink()
     gate.touch()
     repeat = own_bench.start("rerun", "k", "--quiet")
-    until(lambda: (run_dir / "began").exists(), "the repeat has begun")
+    until((run_dir / "began").exists, "the repeat has begun")
     repeat.kill()
     repeat.communicate(timeout=60)
     os.killpg(json.loads((run_dir / "lease.2").read_text())["pid"], signal.SIGKILL)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.flows.workbench import BAD, GOOD, LONG, Bench, until
 
 
@@ -103,7 +102,7 @@ def test_a_run_started_by_hand(cli, bench: Bench, own_bench: Bench) -> None:
     assert cli("stop", "long").code == 0
     supervisor.communicate(timeout=60)
     by_hand = subprocess.Popen(["bash", "job.sh"], cwd=run_dir, stdout=subprocess.DEVNULL, start_new_session=False)
-    until(lambda: (run_dir / "run.2.log").exists(), "it has begun by hand")
+    until((run_dir / "run.2.log").exists, "it has begun by hand")
     result = cli("stop", f"long/{run_dir.name}")
     assert by_hand.wait(30) != 0
     assert result.code == 0, result.out
@@ -127,3 +126,35 @@ def test_a_damaged_run_is_said_and_the_others_are_stopped(cli, busy: Bench) -> N
     assert "long/x=1: cannot be read" in result.out
     assert "long/x=2: stopped after" in result.out
     path.write_text(original)
+
+
+SUBMIT = """#!/bin/bash
+while [ $# -gt 0 ]; do [ "$1" != -c ] || text=$2; shift; done
+{start}
+echo "job 4711"
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ('setsid bash -c "$text" > /dev/null 2>&1 < /dev/null &', "stopped after 0:0"),
+        ("", "taken back before its farm had started it"),  # it waits in the farm's queue for ever
+    ],
+)
+def test_a_farms_jobs(cli, own_bench: Bench, start: str, said: str) -> None:
+    own_bench.write("submit", SUBMIT.format(start=start))
+    (own_bench.folder / "submit").chmod(0o755)
+    submit = own_bench.folder / "submit"
+    own_bench.write(
+        ".runx", f"LOGROOT: {own_bench.folder}/logs\nFARM: f\nf: {{SUBMIT_CMD: {submit}, RESOURCES: {{x: 1}}}}\n"
+    )
+    own_bench.write("sleep.sh", "sleep 300")
+    own_bench.write("sweep.yml", "CMD: 'bash sleep.sh'\nHPARAMS: {lr: [0.1]}\n")
+    assert own_bench.assay("runx", "sweep.yml").returncode == 0
+    logs = own_bench.folder / "logs"
+    until(lambda: list(logs.glob("sweep/*/job.log" if start else "sweep/*/submit.exit.1.0")), "the farm has it")
+    result = cli("stop", "sweep")
+    assert result.code == 0, result.out
+    assert said in result.out
+    assert json.loads(cli("ls", "sweep", "--json").out)[0]["state"] == "stopped"

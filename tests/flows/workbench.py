@@ -36,7 +36,8 @@ class Bench:
     """`assay` in a process of its own, with its own slots and index."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder / "work"
+        self.folder.mkdir()
         self.supervisor: subprocess.Popen[str] | None = None
         self.extra = {"ASSAY_SLOTS_DIR": str(folder / ".slots"), "ASSAY_CACHE_DIR": str(folder / ".cache")}
 

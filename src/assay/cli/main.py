@@ -25,12 +25,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("diff", "Compare two runs: parameters, code, environment, results."),
     "plot": ("plot", "Plot metrics over steps."),
     "sum": ("sum", "The summary table of one or more studies."),
+    "golden": ("golden", "Record a training that is good; check that it still converges."),
     "index": ("index", "Look after the index: rebuild, reparse, ingest."),
     "doctor": ("doctor", "What works on this machine, and how to get the rest."),
     "demo": ("demo", "The whole story in a minute, without GPU or network."),
     "runx": ("runx", "runx's own flags and files."),
     "sumx": ("sumx", "sumx's own flags and table."),
     "mlrunner": ("mlrunner", "mlrunner's own flags and files."),
+    "convergence": ("convergence", "The convergence harness's own flags and files."),
 }
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

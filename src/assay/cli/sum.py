@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.errors import UsageError
-from assay.values.run import State
+from assay.values.state import State
 
 if TYPE_CHECKING:
     from assay.flows.finding import Index, StudyPlace

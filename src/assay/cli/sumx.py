@@ -28,13 +28,14 @@ def run(parsed: Parsed) -> int:
     from assay.flows.finding import find_places, open_index_of
     from assay.flows.sumx import SumxOptions, build_sumx
     from assay.show.table import render_csv, render_sumx
+    from assay.show.terminal import terminal_width
 
     options = SumxOptions(parsed.sortwith, tuple(filter(None, (parsed.ignore or "").split(","))))
     places = find_places(parsed.dirs, parsed.logroot, logroot_first=True)
     with open_index_of(places) as index:
         found = build_sumx(index, places, options)
     warn(found.warnings)
-    sys.stdout.write(render_sumx(found.table))
+    sys.stdout.write(render_sumx(found.table, width=terminal_width(sys.stdout)))
     if parsed.csv:
         _write_csv(parsed.csv, render_csv(found.table))
     return int(ExitCode.OK)

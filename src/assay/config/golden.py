@@ -107,7 +107,11 @@ class _Reader:
 
     def test(self) -> GoldenTest | None:
         step, save, segment = self._step(), self._save(), self._segment()
-        resume, start, length = self._flag("resume", "checkpoint_input"), self._flag("start", "start_step", False), self._length()
+        resume, start, length = (
+            self._flag("resume", "checkpoint_input"),
+            self._flag("start", "start_step", False),
+            self._length(),
+        )
         checkpoint, seed = self._flag("checkpoint", "checkpoint_output"), self._flag("seed", "seed", False)
         metrics = tuple(pattern for pattern in self._patterns if pattern.metric not in _POSITIONS)
         rules = self._rules(_names(metrics))
@@ -156,7 +160,10 @@ class _Reader:
         found = next((pattern for name in _POSITIONS for pattern in self._patterns if pattern.metric == name), None)
         if found is None:
             self._problems.add(
-                "no pattern reads the step", "metrics", self._section.position, r"add one under metrics, as in step: 'step (\d+)'"
+                "no pattern reads the step",
+                "metrics",
+                self._section.position,
+                r"add one under metrics, as in step: 'step (\d+)'",
             )
         return found
 
@@ -195,9 +202,13 @@ class _Reader:
         fields = self._fields.mapping(entry.node, self._key("length"), ("flag", "counts"))
         counts = "total"
         if "counts" in fields:
-            counts = self._fields.one_of(fields["counts"].node, self._key("length.counts"), ("total", "segment")) or counts
+            counts = (
+                self._fields.one_of(fields["counts"].node, self._key("length.counts"), ("total", "segment")) or counts
+            )
         if "flag" not in fields:
-            self._problems.add("says no flag", self._key("length"), entry.position, "as in {flag: --steps, counts: total}")
+            self._problems.add(
+                "says no flag", self._key("length"), entry.position, "as in {flag: --steps, counts: total}"
+            )
             return None
         text = self._fields.text(fields["flag"].node, self._key("length.flag"))
         return FlagSpec("run_for" if counts == "total" else "run_length", text.strip(), is_set=True) if text else None
@@ -205,7 +216,11 @@ class _Reader:
     def _words(self, name: str) -> tuple[FlagSpec, ...]:
         """Further arguments, as they would be typed."""
         entry = self._top.get(name)
-        text = self._fields.text(entry.node, self._key(name), "further arguments, as they would be typed") if entry else None
+        text = (
+            self._fields.text(entry.node, self._key(name), "further arguments, as they would be typed")
+            if entry
+            else None
+        )
         if entry is None or text is None:
             return ()
         try:
@@ -220,7 +235,11 @@ class _Reader:
         entry = self._top.get("metrics")
         if entry is None:
             if not known:
-                hint = "name the metrics of the files under golden.metrics" if self._files else "add patterns under metrics"
+                hint = (
+                    "name the metrics of the files under golden.metrics"
+                    if self._files
+                    else "add patterns under metrics"
+                )
                 self._problems.add("nothing would be compared", SECTION, self._section.position, hint)
             return tuple(Rule(name, position=self._section.position) for name in known)
         key = self._key("metrics")
@@ -271,7 +290,12 @@ class _Reader:
         }.get(kind, ("rule", "delta", "alpha", "window", "direction"))
         for name, field in fields.items():
             if name in RULE_KEYS and name not in fitting:
-                self._problems.add(f"does not go with the rule {kind}", join_key(key, name), field.position, f"it takes {', '.join(fitting[1:]) or 'nothing'}")
+                self._problems.add(
+                    f"does not go with the rule {kind}",
+                    join_key(key, name),
+                    field.position,
+                    f"it takes {', '.join(fitting[1:]) or 'nothing'}",
+                )
         for name in ("operator", "margin"):
             if kind == "margin" and name not in fields:
                 self._problems.add(f"says no {name}", key, entry.position, "as in {operator: '<=', margin: 0.1}")

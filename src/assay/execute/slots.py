@@ -6,7 +6,7 @@ exactly as long as the job does: no stale leases to clean, nothing to adopt afte
 blocks nobody.
 
 A supervisor that found nothing free says so in `want.<priority>.<pid>`, a file that it keeps locked and that lists the
-locks it could use. Those of lower priority leave these alone until it got one or is gone.
+locks it could use. Those of lower priority leave these alone until it got one, is gone, or is frozen.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import errno
 import fcntl
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError
 from assay.values.slots import CPU
+
+_WANT_S = 10.0
 
 
 def _devices(label: str) -> tuple[str, ...]:
@@ -151,7 +154,7 @@ class SlotPool:
             path = os.path.join(self._directory, name)
             fd = _lock(path)
             if fd is None:
-                wanted.update(_load_lines(path))
+                wanted.update(_load_lines(path) if _is_fresh(path) else ())
             else:  # its supervisor is gone
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -159,7 +162,9 @@ class SlotPool:
         return wanted
 
     def _announce_want(self) -> None:
-        if self._want_fd is None and (fd := _lock(self._want_path())) is not None:
+        if self._want_fd is not None:
+            os.utime(self._want_fd)
+        elif (fd := _lock(self._want_path())) is not None:
             os.write(fd, "\n".join(lock for entry in self.entries for lock in entry.locks).encode())
             self._want_fd = fd
 
@@ -173,6 +178,14 @@ class SlotPool:
 
     def _want_path(self) -> str:
         return os.path.join(self._directory, f"want.{self._priority}.{os.getpid()}")
+
+
+def _is_fresh(path: str) -> bool:
+    """A supervisor that waits says so several times a second; one that was frozen must not block the others."""
+    try:
+        return time.time() - os.stat(path).st_mtime < _WANT_S
+    except FileNotFoundError:
+        return False
 
 
 def _load_lines(path: str) -> list[str]:

@@ -39,10 +39,10 @@ class RetryPolicy:
     again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
     base: int = 0
     began_at: float = 0.0  # when this supervisor began: earlier interruptions are continued
+    abandons: bool = False  # --retry lost: what another host was given is not waited for any longer
 
     def gives_up(self, attempt: Attempt) -> bool:
-        """--retry lost: what another host was given is not waited for any longer."""
-        return attempt.number <= self.base and State.LOST in self.again
+        return self.abandons and attempt.number <= self.base
 
     def wants_another(self, history: History) -> bool:
         last = history.last

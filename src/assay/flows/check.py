@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from assay.flows.gather import cut_track, falls_one_short
+from assay.errors import ConfigError
+from assay.flows.gather import cut_track, falls_one_short, find_refusals
 from assay.flows.segments import (
     Listening,
     Scene,
@@ -19,13 +19,17 @@ from assay.flows.segments import (
     describe_end,
     run_specs,
 )
+from assay.flows.prepared import Report
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
-from assay.judge.segment import judge_segment, judge_so_far
+from assay.judge.convergence import count_peers, judge_segment, judge_so_far
+from assay.judge.noise import measure_golden_noise
+from assay.judge.window import default_delta
 from assay.observe.recorder import Values
 from assay.record import golden as manifests
 from assay.values.golden import Golden, GoldenTestReport, MetricReport, Rule, Segment, SegmentReport, SegmentRun, Track
 from assay.values.run import RunSpec, State
+from assay.values.study import Problem
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 CHECK_PREFIX = "check-"
@@ -37,13 +41,20 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
     golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    refusals = find_refusals(scene.test.rules, measure_golden_noise(scene.test.rules, golden))
+    if refusals and not scene.is_original:
+        raise ConfigError(
+            [Problem(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
+        )
     states = [_State(scene, segment, golden) for segment in golden.segments]
-    interrupted = _run_rounds(scene, states, doors)
+    end = _run_rounds(scene, states, doors)
     reports = tuple(state.report() for state in states)
     findings = [finding for report in reports for finding in report.verdict.findings]
     findings += _find_odd(scene, golden)
-    if interrupted:
-        findings.append(Finding(VerdictKind.ERROR, scene.test.name, f"the check was interrupted: {interrupted}"))
+    if end is not None:
+        findings.append(
+            Finding(VerdictKind.ERROR, scene.test.name, f"not everything was run: {end.interrupted or end.problem}")
+        )
     return GoldenTestReport(
         test=scene.test.name,
         manifest=scene.manifest,
@@ -51,17 +62,21 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         golden=golden,
         segments=reports,
         notes=(f"runs in {scene.folder} ({scene.folder_from})",),
-        warnings=tuple(_build_warnings(scene, golden)),
+        warnings=tuple(
+            [*_build_warnings(scene, golden), *(f"{found.subject}: {found.message}" for _, found in refusals)]
+        ),
+        interrupted=end.interrupted if end else None,
+        problem=end.problem if end else None,
     )
 
 
-def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> str | None:
-    """All segments first; then, again and again, those that need another run."""
+def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> Report | None:
+    """All segments first; then, again and again, those that need another run. A report: it did not come to its end."""
     jobs = [state for state in states if state.prepare()]
     while jobs:
         stamp = build_stamp()
-        by_name = {state.build_spec(stamp, place).name: state for place, state in enumerate(jobs)}
         specs = [state.build_spec(stamp, place) for place, state in enumerate(jobs)]
+        by_name = {spec.name: state for spec, state in zip(specs, jobs, strict=True)}
 
         def follow(entry: Entry, by_name: Mapping[str, _State] = by_name) -> SegmentFollower:
             return by_name[entry.spec.name].follow()
@@ -73,7 +88,7 @@ def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> str | N
         for entry in report.entries:
             by_name[entry.spec.name].take(entry)
         if report.interrupted or report.problem:
-            return report.interrupted or report.problem
+            return report
         jobs = [state for state in jobs if state.needs_another()]
     return None
 
@@ -106,7 +121,9 @@ class _State:
             self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
             return False
         if self.segment.checkpoint_sha and manifests.hash_checkpoint(path) != self.segment.checkpoint_sha:
-            self._find(f"the checkpoint {self.segment.checkpoint} is not the one that was recorded: its content has changed")
+            self._find(
+                f"the checkpoint {self.segment.checkpoint} is not the one that was recorded: its content has changed"
+            )
             return False
         self.checkpoint = path
         return True
@@ -141,13 +158,18 @@ class _State:
         if last is None or last == self.judged_to:
             return None
         self.judged_to = last
-        runs = [*self._past_tracks(), self._tracks_of(follower.values)]
+        now, earlier = self._tracks_of(follower.values), self._past_tracks()
         for rule in self.scene.test.rules:
-            reason = _find_not_finite(rule, follower.values) or judge_so_far(rule, self.segment, runs)
-            if reason is not None:
-                self.stopped = reason if isinstance(reason, str) else reason.message
-                return self.stopped
+            for label, track in now.get(rule.metric, {}).items():
+                found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
+                if found is not None:
+                    self.stopped = f"{rule.metric} {label}".strip() + f": {found.message}"
+                    return self.stopped
         return None
+
+    @property
+    def _peers(self) -> int:
+        return count_peers(self.scene.test.rules, self.golden)
 
     def take(self, entry: Entry) -> None:
         """The run is over: its values, and how it ended."""
@@ -191,9 +213,8 @@ class _State:
 
     def report(self) -> SegmentReport:
         runs = self._past_tracks()
-        segment = self._cut_segment()
-        metrics = tuple(self._judge(rule, segment, runs) for rule in self.scene.test.rules) if runs else ()
-        findings = [finding for report in metrics for finding in report.verdict.findings] + self.findings
+        metrics = tuple(self._judge(rule, runs) for rule in self.scene.test.rules) if runs else ()
+        findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
         if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
             findings.append(Finding(VerdictKind.FAIL, self._subject, f"stopped early: {self.stopped}"))
         compared = sum(report.verdict.comparisons for report in metrics)
@@ -205,37 +226,26 @@ class _State:
             runs=tuple(self.runs),
         )
 
-    def _judge(self, rule: Rule, segment: Segment, runs: Sequence[Tracks]) -> MetricReport:
-        labels = segment.tracks.get(rule.metric, {})
+    def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport:
+        labels = self.segment.tracks.get(rule.metric, {})
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
-        check = {label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen}
-        return MetricReport(rule, judge_segment(rule, segment, runs), labels, check, self.golden.noise.get(rule.metric))
+        check = {
+            label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen
+        }
+        verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
+        noise, delta = self.golden.noise.get(rule.metric), default_delta(rule) if rule.kind != "margin" else rule.margin
+        return MetricReport(rule, self._forgive_stop(verdict, rule), labels, check, noise, delta)
 
-    def _cut_segment(self) -> Segment:
-        """After an early stop only what was run can be compared; the steps that were saved are no gaps."""
+    def _forgive_stop(self, verdict: Verdict, rule: Rule) -> Verdict:
+        """After an early stop the steps that were saved are no gaps of the metrics that had not failed."""
         last = self.values[-1].last_step if self.values else None
         if self.stopped is None or last is None:
-            return self.segment
-        tracks = {
-            metric: {label: tuple(_cut(track, last) for track in found) for label, found in labels.items()}
-            for metric, labels in self.segment.tracks.items()
-        }
-        return replace(self.segment, tracks=tracks)
-
-
-def _cut(track: Track, last: int) -> Track:
-    count = sum(step <= last for step in track.steps)
-    return Track(track.steps[:count], track.values[:count], track.texts[:count])
-
-
-def _find_not_finite(rule: Rule, values: Values) -> str | None:
-    for (metric, label), track in values.found.items():
-        if metric != rule.metric:
-            continue
-        bad = next(((step, text) for step, (value, text) in track.items() if not math.isfinite(value)), None)
-        if bad is not None:
-            return f"{metric} {label}".strip() + f" is {bad[1]} at step {bad[0]}"
-    return None
+            return verdict
+        kept = [found for found in verdict.findings if found.step is None or found.step <= last]
+        if verdict.kind is VerdictKind.ERROR and not any(found.kind is VerdictKind.ERROR for found in kept):
+            message = f"stopped at step {last} for another metric, after {verdict.comparisons} values"
+            kept.append(Finding(VerdictKind.INCONCLUSIVE, f"{self._subject}: {rule.metric}", message))
+        return Verdict.of(kept, verdict.comparisons)
 
 
 def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
@@ -271,9 +281,6 @@ def _build_warnings(scene: Scene, golden: Golden) -> list[str]:
             warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")
         elif golden.segments and not any(rule.metric in segment.tracks for segment in golden.segments):
             warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
-        noise = golden.noise.get(rule.metric)
-        if rule.kind == "margin" and rule.margin and noise and rule.margin < noise:
-            warnings.append(f"{rule.metric}: the margin {rule.margin:g} is below the measured noise {noise:.2g}")
     steps = golden.steps_per_segment
     if steps and steps != scene.test.steps_to_record:
         warnings.append(f"the golden was recorded over {steps} steps, the file says {scene.test.steps_to_record}")

@@ -175,14 +175,16 @@ def _examine_places(root: str | None) -> Iterator[Finding]:
         return
     yield _examine_folder("output root", chosen, "choose another: --root DIR or ASSAY_ROOT")
     parent = nearest_parent(chosen)
-    yield _examine_file_system(parent)
-    yield _examine_room(parent)
+    if os.path.isdir(parent):
+        yield _examine_file_system(parent)
+        yield _examine_room(parent)
     yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
     yield _examine_slots()
 
 
 def nearest_parent(path: str) -> str:
-    while not os.path.isdir(path) and os.path.dirname(path) != path:
+    """The path itself, or what exists above it."""
+    while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
@@ -191,8 +193,8 @@ def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> 
     """Whether we may write there, by writing; a folder that does not exist is not made."""
     parent = nearest_parent(path)
     bad: Grade = "broken" if needed else "note"
-    if os.path.lexists(path) and not os.path.isdir(path):
-        return Finding(name, bad, f"{path} is not a folder", hint)
+    if not os.path.isdir(parent):
+        return Finding(name, bad, f"{parent} is not a folder", hint)
     try:
         with tempfile.TemporaryFile(dir=parent):
             pass

@@ -6,16 +6,17 @@ import fnmatch
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from assay.config.dialects import runx
-from assay.config.options import LoadOptions
-from assay.config.settings import load_settings
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.flows.places import StudyPlace, find_studies, find_study
-from assay.record import rundir
+from assay.record.folders import find_run_dirs
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.values import layout
+
+if TYPE_CHECKING:
+    from assay.config.options import LoadOptions
 
 __all__ = [
     "FoundRun",
@@ -44,12 +45,17 @@ def load_roots(flag: str | None) -> list[str]:
     """Where studies are looked for: the flag alone, or the settings' root and runx's log roots beside it."""
     if flag is not None:
         return [os.path.abspath(flag)]
+    from assay.config.settings import load_settings
+
     settings = load_settings(os.getcwd(), os.environ)
     return list(dict.fromkeys([settings.root, *load_logroots()]))
 
 
 def load_logroots(options: LoadOptions | None = None) -> list[str]:
     """LOGROOT of runx's own settings, and where a farm leaves its results (NGC_LOGROOT)."""
+    from assay.config.dialects import runx
+    from assay.config.options import LoadOptions
+
     options = options or LoadOptions()
     config = runx.load_config(options)
     if config is None or config.kind != "mapping":
@@ -93,7 +99,7 @@ def find_runs(name: str, flag: str | None) -> list[FoundRun]:
     place = find_study(study, roots)
     matches = _match(place, run)
     if not matches:
-        raise NotFoundError("run", name, [place.key(run_dir) for run_dir in rundir.find_run_dirs(place.dir)])
+        raise NotFoundError("run", name, [place.key(run_dir) for run_dir in find_run_dirs(place.dir)])
     return matches
 
 
@@ -101,15 +107,15 @@ def _find_without_study(name: str, roots: Sequence[str]) -> list[FoundRun]:
     places = [StudyPlace(root, study) for root in roots for study in find_studies(root)]
     for place in places:
         if place.name == name:
-            return [FoundRun(place, run_dir) for run_dir in rundir.find_run_dirs(place.dir)]
+            return [FoundRun(place, run_dir) for run_dir in find_run_dirs(place.dir)]
     if os.path.isdir(name):
         place = find_study(name, list(roots))
-        return [FoundRun(place, run_dir) for run_dir in rundir.find_run_dirs(place.dir)]
+        return [FoundRun(place, run_dir) for run_dir in find_run_dirs(place.dir)]
     matches = [run for place in places for run in _match(place, name)]
     if matches:
         return matches
     known = [place.name for place in places]
-    known += [os.path.basename(d) for place in places for d in rundir.find_run_dirs(place.dir)]
+    known += [os.path.basename(d) for place in places for d in find_run_dirs(place.dir)]
     raise NotFoundError("study or run", name, known)
 
 
@@ -118,7 +124,7 @@ def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
     if os.path.isfile(os.path.join(exact, layout.RUN_FILE)):
         return [FoundRun(place, exact)]
     found = []
-    for run_dir in rundir.find_run_dirs(place.dir):
+    for run_dir in find_run_dirs(place.dir):
         name = os.path.basename(run_dir)
         if fnmatch.fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
             found.append(FoundRun(place, run_dir))
@@ -127,6 +133,8 @@ def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
 
 def _has_id(run_dir: str, start: str) -> bool:
     """A run whose run.json is damaged has no id; that must not hide the others."""
+    from assay.record import rundir
+
     try:
         return len(start) >= 6 and rundir.load_record(run_dir).spec.id.startswith(start)
     except (FormatError, OSError):

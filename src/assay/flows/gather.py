@@ -27,14 +27,15 @@ from assay.flows.segments import (
     describe_end,
     run_specs,
 )
+from assay.flows.prepared import Report
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
-from assay.judge.noise import measure_noise
+from assay.judge.noise import Noise, check_margin, measure_golden_noise, summarise_noise
 from assay.observe.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.record import golden as manifests
 from assay.record import rundir
 from assay.values import layout
-from assay.values.golden import Golden, GoldenTestReport, Segment, SegmentRun, Track
+from assay.values.golden import Golden, GoldenTestReport, Rule, Segment, SegmentRun, Track
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -51,11 +52,12 @@ def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     entry = report.entries[0]
     work.conclude(entry)
     runs = [build_run(entry, work.recorder.last_step)]
-    interrupted = report.interrupted or report.problem
-    if work.golden is not None and entry.state is State.DONE and not interrupted and work.replicas:
-        runs += work.replicate(doors)
+    is_cut = bool(report.interrupted or report.problem)
+    if work.golden is not None and entry.state is State.DONE and not is_cut and work.replicas:
+        report, more = work.replicate(doors)
+        runs += more
     work.measure()
-    return work.report(runs)
+    return replace(work.report(runs), interrupted=report.interrupted, problem=report.problem)
 
 
 # ---------------------------------------------------------------- the training
@@ -152,7 +154,11 @@ class _Gathering:
         cut: dict[str, Track] = {}
         for metric in {name for name, _ in self.file_values.found} & wanted:
             track = self.file_values.tracks(metric)[""]
-            rows = [row for row in zip(track.steps, track.values, track.texts, strict=True) if recording.start_step < row[0] <= limit]
+            rows = [
+                row
+                for row in zip(track.steps, track.values, track.texts, strict=True)
+                if recording.start_step < row[0] <= limit
+            ]
             if rows:
                 cut[metric] = Track(*(tuple(column) for column in zip(*rows, strict=True)))
         return cut
@@ -186,19 +192,35 @@ class _Gathering:
         """What a user must know about this recording; nothing recorded is never a success."""
         recorder = self.recorder
         if not recorder.steps:
-            self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({_stream_words(self.scene, entry)})")
+            self._find(
+                VerdictKind.ERROR,
+                "log",
+                f"no line matches the pattern of the step ({_stream_words(self.scene, entry)})",
+            )
         if not recorder.saves:
-            self._find(VerdictKind.ERROR, "log", f"no line says that a checkpoint was saved ({_stream_words(self.scene, entry)})")
+            self._find(
+                VerdictKind.ERROR,
+                "log",
+                f"no line says that a checkpoint was saved ({_stream_words(self.scene, entry)})",
+            )
         for recording in recorder.recordings:
             subject = f"segment {recording.start_step}"
             for problem in recording.values.problems:
                 self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
             if not recording.is_empty and not recording.values.problems and self._find_saved(recording) is None:
-                self._find(VerdictKind.ERROR, subject, f"the checkpoint {recording.saved.path} is not there; this segment is not recorded")
+                self._find(
+                    VerdictKind.ERROR,
+                    subject,
+                    f"the checkpoint {recording.saved.path} is not there; this segment is not recorded",
+                )
             for (metric, label), track in recording.values.found.items():
                 bad = next((step for step, (value, _) in sorted(track.items()) if not math.isfinite(value)), None)
                 if bad is not None:
-                    self._find(VerdictKind.ERROR, subject, f"{metric} {label}".strip() + f" is {track[bad][1]} at step {bad}: this is no good recording")
+                    self._find(
+                        VerdictKind.ERROR,
+                        subject,
+                        f"{metric} {label}".strip() + f" is {track[bad][1]} at step {bad}: this is no good recording",
+                    )
         self._look_for_metrics()
 
     def _look_for_metrics(self) -> None:
@@ -214,7 +236,7 @@ class _Gathering:
 
     # ------------------------------------------------------------ replicas
 
-    def replicate(self, doors: Doors) -> list[SegmentRun]:
+    def replicate(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
         """Each segment again, from its checkpoint: what differs between equal runs is noise."""
         golden = self.golden
         assert golden is not None
@@ -222,7 +244,7 @@ class _Gathering:
         beyond = 0
         runs: list[SegmentRun] = []
         found: dict[tuple[int, int], Values] = {}
-        while jobs:
+        while True:
             stamp = build_stamp()
             specs = {job: self._replica_spec(golden.segments[job[0]], job[1], stamp, beyond) for job in jobs}
             followers: dict[str, SegmentFollower] = {}
@@ -231,33 +253,42 @@ class _Gathering:
                 followers[entry.spec.name] = SegmentFollower(self.scene.test)
                 return followers[entry.spec.name]
 
-            report = run_specs(self.scene, list(specs.values()), replace(doors, observe=lambda inner: Listening(inner, follow)))
+            report = run_specs(
+                self.scene, list(specs.values()), replace(doors, observe=lambda inner: Listening(inner, follow))
+            )
             entries = {entry.spec.name: entry for entry in report.entries}
             short = []
             for job, spec in specs.items():
                 entry, follower = entries[spec.name], followers.get(spec.name)
                 runs.append(build_run(entry, follower.values.last_step if follower else None))
                 if entry.state is not State.DONE or follower is None:
-                    self._find(VerdictKind.ERROR, f"segment {golden.segments[job[0]].start_step}", f"a replica did not end well: {describe_end(entry)}")
+                    self._find(
+                        VerdictKind.ERROR,
+                        f"segment {golden.segments[job[0]].start_step}",
+                        f"a replica did not end well: {describe_end(entry)}",
+                    )
                     continue
                 found[job] = follower.values
                 if not beyond and falls_one_short(golden.segments[job[0]], follower.values):
                     short.append(job)
-            if report.interrupted or report.problem:
+            if report.interrupted or report.problem or not short:
                 break
-            jobs = short
-            if short:
-                beyond = 1
+            jobs, beyond = short, 1
         self.golden = replace(golden, segments=_add_replicas(golden.segments, found), steps_beyond=beyond)
         self._look_for_lost_steps(found)
-        return runs
+        return report, runs
 
     def _replica_spec(self, segment: Segment, number: int, stamp: str, beyond: int) -> RunSpec:
         checkpoint = manifests.find_checkpoint(self.scene.manifest, segment.checkpoint) or segment.checkpoint
         seed = number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
         text = build_check_command(self.scene, checkpoint, segment.start_step, beyond, seed)
         params = {"mode": "replica", "start_step": segment.start_step, "replica": number}
-        return build_spec(self.scene, f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}", text, params)
+        return build_spec(
+            self.scene,
+            f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}",
+            text,
+            params,
+        )
 
     def _look_for_lost_steps(self, found: Mapping[tuple[int, int], Values]) -> None:
         """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
@@ -270,7 +301,10 @@ class _Gathering:
                 if lost:
                     subject, first = f"segment {segment.start_step} {metric}", min(lost)
                     finding = Finding(
-                        VerdictKind.ERROR, f"{self.scene.test.name} {subject}", f"a replica logs no {metric} at step {first}; the training did", step=first
+                        VerdictKind.ERROR,
+                        f"{self.scene.test.name} {subject}",
+                        f"a replica logs no {metric} at step {first}; the training did",
+                        step=first,
                     )
                     if finding not in self.findings:
                         self.findings.append(finding)
@@ -281,21 +315,29 @@ class _Gathering:
         """Noise, where there are replicas; and the manifest in its last form."""
         if self.golden is None:
             return
-        report = measure_noise(self.golden, self.scene.test.rules)
-        self.golden = replace(self.golden, noise=report.noise)
-        self.notes += report.notes
-        if self.scene.is_original:
-            self.warnings += report.refusals
-        else:
-            for refusal in report.refusals:
-                self._find(VerdictKind.ERROR, "rules", refusal)
+        found = measure_golden_noise(self.scene.test.rules, self.golden)
+        self.golden = replace(self.golden, noise=summarise_noise(found))
+        self.notes += describe_noise(found)
+        for _, finding in find_refusals(self.scene.test.rules, found):
+            if self.scene.is_original:
+                self.warnings.append(f"{finding.subject}: {finding.message}")
+            else:
+                self.findings.append(finding)
         manifests.write_manifest(self.scene.manifest, self.golden)
 
     def report(self, runs: Sequence[SegmentRun]) -> GoldenTestReport:
         segments = self.golden.segments if self.golden else ()
-        values = sum(len(track.steps) for segment in segments for labels in segment.tracks.values() for found in labels.values() for track in found)
+        values = sum(
+            len(track.steps)
+            for segment in segments
+            for labels in segment.tracks.values()
+            for found in labels.values()
+            for track in found
+        )
         if segments:
-            self.findings.append(Finding(VerdictKind.PASS, self.scene.test.name, f"{len(segments)} segments, {values} values recorded"))
+            self.findings.append(
+                Finding(VerdictKind.PASS, self.scene.test.name, f"{len(segments)} segments, {values} values recorded")
+            )
         return GoldenTestReport(
             test=self.scene.test.name,
             manifest=self.scene.manifest,
@@ -307,6 +349,30 @@ class _Gathering:
         )
 
 
+def describe_noise(found: Sequence[Noise]) -> list[str]:
+    """For each metric the noisiest place: what a check of this set-up can and cannot tell."""
+    worst: dict[str, Noise] = {}
+    for noise in found:
+        if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
+            worst[noise.metric] = noise
+    return [
+        f"{noise.metric}: noise {_share(noise.per_window)} per window, {_share(noise.per_step)} per step "
+        f"({noise.replicas} replicas); one check finds {_share(noise.detectable[0])} and more; "
+        f"suggested delta {_share(noise.suggested_delta)}"
+        for noise in worst.values()
+    ]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g}%"
+
+
+def find_refusals(rules: Sequence[Rule], found: Sequence[Noise]) -> list[tuple[Rule, Finding]]:
+    """Rules that ask for more than the noise allows."""
+    pairs = [(rule, check_margin(rule, noise)) for rule in rules for noise in found if noise.metric == rule.metric]
+    return [(rule, finding) for rule, finding in pairs if finding is not None]
+
+
 def falls_one_short(segment: Segment, values: Values) -> bool:
     """A program that counts from 0 and was told to stop at N logs N-1 last: it lacks exactly the last step."""
     steps = sorted({step for labels in segment.tracks.values() for runs in labels.values() for step in runs[0].steps})
@@ -316,15 +382,26 @@ def falls_one_short(segment: Segment, values: Values) -> bool:
 
 
 def _add_replicas(segments: Sequence[Segment], found: Mapping[tuple[int, int], Values]) -> tuple[Segment, ...]:
-    return tuple(_add_runs(segment, [values for (place, _), values in sorted(found.items()) if place == index]) for index, segment in enumerate(segments))
+    return tuple(
+        _add_runs(segment, [values for (place, _), values in sorted(found.items()) if place == index])
+        for index, segment in enumerate(segments)
+    )
 
 
 def _add_runs(segment: Segment, runs: Sequence[Values]) -> Segment:
     tracks = {
-        metric: {label: (first[0], *(cut_track(values, metric, label, first[0].steps) for values in runs)) for label, first in labels.items()}
+        metric: {
+            label: (first[0], *_whole_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
+        }
         for metric, labels in segment.tracks.items()
     }
     return replace(segment, tracks=tracks)
+
+
+def _whole_tracks(runs: Sequence[Values], metric: str, label: str, steps: Sequence[int]) -> list[Track]:
+    """Replicas that have every step; the lack of one has been said."""
+    cut = [cut_track(values, metric, label, steps) for values in runs]
+    return [track for track in cut if len(track.steps) == len(steps)]
 
 
 def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:
@@ -337,10 +414,14 @@ def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> 
 def _in_order(tracks: Mapping[str, Any], scene: Scene) -> dict[str, Any]:
     """Metrics as the file lists them, whatever the log's order."""
     order = [pattern.metric for pattern in scene.test.metrics]
-    return dict(sorted(tracks.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0])))
+    return dict(
+        sorted(tracks.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
+    )
 
 
 class _Recorder(TrainingRecorder):
+    """Of one test's log."""
+
     def __init__(self, scene: Scene) -> None:
         test = scene.test
         reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
@@ -405,7 +486,12 @@ def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
         "python": environment.get("python"),
         "host": environment.get("host"),
         "os": environment.get("os"),
-        "hardware": {"cpu": environment.get("cpu"), "cpu_count": environment.get("cpu_count"), "gpus": environment.get("gpus"), "driver": environment.get("driver")},
+        "hardware": {
+            "cpu": environment.get("cpu"),
+            "cpu_count": environment.get("cpu_count"),
+            "gpus": environment.get("gpus"),
+            "driver": environment.get("driver"),
+        },
         "fingerprint": environment.get("fingerprint"),
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
         "config": scene.options.file,

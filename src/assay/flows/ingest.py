@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
 from assay.flows.attempts import Action, Decision, RetryPolicy, decide
 from assay.flows.collect import build_row, read_sources
-from assay.flows.places import StudyPlace, find_foreign_dirs, find_studies
+from assay.flows.places import StudyPlace, find_studies
 from assay.record import originals, rundir
+from assay.record.folders import Changes, find_changes
 from assay.record.index.base import Index, RunRow
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness, RunSpec, State
@@ -26,37 +27,22 @@ def refresh_root(index: Index, root: str, complain: Complain = lambda _text: Non
 
 
 def refresh_study(index: Index, place: StudyPlace, complain: Complain = lambda _text: None) -> int:
-    """Read what changed since the index saw it: a run that is over and untouched costs one look at its directory."""
-    known = {row.key: row for row in index.load_runs([place.name])}
-    count = 0
-    seen = set()
+    """Read what changed since the index saw it; how many runs that were."""
+    return apply_changes(index, place, find_changes(place.dir, place.name, index.load_runs([place.name])), complain)
+
+
+def apply_changes(index: Index, place: StudyPlace, changes: Changes, complain: Complain) -> int:
+    if not changes:
+        return 0
     with index.batch():
-        for path, is_ours in _find_dirs(place):
-            key = place.key(path)
-            seen.add(key)
-            stamp = _stamp(path)
-            row = known.get(key)
-            if row is not None and row.state.is_over and row.stamp >= stamp:
-                continue
-            count += 1
+        for path, stamp, is_ours in changes.changed:
             try:
                 refresh_run(index, place, path, stamp, is_ours)
             except (AssayError, OSError) as error:
                 complain(f"{path}: {error}")
-        index.forget_runs([key for key in known if key not in seen])
-    return count
-
-
-def _find_dirs(place: StudyPlace) -> Iterator[tuple[str, bool]]:
-    yield from ((path, True) for path in rundir.find_run_dirs(place.dir))
-    yield from ((path, False) for path in find_foreign_dirs(place.dir))
-
-
-def _stamp(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+        if changes.gone:
+            index.forget_runs(changes.gone)
+    return len(changes.changed)
 
 
 def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_ours: bool = True) -> None:
@@ -144,7 +130,7 @@ def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
         row = RunRow(key, study, name, "", _mlrunner_state(run.stat), 1, run.params, origin="mlrunner", stamp=stamp)
         return row._replace(reason="; ".join(run.problems))
     problems: list[str] = []
-    hparams = originals.load_hparams(path, problems)
+    hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
     row = RunRow(key, study, name, "", State.DONE, 1, _drop_logdir(hparams, name), origin="runx", stamp=stamp)
     return row._replace(reason="; ".join(problems))
 

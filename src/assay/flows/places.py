@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import NotFoundError, UsageError
-from assay.record import rundir
+from assay.record.folders import find_folders, is_foreign_dir, is_run_dir
+from assay.record.folders import find_foreign_dirs as find_foreign_dirs  # noqa: PLC0414 whoever knows places finds it here
 from assay.values import layout
-from assay.values.study import Study
+
+if TYPE_CHECKING:
+    from assay.config.settings import Settings
+    from assay.values.study import Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class StudyPlace:
 
 def choose_root(flag: str | None, asked: str | None, settings: Settings) -> tuple[str, bool]:
     """The output root and whether anybody asked for it: flag, then environment, study file, settings, `./runs`."""
+    from assay.config.settings import ENVIRONMENT
+
     from_environment = settings.root if settings.root_from == ENVIRONMENT["root"] else None
     chosen = flag or from_environment or asked
     if chosen is not None:
@@ -75,23 +81,8 @@ def find_studies(root: str) -> Iterator[str]:
 def is_study(path: str) -> bool:
     if os.path.isdir(os.path.join(path, layout.STUDY_META_DIR)):
         return True
-    return any(True for _ in find_foreign_dirs(path)) or any(True for _ in rundir.find_run_dirs(path))
-
-
-def find_foreign_dirs(study_dir: str) -> Iterator[str]:
-    """Run directories that runx, logx or mlrunner made without us."""
-    marks = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
-    try:
-        entries = sorted(os.scandir(study_dir), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
-            continue
-        if os.path.exists(os.path.join(entry.path, layout.RUN_FILE)):
-            continue
-        if any(os.path.exists(os.path.join(entry.path, mark)) for mark in marks):
-            yield entry.path
+    folders = (os.path.join(path, name) for name in find_folders(path))
+    return any(is_run_dir(folder) or is_foreign_dir(folder) for folder in folders)
 
 
 def find_study(name: str, roots: list[str]) -> StudyPlace:

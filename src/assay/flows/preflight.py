@@ -35,8 +35,10 @@ def check_executables(study: Study, plan: Plan) -> None:
 def _programs(plan: Plan) -> Iterator[tuple[str, str]]:
     seen = set()
     for spec in plan.runs:
-        for command in spec.commands:
+        for place, command in enumerate(spec.commands):
             program = first_program(command.text)
+            if program and place and os.sep in program and not os.path.isabs(program):
+                continue  # an earlier command may build it
             if program and (program, command.name) not in seen:
                 seen.add((program, command.name))
                 yield program, command.name

@@ -151,7 +151,9 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     listed = ", ".join(os.path.normpath(os.path.join(base, test.directory or ".")) for base, _ in tried)
     if not test.directory:
         return config_folder, "the file's folder"
-    problem = Problem(f"there is no folder {test.directory!r}", f"{test.name}.directory", test.position, f"looked for: {listed}")
+    problem = Problem(
+        f"there is no folder {test.directory!r}", f"{test.name}.directory", test.position, f"looked for: {listed}"
+    )
     raise ConfigError([problem])
 
 
@@ -350,7 +352,9 @@ def run_specs(scene: Scene, specs: Sequence[RunSpec], doors: Doors) -> Report:
         root_was_asked=True,
         farm=scene.farm,
         settings=scene.settings,
-        options=RunOptions(options.file, slots=options.slots, grace_s=options.grace_s, command_line=options.command_line),
+        options=RunOptions(
+            options.file, slots=options.slots, grace_s=options.grace_s, command_line=options.command_line
+        ),
     )
     return run_study(prepared, doors)
 
@@ -402,7 +406,9 @@ def check_store(scene: Scene) -> None:
     try:
         os.makedirs(scene.checkpoints, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"the store {scene.store} cannot be made: {error.strerror}", "choose another: -s DIR") from None
+        raise UsageError(
+            f"the store {scene.store} cannot be made: {error.strerror}", "choose another: -s DIR"
+        ) from None
     if not os.access(scene.store, os.W_OK | os.X_OK):
         raise UsageError(f"the store {scene.store} cannot be written", "choose another: -s DIR")
 

@@ -192,10 +192,17 @@ def _conclude(target: _Target) -> Stopped:
     outcome = _settle(target)
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
+    if target.handle.executor != "local" and not _has_begun(target):
+        return Stopped(key, "taken back before its farm had started it", outcome.state, was_running=True)
     ended = outcome.ended_at or time.time()
     after = words.render_clock(max(0.0, ended - target.handle.started_at))
     count = words.render_count(target.processes, "process", "processes")
     return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
+
+
+def _has_begun(target: _Target) -> bool:
+    """A farm's job that ran has noted so in job.log; the token alone may be the one that we took."""
+    return os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG))
 
 
 def _settle(target: _Target) -> Outcome:

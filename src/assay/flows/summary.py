@@ -6,18 +6,20 @@ Works on whole columns, as the index gives them: ten thousand runs are tabled in
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from types import NoneType
 from typing import Any, Literal
 
 from assay.errors import NotFoundError, UsageError
-from assay.flows.ingest import refresh_study
 from assay.flows.places import StudyPlace
+from assay.record.folders import find_changes
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.table import Column, Table
-from assay.values.run import State
 from assay.values.series import Direction, direction_of, tellingness
+from assay.values.state import State
 
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
@@ -51,17 +53,33 @@ class StudySummary:
 
 
 def summarise(index: Index, places: Sequence[StudyPlace], options: SummaryOptions, complain: Any = None) -> StudySummary:
-    for place in places:
-        refresh_study(index, place, complain or (lambda _text: None))
-    data = index.load_table([place.name for place in places])
+    data = load_fresh_table(index, places, complain or (lambda _text: None))
     if not data.rows:
         names = ", ".join(place.name for place in places)
         raise UsageError(f"{names}: no runs yet", "start some: assay run FILE")
     return build_summary(data, options)
 
 
+def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Callable[[str], None]) -> IndexTable:
+    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
+    names = [place.name for place in places]
+    data = index.load_table(names)
+    rows: dict[str, list[RunRow]] = {}
+    for row in data.rows:
+        rows.setdefault(row.study, []).append(row)
+    is_stale = False
+    for place in places:
+        if changes := find_changes(place.dir, place.name, rows.get(place.name, ())):
+            from assay.flows.ingest import apply_changes
+
+            apply_changes(index, place, changes, complain)
+            is_stale = True
+    return index.load_table(names) if is_stale else data
+
+
 def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
-    keep = [i for i, row in enumerate(data.rows) if options.states is None or row.state in options.states]
+    states = options.states
+    keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
     sort = choose_sort(options.sort, data, keep)
     metrics = _choose_metrics(data, options, sort)
     hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
@@ -121,15 +139,13 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | N
 
 def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
     """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
-    names: dict[str, None] = {}
-    for each in params:
-        names.update(dict.fromkeys(each))
+    names = dict.fromkeys(chain.from_iterable(params))
     return [name for name in names if name not in ignore and _varies(params, name)]
 
 
 def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
-    first = params[0].get(name, _MISSING)
-    return any(each.get(name, _MISSING) != first for each in params)
+    values = [each.get(name, _MISSING) for each in params]
+    return values.count(values[0]) < len(values)
 
 
 _MISSING = object()
@@ -144,12 +160,9 @@ def sort_rows(data: IndexTable, keep: Sequence[int], sort: SortKey | None, asked
         return sorted(keep, key=lambda i: _value_key(data.rows[i].params.get(name)))
     column = data.metrics[sort.metric]
     values = best_values(column, sort.direction)
-    sign = 1.0 if sort.direction == "min" else -1.0
-    return sorted(keep, key=lambda i: (not _usable(column, values, i), sign * values[i] if _usable(column, values, i) else 0.0))
-
-
-def _usable(column: MetricColumns, values: Sequence[float], i: int) -> bool:
-    return column.count[i] > 0 and math.isfinite(values[i])
+    usable = [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
+    rest = sorted(set(keep).difference(usable)) if len(usable) < len(keep) else []
+    return sorted(usable, key=values.__getitem__, reverse=sort.direction == "max") + rest
 
 
 def _value_key(value: Any) -> tuple[int, float, str]:
@@ -180,19 +193,21 @@ def _run_columns(
     if any(row.state is not State.DONE for row in rows):
         columns.append(Column("state", "state"))
         cells.append([str(row.state) for row in rows])
+    values = [row.params for row in rows]
     for name in params:
-        columns.append(Column(name, _param_kind(rows, name), digits=None))
-        cells.append([row.params.get(name) for row in rows])
+        cells.append([each.get(name) for each in values])
+        columns.append(Column(name, _param_kind(cells[-1]), digits=None))
     for name in metrics:
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
     _add_progress(columns, cells, data, order, metrics)
     return columns, cells
 
 
-def _param_kind(rows: Sequence[RunRow], name: str) -> Literal["text", "number"]:
-    values = [row.params.get(name) for row in rows]
-    numbers = all(v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in values)
-    return "number" if numbers else "text"
+def _param_kind(values: Sequence[Any]) -> Literal["text", "number"]:
+    return "number" if _NUMBERS.issuperset(map(type, values)) else "text"
+
+
+_NUMBERS = {int, float, NoneType}
 
 
 def _add_metric(
@@ -200,12 +215,19 @@ def _add_metric(
 ) -> None:
     name = column.metric
     columns.append(Column(name, "number"))
-    cells.append([column.last[i] if column.count[i] else None for i in order])
+    cells.append(_pick(column, column.last, order))
     if best or (sort is not None and name == sort.metric and _best_tells_more(column, order, sort.direction)):
         direction = sort.direction if sort is not None and name == sort.metric else direction_of(name)
         values = best_values(column, direction)
         columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
-        cells.append([values[i] if column.count[i] else None for i in order])
+        cells.append(_pick(column, values, order))
+
+
+def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
+    """The values of these rows; None where a run does not have the metric."""
+    if 0.0 not in column.count:
+        return list(map(values.__getitem__, order))
+    return [values[i] if column.count[i] else None for i in order]
 
 
 def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Direction) -> bool:
@@ -215,7 +237,8 @@ def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Dir
 
 def _add_progress(columns: list[Column], cells: list[list[Any]], data: IndexTable, order: Sequence[int], metrics: Sequence[str]) -> None:
     """How far each run came, and what a step of it costs."""
-    steps = [_last_step(data, i, metrics) for i in order]
+    chosen = [data.metrics[name] for name in metrics]
+    steps = _combine([column.last_step for column in chosen], order, max)
     if any(step is not None for step in steps):
         columns.append(Column("step", "number", digits=12))
         cells.append(steps)
@@ -223,16 +246,21 @@ def _add_progress(columns: list[Column], cells: list[list[Any]], data: IndexTabl
     if any(second is not None for second in seconds):
         columns.append(Column("time", "clock", key="seconds"))
         cells.append(seconds)
-    per_step = [_seconds_per_step(data, i, step, metrics) for i, step in zip(order, steps, strict=True)]
+    per_step = _seconds_per_step(data, chosen, order, steps)
     if any(value is not None and value >= 0.05 for value in per_step):
         columns.append(Column("time/step", "duration", key="seconds_per_step"))
         cells.append(per_step)
 
 
-def _last_step(data: IndexTable, i: int, metrics: Sequence[str]) -> float | None:
-    steps = [data.metrics[name].last_step[i] for name in metrics if data.metrics[name].count[i]]
-    finite = [step for step in steps if math.isfinite(step)]
-    return max(finite) if finite else None
+def _combine(
+    columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
+) -> list[float | None]:
+    """Row by row the largest or the smallest of what is finite; None where nothing is."""
+    picked = [list(map(column.__getitem__, order)) for column in columns]
+    if picked and all(math.isfinite(sum(values)) for values in picked):
+        return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
+    rows = zip(*picked, strict=True) if picked else [()] * len(order)
+    return [choose(finite) if (finite := [value for value in row if math.isfinite(value)]) else None for row in rows]
 
 
 def _seconds(row: RunRow) -> float | None:
@@ -241,15 +269,20 @@ def _seconds(row: RunRow) -> float | None:
     return max(0.0, row.ended_at - row.started_at)
 
 
-def _seconds_per_step(data: IndexTable, i: int, step: float | None, metrics: Sequence[str]) -> float | None:
+def _seconds_per_step(
+    data: IndexTable, metrics: Sequence[MetricColumns], order: Sequence[int], steps: Sequence[float | None]
+) -> list[float | None]:
     """From the run's start to its last point, where points carry times; else the run's whole time."""
+    lasts = _combine([column.last_time for column in metrics], order, max)
+    firsts = _combine([column.first_time for column in metrics], order, min)
+    rows = map(data.rows.__getitem__, order)
+    return list(map(_seconds_of_step, rows, steps, firsts, lasts))
+
+
+def _seconds_of_step(row: RunRow, step: float | None, first: float | None, last: float | None) -> float | None:
     if not step:
         return None
-    row = data.rows[i]
-    lasts = [data.metrics[name].last_time[i] for name in metrics if data.metrics[name].count[i]]
-    firsts = [data.metrics[name].first_time[i] for name in metrics if data.metrics[name].count[i]]
-    last = max((time for time in lasts if math.isfinite(time)), default=None)
-    start = row.started_at or min((time for time in firsts if math.isfinite(time)), default=None)
+    start = row.started_at or first
     if last is not None and start is not None:
         return max(0.0, last - start) / step
     seconds = _seconds(row)

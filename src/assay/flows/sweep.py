@@ -255,7 +255,8 @@ def _build_entry(spec: RunSpec, prepared: Prepared) -> Entry:
     if again and os.path.isdir(path):
         last = rundir.load_history(path).last
         base = last.number if last else 0
-    policy = RetryPolicy(retries=spec.retries, again=again, base=base, began_at=time.time())
+    abandons = State.LOST in options.retry
+    policy = RetryPolicy(retries=spec.retries, again=again, base=base, began_at=time.time(), abandons=abandons)
     return Entry(spec, path, policy, wanted=_wanted(spec, options.commands), repeats=options.force)
 
 

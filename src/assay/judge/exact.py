@@ -18,7 +18,7 @@ def judge_exact(pair: Pair) -> list[Finding]:
             return [_describe_noisy(pair, number, place)]
     differing = [_describe_difference(pair, golden, check.values) for check in pair.checks]
     findings = [finding for finding in differing if finding]
-    if findings or pair.findings:
+    if findings or not pair.is_whole:
         return findings
     return [Finding(VerdictKind.PASS, pair.subject, f"{pair.compared} values are equal bit for bit", effect=0.0)]
 
@@ -50,9 +50,7 @@ def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[f
         f"first differs at step {pair.steps[first]}: {values[first]!r}, expected {golden[first]!r}; "
         f"{len(places)} of {len(golden)} values differ, by {100 * largest:.3g}% at most"
     )
-    return Finding(
-        VerdictKind.CHANGED, pair.subject, message, values[first], golden[first], pair.steps[first], largest
-    )
+    return Finding(VerdictKind.CHANGED, pair.subject, message, values[first], golden[first], pair.steps[first], largest)
 
 
 def _relative(expected: float, value: float) -> float:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args
 
 from assay.judge.pairing import Aligned, Pair
 from assay.values.golden import Operator, Rule, Track
@@ -23,9 +23,8 @@ from assay.values.verdict import Finding, VerdictKind
 OPERATORS: tuple[str, ...] = get_args(Operator)
 CLOSE = 1e-9  # nearer to the boundary than this (relative), decimals decide
 
-Number = float | Fraction
 
-_COMPARE: dict[str, Callable[[Number, Number, Number], bool]] = {
+_COMPARE: dict[str, Callable[[Any, Any, Any], bool]] = {
     "==": lambda tested, expected, allowed: abs(tested - expected) <= allowed,
     "!=": lambda tested, expected, allowed: abs(tested - expected) > allowed,
     "<=": lambda tested, expected, allowed: tested <= expected + allowed,
@@ -39,8 +38,10 @@ def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
     """Why these cannot be compared with; config files ask this too, so that nobody waits for a run to learn it."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
-        return "no comparison is given; choose one of " + known if not operator else (
-            f"{operator!r} is no comparison; choose one of {known}"
+        return (
+            "no comparison is given; choose one of " + known
+            if not operator
+            else (f"{operator!r} is no comparison; choose one of {known}")
         )
     if margin is None:
         return None if operator in ("<", ">") else "no margin is given"
@@ -49,9 +50,7 @@ def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
     return None
 
 
-def compare(
-    operator: str, tested: float, expected: float, margin: float, texts: tuple[str, str] | None = None
-) -> bool:
+def compare(operator: str, tested: float, expected: float, margin: float, texts: tuple[str, str] | None = None) -> bool:
     """Whether `tested` passes. `texts`: both numbers as they were logged, tested first."""
     if not (math.isfinite(tested) and math.isfinite(expected)):
         return False
@@ -117,10 +116,10 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
 def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]) -> Finding:
     golden = pair.golden[0].values
     first, worst = failing[0], max(failing, key=lambda place: abs(_effect(check.values[place], golden[place])))
-    effect = _effect(check.values[worst], golden[worst])
+    effect, at_first = _effect(check.values[worst], golden[worst]), _effect(check.values[first], golden[first])
     message = (
         f"{len(failing)} of {len(golden)} values are not {_words(rule)}; first at step {pair.steps[first]}: "
-        f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({100 * _effect(check.values[first], golden[first]):+.3g}%)"
+        f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({100 * at_first:+.3g}%)"
     )
     if worst != first:
         message += f"; worst at step {pair.steps[worst]}: {100 * effect:+.3g}%"

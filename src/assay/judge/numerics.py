@@ -11,10 +11,10 @@ Array = Any  # numpy.ndarray: the library is loaded inside functions only
 
 def load_numpy() -> Any:
     try:
-        import numpy
+        import numpy as np
     except ImportError:
         raise MissingExtraError("judging windows of a training curve", "stats") from None
-    return numpy
+    return np
 
 
 def t_quantile(freedom: int, tail: float) -> float:

@@ -6,7 +6,9 @@ logged twice, a golden whose replicas disagree about the steps. Each becomes a f
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,15 +38,21 @@ class Pair:
     steps: tuple[int, ...]
     golden: tuple[Track, ...]
     checks: tuple[Aligned, ...]
-    findings: tuple[Finding, ...]  # what did not fit; ERROR, or FAIL for values that are not finite
+    findings: tuple[Finding, ...] = ()  # what did not fit; ERROR, or FAIL for values that are not finite
+    gaps: tuple[Finding, ...] = ()  # steps that a check did not log
 
     @property
     def compared(self) -> int:
         return sum(len(self.steps) - check.gaps for check in self.checks)
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return bool(self.steps and self.golden and self.checks)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every check has a finite value at every step: only then can the metric pass."""
+        return self.is_usable and not self.findings and not any(check.gaps for check in self.checks)
 
 
 # ---------------------------------------------------------------- labels
@@ -112,17 +120,14 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
         return Pair(subject, (), golden, (), (Finding(VerdictKind.ERROR, subject, obstacle),))
     steps = golden[0].steps
     tracks = [run[rule.metric][label] for run in checks if label in run.get(rule.metric, {})]
-    findings: list[Finding] = []
-    aligned = []
-    for track in tracks:
-        problem = _find_disorder(track)
-        if problem:
-            findings.append(Finding(VerdictKind.ERROR, subject, f"the check's {problem}"))
-            continue
-        aligned.append(_align(track, steps))
-        findings += _find_bad_values(track, subject)
-        findings += [] if partial else _find_gaps(track, steps, subject)
-    return Pair(subject, steps, golden, tuple(aligned), tuple(findings))
+    problems = [_find_disorder(track) for track in tracks]
+    findings = [
+        Finding(VerdictKind.ERROR, subject, f"in the check, {problem}") for problem in problems if problem is not None
+    ]
+    sound = [track for track, problem in zip(tracks, problems, strict=True) if problem is None]
+    findings += [finding for track in sound for finding in _find_bad_values(track, subject)]
+    gaps = [] if partial else [finding for track in sound for finding in _find_gaps(track, steps, subject)]
+    return Pair(subject, steps, golden, tuple(_align(track, steps) for track in sound), tuple(findings), tuple(gaps))
 
 
 def _find_obstacle(golden: Sequence[Track]) -> str | None:
@@ -131,7 +136,7 @@ def _find_obstacle(golden: Sequence[Track]) -> str | None:
     for number, track in enumerate(golden, 1):
         problem = _find_disorder(track)
         if problem:
-            return f"the golden's replica {number}: {problem}"
+            return f"in the golden's replica {number}, {problem}"
         if track.steps != golden[0].steps:
             return f"the golden's replicas 1 and {number} have different steps: gather again"
         if not all(map(math.isfinite, track.values)):
@@ -143,10 +148,10 @@ def _find_obstacle(golden: Sequence[Track]) -> str | None:
 def _find_disorder(track: Track) -> str | None:
     steps = track.steps
     if len(steps) != len(track.values):
-        return f"track has {len(steps)} steps and {len(track.values)} values"
-    if all(map(int.__lt__, steps, steps[1:])):
+        return f"{len(steps)} steps have {len(track.values)} values"
+    if all(map(operator.lt, steps, steps[1:])):
         return None
-    before, after = next((a, b) for a, b in zip(steps, steps[1:], strict=False) if a >= b)
+    before, after = next((a, b) for a, b in itertools.pairwise(steps) if a >= b)
     return f"step {after} was logged twice" if before == after else f"step {after} was logged after step {before}"
 
 

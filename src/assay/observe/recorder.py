@@ -132,7 +132,11 @@ def _label_groups(pattern: Pattern, regex: re.Pattern[str]) -> list[tuple[int, s
     if count <= 1 and pattern.labels in ((), ("0",)):
         return [(count, "")]
     labels = pattern.labels if len(pattern.labels) == count else tuple(str(number) for number in range(count))
-    return [(number + 1, label) for number, label in enumerate(labels)] if count > 1 or len(pattern.labels) == 1 else [(count, "")]
+    return (
+        [(number + 1, label) for number, label in enumerate(labels)]
+        if count > 1 or len(pattern.labels) == 1
+        else [(count, "")]
+    )
 
 
 def _whole_number(line: str, start: int, end: int) -> str:
@@ -276,6 +280,10 @@ class TrainingRecorder:
                 self.warn(f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out")
             elif not recording.is_complete:
                 self.warn(self._describe_short(recording, "the training ended"))
+
+    @property
+    def last_step(self) -> int | None:
+        return self._step
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

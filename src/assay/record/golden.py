@@ -40,7 +40,9 @@ def load_manifest(path: str, test: str) -> Golden:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"there is no golden recording {path}", "gather it first: assay golden gather FILE -s STORE") from None
+        raise UsageError(
+            f"there is no golden recording {path}", "gather it first: assay golden gather FILE -s STORE"
+        ) from None
     except UnicodeDecodeError:
         raise _damaged(path, "it is not text") from None
     except OSError as error:
@@ -102,7 +104,9 @@ def _parse_version(content: Mapping[str, Any], file: str) -> int:
     if type(version) is not int or version < 1:
         raise _damaged(file, f"its version is {version!r}")
     if version > VERSION:
-        message = f"{file}: a newer Assay wrote this golden recording (format {version}; this one reads up to {VERSION})"
+        message = (
+            f"{file}: a newer Assay wrote this golden recording (format {version}; this one reads up to {VERSION})"
+        )
         raise FormatError(message, "upgrade: pip install --upgrade assay")
     return version
 
@@ -124,7 +128,9 @@ def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[st
     if not isinstance(checkpoint, str) or not checkpoint:
         raise _Broken(f"{where} names no checkpoint")
     recorded = _parse_results(_mapping(fields.get("results"), f"{where}.results"), where, notes)
-    tracks: dict[str, Labels] = {metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()}
+    tracks: dict[str, Labels] = {
+        metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()
+    }
     for metric, labels in _mapping(replicas, f"replicas.{key}").items():
         for label, runs in _mapping(labels, f"replicas.{key}.{metric}").items():
             before = tracks.setdefault(metric, {}).get(label, ())
@@ -150,7 +156,9 @@ def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> 
                     notes.append(f"the golden has no value of {metric} at step {step}")
                     continue
                 texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
-    return {metric: {label: _build_track(rows) for label, rows in _fold(labels).items()} for metric, labels in texts.items()}
+    return {
+        metric: {label: _build_track(rows) for label, rows in _fold(labels).items()} for metric, labels in texts.items()
+    }
 
 
 def _labels(labels: Any) -> Mapping[str, Any]:
@@ -195,7 +203,9 @@ def render_manifest(golden: Golden) -> str:
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
         "replicas": {key: _render_replicas(segment) for key, segment in zip(keys, golden.segments, strict=True)},
-        "checkpoints": {key: {"sha": segment.checkpoint_sha} for key, segment in zip(keys, golden.segments, strict=True)},
+        "checkpoints": {
+            key: {"sha": segment.checkpoint_sha} for key, segment in zip(keys, golden.segments, strict=True)
+        },
         "history": [dict(item) for item in golden.history],
     }
     return json.dumps(content, indent=4, ensure_ascii=False, default=str) + "\n"
@@ -233,7 +243,10 @@ def _texts(track: Track) -> list[str]:
 
 def _render_replicas(segment: Segment) -> dict[str, Any]:
     return {
-        metric: {label: [{"steps": list(run.steps), "values": _texts(run)} for run in runs[1:]] for label, runs in labels.items()}
+        metric: {
+            label: [{"steps": list(run.steps), "values": _texts(run)} for run in runs[1:]]
+            for label, runs in labels.items()
+        }
         for metric, labels in segment.tracks.items()
         if any(len(runs) > 1 for runs in labels.values())
     }

@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -377,3 +378,29 @@ def _locked(folder: str) -> Iterator[None]:
 def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
     """hparams.json alone; empty where there is none that can be read, and then `problems` says why."""
     return _load_hparams(folder, [] if problems is None else problems)
+
+
+def load_submitted_params(folder: str) -> dict[str, Value]:
+    """The parameters of a run whose script gave logx none, read from the command that runx kept."""
+    text = _load_text(folder, SUBMIT_SCRIPT, [])
+    try:
+        words = shlex.split(text or "")
+        inner = next((word for word in words if " --" in word), None)  # what a farm was given: the training inside
+        words = shlex.split(inner) if inner is not None else words
+    except ValueError:
+        return {}
+    params: dict[str, Value] = {}
+    for word in words:
+        if word.startswith("--"):
+            params[word[2:]] = True
+        elif params:
+            name = next(reversed(params))
+            params[name] = _parse_word(word) if params[name] is True else f"{params[name]} {word}"
+    return params
+
+
+def _parse_word(word: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(word)
+    return word

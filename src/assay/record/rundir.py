@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
+from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
 from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
@@ -273,19 +274,6 @@ def load_record(run_dir: str) -> RunRecord:
     path = os.path.join(run_dir, layout.RUN_FILE)
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         return parse_record(file.read(), path)
-
-
-def find_run_dirs(study_dir: str) -> Iterator[str]:
-    """Directories of runs in a study, by name; links to shared results are left out."""
-    try:
-        entries = sorted(os.scandir(study_dir), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-            path = os.path.join(study_dir, entry.name)
-            if os.path.exists(os.path.join(path, layout.RUN_FILE)):
-                yield path
 
 
 # ---------------------------------------------------------------- what happened so far

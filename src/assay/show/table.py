@@ -61,7 +61,10 @@ def build_texts(column: Column, values: Sequence[Any]) -> Texts:
     render = _RENDERERS.get(column.kind)
     if render is None:
         return _build_plain_texts(values)
-    return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
+    if not all(isinstance(value, (int, float)) for value in values):
+        return [render(value) if isinstance(value, (int, float)) else _render_other(value) for value in values]
+    texts = {value: render(value) for value in set(values)}
+    return [texts[value] for value in values]
 
 
 _RENDERERS: dict[str, Callable[[float], str]] = {
@@ -112,17 +115,29 @@ def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
 
 def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
     if digits is None:
-        return _align_points([words.render_number(value, None) for value in values])
+        return _align_points(_render_whole(values))
     finite = values if math.isfinite(sum(values)) else [value for value in values if math.isfinite(value)]
     if not finite:
         return list(map(str, values))
     short = _format_all(f"%.{digits}g", finite)
-    if any("e" in text for text in short):
-        return _align_points([words.render_number(value, digits) for value in values])
+    if "e" in "".join(short):
+        # without an exponent `%g` is what render_number would give
+        plain = short if len(short) == len(values) else ["e"] * len(values)
+        pairs = zip(values, plain, strict=True)
+        return _align_points([words.render_number(value, digits) if "e" in text else text for value, text in pairs])
     decimals = max(map(_count_decimals, short))
     if decimals - _allowed_decimals(max(map(abs, finite)), digits) <= _EXTRA_DIGITS:
         return _pad_words(_format_all(f"%.{decimals}f", values), decimals)
     return _align_points([_limit_decimals(text, decimals) for text in _format_all(f"%#.{digits}g", values)])
+
+
+def _render_whole(values: Sequence[float]) -> Texts:
+    """Every digit of a column that holds only floats; one search tells whether some need more than `repr`."""
+    texts = list(map(repr, values))
+    joined = "".join(texts)
+    if "e" in joined or "n" in joined:  # an exponent, nan, inf
+        return [words.render_number(value, None) for value in values]
+    return texts
 
 
 def _format_all(pattern: str, values: Sequence[float]) -> Texts:
@@ -155,9 +170,11 @@ def _pad_words(texts: Texts, decimals: int) -> Texts:
 
 def _align_points(texts: Texts) -> Texts:
     """Spaces behind the shorter fractions, unless an exponent makes the points incomparable."""
-    if any("e" in text for text in texts):
+    if "e" in "".join(texts):
         return texts
     points = [len(text) - text.find(".") if "." in text else 0 for text in texts]
+    if points and points.count(points[0]) == len(points):
+        return texts
     gaps = [" " * gap for gap in range(max(points, default=0) + 1)][::-1]
     return [text + gaps[point] for text, point in zip(texts, points, strict=True)]
 
@@ -271,13 +288,15 @@ def _join_rows(columns: list[Texts]) -> Texts:
     return [row.rstrip() for row in map("  ".join, zip(*columns, strict=True))]
 
 
-def render_sumx(table: Table) -> str:
+def render_sumx(table: Table, *, width: int | None = None) -> str:
     """runx's classic look: no name over the first column, everything on the left, two spaces between."""
     names = ["", *(words.clean(column.name) for column in table.columns[1:])]
     laid = _lay_out(table, names=names)
     for each in laid:
         each.texts = [text.rstrip() for text in each.texts]
     laid[0].width = max(laid[0].width, _SUMX_FIRST)
+    if width is not None:
+        _fit(laid, width, gap=2, mark="~")
     head = "  ".join(words.pad(each.name, each.width) for each in laid).rstrip()
     rule = "  ".join("-" * each.width for each in laid)
     return "\n".join((head, rule, *_join_rows([_pad_column(each, "left") for each in laid]))) + "\n"

@@ -150,6 +150,7 @@ class MetricReport:
     golden: Mapping[str, tuple[Track, ...]]  # label -> replicas
     check: Mapping[str, tuple[Track, ...]]  # label -> one for each run of the check
     noise: float | None = None  # of the golden, as measured when it was gathered
+    delta: float | None = None  # that it was judged with: the rule's or the default
 
     @property
     def metric(self) -> str:
@@ -192,6 +193,8 @@ class GoldenTestReport:
     notes: tuple[str, ...] = ()  # for people: what was chosen, what was left out
     warnings: tuple[str, ...] = ()
     exit_code: ExitCode | None = None  # of an error that left nothing to judge
+    interrupted: str | None = None  # by this signal
+    problem: str | None = None  # of the infrastructure
 
     @property
     def saved_s(self) -> float:
@@ -210,8 +213,14 @@ class GoldenReport:
     source: str
     tests: tuple[GoldenTestReport, ...]
     elapsed_s: float = 0.0
-    interrupted: str | None = None
-    problem: str | None = None  # of the infrastructure
+
+    @property
+    def interrupted(self) -> str | None:
+        return next((test.interrupted for test in self.tests if test.interrupted), None)
+
+    @property
+    def problem(self) -> str | None:
+        return next((test.problem for test in self.tests if test.problem), None)
 
     @property
     def kind(self) -> VerdictKind:

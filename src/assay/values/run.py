@@ -7,26 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from assay.values.state import State as State  # noqa: PLC0414 whoever knows runs finds it here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
 
 
 LogStream = Literal["both", "stdout", "stderr"]
-
-
-class State(StrEnum):
-    """Where a run stands. The first two can still change by themselves."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
-    STOPPED = "stopped"
-    LOST = "lost"  # started on another host and not heard of since, or died again and again
-
-    @property
-    def is_over(self) -> bool:
-        return self not in (State.QUEUED, State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)

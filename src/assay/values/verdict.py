@@ -43,6 +43,7 @@ class Finding:
     step: float | None = None  # where it first shows
     effect: float | None = None  # relative: +.02 is two percent above what was expected
     interval: tuple[float, float] | None = None  # of the effect
+    stretches: tuple[tuple[float, float], ...] = ()  # from step to step: every window that is meant
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,9 @@ class _TestReader:
         key = self._key("recording")
         found = self._known(entry.node, key, (_STEPS,))
         if _STEPS not in found:
-            self._miss(MissingOption, f"{_STEPS} is missing", key, entry, "how many steps are recorded after a checkpoint")
+            self._miss(
+                MissingOption, f"{_STEPS} is missing", key, entry, "how many steps are recorded after a checkpoint"
+            )
             return None
         return self._fields.integer(found[_STEPS].node, join_key(key, _STEPS), minimum=1)
 
@@ -218,7 +220,9 @@ class _TestReader:
         margin = self._margin(fields["margin"], join_key(key, "margin")) if "margin" in fields else None
         operator = self._operator(fields["comparison"], join_key(key, "comparison")) if "comparison" in fields else None
         if entry.key not in patterns:
-            hint = did_you_mean(entry.key, patterns) or "without one there is nothing to compare, so the test cannot pass"
+            hint = (
+                did_you_mean(entry.key, patterns) or "without one there is nothing to compare, so the test cannot pass"
+            )
             self._warn("no parser reads this metric", key, entry, hint)
         if margin is None or operator is None:
             return None
@@ -234,7 +238,9 @@ class _TestReader:
                 value = None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             hint = "a proportion of the recorded value: 0.1 is 10%"
-            self._problems.add(f"must be a number, 0 or more, not {describe(entry.node)}", key, entry.node.position, hint)
+            self._problems.add(
+                f"must be a number, 0 or more, not {describe(entry.node)}", key, entry.node.position, hint
+            )
             return None
         if value == 0:
             self._warn("a margin of 0 accepts not even rounding", key, entry, "give it one above the noise")
@@ -276,7 +282,13 @@ class _TestReader:
                 self._warn("this flag is passed over", join_key(key, entry.key), entry, hint)
         for name in names:
             if name not in entries:
-                self._miss(MissingFlag, f"the mandatory flag {name} is missing", key, section, f"as in {name}: {{key: --flag, set_in_script: true}}")
+                self._miss(
+                    MissingFlag,
+                    f"the mandatory flag {name} is missing",
+                    key,
+                    section,
+                    f"as in {name}: {{key: --flag, set_in_script: true}}",
+                )
         found = [self._flag(entries[name], join_key(key, name), ours=True) for name in names if name in entries]
         misc = self._plain_flags(entries.get("misc"), join_key(key, "misc"))
         return (*(flag for flag in found if flag is not None), *misc)
@@ -298,20 +310,32 @@ class _TestReader:
                 self._miss(kind, "says no key", key, entry, "as in {key: --flag, value: 5}")
             return None
         name = self._fields.text(fields["key"].node, join_key(key, "key"), "a flag such as --steps")
-        is_set = self._fields.boolean(fields["set_in_script"].node, join_key(key, "set_in_script")) if "set_in_script" in fields else None
+        is_set = (
+            self._fields.boolean(fields["set_in_script"].node, join_key(key, "set_in_script"))
+            if "set_in_script" in fields
+            else None
+        )
         value = self._value(fields["value"], join_key(key, "value")) if "value" in fields else None
         if name is None:
             return None
         if ours:
             return self._our_flag(entry, key, name, value, is_set)
         if is_set:
-            hint = "only " + ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"])) + " are set by the harness; give it a value"
-            self._problems.add("nothing sets this flag", join_key(key, "set_in_script"), fields["set_in_script"].position, hint)
+            hint = (
+                "only "
+                + ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
+                + " are set by the harness; give it a value"
+            )
+            self._problems.add(
+                "nothing sets this flag", join_key(key, "set_in_script"), fields["set_in_script"].position, hint
+            )
         return FlagSpec(entry.key, name, value)
 
     def _our_flag(self, entry: Entry, key: str, name: str, value: str | None, is_set: bool | None) -> FlagSpec:
         if value is not None and is_set is False:
-            self._warn("this value takes the place of ours", key, entry, "leave it out, and the harness gives the right one")
+            self._warn(
+                "this value takes the place of ours", key, entry, "leave it out, and the harness gives the right one"
+            )
             return FlagSpec(entry.key, name, value)
         if value is not None:
             self._warn("the value is decided by the harness; this one is passed over", key, entry)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from assay.values.run import State
+    from assay.values.state import State
 
 Columns = tuple[Sequence[float] | None, Sequence[float], Sequence[float] | None]
 """Steps, values and times of one metric, in the order written. None, or a NaN among them: there is none."""

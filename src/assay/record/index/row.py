@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from assay.record.index.base import RunRow
-from assay.values.run import State
+from assay.values.state import State
 
 _FORMAT = 4
 _STATE = RunRow._fields.index("state")

@@ -19,7 +19,7 @@ from assay.record.index.points import forget_points, write_points
 from assay.record.index.row import pack_row, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.tally import FIELDS, NO_SUMMARY, parse_summaries
-from assay.values.run import State
+from assay.values.state import State
 from assay.values.series import Summary
 
 _PUT = """INSERT INTO runs (key, study, state, active_at, row) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE

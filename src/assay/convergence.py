@@ -1,0 +1,100 @@
+"""The convergence harness's helper for tests: `do_convergence_test(storage_path, manifest_suffix, test_config_path)`.
+
+    from assay.convergence import do_convergence_test
+
+    def test_bert_still_converges():
+        do_convergence_test("golden", "convergence_harness_manifest.json", "configs/bert.yml")
+
+It returns when every test of the file passes and raises `ConvergenceFailure`, an AssertionError that carries the report,
+when one does not; `python -O` changes nothing. Environment, working directory and `sys.path` stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from assay.errors import ConfigError
+from assay.values.golden import GoldenReport, MissingFlag, MissingOption
+
+if TYPE_CHECKING:
+    from assay.values.verdict import Finding
+
+__all__ = [
+    "ConvergenceFailure",
+    "MissingConfigurationOptionException",
+    "MissingMandatoryFlagException",
+    "do_convergence_test",
+]
+
+
+class _MissingKey(ConfigError, KeyError):
+    """A ConfigError that the original's users catch as a KeyError."""
+
+    __str__ = ConfigError.__str__
+
+
+class MissingConfigurationOptionException(_MissingKey):  # noqa: N818 the original's name
+    """A section that the configuration must have is not there."""
+
+
+class MissingMandatoryFlagException(_MissingKey):  # noqa: N818 the original's name
+    """A flag that the harness must set is not named in the configuration."""
+
+
+class ConvergenceFailure(AssertionError):  # noqa: N818 it is an assertion that failed
+    """The verdict is not PASS. `report` has everything; `findings` what speaks against it."""
+
+    def __init__(self, report: GoldenReport) -> None:
+        from assay.show.golden import render_golden
+
+        self.report = report
+        super().__init__("\n" + render_golden(report))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for test in self.report.tests for finding in test.verdict.findings)
+
+
+def do_convergence_test(
+    storage_path: str | os.PathLike[str],
+    manifest_suffix: str,
+    test_config_path: str | os.PathLike[str],
+    do_gather: bool = False,
+) -> None:
+    """Gather, or check against what was gathered, every test of a configuration."""
+    from assay.flows.golden import GoldenOptions, check_file, gather_file
+    from assay.values.verdict import VerdictKind
+
+    options = GoldenOptions(
+        file=os.fspath(test_config_path),
+        store=os.path.abspath(os.fspath(storage_path)),
+        manifest_name=manifest_suffix,
+        replicas=0,
+        command_line=tuple(sys.argv),
+    )
+    try:
+        report = (gather_file if do_gather else check_file)(options, tell=_warn)
+    except ConfigError as error:
+        raise _translate(error) from None
+    if report.interrupted:
+        raise KeyboardInterrupt
+    if report.kind is not VerdictKind.PASS or any(test.exit_code for test in report.tests):
+        raise ConvergenceFailure(report)
+    for test in report.tests:
+        for warning in test.warnings:
+            _warn(f"warning: {test.test}: {warning}")
+
+
+def _translate(error: ConfigError) -> ConfigError:
+    kinds = {type(problem) for problem in error.problems}
+    if MissingFlag in kinds:
+        return MissingMandatoryFlagException(error.problems)
+    if MissingOption in kinds:
+        return MissingConfigurationOptionException(error.problems)
+    return error
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr)

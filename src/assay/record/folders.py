@@ -1,0 +1,125 @@
+"""Which folders of a study are runs, and which of them changed since the index saw them.
+
+A table begins here every time, so this looks at each folder once and imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from assay.record.index.base import RunRow
+from assay.values import layout
+from assay.values.state import State
+
+_FOREIGN_MARKS = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
+_UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
+_CHANGING = frozenset((State.QUEUED, State.RUNNING))
+
+
+class Change(NamedTuple):
+    """A run that must be read. `stamp` is the newest time seen in it, to be kept with its row."""
+
+    path: str
+    stamp: float
+    is_ours: bool
+
+
+class Changes(NamedTuple):
+    changed: list[Change]
+    gone: list[str]  # keys
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.gone)
+
+
+def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
+    """What differs from these rows of the index: a run that is over and untouched costs one look, or two."""
+    known = {row.key: row for row in rows}
+    there = set()
+    changed: list[Change] = []
+    for name in sorted(find_folders(study_dir)):
+        path, key = f"{study_dir}/{name}", f"{study}/{name}"
+        row = known.get(key)
+        if row is not None and row.state not in _CHANGING and row.stamp >= _stamp(path, row.origin, row.attempt):
+            there.add(key)
+        elif (change := _build_change(path)) is not None:
+            there.add(key)
+            changed.append(change)
+    gone = [key for key in known if key not in there] if len(there) < len(known) + len(changed) else []
+    return Changes(changed, gone)
+
+
+def _build_change(path: str) -> Change | None:
+    is_ours = is_run_dir(path)
+    if not is_ours and not is_foreign_dir(path):
+        return None
+    origin = "assay" if is_ours else _origin(path)
+    return Change(path, min(_stamp(path, origin, 0), time.time() - _UNSETTLED_S), is_ours)
+
+
+def _origin(path: str) -> str:
+    return "mlrunner" if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}") else "runx"
+
+
+def _stamp(path: str, origin: str, attempt: int) -> float:
+    """The newest modification time that tells of news."""
+    if origin == "runx":  # logx writes a line whenever there is news
+        return _modified(f"{path}/{layout.LOGX_METRICS_FILE}") or _modified(path)
+    if origin == "mlrunner":
+        return max(_modified(f"{path}/{layout.MLRUNNER_STAT_FILE}"), _modified(path))
+    if attempt == 0:  # nobody supervises it: its script may still be writing
+        return max(_newest(f"{path}/{layout.METRICS_DIR}"), _modified(path))
+    return _modified(path)
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _newest(folder: str) -> float:
+    try:
+        with os.scandir(folder) as entries:
+            return max((entry.stat().st_mtime for entry in entries), default=0.0)
+    except OSError:
+        return 0.0
+
+
+# ---------------------------------------------------------------- which folders are runs
+
+
+def find_folders(study_dir: str) -> Iterator[str]:
+    """Names of the visible folders, in no order; links to shared results are left out."""
+    try:
+        with os.scandir(study_dir) as entries:
+            for entry in entries:
+                name = entry.name
+                if name[0] != "." and entry.is_dir(follow_symlinks=False):
+                    yield name
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def is_run_dir(path: str) -> bool:
+    return os.path.exists(f"{path}/{layout.RUN_FILE}")
+
+
+def is_foreign_dir(path: str) -> bool:
+    return any(os.path.exists(f"{path}/{mark}") for mark in _FOREIGN_MARKS)
+
+
+def find_run_dirs(study_dir: str) -> Iterator[str]:
+    """Directories of our runs in a study, by name."""
+    paths = (os.path.join(study_dir, name) for name in sorted(find_folders(study_dir)))
+    return (path for path in paths if is_run_dir(path))
+
+
+def find_foreign_dirs(study_dir: str) -> Iterator[str]:
+    """Run directories that runx, logx or mlrunner made without us."""
+    paths = (os.path.join(study_dir, name) for name in sorted(find_folders(study_dir)))
+    return (path for path in paths if not is_run_dir(path) and is_foreign_dir(path))

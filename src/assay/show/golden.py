@@ -1,0 +1,360 @@
+"""What a gathering or a check came to: for a terminal, and as plain facts for JSON.
+
+`build_rows` is what every form of the report is made from: one row for each segment and metric, and one for whatever
+kept a segment or a whole test from being judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from assay.show import terminal, words
+from assay.show.json_text import to_json
+from assay.show.table import Column, Table, render_table
+from assay.values.golden import Golden, GoldenReport, GoldenTestReport, MetricReport, Rule, SegmentReport, Track
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+RUN = "run"  # stands for the metric in a row about a segment's runs
+RECORDING = "golden"  # and in one about the whole test
+_SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
+_MOST_FINDINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One judged thing. `finding` speaks for it: the worst one, and of those the one with the largest effect."""
+
+    test: str
+    segment: int | None
+    metric: str
+    kind: VerdictKind
+    finding: Finding | None
+    findings: tuple[Finding, ...]
+    comparisons: int = 0
+    rule: Rule | None = None
+    noise: float | None = None
+
+    @property
+    def message(self) -> str:
+        return self.finding.message if self.finding else ""
+
+    @property
+    def place(self) -> str:
+        """`segment 100 loss`."""
+        segment = "" if self.segment is None else f"segment {self.segment} "
+        return f"{segment}{self.metric}"
+
+
+def build_rows(report: GoldenReport) -> tuple[Row, ...]:
+    return tuple(row for test in report.tests for row in build_test_rows(test))
+
+
+def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
+    rows = [row for segment in test.segments for row in _build_segment_rows(test.test, segment)]
+    told = {finding for segment in test.segments for finding in segment.verdict.findings}
+    rest = tuple(finding for finding in test.verdict.findings if finding not in told)
+    bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
+    if bad or not rows:
+        kind = _worst(bad or rest, test.verdict.kind)
+        rows.append(
+            Row(
+                test.test,
+                None,
+                RECORDING,
+                kind,
+                choose_finding(bad or rest),
+                bad or rest,
+                0 if rows else test.verdict.comparisons,
+            )
+        )
+    return tuple(rows)
+
+
+def _build_segment_rows(test: str, segment: SegmentReport) -> Iterator[Row]:
+    told: set[Finding] = set()
+    for metric in segment.metrics:
+        verdict = metric.verdict
+        told.update(verdict.findings)
+        yield Row(
+            test,
+            segment.start_step,
+            metric.metric,
+            verdict.kind,
+            choose_finding(verdict.findings),
+            verdict.findings,
+            verdict.comparisons,
+            metric.rule,
+            metric.noise,
+        )
+    rest = tuple(finding for finding in segment.verdict.findings if finding not in told)
+    if rest or not segment.metrics:
+        yield Row(test, segment.start_step, RUN, _worst(rest, segment.verdict.kind), choose_finding(rest), rest)
+
+
+def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
+    kinds = {finding.kind for finding in findings}
+    return next((kind for kind in _SEVERITY if kind in kinds), otherwise)
+
+
+def choose_finding(findings: Sequence[Finding]) -> Finding | None:
+    return min(findings, key=lambda each: (_SEVERITY.index(each.kind), -abs(each.effect or 0.0)), default=None)
+
+
+# ---------------------------------------------------------------- words
+
+
+def render_percent(value: float | None, digits: int = 3) -> str:
+    """`+0.31%`; nothing for nothing."""
+    if value is None:
+        return ""
+    if value == 0:
+        return "0%"
+    return f"{'+' if value > 0 else '-'}{words.render_number(abs(100.0 * value), digits)}%"
+
+
+def render_interval(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{render_percent(interval[0], 2)} … {render_percent(interval[1], 2)}"
+
+
+def render_rule(rule: Rule | None) -> str:
+    """`paired`, `margin <= 20%`."""
+    if rule is None:
+        return ""
+    if rule.kind == "margin":
+        return f"{rule.operator} {render_share(rule.margin or 0.0)}"
+    delta = f" {render_share(rule.delta)}" if rule.delta is not None else ""
+    return f"{rule.kind}{delta}"
+
+
+def render_share(value: float) -> str:
+    """`0.5%`."""
+    return f"{words.render_number(100.0 * value, 3)}%"
+
+
+def render_step(step: float | None) -> str:
+    return "" if step is None else words.render_number(int(step) if step == int(step) else step)
+
+
+def describe_golden(golden: Golden) -> list[str]:
+    """Where a recording comes from, in short facts."""
+    origin = golden.provenance
+    facts = [str(origin["gathered_at"])] if origin.get("gathered_at") else []
+    if origin.get("commit"):
+        facts.append(f"commit {str(origin['commit'])[:12]}{' with local changes' if origin.get('dirty') else ''}")
+    if origin.get("host"):
+        facts.append(f"on {origin['host']}")
+    facts.append(words.render_count(count_recordings(golden), "recording") + " of each segment")
+    return facts
+
+
+def count_recordings(golden: Golden) -> int:
+    return min((segment.replicas for segment in golden.segments), default=0)
+
+
+def describe_savings(test: GoldenTestReport) -> str:
+    if not test.saved_steps:
+        return ""
+    count = sum(run.stopped_early is not None for segment in test.segments for run in segment.runs)
+    stopped = words.render_count(count, "run") + " stopped early"
+    return (
+        f"{stopped}: {words.render_count(test.saved_steps, 'step')} saved, about {words.render_duration(test.saved_s)}"
+    )
+
+
+def describe_extent(test: GoldenTestReport, mode: str) -> str:
+    """`3 segments, 540 values compared`."""
+    count = len(test.segments) or len(test.golden.segments if test.golden else ())
+    verb = "compared" if mode == "check" else "recorded"
+    return f"{words.render_count(count, 'segment')}, {words.render_count(test.verdict.comparisons, 'value')} {verb}"
+
+
+# ---------------------------------------------------------------- the terminal
+
+
+def render_golden(
+    report: GoldenReport, *, width: int | None = None, color: bool = False, plain: bool = False, notes: bool = True
+) -> str:
+    """For people: a table of all verdicts, what is behind each that is not a pass, and where things are."""
+    blocks = [list(_render_test(report, test, width, color, plain, notes)) for test in report.tests]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n" if blocks else ""
+
+
+def _render_test(
+    report: GoldenReport, test: GoldenTestReport, width: int | None, color: bool, plain: bool, notes: bool
+) -> Iterator[str]:
+    rows = build_test_rows(test)
+    if report.mode == "check" and test.segments:
+        yield from render_table(build_table(rows), width=width, color=color, plain=plain).splitlines()
+        yield ""
+    if report.mode == "gather" and test.golden is not None and test.golden.noise:
+        yield from render_table(build_noise_table(test.golden), width=width, color=color, plain=plain).splitlines()
+        yield ""
+    yield from render_findings(rows, color)
+    yield from (f"warning: {words.clean(text)}" for text in test.warnings)
+    if notes:
+        yield from (words.clean(text) for text in test.notes)
+        yield from _render_origin(test, report.mode)
+    yield _render_outcome(report, test, color)
+
+
+def build_table(rows: Sequence[Row]) -> Table:
+    columns = (
+        Column("segment", "number"),
+        Column("metric"),
+        Column("rule"),
+        Column("verdict", "state"),
+        Column("effect", align="right"),
+        Column("interval", align="right"),
+        Column("step", align="right"),
+        Column("values", "number"),
+    )
+    return Table(columns, [_build_cells(row) for row in rows])
+
+
+def _build_cells(row: Row) -> list[Any]:
+    finding = row.finding
+    step = finding.step if finding and row.kind is not VerdictKind.PASS else None
+    return [
+        row.segment,
+        row.metric,
+        render_rule(row.rule) or None,
+        str(row.kind),
+        render_percent(finding.effect if finding else None) or None,
+        render_interval(finding.interval if finding else None) or None,
+        render_step(step) or None,
+        row.comparisons,
+    ]
+
+
+def build_noise_table(golden: Golden) -> Table:
+    columns = (Column("metric"), Column("noise", align="right"), Column("last value", "number"))
+    rows = [[metric, render_share(noise), _last_value(golden, metric)] for metric, noise in golden.noise.items()]
+    return Table(columns, rows)
+
+
+def _last_value(golden: Golden, metric: str) -> float | None:
+    tracks = golden.segments[-1].tracks.get(metric, {}) if golden.segments else {}
+    first = next((found[0] for found in tracks.values() if found), None)
+    return first.values[-1] if first and first.values else None
+
+
+def render_findings(rows: Sequence[Row], color: bool = False) -> Iterator[str]:
+    """What is not a pass, the worst first."""
+    bad = [(row, finding) for row in rows for finding in row.findings if finding.kind is not VerdictKind.PASS]
+    bad.sort(key=lambda pair: _SEVERITY.index(pair[1].kind))
+    for row, finding in bad[:_MOST_FINDINGS]:
+        kind = str(finding.kind)
+        mark = terminal.paint(kind, terminal.STATE_COLORS[kind]) if color else kind
+        lines = finding.message.splitlines() or [""]
+        yield f"{mark} {words.clean(row.place)}: {words.clean(lines[0])}"
+        yield from (f"  {words.clean(line.strip())}" for line in lines[1:])
+    if len(bad) > _MOST_FINDINGS:
+        yield f"and {len(bad) - _MOST_FINDINGS} more"
+
+
+def _render_origin(test: GoldenTestReport, mode: str) -> Iterator[str]:
+    savings = describe_savings(test)
+    if savings:
+        yield savings
+    if test.golden is not None:
+        yield f"golden: {words.clean(', '.join(describe_golden(test.golden)))}"
+    if mode == "gather" and test.golden is not None:
+        yield f"manifest: {words.clean(test.manifest)}"
+
+
+def _render_outcome(report: GoldenReport, test: GoldenTestReport, color: bool) -> str:
+    kind = str(test.verdict.kind)
+    style = terminal.STATE_COLORS[kind]
+    mark = terminal.paint(kind, f"bold {style}") if color else kind
+    took = f" in {words.render_duration(report.elapsed_s)}" if report.elapsed_s and len(report.tests) == 1 else ""
+    return f"{words.clean(test.test)}: {mark}, {describe_extent(test, report.mode)}{took}"
+
+
+# ---------------------------------------------------------------- facts
+
+
+def build_golden_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
+    """Everything, for JSON. Values that are not finite become words, never a silent null."""
+    facts = {
+        "mode": report.mode,
+        "source": report.source,
+        "verdict": str(report.kind),
+        "exit_code": int(report.exit_code(allow_changed)),
+        "elapsed_s": report.elapsed_s,
+        "interrupted": report.interrupted,
+        "problem": report.problem,
+        "tests": [_build_test_facts(test) for test in report.tests],
+    }
+    found: dict[str, Any] = to_json(facts)
+    return found
+
+
+def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
+    return {
+        "test": test.test,
+        "manifest": test.manifest,
+        **_build_verdict_facts(test.verdict),
+        "saved_steps": test.saved_steps,
+        "saved_s": test.saved_s,
+        "notes": list(test.notes),
+        "warnings": list(test.warnings),
+        "golden": _build_recording_facts(test.golden) if test.golden else None,
+        "segments": [_build_segment_facts(segment) for segment in test.segments],
+        "runs": [_build_plain(run) for run in test.runs],
+    }
+
+
+def _build_verdict_facts(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": str(verdict.kind),
+        "comparisons": verdict.comparisons,
+        "findings": [_build_plain(finding) for finding in verdict.findings],
+    }
+
+
+def _build_plain(value: Any) -> dict[str, Any]:
+    return {key: str(each) if hasattr(each, "name") else each for key, each in asdict(value).items()}
+
+
+def _build_recording_facts(golden: Golden) -> dict[str, Any]:
+    return {
+        "version": golden.version,
+        "complete": golden.complete,
+        "segments": [segment.start_step for segment in golden.segments],
+        "steps_per_segment": golden.steps_per_segment,
+        "recordings": count_recordings(golden),
+        "noise": dict(golden.noise),
+        "provenance": dict(golden.provenance),
+        "history": [dict(item) for item in golden.history],
+    }
+
+
+def _build_segment_facts(segment: SegmentReport) -> dict[str, Any]:
+    return {
+        "start_step": segment.start_step,
+        "checkpoint": segment.checkpoint,
+        **_build_verdict_facts(segment.verdict),
+        "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
+        "runs": [_build_plain(run) for run in segment.runs],
+    }
+
+
+def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
+    rule = {key: value for key, value in asdict(metric.rule).items() if value not in (None, ()) and key != "position"}
+    return {
+        "metric": metric.metric,
+        "rule": rule,
+        "noise": metric.noise,
+        **_build_verdict_facts(metric.verdict),
+        "golden": _build_tracks(metric.golden),
+        "check": _build_tracks(metric.check),
+    }
+
+
+def _build_tracks(tracks: Mapping[str, Sequence[Track]]) -> dict[str, Any]:
+    return {
+        label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
+        for label, found in tracks.items()
+    }

@@ -1,0 +1,21 @@
+"""Where a run stands: in a module of its own, since a table needs it and nothing else of a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a run stands. The first two can still change by themselves."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    STOPPED = "stopped"
+    LOST = "lost"  # started on another host and not heard of since, or died again and again
+
+    @property
+    def is_over(self) -> bool:
+        return self not in (State.QUEUED, State.RUNNING)

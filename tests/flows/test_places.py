@@ -1,0 +1,157 @@
+"""Where studies lie, and which roots are refused before anything is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from assay.config.settings import Settings
+from assay.errors import NotFoundError, UsageError
+from assay.flows.places import (
+    StudyPlace,
+    check_writable,
+    choose_root,
+    find_foreign_dirs,
+    find_studies,
+    find_study,
+    is_study,
+    place_of_study,
+)
+from assay.record import rundir
+from assay.values.run import Command, RunSpec
+from assay.values.study import Study
+
+STUDY = Study("study", "native", "study.yml", "/folder", (), ())
+
+
+def make_run(root: Path, study: str, run: str) -> Path:
+    path = root / study / run
+    spec = RunSpec("0", run, {}, (Command("run", "true"),))
+    assert rundir.write_run_dir(str(path), rundir.RunRecord(spec, study, rundir.new_uid(), 0.0), "")
+    return path
+
+
+def make_foreign(root: Path, study: str, run: str, mark: str = "hparams.json") -> Path:
+    path = root / study / run
+    path.mkdir(parents=True)
+    (path / mark).write_text("{}")
+    return path
+
+
+class TestRoot:
+    file = Settings("/from/file", "/some/assay.toml")
+    environment = Settings("/from/env", "ASSAY_ROOT")
+    nobody = Settings("/cwd/runs")
+
+    @pytest.mark.parametrize(
+        ("flag", "asked", "settings", "expected"),
+        [
+            ("/flag", "/study", environment, ("/flag", True)),
+            (None, "/study", environment, ("/from/env", True)),
+            (None, "/study", file, ("/study", True)),
+            (None, None, file, ("/from/file", True)),
+            (None, None, nobody, ("/cwd/runs", False)),
+        ],
+    )
+    def test_who_decides(self, flag: str | None, asked: str | None, settings: Settings, expected: tuple[str, bool]) -> None:
+        assert choose_root(flag, asked, settings) == expected
+
+    def test_a_relative_flag_is_relative_to_here(self) -> None:
+        assert choose_root("x/../y", None, self.nobody) == (os.path.join(os.getcwd(), "y"), True)
+
+    def test_a_study_lies_under_the_root(self) -> None:
+        place = place_of_study(STUDY, "/root")
+        assert (place.dir, place.key("/root/study/lr=1")) == ("/root/study", "study/lr=1")
+
+
+class TestWritable:
+    def test_a_root_that_is_still_to_be_made(self, tmp_path: Path) -> None:
+        check_writable(StudyPlace(str(tmp_path / "a" / "b"), "study"))
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("inside", ["", "a/b"])
+    def test_a_file_in_the_way(self, tmp_path: Path, inside: str) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match="file is not a directory"):
+            check_writable(StudyPlace(str(tmp_path / "file" / inside), "study"))
+
+    def test_a_study_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "study").write_text("")
+        with pytest.raises(UsageError, match="is not a directory"):
+            check_writable(StudyPlace(str(tmp_path), "study"))
+
+    def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
+        (tmp_path / "root").symlink_to(tmp_path / "gone")
+        with pytest.raises(UsageError, match="is not a directory"):
+            check_writable(StudyPlace(str(tmp_path / "root"), "study"))
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_no_permission(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o500)
+        with pytest.raises(UsageError, match="no permission"):
+            check_writable(StudyPlace(str(tmp_path), "study"))
+        tmp_path.chmod(0o700)
+
+    @pytest.mark.parametrize(("field", "said"), [("f_bavail", "is full"), ("f_favail", "is full"), ("f_flag", "read-only")])
+    def test_what_the_file_system_says(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, said: str) -> None:
+        real = os.statvfs(tmp_path)
+        names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_flag", "f_namemax")
+        fields = {name: getattr(real, name) for name in names}
+        fields |= {"f_files": 100, "f_favail": 100, "f_bavail": 10**9, field: os.ST_RDONLY if field == "f_flag" else 0}
+        monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(fields[name] for name in names))
+        with pytest.raises(UsageError, match=said):
+            check_writable(StudyPlace(str(tmp_path), "study"))
+
+
+class TestFinding:
+    def test_studies_under_a_root(self, tmp_path: Path) -> None:
+        make_run(tmp_path, "ours", "a")
+        make_foreign(tmp_path, "runx", "b")
+        make_foreign(tmp_path, "mlrunner", "c", "param")
+        (tmp_path / "queued" / ".assay").mkdir(parents=True)
+        (tmp_path / "pictures").mkdir()
+        (tmp_path / ".hidden" / ".assay").mkdir(parents=True)
+        (tmp_path / "file").write_text("")
+        assert list(find_studies(str(tmp_path))) == ["mlrunner", "ours", "queued", "runx"]
+
+    @pytest.mark.parametrize("name", ["gone", "file"])
+    def test_a_root_that_is_none(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "file").write_text("")
+        assert list(find_studies(str(tmp_path / name))) == []
+        assert list(find_foreign_dirs(str(tmp_path / name))) == []
+        assert not is_study(str(tmp_path / name))
+
+    def test_a_run_that_is_being_made_is_no_run(self, tmp_path: Path) -> None:
+        make_run(tmp_path, "study", "a")
+        aside = tmp_path / "study" / ".assay" / ".tmp-x"
+        aside.mkdir(parents=True, exist_ok=True)
+        (aside / "run.json").write_text("{}")
+        assert [os.path.basename(path) for path in rundir.find_run_dirs(str(tmp_path / "study"))] == ["a"]
+
+    def test_foreign_directories_are_those_without_our_file(self, tmp_path: Path) -> None:
+        ours = make_run(tmp_path, "study", "a")
+        (ours / "hparams.json").write_text("{}")
+        foreign = make_foreign(tmp_path, "study", "b", "metrics.csv")
+        (tmp_path / "study" / "link").symlink_to(foreign)
+        assert list(find_foreign_dirs(str(tmp_path / "study"))) == [str(foreign)]
+
+    def test_a_study_by_name_and_by_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        make_run(tmp_path / "root", "study", "a")
+        place = StudyPlace(str(tmp_path / "root"), "study")
+        assert find_study("study", [str(tmp_path / "else"), str(tmp_path / "root")]) == place
+        assert find_study(str(tmp_path / "root" / "study"), []) == place
+        monkeypatch.chdir(tmp_path)
+        assert find_study("root/study", []) == place
+
+    def test_a_study_that_is_not_there(self, tmp_path: Path) -> None:
+        make_run(tmp_path, "norm-ablation", "a")
+        with pytest.raises(NotFoundError, match="no study named 'norm-ablaton'") as caught:
+            find_study("norm-ablaton", [str(tmp_path)])
+        assert "norm-ablation" in caught.value.render()
+
+    def test_no_study_at_all(self, tmp_path: Path) -> None:
+        with pytest.raises(NotFoundError) as caught:
+            find_study("x", [str(tmp_path)])
+        assert "assay run FILE" in caught.value.render()

@@ -1,0 +1,50 @@
+"""Facts under headings."""
+
+from __future__ import annotations
+
+import pytest
+
+from assay.show import words
+from assay.show.sections import Section, fold, render_moment, render_sections
+from assay.show.table import Column, Table
+
+
+def test_headings_facts_tables_and_lines() -> None:
+    table = Table((Column("a"),), [["1"]])
+    text = render_sections(
+        [Section(facts=[("run", "x")]), Section("Head", [("long", "1"), ("b", "2")], table, ["line"])]
+    )
+    assert text == "run  x\n\nHead\n  long  1\n  b     2\n  a\n  ─\n  1\n  line\n"
+
+
+def test_empty_sections_are_left_out() -> None:
+    assert render_sections([Section("A"), Section("B", table=Table((Column("a"),), []))]) == ""
+
+
+def test_long_values_are_folded_under_themselves() -> None:
+    text = render_sections([Section("H", [("key", "word " * 20)])], width=40)
+    lines = text.splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert all(line.startswith(" " * 7) for line in lines[2:])
+    assert " ".join(text.split()).count("word") == 20
+
+
+def test_values_to_be_copied_stay_whole() -> None:
+    assert len(render_sections([Section("H", [("key", "word " * 20)], folds=False)], width=40).splitlines()) == 2
+
+
+def test_what_would_spoil_the_terminal_is_escaped() -> None:
+    assert fold("a\x1b[31mb\nc", None) == ["a\\x1b[31mb", "c"]
+
+
+def test_colours_are_around_labels_only() -> None:
+    text = render_sections([Section("H", [("k", "v")])], color=True)
+    assert "\x1b[1mH\x1b[0m" in text
+    assert text.endswith("  v\n")
+
+
+@pytest.mark.parametrize(("age", "said"), [(0, "just now"), (3600, "1 h ago")])
+def test_moments(age: float, said: str) -> None:
+    assert render_moment(1e9, 1e9 + age).endswith(f"({said})")
+    assert render_moment(None, 1e9) == "-"
+    assert words.render_age(age) == said

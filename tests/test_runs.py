@@ -1,0 +1,107 @@
+"""`assay.runs`: runs from Python."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.flows.workbench import BAD, GOOD, Bench, build_bench
+
+import assay
+from assay.errors import MissingExtraError, NotFoundError
+from assay.runs import Run, Runs
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return build_bench(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture
+def runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.chdir(bench.folder)
+    monkeypatch.setenv("ASSAY_CACHE_DIR", bench.extra["ASSAY_CACHE_DIR"])
+    return assay.runs("fit")
+
+
+def test_runs_are_found_and_named(runs: Runs, bench: Bench) -> None:
+    assert len(runs) == 4
+    run = runs[GOOD]
+    assert (run.name, run.state, run.params) == (GOOD, "done", {"lr": 0.1, "n": 7})
+    assert run.dir == str(bench.root / "fit" / GOOD)
+    assert run.metrics == {"loss": 1.7, "test.acc": 0.7}
+    assert run.best == {"loss": 1.7, "test.acc": 0.7}
+    assert {each.name for each in runs if each.state == "failed"} == {"lr=0.5,n=7", "lr=0.5,n=8"}
+    assert runs[BAD].reason == "train ended with exit code 1"
+    assert repr(runs) == f"<4 runs of 'fit' in {str(bench.root)!r}>"
+
+
+def test_rows_are_flat(runs: Runs) -> None:
+    rows = {row["name"]: row for row in runs.rows()}
+    assert list(rows[GOOD]) == ["name", "state", "seconds", "lr", "n", "loss", "test.acc", "best loss", "best test.acc"]
+    assert rows[GOOD]["best test.acc"] == 0.7
+    assert "test.acc" not in rows[BAD]
+
+
+def test_nothing_hides_anything() -> None:
+    run = Run("r", "done", {"name": "p", "loss": 1}, "/d", {"loss": 0.5, "state": 2.0}, {"loss": 0.4})
+    (row,) = Runs("s", "/", [run]).rows()
+    assert row == {
+        "name": "r",
+        "state": "done",
+        "seconds": None,
+        "param name": "p",
+        "loss": 1,
+        "last loss": 0.5,
+        "last state": 2.0,
+        "best loss": 0.4,
+    }
+
+
+def test_series(runs: Runs) -> None:
+    series = runs.series(GOOD, "loss")
+    assert (series.steps, series.values) == ([1, 2, 3], [3.7, 2.7, 1.7])
+    assert all(map(math.isnan, series.times))
+    assert runs.series(runs[GOOD], "test.acc").values == [0.7]
+
+
+def test_logs(runs: Runs) -> None:
+    assert runs[GOOD].log() == "acc=0.7\n"
+    assert runs[GOOD].log("train").startswith("step 1")
+
+
+def test_a_frame(runs: Runs) -> None:
+    pytest.importorskip("pandas")
+    frame = runs.to_pandas()
+    assert frame.index.name == "name"
+    assert frame.loc[GOOD, "loss"] == 1.7
+    assert math.isnan(frame.loc[BAD, "test.acc"])
+    assert len(Runs("empty", "/", []).to_pandas()) == 0
+
+
+def test_without_pandas(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError) as caught:
+        runs.to_pandas()
+    assert caught.value.hint == "install it: pip install 'assay[frames]'"
+
+
+def test_unknown_names(runs: Runs) -> None:
+    with pytest.raises(NotFoundError, match="no run named"):
+        runs["nothing"]
+    with pytest.raises(NotFoundError) as caught:
+        runs.series(GOOD, "lass")
+    assert caught.value.hint == "did you mean 'loss'?"
+    with pytest.raises(NotFoundError, match="no study named"):
+        assay.runs("fitt")
+
+
+def test_another_root_and_a_damaged_run(runs: Runs, bench: Bench, tmp_path: Path) -> None:
+    shutil.copytree(bench.root, tmp_path / "copy", symlinks=True)
+    (tmp_path / "copy" / "fit" / BAD / "run.json").write_text("{")
+    with pytest.warns(UserWarning, match="damaged"):
+        found = assay.runs("fit", root=str(tmp_path / "copy"))
+    assert len(found) == 3
