@@ -2,8 +2,9 @@
 
 Two small byte-level language models (a transformer and a stack of causal convolutions) read Python's own library, once
 to a checkpoint and then several times from it, in fp32, TF32 and bf16. Printed: the sd, over the replicas, of the log
-of the loss and of the gradient norm, per step and per window of 50 steps; and how far the modes lie apart, which is
-what a change of kernels that nobody would call a bug does. Needs torch and a GPU; without them it says so and is done.
+of the loss and of the gradient norm, per step and per window of 50 steps; and how far changes lie from it that nobody
+would call a bug: other kernels (another library for products, plain attention, deterministic convolutions), a batch
+taken in two halves, another precision. Needs torch and a GPU; without them it says so and is done.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ CONTEXT, BATCH, WIDTH, LAYERS, HEADS = 128, 32, 256, 4, 4
 WINDOW = 50
 SEED = 17
 MODES = ("fp32", "tf32", "bf16")
+CHANGES = ("kernels", "halves")
 Curves = np.ndarray[Any, Any]  # replica, step, (loss, gradient norm)
 
 
@@ -58,10 +60,10 @@ def build_model(kind: str) -> Any:
             self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
         def forward(self, x: Any) -> Any:
-            parts = self.qkv(self.norm1(x)).view(BATCH, CONTEXT, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+            parts = self.qkv(self.norm1(x)).view(-1, CONTEXT, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
             read = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
-            x = x + functional.dropout(self.out(read.transpose(1, 2).reshape(BATCH, CONTEXT, WIDTH)), 0.1)
-            return x + functional.dropout(self.narrow(functional.gelu(self.wide(self.norm2(x)))), 0.1)
+            x = x + self.out(read.transpose(1, 2).reshape(-1, CONTEXT, WIDTH))
+            return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
 
     class Convolution(nn.Module):
         def __init__(self, dilation: int) -> None:
@@ -73,7 +75,7 @@ def build_model(kind: str) -> Any:
 
         def forward(self, x: Any) -> Any:
             read = self.conv(functional.pad(self.norm(x).transpose(1, 2), (self.reach, 0))).transpose(1, 2)
-            return x + functional.dropout(self.out(functional.gelu(read)), 0.1)
+            return x + self.out(functional.gelu(read))
 
     torch.manual_seed(SEED)
     layers = [Attention() if kind == "transformer" else Convolution(3**depth) for depth in range(LAYERS)]
@@ -85,34 +87,45 @@ def build_model(kind: str) -> Any:
 
 
 @contextmanager
-def precision(mode: str) -> Iterator[None]:
+def surroundings(mode: str, change: str) -> Iterator[None]:
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    other = change == "kernels"
+    usual = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = mode == "tf32"
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mode == "bf16"):
+    torch.backends.cudnn.deterministic = other
+    torch.backends.cuda.preferred_blas_library("cublaslt" if other else "cublas")
+    with sdpa_kernel([SDPBackend.MATH] if other else list(usual)):
         yield
 
 
-def train(model: Any, optimiser: Any, data: tuple[Any, Any], steps: range, mode: str) -> Curves:
-    """Loss and gradient norm of every step; fetched once at the end, so that the GPU is never waited for."""
+def measure_loss(model: Any, places: Any, text: Any, mode: str) -> Any:
     import torch
     from torch.nn import functional
+
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mode == "bf16"):
+        logits = model(text[places])
+    return functional.cross_entropy(logits.float().view(-1, 256), text[places + 1].reshape(-1))
+
+
+def train(model: Any, optimiser: Any, data: tuple[Any, Any], steps: range, *, parts: int, mode: str) -> Curves:
+    """Loss and gradient norm of every step; fetched once at the end, so that the GPU is never waited for."""
+    import torch
 
     text, starts = data
     reach = torch.arange(CONTEXT, device="cuda")
     seen = torch.zeros(len(steps), 2, device="cuda", dtype=torch.float64)
     for row, step in enumerate(steps):
-        places = starts[step] + reach
-        torch.manual_seed(SEED + step)  # the same dropout masks in every replica
         for group in optimiser.param_groups:
             group["lr"] = 1e-3 * min(1.0, (step + 1) / 100)
         optimiser.zero_grad(set_to_none=True)
-        with precision(mode):
-            loss = functional.cross_entropy(model(text[places]).float().view(-1, 256), text[places + 1].reshape(-1))
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for places in (starts[step] + reach).chunk(parts):
+            loss = measure_loss(model, places, text, mode) / parts
+            loss.backward()
+            seen[row, 0] += loss.detach()
+        seen[row, 1] = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        seen[row, 0], seen[row, 1] = loss.detach(), norm.detach()
     return np.asarray(seen.cpu().numpy())
 
 
@@ -123,7 +136,8 @@ def measure(kind: str, text: Any, warm: int, steps: int, replicas: int) -> dict[
 
     model, data = build_model(kind), (text, draw_starts(text, warm + steps))
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    first = train(model, optimiser, data, range(warm), "fp32")
+    with surroundings("fp32", ""):
+        first = train(model, optimiser, data, range(warm), parts=1, mode="fp32")
     print(
         f"{kind}: {sum(p.numel() for p in model.parameters()):,} parameters, loss {first[0, 0]:.3f} at step 0, "
         f"{first[-WINDOW:, 0].mean():.3f} around the checkpoint at {warm}",
@@ -131,13 +145,15 @@ def measure(kind: str, text: Any, warm: int, steps: int, replicas: int) -> dict[
     )
     saved = copy.deepcopy((model.state_dict(), optimiser.state_dict()))
     curves = {}
-    for mode in MODES:
+    for mode, change in ((mode, change) for mode in MODES for change in ("", *CHANGES)):
         runs = []
-        for _ in range(replicas):
+        for _ in range(1 if change else replicas):
             model.load_state_dict(saved[0])
             optimiser.load_state_dict(copy.deepcopy(saved[1]))
-            runs.append(train(model, optimiser, data, range(warm, warm + steps), mode))
-        curves[mode] = np.stack(runs)
+            with surroundings(mode, change):
+                steps_after = range(warm, warm + steps)
+                runs.append(train(model, optimiser, data, steps_after, parts=1 + (change == "halves"), mode=mode))
+        curves[f"{mode} {change}".strip()] = np.stack(runs)
     return curves
 
 
@@ -165,22 +181,22 @@ def print_noise(kind: str, mode: str, curves: Curves) -> None:
 
 
 def print_distance(kind: str, curves: dict[str, Curves]) -> None:
-    for mode in MODES[1:]:
-        for column, name in enumerate(("loss", "grad_norm")):
-            gap = window_means(np.log(curves[mode][:, :, column])).mean(axis=0) - window_means(
-                np.log(curves["fp32"][:, :, column])
-            ).mean(axis=0)
-            print(
-                f"{kind:<12} {mode} against fp32  {name:<10} first window {gap[0]:+.1e}  last {gap[-1]:+.1e}  "
-                f"largest {np.abs(gap).max():.1e}"
-            )
+    for name in curves:
+        mode, _, change = name.partition(" ")
+        base = mode if change else "fp32"
+        if name == base:
+            continue
+        for column, metric in enumerate(("loss", "grad_norm")):
+            found, before = (window_means(np.log(curves[key][:, :, column])).mean(axis=0) for key in (name, base))
+            gaps = "".join(f" {100 * gap:+8.4f}" for gap in found - before)
+            print(f"{kind:<12} {name:<13} against {base:<5} {metric:<10}{gaps}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warm", type=int, default=400, help="steps before the checkpoint")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--replicas", type=int, default=6)
+    parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--out", type=Path, help="keep the curves in this .npz file")
     options = parser.parse_args()
     try:
@@ -203,8 +219,9 @@ def main() -> int:
     print(f"\n{'sd of the log':<29} {'step':>9} {'step':>9} {'window':>9} {'window':>9} {'window':>9}")
     print(f"{'':<29} {'first 25':>9} {'last 50':>9} {'first':>9} {'last':>9} {'all':>9}")
     for kind, by_mode in found.items():
-        for mode, runs in by_mode.items():
-            print_noise(kind, mode, runs)
+        for mode in MODES:
+            print_noise(kind, mode, by_mode[mode])
+    print("\nchange of the window means, in percent, window by window")
     for kind, by_mode in found.items():
         print_distance(kind, by_mode)
     print(f"{time.monotonic() - began:.0f} s")

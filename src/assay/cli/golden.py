@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from assay.cli.reports import prepare_reports, report_options, write_reports
 from assay.cli.run import parse_slot_flags
 from assay.errors import ExitCode, UsageError
 
@@ -65,13 +66,16 @@ def golden_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="N",
     help="Recordings of each segment in all.  [default: the file's]",
 )
+@report_options
 def gather(replicas: int | None, quiet: bool, as_json: bool, **given: Any) -> int:
     """Train once and record what follows each checkpoint; then repeat the segments to measure the noise."""
     from assay.flows.golden import gather_file
 
+    stream = sys.stderr if prepare_reports({**given, "as_json": as_json}) else sys.stdout
     options = build_options(given, replicas=None if replicas is None else replicas - 1)
     report = gather_file(options, build_doors(quiet or as_json), warn)
-    return show_report(report, as_json)
+    write_reports(report, given)
+    return show_report(report, as_json, stream=stream)
 
 
 @command.command()
@@ -84,6 +88,7 @@ def gather(replicas: int | None, quiet: bool, as_json: bool, **given: Any) -> in
 )
 @click.option("--no-early-stop", is_flag=True, help="Run every segment to its end, also when it has failed.")
 @click.option("--allow-changed", is_flag=True, help="CHANGED is good enough: exit code 0.")
+@report_options
 def check(
     most_checks: int | None, no_early_stop: bool, allow_changed: bool, quiet: bool, as_json: bool, **given: Any
 ) -> int:
@@ -93,9 +98,11 @@ def check(
     """
     from assay.flows.golden import check_file
 
+    stream = sys.stderr if prepare_reports({**given, "as_json": as_json}) else sys.stdout
     options = build_options(given, most_checks=most_checks, early_stop=not no_early_stop)
     report = check_file(options, build_doors(quiet or as_json), warn)
-    return show_report(report, as_json, allow_changed)
+    write_reports(report, given, allow_changed)
+    return show_report(report, as_json, allow_changed, stream=stream)
 
 
 @command.command()
@@ -175,15 +182,17 @@ def warn(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def show_report(report: GoldenReport, as_json: bool, allow_changed: bool = False) -> int:
+def show_report(report: GoldenReport, as_json: bool, allow_changed: bool = False, stream: TextIO | None = None) -> int:
     from assay.show.golden import build_golden_facts, render_golden
     from assay.show.json_text import render_facts
-    from assay.show.terminal import terminal_width, use_color
+    from assay.show.terminal import can_encode, terminal_width, use_color
 
     if as_json:
         sys.stdout.write(render_facts(build_golden_facts(report, allow_changed)))
     else:
-        sys.stdout.write(render_golden(report, color=use_color(sys.stdout), width=terminal_width(sys.stdout)))
+        out = stream or sys.stdout
+        look = {"color": use_color(out), "width": terminal_width(out), "plain": not can_encode(out, "…─")}
+        out.write(render_golden(report, **look))
     if report.problem:
         print(f"assay: {report.problem}", file=sys.stderr)
     return int(report.exit_code(allow_changed))

@@ -222,7 +222,11 @@ class SubmitExecutor(Executor):
         return self._usage.pop(handle, None)
 
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:
-        self._collect(run_dir)
+        found = self._judge(handle, run_dir)
+        self._collect(run_dir)  # afterwards: what a job wrote before its end is then linked with it
+        return found
+
+    def _judge(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._is_shell and self._has_client(run_dir, handle.attempt):
             return Liveness.ALIVE  # until it is reaped: it holds the slot
         if os.path.exists(os.path.join(self._state_dir(run_dir), layout.end_name(handle.attempt))):

@@ -6,9 +6,8 @@ Works on whole columns, as the index gives them: ten thousand runs are tabled in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from types import NoneType
 from typing import Any, Literal
 
@@ -17,17 +16,12 @@ from assay.flows.places import StudyPlace
 from assay.record.folders import find_changes
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
+from assay.record.index.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
 from assay.show.table import Column, Table
 from assay.values.series import Direction, direction_of, tellingness
 from assay.values.state import State
 
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class SortKey:
-    metric: str
-    direction: Direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,9 @@ class StudySummary:
     notes: list[str] = field(default_factory=list)
 
 
-def summarise(index: Index, places: Sequence[StudyPlace], options: SummaryOptions, complain: Any = None) -> StudySummary:
+def summarise(
+    index: Index, places: Sequence[StudyPlace], options: SummaryOptions, complain: Any = None
+) -> StudySummary:
     data = load_fresh_table(index, places, complain or (lambda _text: None))
     if not data.rows:
         names = ", ".join(place.name for place in places)
@@ -97,33 +93,6 @@ def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
 # ---------------------------------------------------------------- choosing
 
 
-def choose_sort(asked: str | None, data: IndexTable, keep: Sequence[int]) -> SortKey | None:
-    """`acc`, `acc:max`, `loss:min`; without a wish the most telling metric."""
-    if asked is None:
-        name = min(data.metrics, key=tellingness, default=None)
-        return SortKey(name, direction_of(name)) if name is not None else None
-    name, direction = parse_sort(asked, data.metrics)
-    if name in data.metrics:
-        return SortKey(name, direction or direction_of(name))
-    params = {key for i in keep for key in data.rows[i].params}
-    if name in params:
-        return None
-    raise NotFoundError("metric", name, [*data.metrics, *params])
-
-
-def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | None]:
-    """A metric's own name may hold a colon, so it is tried whole first."""
-    if asked in known:
-        return asked, None
-    name, colon, word = asked.rpartition(":")
-    if not colon:
-        return asked, None
-    directions: dict[str, Direction] = {"min": "min", "max": "max"}
-    if word not in directions:
-        raise UsageError(f"bad direction {word!r} in --sort {asked}", f"write {name}:min or {name}:max")
-    return name, directions[word]
-
-
 def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | None) -> list[str]:
     if options.metrics is not None:
         if options.metrics == ("all",):
@@ -135,44 +104,6 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | N
     names = [name for name in data.metrics if name not in options.ignore]
     ranked = sorted(names, key=lambda name: (sort is None or name != sort.metric, tellingness(name)))
     return ranked[:MOST_METRICS]
-
-
-def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
-    """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
-    names = dict.fromkeys(chain.from_iterable(params))
-    return [name for name in names if name not in ignore and _varies(params, name)]
-
-
-def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
-    values = [each.get(name, _MISSING) for each in params]
-    return values.count(values[0]) < len(values)
-
-
-_MISSING = object()
-
-
-def sort_rows(data: IndexTable, keep: Sequence[int], sort: SortKey | None, asked: str | None) -> list[int]:
-    """Best first; runs without a finite value last, in the order they were made."""
-    if sort is None:
-        if asked is None:
-            return list(keep)
-        name = parse_sort(asked, {})[0]
-        return sorted(keep, key=lambda i: _value_key(data.rows[i].params.get(name)))
-    column = data.metrics[sort.metric]
-    values = best_values(column, sort.direction)
-    usable = [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
-    rest = sorted(set(keep).difference(usable)) if len(usable) < len(keep) else []
-    return sorted(usable, key=values.__getitem__, reverse=sort.direction == "max") + rest
-
-
-def _value_key(value: Any) -> tuple[int, float, str]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return (1, 0.0, str(value))
-    return (0, float(value), "")
-
-
-def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
-    return column.min if direction == "min" else column.max
 
 
 # ---------------------------------------------------------------- one row per run
@@ -211,7 +142,12 @@ _NUMBERS = {int, float, NoneType}
 
 
 def _add_metric(
-    columns: list[Column], cells: list[list[Any]], column: MetricColumns, order: Sequence[int], sort: SortKey | None, best: bool
+    columns: list[Column],
+    cells: list[list[Any]],
+    column: MetricColumns,
+    order: Sequence[int],
+    sort: SortKey | None,
+    best: bool,
 ) -> None:
     name = column.metric
     columns.append(Column(name, "number"))
@@ -235,7 +171,9 @@ def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Dir
     return any(column.count[i] and values[i] != column.last[i] for i in order)
 
 
-def _add_progress(columns: list[Column], cells: list[list[Any]], data: IndexTable, order: Sequence[int], metrics: Sequence[str]) -> None:
+def _add_progress(
+    columns: list[Column], cells: list[list[Any]], data: IndexTable, order: Sequence[int], metrics: Sequence[str]
+) -> None:
     """How far each run came, and what a step of it costs."""
     chosen = [data.metrics[name] for name in metrics]
     steps = _combine([column.last_step for column in chosen], order, max)
@@ -325,12 +263,20 @@ def _group_metric_columns(metrics: Sequence[str], sort: SortKey | None) -> list[
     for name in metrics:
         columns += [Column(name, "number"), Column("± sd", "number", digits=2, key=f"{name}_sd")]
         if sort is not None and name == sort.metric:
-            columns += [Column(f"best {name}", "number", key=f"{name}_best"), Column("± sd", "number", digits=2, key=f"{name}_best_sd")]
+            columns += [
+                Column(f"best {name}", "number", key=f"{name}_best"),
+                Column("± sd", "number", digits=2, key=f"{name}_best_sd"),
+            ]
     return columns
 
 
 def _group_row(
-    data: IndexTable, members: Sequence[int], shown: Sequence[str], metrics: Sequence[str], sort: SortKey | None, mark: bool
+    data: IndexTable,
+    members: Sequence[int],
+    shown: Sequence[str],
+    metrics: Sequence[str],
+    sort: SortKey | None,
+    mark: bool,
 ) -> list[Any]:
     done = [i for i in members if data.rows[i].state is State.DONE]
     row: list[Any] = [data.rows[members[0]].params.get(name) for name in shown]

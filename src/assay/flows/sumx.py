@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from assay.errors import UsageError
 from assay.flows.ingest import refresh_study
 from assay.flows.places import StudyPlace
-from assay.flows.summary import best_values, choose_sort, differing_params, parse_sort, sort_rows
 from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
+from assay.record.index.ranking import best_values, choose_sort, differing_params, parse_sort, sort_rows
 from assay.show.table import Column, Table
 from assay.values import layout
 from assay.values.series import direction_of

@@ -281,10 +281,14 @@ class Supervisor:
     def _look(self, entry: Entry) -> None:
         """Decide from the files what this run needs, and do it."""
         entry.is_here = entry.is_here or os.path.exists(os.path.join(entry.dir, layout.RUN_FILE))
-        decision = self._decide(entry)
-        if decision.action in (Action.CLOSE, Action.CLEAN):
-            # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
+        try:
             decision = self._decide(entry)
+            if decision.action in (Action.CLOSE, Action.CLEAN):
+                # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
+                decision = self._decide(entry)
+        except FileNotFoundError:
+            self._give_up(entry)
+            return
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
         self._act(entry, decision)
@@ -293,6 +297,16 @@ class Supervisor:
         history = rundir.load_history(entry.dir) if entry.is_here else rundir.History()
         entry.done_before = history.finished_commands()
         return decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
+
+    def _give_up(self, entry: Entry) -> None:
+        """Somebody removed the directory: there is nothing left to write into, only processes to end."""
+        self.running.pop(entry.dir, None)
+        if entry.handle is not None:
+            with suppress(AssayError):
+                self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
+        entry.state, entry.is_here, entry.has_slot = State.LOST, False, False
+        entry.outcome = Outcome(State.LOST, entry.attempt, {}, "its directory was removed")
+        self._tell(Event("ended", entry))
 
     def _act(self, entry: Entry, decision: Decision) -> None:
         if decision.action is Action.START:
@@ -489,6 +503,11 @@ class Supervisor:
     def _codes(self, entry: Entry) -> Mapping[str, int]:
         if entry.outcome is not None:
             return entry.outcome.codes
+        with suppress(FileNotFoundError):
+            return self._load_codes(entry)
+        return {}
+
+    def _load_codes(self, entry: Entry) -> Mapping[str, int]:
         markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
         return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
 

@@ -288,7 +288,12 @@ class Report:
             float(self.pair.steps[self.starts[first]]),
             float(relative[worst]),
             interval,
+            tuple(self._ends(int(window)) for window in np.flatnonzero(marks)) if kind is not VerdictKind.PASS else (),
         )
+
+    def _ends(self, window: int) -> tuple[float, float]:
+        end = self.starts[window + 1] if window + 1 < len(self.starts) else len(self.pair.steps)
+        return float(self.pair.steps[self.starts[window]]), float(self.pair.steps[end - 1])
 
     def _word(self, kind: VerdictKind, shown: str, place: str, first: int, count: int) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"

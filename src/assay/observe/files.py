@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import json
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -238,6 +239,46 @@ def is_logx(data: bytes) -> bool:
 
 
 def parse_logx_columns(data: bytes, state: State, *, final: bool = False) -> ParsedColumns:
+    return _parse_uniform_logx(data, state, final=final) or _parse_logx_lines(data, state, final=final)
+
+
+def _parse_uniform_logx(data: bytes, state: State, *, final: bool) -> ParsedColumns | None:
+    """The usual file: perhaps a `start` line, then lines that all name the same metrics. None when it is not so.
+
+    Taken apart by one split over the whole text, several times faster than line by line.
+    """
+    consumed = len(data) if final else data.rfind(b"\n") + 1
+    try:
+        text = data[:consumed].removesuffix(b"\n").decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    state = {**state, "kind": "logx"}
+    if text.startswith("start,"):
+        line, _, text = text.partition("\n")
+        _note_start(line.encode(), line.encode().split(b","), state)
+    columns = _split_uniform(text) if text.startswith("val,") and '"' not in text and "\r" not in text else None
+    return None if columns is None else (columns, consumed, state)
+
+
+def _split_uniform(text: str) -> Columns | None:
+    rows = text.count("\n") + 1
+    cells = text.replace("\n", ",").split(",")
+    width = len(cells) // rows
+    names = cells[1:width:2]
+    heads = [("val", 0), *zip(names, range(1, width, 2), strict=True)]
+    is_uniform = len(cells) == rows * width and all(cells[at::width].count(name) == rows for name, at in heads)
+    if width % 2 == 0 or not is_uniform or "timestamp" not in names or len(set(names)) < len(names):
+        return None
+    numbers = [parse_numbers(cells[at::width]) for at in range(2, width, 2)]
+    by_name = {name: array("d", values) for name, values in zip(names, numbers, strict=True) if values is not None}
+    if len(by_name) < len(names):
+        return None
+    steps = by_name.pop("epoch", None) or array("d", [NONE]) * rows
+    times = by_name.pop("timestamp")
+    return {name: (steps[:], values, times[:]) for name, values in by_name.items()}
+
+
+def _parse_logx_lines(data: bytes, state: State, *, final: bool) -> ParsedColumns:
     lines, consumed = _split_lines(data, final=final)
     state = {**state, "kind": "logx"}
     columns: Columns = {}

@@ -73,10 +73,13 @@ def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
 
 
 def _build_segment_rows(test: str, segment: SegmentReport) -> Iterator[Row]:
-    told: set[Finding] = set()
+    """What befell the runs comes first: it is the cause of what is missing behind it."""
+    told = {finding for metric in segment.metrics for finding in metric.verdict.findings}
+    rest = tuple(finding for finding in segment.verdict.findings if finding not in told)
+    if rest or not segment.metrics:
+        yield Row(test, segment.start_step, RUN, _worst(rest, segment.verdict.kind), choose_finding(rest), rest)
     for metric in segment.metrics:
         verdict = metric.verdict
-        told.update(verdict.findings)
         yield Row(
             test,
             segment.start_step,
@@ -88,9 +91,6 @@ def _build_segment_rows(test: str, segment: SegmentReport) -> Iterator[Row]:
             metric.rule,
             metric.noise,
         )
-    rest = tuple(finding for finding in segment.verdict.findings if finding not in told)
-    if rest or not segment.metrics:
-        yield Row(test, segment.start_step, RUN, _worst(rest, segment.verdict.kind), choose_finding(rest), rest)
 
 
 def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
@@ -177,26 +177,25 @@ def render_golden(
     report: GoldenReport, *, width: int | None = None, color: bool = False, plain: bool = False, notes: bool = True
 ) -> str:
     """For people: a table of all verdicts, what is behind each that is not a pass, and where things are."""
-    blocks = [list(_render_test(report, test, width, color, plain, notes)) for test in report.tests]
+    look = {"width": width, "color": color, "plain": plain}
+    blocks = [list(_render_test(report, test, look, notes)) for test in report.tests]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n" if blocks else ""
 
 
-def _render_test(
-    report: GoldenReport, test: GoldenTestReport, width: int | None, color: bool, plain: bool, notes: bool
-) -> Iterator[str]:
+def _render_test(report: GoldenReport, test: GoldenTestReport, look: Mapping[str, Any], notes: bool) -> Iterator[str]:
     rows = build_test_rows(test)
     if report.mode == "check" and test.segments:
-        yield from render_table(build_table(rows), width=width, color=color, plain=plain).splitlines()
+        yield from render_table(build_table(rows), **look).splitlines()
         yield ""
     if report.mode == "gather" and test.golden is not None and test.golden.noise:
-        yield from render_table(build_noise_table(test.golden), width=width, color=color, plain=plain).splitlines()
+        yield from render_table(build_noise_table(test.golden), **look).splitlines()
         yield ""
-    yield from render_findings(rows, color)
+    yield from render_findings(rows, look["color"])
     yield from (f"warning: {words.clean(text)}" for text in test.warnings)
     if notes:
         yield from (words.clean(text) for text in test.notes)
         yield from _render_origin(test, report.mode)
-    yield _render_outcome(report, test, color)
+    yield _render_outcome(report, test, look["color"])
 
 
 def build_table(rows: Sequence[Row]) -> Table:

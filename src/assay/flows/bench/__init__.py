@@ -1,0 +1,1 @@
+"""`assay bench`: running benchmarks, their history, and what it says."""

@@ -1,0 +1,265 @@
+"""A report as one HTML page: no script, nothing from elsewhere; light or dark as the reader's system is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from assay.show import words
+from assay.show.golden import (
+    Row,
+    build_test_rows,
+    describe_extent,
+    describe_golden,
+    describe_savings,
+    render_interval,
+    render_percent,
+    render_rule,
+    render_share,
+    render_step,
+)
+from assay.show.svg import Panel, render_panel
+from assay.values.golden import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, SegmentRun
+from assay.values.verdict import VerdictKind
+
+_MARKED = {VerdictKind.FAIL: "fail", VerdictKind.CHANGED: "changed", VerdictKind.INCONCLUSIVE: "open"}
+_EMPTY = "-"
+
+STYLE = """
+:root { color-scheme: light dark;
+  --page: #f7f7f5; --card: #ffffff; --ink: #1d2126; --soft: #5c6670; --rule: #e0e1dc; --grid: #ecede8;
+  --golden: #2f6db3; --band: #2f6db333; --check: #d1640a; --fail: #d8352a26; --open: #d9a40033; --changed: #8a5cd626;
+  --first: #d8352a; --delta: #2f9e5a1f;
+  --pass-ink: #17693a; --pass-bg: #dff3e6; --fail-ink: #a51d14; --fail-bg: #fbe2df; --odd-ink: #7a5600;
+  --odd-bg: #fbefcf; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #15181c; --card: #1d2127; --ink: #e6e8ea; --soft: #9aa4ae; --rule: #323840; --grid: #2a2f36;
+  --golden: #74aef0; --band: #74aef038; --check: #ff9d4d; --fail: #ff5a4d2e; --open: #e9bc3a2b; --changed: #b692ff2b;
+  --first: #ff7468; --delta: #4fd08524;
+  --pass-ink: #83dba4; --pass-bg: #193826; --fail-ink: #ff9a91; --fail-bg: #4a1d1a; --odd-ink: #f0cd6d;
+  --odd-bg: #443612; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; }
+main { max-width: 1240px; margin: 0 auto; padding: 28px 24px 60px; }
+h1 { font-size: 24px; margin: 0 0 4px; display: flex; gap: 14px; align-items: center; flex-wrap: wrap; }
+h2 { font-size: 19px; margin: 40px 0 4px; display: flex; gap: 12px; align-items: center; flex-wrap: wrap; }
+h3 { font-size: 15px; margin: 28px 0 10px; }
+p { margin: 4px 0; } .soft { color: var(--soft); } code { font: 13px ui-monospace, "DejaVu Sans Mono", monospace; }
+.badge { display: inline-block; padding: 1px 10px; border-radius: 99px; font-size: 13px; font-weight: 650;
+  letter-spacing: .02em; white-space: nowrap; background: var(--odd-bg); color: var(--odd-ink); }
+.badge.PASS { background: var(--pass-bg); color: var(--pass-ink); }
+.badge.FAIL, .badge.ERROR { background: var(--fail-bg); color: var(--fail-ink); }
+.card { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 14px 16px; }
+.scroll { overflow-x: auto; padding: 4px 0; margin-top: 12px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 600; color: var(--soft); font-size: 13px; }
+th, td { padding: 6px 10px; border-bottom: 1px solid var(--rule); vertical-align: top; }
+tr:last-child td { border-bottom: 0; } td.num, th.num { text-align: right; white-space: nowrap; }
+td.why { min-width: 26em; font-size: 14px; } td.key { color: var(--soft); white-space: nowrap; width: 1%; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 16px; }
+figure { margin: 0; } figcaption { display: flex; gap: 10px; align-items: center; margin-bottom: 6px; flex-wrap: wrap; }
+figcaption .right { margin-left: auto; }
+svg { width: 100%; height: auto; display: block; }
+svg .grid { stroke: var(--grid); } svg .tick { fill: var(--soft); font-size: 11px; } svg .note { fill: var(--soft); }
+svg path { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+svg .golden { stroke: var(--golden); } svg .check { stroke: var(--check); } svg .again { opacity: .55; }
+svg .band { fill: var(--band); stroke: var(--band); stroke-width: 3; }
+svg .fail { fill: var(--fail); } svg .open { fill: var(--open); } svg .changed { fill: var(--changed); }
+svg .delta { fill: var(--delta); } svg .first { stroke: var(--first); stroke-dasharray: 3 3; }
+svg .hover { fill: transparent; } svg .hover:hover { fill: var(--band); }
+.legend { display: flex; gap: 6px 20px; flex-wrap: wrap; color: var(--soft); font-size: 13px; margin: 10px 0 0; }
+.legend i { display: inline-block; width: 22px; height: 10px; margin-right: 7px; border-radius: 2px; }
+.legend i.line { height: 3px; vertical-align: 3px; }
+details { margin-top: 18px; } summary { cursor: pointer; font-weight: 600; }
+ul.said { margin: 10px 0; padding-left: 20px; } footer { margin-top: 48px; color: var(--soft); font-size: 13px; }
+@media print { body { background: #fff; } .card { break-inside: avoid; } }
+"""
+
+
+def render_html(report: GoldenReport) -> str:
+    title = f"{report.kind} {report.source}"
+    body = "\n".join(part for test in report.tests for part in _render_test(report, test))
+    head = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+    )
+    took = f", {words.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
+    what = "Convergence check" if report.mode == "check" else "Golden recording"
+    top = f"<h1>{what} {_badge(report.kind)}</h1>\n<p class=soft>{_text(report.source)}{took}</p>\n"
+    return f"{head}{top}{body}\n<footer>made by Assay</footer>\n</main>\n</body>\n</html>\n"
+
+
+def _text(value: object) -> str:
+    return escape(words.clean(str(value)))
+
+
+def _badge(kind: object) -> str:
+    return f'<span class="badge {kind}">{kind}</span>'
+
+
+def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
+    rows = build_test_rows(test)
+    yield f"<section>\n<h2>{_text(test.test)} {_badge(test.verdict.kind)}</h2>"
+    savings = describe_savings(test)
+    yield f"<p class=soft>{_text(describe_extent(test, report.mode))}{'; ' + savings if savings else ''}</p>"
+    if test.golden:
+        yield f"<p class=soft>golden: {_text(', '.join(describe_golden(test.golden)))}</p>"
+    said = [f"warning: {text}" for text in test.warnings]
+    if said:
+        yield "<ul class=said>" + "".join(f"<li>{_text(text)}</li>" for text in said) + "</ul>"
+    yield from _render_verdicts(rows)
+    if report.mode == "gather" and test.golden:
+        yield from _render_recording(test.golden)
+    else:
+        yield from _render_charts(test)
+    yield from _render_origin(test)
+    yield "</section>"
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def _render_verdicts(rows: Sequence[Row]) -> Iterator[str]:
+    names = ("segment", "metric", "rule", "verdict", "effect", "interval", "first step", "values", "what was found")
+    numeric = {"segment", "effect", "interval", "first step", "values"}
+    head = "".join(f"<th{' class=num' if name in numeric else ''}>{name}</th>" for name in names)
+    yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'
+    yield from (_render_row(row) for row in rows)
+    yield "</tbody></table></div>"
+
+
+def _render_row(row: Row) -> str:
+    finding = row.finding
+    step = finding.step if finding and row.kind is not VerdictKind.PASS else None
+    figures = (
+        "" if row.segment is None else str(row.segment),
+        render_percent(finding.effect if finding else None),
+        render_interval(finding.interval if finding else None),
+        render_step(step),
+        str(row.comparisons or ""),
+    )
+    segment, effect, interval, first, count = (f"<td class=num>{_text(text or _EMPTY)}</td>" for text in figures)
+    worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
+    why = "<br>".join(_text(each.message) for each in worst[:5])
+    rule = _text(render_rule(row.rule) or _EMPTY)
+    return (
+        f"<tr>{segment}<td>{_text(row.metric)}</td><td>{rule}</td><td>{_badge(row.kind)}</td>"
+        f"{effect}{interval}{first}{count}<td class=why>{why}</td></tr>"
+    )
+
+
+# ---------------------------------------------------------------- curves
+
+
+def _render_charts(test: GoldenTestReport) -> Iterator[str]:
+    names = list(dict.fromkeys(metric.metric for segment in test.segments for metric in segment.metrics))
+    if names:
+        yield _LEGEND
+    for name in names:
+        yield f"<h3>{_text(name)}</h3>\n<div class=charts>"
+        for segment in test.segments:
+            for metric in segment.metrics:
+                if metric.metric == name:
+                    yield from _render_metric(segment, metric)
+        yield "</div>"
+
+
+_LEGEND = (
+    '<p class=legend><span><i class=line style="background:var(--golden)"></i>golden, mean of its recordings</span>'
+    '<span><i style="background:var(--band)"></i>band of the recordings</span>'
+    '<span><i class=line style="background:var(--check)"></i>this check</span>'
+    '<span><i style="background:var(--delta)"></i>difference that does not matter (lower part, in percent)</span>'
+    '<span><i style="background:var(--fail)"></i>window that failed</span>'
+    '<span><i style="background:var(--changed)"></i>changed</span>'
+    '<span><i style="background:var(--open)"></i>undecided</span></p>'
+)
+
+
+def _render_metric(segment: SegmentReport, metric: MetricReport) -> Iterator[str]:
+    for label in dict.fromkeys([*metric.golden, *metric.check]):
+        name = f"{metric.metric} {label}".strip()
+        found = [
+            each for each in metric.verdict.findings if each.kind in _MARKED and _concerns(each.subject, metric, label)
+        ]
+        panel = Panel(
+            name,
+            tuple((track.steps, track.values) for track in metric.golden.get(label, ())),
+            tuple((track.steps, track.values) for track in metric.check.get(label, ())),
+            metric.delta,
+            tuple((_MARKED[each.kind], low, high) for each in found for low, high in each.stretches),
+            tuple(each.step for each in found if each.step is not None and not each.stretches),
+        )
+        noise = f"noise {render_share(metric.noise)}" if metric.noise is not None else ""
+        yield (
+            f"<figure class=card><figcaption><b>{_text(name)}</b>"
+            f"<span class=soft>after step {segment.start_step}</span>"
+            f"{_badge(metric.verdict.kind)}<span class='soft right'>{_text(noise)}</span></figcaption>"
+            f"{render_panel(panel)}</figure>"
+        )
+
+
+def _concerns(subject: str, metric: MetricReport, label: str) -> bool:
+    """With several labels, whether a finding speaks of this one; its subject then ends in the label."""
+    return len(metric.golden) < 2 or not label or label in subject.split()
+
+
+def _render_recording(golden: Golden) -> Iterator[str]:
+    names = list(dict.fromkeys(name for segment in golden.segments for name in segment.tracks))
+    for name in names:
+        noise = golden.noise.get(name)
+        said = f" <span class=soft>noise {render_share(noise)}</span>" if noise is not None else ""
+        yield f"<h3>{_text(name)}{said}</h3>\n<div class=charts>"
+        for segment in golden.segments:
+            for label, tracks in segment.tracks.get(name, {}).items():
+                title = f"{name} {label}".strip()
+                panel = Panel(title, tuple((track.steps, track.values) for track in tracks), ())
+                yield (
+                    f"<figure class=card><figcaption><b>{_text(title)}</b><span class=soft>after step "
+                    f"{segment.start_step}</span></figcaption>{render_panel(panel)}</figure>"
+                )
+        yield "</div>"
+
+
+# ---------------------------------------------------------------- where it comes from
+
+
+def _render_origin(test: GoldenTestReport) -> Iterator[str]:
+    runs = [*test.runs, *(run for segment in test.segments for run in segment.runs)]
+    facts = list(_build_facts(test))
+    yield "<details><summary>Provenance</summary>\n<div class='card scroll'><table><tbody>"
+    yield from (f"<tr><td class=key>{_text(key)}</td><td>{_text(value)}</td></tr>" for key, value in facts)
+    yield "</tbody></table></div></details>"
+    if runs:
+        yield f"<details><summary>{words.render_count(len(runs), 'run')}</summary>"
+        yield "<div class='card scroll'><table><tbody>"
+        yield from (_render_run(run) for run in runs)
+        yield "</tbody></table></div></details>"
+
+
+def _build_facts(test: GoldenTestReport) -> Iterator[tuple[str, str]]:
+    yield "manifest", test.manifest
+    yield from (("note", note) for note in test.notes)
+    if test.golden is None:
+        return
+    for key, value in test.golden.provenance.items():
+        if value not in (None, "", {}, [], ()):
+            yield key.replace("_", " "), _flatten(value)
+    for item in test.golden.history:
+        yield "rebased", _flatten({key: item.get(key) for key in ("at", "reason") if item.get(key)})
+
+
+def _flatten(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_flatten(each)}" for key, each in value.items() if each not in (None, "", {}, []))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_flatten(each) for each in value)
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+def _render_run(run: SegmentRun) -> str:
+    took = words.render_duration(run.elapsed_s) if run.elapsed_s is not None else _EMPTY
+    said = "; ".join(text for text in (run.reason, run.stopped_early or "") if text)
+    cells = (f"<code>{_text(run.dir)}</code>", _text(run.state), _text(took), _text(said or _EMPTY))
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

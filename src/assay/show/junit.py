@@ -1,0 +1,126 @@
+"""A report as JUnit XML: one test case for each segment and metric.
+
+JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
+an error. INCONCLUSIVE and CHANGED are failures too, with their name as the `type`: a case that is skipped leaves a
+pipeline green, and nothing that was not shown to be good may do that. Where CHANGED was declared good enough, it is
+skipped, with its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree as ET
+
+from assay.show.golden import RUN, Row, build_test_rows, render_rule
+from assay.values.golden import GoldenReport, GoldenTestReport
+from assay.values.verdict import VerdictKind
+
+_ELEMENTS = {
+    VerdictKind.FAIL: "failure",
+    VerdictKind.INCONCLUSIVE: "failure",
+    VerdictKind.CHANGED: "failure",
+    VerdictKind.ERROR: "error",
+}
+
+
+def render_junit(report: GoldenReport, allow_changed: bool = False) -> str:
+    suites = [_build_suite(test, allow_changed) for test in report.tests]
+    attributes = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in _COUNTED}
+    top = ET.Element("testsuites", {"name": _clean(f"assay golden {report.mode}"), **attributes})
+    top.set("time", f"{report.elapsed_s:.3f}")
+    top.extend(suites)
+    ET.indent(top)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(top, encoding="unicode") + "\n"
+
+
+_COUNTED = ("tests", "failures", "errors", "skipped")
+
+
+def _build_suite(test: GoldenTestReport, allow_changed: bool) -> ET.Element:
+    rows = build_test_rows(test)
+    cases = [_build_case(test, row, allow_changed) for row in rows]
+    counts = [
+        len(cases),
+        *(sum(case.find(name) is not None for case in cases) for name in ("failure", "error", "skipped")),
+    ]
+    attributes = {name: str(count) for name, count in zip(_COUNTED, counts, strict=True)}
+    suite = ET.Element("testsuite", {"name": _clean(test.test), **attributes, "time": f"{_suite_seconds(test):.3f}"})
+    _add_properties(suite, _describe_suite(test))
+    suite.extend(cases)
+    said = [*(f"warning: {text}" for text in test.warnings), *test.notes]
+    if said:
+        ET.SubElement(suite, "system-out").text = _clean("\n".join(said))
+    return suite
+
+
+def _suite_seconds(test: GoldenTestReport) -> float:
+    return sum(run.elapsed_s or 0.0 for segment in test.segments for run in segment.runs)
+
+
+def _describe_suite(test: GoldenTestReport) -> Iterator[tuple[str, object]]:
+    yield "manifest", test.manifest
+    yield "verdict", test.verdict.kind
+    yield "comparisons", test.verdict.comparisons
+    yield "saved_steps", test.saved_steps
+    origin = test.golden.provenance if test.golden else {}
+    for name in ("gathered_at", "commit", "host", "config_hash"):
+        if origin.get(name):
+            yield f"golden.{name}", origin[name]
+
+
+def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> ET.Element:
+    place = "golden" if row.segment is None else f"segment {row.segment}"
+    case = ET.Element("testcase", {"classname": _clean(f"{test.test}.{place}"), "name": _clean(row.metric)})
+    case.set("time", f"{_case_seconds(test, row):.3f}")
+    _add_properties(case, _describe_case(row))
+    if row.kind is VerdictKind.CHANGED and allow_changed:
+        ET.SubElement(case, "skipped", {"message": _clean(f"CHANGED, allowed: {row.message}")})
+    elif row.kind in _ELEMENTS:
+        found = ET.SubElement(case, _ELEMENTS[row.kind], {"type": str(row.kind), "message": _clean(row.message)})
+        found.text = _clean(_tell(row))
+    return case
+
+
+def _case_seconds(test: GoldenTestReport, row: Row) -> float:
+    """A segment's runs serve all its metrics: their time is counted once, in the first case."""
+    for segment in test.segments:
+        if segment.start_step == row.segment:
+            first = segment.metrics[0].metric if segment.metrics else RUN
+            return sum(run.elapsed_s or 0.0 for run in segment.runs) if row.metric == first else 0.0
+    return 0.0
+
+
+def _describe_case(row: Row) -> Iterator[tuple[str, object]]:
+    yield "verdict", row.kind
+    if row.rule is not None:
+        yield "rule", render_rule(row.rule)
+    yield "comparisons", row.comparisons
+    finding = row.finding
+    if finding is not None:
+        named = (("effect", finding.effect), ("value", finding.value), ("expected", finding.expected))
+        yield from ((name, value) for name, value in (*named, ("step", finding.step)) if value is not None)
+        if finding.interval is not None:
+            yield from zip(("interval_low", "interval_high"), finding.interval, strict=True)
+    if row.noise is not None:
+        yield "noise", row.noise
+
+
+def _tell(row: Row) -> str:
+    bad: Sequence[str] = [f"{each.kind} {each.subject}: {each.message}" for each in row.findings]
+    return "\n".join(bad)
+
+
+def _add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
+    inner = ET.SubElement(element, "properties")
+    for name, value in properties:
+        text = repr(value) if isinstance(value, float) else str(value)
+        ET.SubElement(inner, "property", {"name": name, "value": _clean(text)})
+
+
+def _clean(text: str) -> str:
+    """XML has no place for control characters, nor for the halves of a pair."""
+    return "".join(char if _is_legal(ord(char)) else f"\\x{ord(char):02x}" for char in text)
+
+
+def _is_legal(code: int) -> bool:
+    return code in (0x9, 0xA, 0xD) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000

@@ -1,0 +1,55 @@
+"""A report as Markdown: for a comment under a change, or the summary page of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from assay.show import words
+from assay.show.golden import build_table, build_test_rows, describe_extent, describe_golden, describe_savings
+from assay.show.table import render_markdown as render_table
+from assay.values.golden import GoldenReport, GoldenTestReport
+from assay.values.verdict import VerdictKind
+
+_MARKS = {
+    VerdictKind.PASS: "✅",
+    VerdictKind.FAIL: "❌",
+    VerdictKind.ERROR: "❌",
+    VerdictKind.INCONCLUSIVE: "⚠️",
+    VerdictKind.CHANGED: "⚠️",
+}
+_MOST_FINDINGS = 20
+
+
+def render_markdown(report: GoldenReport) -> str:
+    blocks = [block for test in report.tests for block in _render_test(report, test)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
+    kind = test.verdict.kind
+    yield f"## {_MARKS[kind]} {_inline(test.test)}: {kind}"
+    took = f" in {words.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
+    savings = describe_savings(test)
+    yield f"{describe_extent(test, report.mode)}{took}{'; ' + savings if savings else ''}"
+    rows = build_test_rows(test)
+    if test.segments:
+        yield render_table(build_table(rows)).rstrip("\n")
+    bad = [(row, each) for row in rows for each in row.findings if each.kind is not VerdictKind.PASS]
+    if bad:
+        lines = [
+            f"- **{each.kind}** {_inline(row.place)}: {_inline(each.message)}" for row, each in bad[:_MOST_FINDINGS]
+        ]
+        more = [f"- and {len(bad) - _MOST_FINDINGS} more"] if len(bad) > _MOST_FINDINGS else []
+        yield "\n".join([*lines, *more])
+    if test.warnings:
+        yield "\n".join(f"- warning: {_inline(text)}" for text in test.warnings)
+    if test.golden is not None:
+        yield f"Golden: {_inline(', '.join(describe_golden(test.golden)))}"
+
+
+def _inline(text: str) -> str:
+    """Words of a user's file or program, shown as they are."""
+    one = words.clean(" ".join(text.split()))
+    for char in "\\`*_[]<>|#":
+        one = one.replace(char, f"\\{char}")
+    return one

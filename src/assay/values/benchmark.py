@@ -1,0 +1,300 @@
+"""Benchmarks: what is to be run, what an execution reported, and how the machine stood meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from assay.errors import ExitCode, UsageError
+from assay.values.environment import GitState
+from assay.values.verdict import Finding, VerdictKind
+
+STUDY = "bench"  # every execution, through whatever door, is a run of this study
+WALL_TIME = "wall_time"
+CPU_TIME = "cpu_time"
+THROUGHPUT = "throughput"
+NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
+
+MethodKind = Literal["method", "command", "import"]
+
+
+# ---------------------------------------------------------------- what is to be run
+
+
+@dataclass(frozen=True, slots=True)
+class BenchMethod:
+    """One benchmark. `name` is what its history goes by: `module.Class.method`, or a command's own name."""
+
+    text: str  # as the user wrote it: `module.Class:method`, `module.function`, a command line
+    name: str
+    kind: MethodKind = "method"
+
+    @property
+    def is_filter(self) -> bool:
+        """`module.Class.filter:REGEX` stands for every method of the class that the expression matches."""
+        return self.kind == "method" and ".filter:" in self.text
+
+
+def parse_method(text: str) -> BenchMethod:
+    """`module.Class.method`, `module.Class:method`, `module.function` or `module.Class.filter:REGEX`."""
+    head, colon, tail = text.partition(":")
+    if not text.strip() or not head.strip(".") or (colon and not tail):
+        raise UsageError(f"{text!r} names no benchmark", "write module.Class.method, module.function or module.Class.filter:REGEX")
+    if colon and head.endswith(".filter"):
+        _check_regex(tail, text)
+        return BenchMethod(text, text)
+    name = f"{head}.{tail}" if colon else head
+    if "." not in name:
+        raise UsageError(f"{text!r} names no benchmark: its module is missing", "write module.Class.method or module.function")
+    return BenchMethod(text, name)
+
+
+def _check_regex(pattern: str, text: str) -> None:
+    import re
+
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{text!r}: broken regular expression: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileWindow:
+    """Seconds after the method began; `end_s` None: until it ends."""
+
+    begin_s: float
+    end_s: float | None = None
+
+
+def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
+    """`2:5,8:` → two windows, the second open. Each begins after the last has ended."""
+    windows: list[ProfileWindow] = []
+    for part in text.split(","):
+        window = _parse_window(part.strip(), text)
+        last = windows[-1] if windows else None
+        if last is not None and (last.end_s is None or window.begin_s <= last.end_s):
+            raise UsageError(f"profile {text!r}: {part.strip()} begins before the window ahead of it has ended")
+        windows.append(window)
+    return tuple(windows)
+
+
+def _parse_window(part: str, text: str) -> ProfileWindow:
+    begin, colon, end = part.partition(":")
+    try:
+        window = ProfileWindow(float(begin), float(end) if end.strip() else None)
+    except ValueError:
+        window = None
+    if window is None or not colon or not math.isfinite(window.begin_s) or window.begin_s < 0:
+        raise UsageError(f"profile {text!r}: {part!r} is no window", "write START:END in seconds, START: for an open end, 2:5,8:9 for two")
+    if window.end_s is not None and not window.begin_s < window.end_s < math.inf:
+        raise UsageError(f"profile {text!r}: {part} ends before it begins")
+    return window
+
+
+@dataclass(frozen=True, slots=True)
+class BenchVariant:
+    """The code that an execution measures, where one call measures several: a work tree, or other arguments."""
+
+    label: str
+    folder: str | None = None  # where it runs; None: the request's
+    commit: str | None = None
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """What a door asks `flows.bench.run.run_benchmarks` for. Trials are interleaved: t1 of every method, then t2."""
+
+    methods: tuple[BenchMethod, ...]
+    trials: int = 1
+    timeout_s: float | None = None  # of each execution
+    label: str | None = None
+    folder: str | None = None  # where it runs and where modules are looked for first; None: the working directory
+    root: str | None = None
+    slots: tuple[str, ...] | None = None  # None: all GPUs as one slot, or one CPU slot: nothing runs side by side
+    python: str | None = None  # another interpreter; None: the one that runs us
+    python_path: tuple[str, ...] = ()  # appended to sys.path of the child, absolute
+    env: tuple[tuple[str, str], ...] = ()
+    data_dir: str = ""  # given to the constructor as data_dir and root_data_dir
+    tpu: str | None = None
+    constructor_args: Mapping[str, Any] = field(default_factory=dict)
+    class_type: Literal["tf_benchmark"] | None = None  # the constructor gets constructor_args alone
+    output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
+    execution_id: str | None = None  # of the first execution; further ones get a number behind it. None: made from the time
+    profile: tuple[ProfileWindow, ...] = ()
+    profiler: Literal["auto", "framework", "py-spy"] = "auto"
+    profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
+    patterns: tuple[tuple[str, str], ...] = ()  # metric → regular expression over the log
+    refuse_contaminated: bool = False
+    variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
+    extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, kept with each execution (a door's own facts)
+    grace_s: float = 5.0
+    command_line: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class BenchMetric:
+    """A reported number with the bounds that it must keep to."""
+
+    name: str
+    value: float
+    min_value: float | None = None
+    max_value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """The fields of `report_benchmark`, and what is to be said about them."""
+
+    name: str  # full name of the method
+    succeeded: bool
+    has_exception: bool = False  # it raised, crashed, was killed, or ran out of time
+    iters: int | None = None
+    wall_time: float = NOT_REPORTED
+    cpu_time: float | None = None
+    throughput: float | None = None
+    metrics: tuple[BenchMetric, ...] = ()
+    extras: Mapping[str, float | str] = field(default_factory=dict)
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # metric → raw measurements
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def is_reported(self) -> bool:
+        return self.wall_time != NOT_REPORTED or bool(self.metrics) or bool(self.samples)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Every number that has a history: the standard ones, the metrics, and extras that are numbers."""
+        found = {name: value for name, value in self.extras.items() if isinstance(value, (int, float))}
+        found |= {metric.name: metric.value for metric in self.metrics}
+        standard = {WALL_TIME: self.wall_time, CPU_TIME: self.cpu_time, THROUGHPUT: self.throughput}
+        return found | {name: v for name, v in standard.items() if v is not None and v != NOT_REPORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """What the child found loaded when its method was over."""
+
+    name: str
+    version: str = ""
+    build_version: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU before or after an execution."""
+
+    index: int
+    name: str
+    sm_clock_mhz: int = 0
+    temperature_c: int = 0
+    power_w: float = 0.0
+    memory_bytes: int = 0
+    utilisation: float = 0.0
+    throttle: tuple[str, ...] = ()
+    processes: tuple[int, ...] = ()  # pids that were on it and are not ours
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How the machine is made and how it stood: what a figure is worth depends on it."""
+
+    host: str = ""
+    os: str = ""
+    python: str = ""
+    cpu_model: str = ""
+    logical_cpus: int = 0
+    physical_cpus: int = 0
+    sockets: int = 0
+    memory_bytes: int = 0
+    governor: str = ""
+    load_1m: float | None = None  # when it began
+    foreign_cpu: float | None = None  # share of all cores that others used meanwhile
+    accelerator_model: str = ""
+    accelerator_count: int = 0
+    accelerator_driver: str = ""
+    gpus: tuple[GpuState, ...] = ()  # before
+    gpus_after: tuple[GpuState, ...] = ()
+    throttled: tuple[str, ...] = ()  # every reason seen before, meanwhile or after
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """What the whole process tree used at most: from the kernel's own counters, however short it was."""
+
+    max_rss: int = 0  # bytes
+    max_vms: int = 0
+    max_cpu_percent: float = 0.0
+    cpu_s: float | None = None
+    gpu_memory_bytes: int | None = None  # as the framework counted it, or as NVML showed it
+    gpu_power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchExecution:
+    """One process of one method: a run directory, and everything that is known of it."""
+
+    execution_id: str
+    method: str
+    trial: int  # from 1
+    result: BenchResult
+    run_dir: str
+    output_dir: str
+    started_at: float | None = None
+    ended_at: float | None = None
+    label: str | None = None
+    commit: str | None = None
+    git: GitState | None = None
+    setup: Mapping[str, str] = field(default_factory=dict)  # what must be equal for figures to be comparable
+    fingerprint: str = ""  # of `setup`
+    machine: Machine = Machine()
+    framework: Framework | None = None
+    peaks: Peaks = Peaks()
+    contaminated: tuple[str, ...] = ()  # why the figure may be others' fault
+    refused: bool = False  # contaminated, and the caller wanted none of that
+    profiles: tuple[str, ...] = ()  # trace files
+    state: str = "done"  # of the run
+    log: str = ""  # the child's output
+    source: str = "assay"  # or the tool whose file was imported
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def succeeded(self) -> bool:
+        return self.result.succeeded and not self.refused
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """What one call came to."""
+
+    executions: tuple[BenchExecution, ...]
+    interrupted: str | None = None  # by this signal
+    problem: str | None = None  # of the infrastructure
+    notes: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(found for execution in self.executions for found in execution.result.findings)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        codes = {_exit_code(execution) for execution in self.executions} or {ExitCode.FAILED}
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        if self.problem:
+            codes.add(ExitCode.INTERNAL)
+        return ExitCode.worst(codes)
+
+
+def _exit_code(execution: BenchExecution) -> ExitCode:
+    if not execution.result.succeeded:
+        return ExitCode.FAILED
+    return VerdictKind.INCONCLUSIVE.exit_code if execution.refused else ExitCode.OK

@@ -1,0 +1,259 @@
+"""From the files of a run into the index: everything once, whoever reads, whoever dies, however long a line is."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from assay.errors import InfrastructureError
+from assay.flows.attempts import RetryPolicy
+from assay.flows.collect import READ_BYTES, Collector, Follower, closing_quietly, find_sources, read_sources
+from assay.flows.places import StudyPlace
+from assay.flows.supervise import Entry
+from assay.observe.devices import Devices
+from assay.record import rundir
+from assay.record.index.sqlite import SqliteIndex
+from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
+from assay.values.study import MetricFile, Pattern
+
+KEY = "study/run"
+LOSS = (Pattern("step", r"step (\d+)"), Pattern("loss", r"loss ([\d.]+)"))
+SPEC = RunSpec("0", "run", {}, (Command("train", "true"),), patterns=LOSS)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[SqliteIndex]:
+    with SqliteIndex(tmp_path / "index.sqlite3") as opened:
+        yield opened
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "root" / "study" / "run"
+    assert rundir.write_run_dir(str(path), rundir.RunRecord(SPEC, "study", "uid", 0.0), "")
+    return path
+
+
+def say(run_dir: Path, text: str, name: str = "train.log") -> None:
+    with (run_dir / name).open("a") as file:
+        file.write(text)
+
+
+def losses(index: SqliteIndex, metric: str = "loss") -> list[float]:
+    return list(index.load_series(KEY, metric).values)
+
+
+def follow(index: SqliteIndex, run_dir: Path, spec: RunSpec = SPEC) -> Follower:
+    return Follower.open(index, KEY, str(run_dir), find_sources(str(run_dir), spec)[0])
+
+
+# ---------------------------------------------------------------- one reader
+
+
+def test_a_line_counts_when_it_is_complete(index: SqliteIndex, run_dir: Path) -> None:
+    say(run_dir, "step 1 loss 1.5\nstep 2 loss 2.")
+    reader = follow(index, run_dir)
+    reader.read(index)
+    assert losses(index) == [1.5]
+    say(run_dir, "25\nstep 3 loss 3.5")
+    reader.read(index)
+    assert losses(index) == [1.5, 2.25]
+    reader.read(index, final=True)
+    reader.read(index, final=True)
+    assert losses(index) == [1.5, 2.25, 3.5]
+    assert list(index.load_series(KEY, "loss").steps) == [1, 2, 3]
+
+
+def test_lines_that_end_with_a_carriage_return(index: SqliteIndex, run_dir: Path) -> None:
+    """A progress bar rewrites one line for ever; it must not wait for a newline."""
+    say(run_dir, "loss 1.5\rloss 2.5\rloss 3")
+    follow(index, run_dir).read(index)
+    assert losses(index) == [1.5, 2.5]
+
+
+def test_a_log_larger_than_one_read(index: SqliteIndex, run_dir: Path) -> None:
+    count = READ_BYTES // 40 * 2
+    say(run_dir, "".join(f"step {i} loss {i}.5 {'x' * 30}\n" for i in range(count)))
+    follow(index, run_dir).read(index)
+    assert losses(index) == [i + 0.5 for i in range(count)]
+
+
+def test_a_line_larger_than_one_read(index: SqliteIndex, run_dir: Path) -> None:
+    say(run_dir, "loss 1.5\n" + "x" * (READ_BYTES * 3) + "\nloss 2.5\n")
+    follow(index, run_dir).read(index)
+    assert losses(index) == [1.5, 2.5]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["jsonl", "tensorboard"])
+def test_a_record_larger_than_one_read(index: SqliteIndex, run_dir: Path, kind: str) -> None:
+    """An image in an event file, a long list in a line: the reader must neither stop nor turn in a circle."""
+    pattern = MetricFile(kind, f"data.{kind}")  # type: ignore[arg-type]
+    if kind == "jsonl":
+        (run_dir / "data.jsonl").write_text(json.dumps({"note": "x" * READ_BYTES * 2, "loss": 1.5}) + '\n{"loss": 2.5}\n')
+    else:
+        big = struct.pack("<QI", READ_BYTES * 2, 0) + bytes(READ_BYTES * 2) + bytes(4)
+        (run_dir / "data.tensorboard").write_bytes(big)
+    spec = RunSpec("0", "run", {}, (), patterns=(pattern,))
+    read_sources(index, KEY, str(run_dir), spec)
+    assert losses(index) == ([1.5, 2.5] if kind == "jsonl" else [])
+
+
+def test_a_log_that_was_replaced_is_read_anew(index: SqliteIndex, run_dir: Path) -> None:
+    say(run_dir, "loss 1.5\nloss 2.5\n")
+    reader = follow(index, run_dir)
+    reader.read(index)
+    (run_dir / "train.log").write_text("loss 9.5\n")
+    reader.read(index)
+    assert losses(index) == [9.5]
+
+
+# ---------------------------------------------------------------- several readers
+
+
+def test_a_reader_that_died_is_continued_by_another(index: SqliteIndex, run_dir: Path) -> None:
+    for part in ("loss 1.5\nlo", "ss 2.5\nloss", " 3.5\n"):
+        say(run_dir, part)
+        follow(index, run_dir).read(index)
+    assert losses(index) == [1.5, 2.5, 3.5]
+
+
+def test_the_slower_of_two_goes_on_behind_the_faster(index: SqliteIndex, run_dir: Path) -> None:
+    say(run_dir, "loss 1.5\n")
+    slow, fast = follow(index, run_dir), follow(index, run_dir)
+    fast.read(index)
+    say(run_dir, "loss 2.5\n")
+    slow.read(index)
+    fast.read(index, final=True)
+    assert losses(index) == [1.5, 2.5]
+
+
+def test_a_last_line_without_an_end_is_stored_by_one_of_two(index: SqliteIndex, run_dir: Path) -> None:
+    say(run_dir, "loss 1.5\nloss 2.5")
+    first, second = follow(index, run_dir), follow(index, run_dir)
+    first.read(index)
+    second.read(index)
+    first.read(index, final=True)
+    second.read(index, final=True)
+    assert losses(index) == [1.5, 2.5]
+
+
+def test_two_connections_with_open_batches(tmp_path: Path, run_dir: Path) -> None:
+    """As two supervisors have them: who is refused at the flush reads again what is left."""
+    with SqliteIndex(tmp_path / "index.sqlite3") as one, SqliteIndex(tmp_path / "index.sqlite3") as two:
+        collectors = [build_collector(each, run_dir) for each in (one, two)]
+        entry = build_entry(run_dir)
+        say(run_dir, "loss 1.5\n")
+        for collector in collectors:
+            collector.started(entry)
+            collector.tick([entry], time.time() + 1)
+        say(run_dir, "loss 2.5\nloss 3.5")
+        for collector in collectors:
+            collector.ended(entry)  # both have read the rest, neither has written
+        for collector in collectors:
+            collector.flush()
+        assert losses(one) == losses(two) == [1.5, 2.5, 3.5]
+
+
+def test_the_rest_is_read_where_the_faster_one_died(tmp_path: Path, run_dir: Path) -> None:
+    """Its half is in the index, ours was refused, and nobody else will come."""
+    with SqliteIndex(tmp_path / "index.sqlite3") as ours, SqliteIndex(tmp_path / "index.sqlite3") as theirs:
+        collector, entry = build_collector(ours, run_dir), build_entry(run_dir)
+        say(run_dir, "loss 1.5\n")
+        with theirs.batch():
+            follow(theirs, run_dir).read(theirs)
+            say(run_dir, "loss 2.5\nloss 3.5\n")
+            collector.ended(entry)
+        collector.flush()
+        assert losses(ours) == [1.5, 2.5, 3.5]
+
+
+def build_collector(index: SqliteIndex, run_dir: Path) -> Collector:
+    return Collector(index, StudyPlace(str(run_dir.parent.parent), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
+
+
+def build_entry(run_dir: Path, attempt: int = 1, state: State = State.DONE) -> Entry:
+    handle = JobHandle("local", "0", "host", os.getpid(), 0, "boot", None, attempt, 1.0)
+    outcome = Outcome(state, attempt, {"train": 0})
+    return Entry(SPEC, str(run_dir), RetryPolicy(), state, attempt, handle, outcome)
+
+
+# ---------------------------------------------------------------- attempts
+
+
+def test_only_the_newest_attempt_counts(index: SqliteIndex, run_dir: Path) -> None:
+    """Whoever followed the first one was killed before it could forget it."""
+    say(run_dir, "loss 1.5\n")
+    follow(index, run_dir).read(index)
+    say(run_dir, "loss 7.5\n", "train.2.log")
+    read_sources(index, KEY, str(run_dir), SPEC)
+    assert losses(index) == [7.5]
+    read_sources(index, KEY, str(run_dir), SPEC)
+    assert losses(index) == [7.5]
+
+
+def test_a_run_that_still_runs_is_not_read_to_its_end(index: SqliteIndex, run_dir: Path) -> None:
+    say(run_dir, "loss 1.5\nloss 2")
+    read_sources(index, KEY, str(run_dir), SPEC, final=False)
+    say(run_dir, ".25\n")
+    read_sources(index, KEY, str(run_dir), SPEC)
+    assert losses(index) == [1.5, 2.25]
+
+
+# ---------------------------------------------------------------- when something breaks
+
+
+class Broken(SqliteIndex):
+    """An index whose disk is full, as long as we say so."""
+
+    is_broken = True
+
+    def _write(self, buffer):
+        if self.is_broken:
+            raise InfrastructureError("the index failed: database or disk is full")
+        return super()._write(buffer)
+
+
+def test_a_broken_index_stops_nothing_and_is_said(tmp_path: Path, run_dir: Path) -> None:
+    with closing_quietly(Broken(tmp_path / "index.sqlite3")) as index:
+        collector, entry = build_collector(index, run_dir), build_entry(run_dir)
+        say(run_dir, "loss 1.5\n")
+        collector.started(entry)
+        collector.tick([entry], time.time() + 2)
+        collector.ended(entry)
+        collector.flush()
+        assert collector.failure is not None
+        assert "disk is full; the runs themselves are complete" in collector.failure
+
+
+def test_an_index_that_recovers_has_everything(tmp_path: Path, run_dir: Path) -> None:
+    index = Broken(tmp_path / "index.sqlite3")
+    collector, entry = build_collector(index, run_dir), build_entry(run_dir)
+    say(run_dir, "loss 1.5\n")
+    collector.started(entry)
+    collector.tick([entry], time.time() + 2)
+    index.is_broken = False
+    say(run_dir, "loss 2.5\n")
+    collector.ended(entry)
+    collector.flush()
+    assert collector.failure is None
+    assert losses(index) == [1.5, 2.5]
+    index.close()
+
+
+def test_a_directory_that_somebody_removed(index: SqliteIndex, run_dir: Path) -> None:
+    collector, entry = build_collector(index, run_dir), build_entry(run_dir)
+    collector.started(entry)
+    import shutil
+
+    shutil.rmtree(run_dir)
+    collector.tick([entry], time.time() + 2)
+    collector.ended(entry)
+    collector.flush()
+    assert collector.failure is None

@@ -1,0 +1,513 @@
+"""Gathering and checking on the spine: rounds, replicas, early stops, and what bad surroundings do."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.golden_lab import NATIVE, Lab, messages
+
+from assay.errors import ConfigError, ExitCode, NotFoundError, UsageError
+from assay.flows.golden import Doors, check_file, gather_file, validate_file
+from assay.flows.supervise import Entry, Event
+from assay.observe.recorder import Values
+from assay.record.golden import load_manifest
+from assay.values.golden import Segment, Track
+from assay.values.run import State
+from assay.values.verdict import VerdictKind
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.fixture
+def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A native study runs where it is called."""
+    monkeypatch.chdir(lab.folder)
+    lab.write_native()
+    yield lab
+
+
+# ---------------------------------------------------------------- the whole way
+
+
+def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path)
+    monkeypatch.chdir(EXAMPLES / "charlm")
+    lab.file = EXAMPLES / "charlm" / "golden.yml"
+    assert lab.gather().exit_code() is ExitCode.OK
+    golden = load_manifest(str(lab.store / "charlm_convergence_harness_manifest.json"), "charlm")
+    assert [segment.start_step for segment in golden.segments] == [100, 200]
+    assert all(segment.replicas == 5 for segment in golden.segments)
+    for _ in range(5):
+        assert lab.check().exit_code() is ExitCode.OK
+    report = lab.check_one(run_arguments=("--lr", "0.02"))
+    assert report.verdict.kind is VerdictKind.FAIL
+    worst = next(finding for finding in report.verdict.findings if finding.kind is VerdictKind.FAIL)
+    assert worst.step is not None and worst.effect is not None and worst.effect > 0.05
+
+
+@pytest.mark.long
+def test_the_example_passes_fifty_times_of_fifty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path)
+    monkeypatch.chdir(EXAMPLES / "charlm")
+    lab.file = EXAMPLES / "charlm" / "golden.yml"
+    assert lab.gather().exit_code() is ExitCode.OK
+    assert [int(lab.check().exit_code()) for _ in range(50)] == [0] * 50
+
+
+def test_segments_are_spread_over_the_slots(lab: Lab) -> None:
+    lab.flags("gather", save_every=5, until=55)
+    assert lab.gather().exit_code() is ExitCode.OK
+    assert len(lab.logs) == 10
+    most = 0
+    now: set[str] = set()
+
+    def listen(event: Event) -> None:
+        nonlocal most
+        if event.kind == "started":
+            now.add(event.entry.dir)
+        elif event.kind == "ended":
+            now.discard(event.entry.dir)
+        most = max(most, len(now))
+
+    report = check_file(lab.options(slots=("cpu",) * 4), Doors(listen=listen, tick_s=0.05))
+    assert report.exit_code() is ExitCode.OK
+    assert len(report.tests[0].segments) == 10
+    assert 1 < most <= 8  # a slot that comes free is given away before its run is concluded
+    slots = {str(run.dir) for segment in report.tests[0].segments for run in segment.runs}
+    assert len(slots) == 10
+
+
+def test_replicas_repeat_the_segments_and_measure_the_noise(native: Lab) -> None:
+    report = native.gather(replicas=2).tests[0]
+    assert report.verdict.kind is VerdictKind.PASS, messages(report)
+    golden = report.golden
+    assert golden is not None
+    assert [segment.replicas for segment in golden.segments] == [3, 3]
+    assert golden.noise == {"loss": 0.0}
+    assert len(report.runs) >= 1 + 2 * len(golden.segments)
+    again = load_manifest(str(native.manifest_path), "demo")
+    assert again.segments == golden.segments
+
+
+def test_a_program_that_counts_from_0_is_told_to_go_one_step_further(native: Lab) -> None:
+    """It logs `until - 1` last; the training logged one more step after the checkpoint."""
+    assert native.gather().exit_code() is ExitCode.OK
+    assert native.manifest["steps_beyond"] == 1
+    before = len(native.calls())
+    report = native.check_one()
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.verdict.comparisons == 12
+    untils = {call[call.index("--until") + 1] for call in native.calls()[before:]}
+    assert untils == {str(9 + 6 + 1), str(19 + 6 + 1)}
+
+
+def test_the_originals_gather_makes_no_replicas(lab: Lab) -> None:
+    lab.gather()
+    assert len(lab.calls()) == 1
+    assert lab.manifest["replicas"] == {"9": {}, "19": {}}
+
+
+# ---------------------------------------------------------------- early stop
+
+
+def test_a_failing_run_is_stopped_early_and_the_others_are_judged(lab: Lab) -> None:
+    lab.test["recording"]["steps_to_record_after_save"] = 8
+    lab.write()
+    assert lab.gather().exit_code() is ExitCode.OK
+    lab.change(hold_at=12, loss={"11": "99"})  # without the stop it would hang for ten minutes
+    report = lab.check_one(slots=("cpu",), timeout_s=60.0, tests=None)
+    first = report.segments[0]
+    run = first.runs[0]
+    assert first.verdict.kind is VerdictKind.FAIL
+    assert run.state is State.STOPPED and run.stopped_early is not None and "step 11" in run.stopped_early
+    assert run.saved_steps == 17 - 12 and run.saved_s > 0
+    assert report.saved_steps >= run.saved_steps
+    stop = json.loads((Path(run.dir) / "stop.1").read_text())
+    assert stop["kind"] == "early"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_run_is_stopped_at_once_when_a_value_is_not_finite(native: Lab, value: str) -> None:
+    native.write_native(NATIVE.replace("segment: 6", "segment: 60").replace("--ckpt", "--ckpt").replace("{loss: exact}", "{loss: paired}"))
+    (native.folder / "config.yml").write_text(native.file.read_text().replace("python3 training.py", "python3 training.py --save-every 10"))
+    assert native.gather().exit_code() is ExitCode.OK
+    native.change(hold_at=13, loss={"12": value})
+    report = native.check_one()
+    assert report.segments[0].verdict.kind is VerdictKind.FAIL
+    assert report.segments[0].runs[0].stopped_early is not None
+
+
+def test_without_early_stop_every_segment_runs_to_its_end(lab: Lab) -> None:
+    assert lab.gather().exit_code() is ExitCode.OK
+    lab.change(loss={"10": "99"})
+    report = lab.check_one(early_stop=False)
+    assert [segment.runs[0].state for segment in report.segments] == [State.DONE, State.DONE]
+    assert [segment.verdict.kind for segment in report.segments] == [VerdictKind.FAIL, VerdictKind.PASS]
+    assert report.saved_steps == 0
+
+
+# ---------------------------------------------------------------- verdicts and what follows from them
+
+
+def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> None:
+    """Noise as large as delta: one run cannot tell, nor can three, and that is said."""
+    script = native.folder / "training.py"
+    noisy = script.read_text().replace(
+        'value = change.get("loss"', 'import random\n        value = change.get("loss"'
+    ).replace("change.get('scale', 1.0):.6f", "(1 + random.gauss(0, 0.01)):.6f")
+    script.write_text(noisy)
+    native.write_native(NATIVE.replace("replicas: 2", "replicas: 4").replace("{loss: exact}", "{loss: {rule: paired, delta: 9%}}"))
+    native.gather()
+    native.write_native(native.file.read_text().replace("delta: 9%", "delta: 2.5%"))
+    report = native.check_one()
+    runs = [len(segment.runs) for segment in report.segments]
+    kinds = [segment.verdict.kind for segment in report.segments]
+    for count, kind in zip(runs, kinds, strict=True):
+        assert count == 3 if kind is VerdictKind.INCONCLUSIVE else count <= 3
+    assert report.exit_code is ExitCode.USAGE or all(count >= 1 for count in runs)
+
+
+def test_a_difference_is_changed_and_can_be_allowed(native: Lab) -> None:
+    assert native.gather().exit_code() is ExitCode.OK
+    native.change(scale=1.0001)
+    report = native.check()
+    assert report.kind is VerdictKind.CHANGED
+    assert report.exit_code() is ExitCode.INCONCLUSIVE
+    assert report.exit_code(allow_changed=True) is ExitCode.OK
+
+
+def test_a_vanished_checkpoint_is_an_error_and_the_others_are_checked(lab: Lab) -> None:
+    lab.gather()
+    (lab.store / "ckpts" / "model_10.bin").unlink()
+    report = lab.check_one()
+    assert [segment.verdict.kind for segment in report.segments] == [VerdictKind.ERROR, VerdictKind.PASS]
+    assert "model_10.bin is not in the store" in messages(report)
+
+
+def test_a_checkpoint_with_other_content_is_an_error(lab: Lab) -> None:
+    lab.gather()
+    (lab.store / "ckpts" / "model_10.bin").write_text("other weights")
+    report = lab.check_one()
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "its content has changed" in messages(report)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], "truncated"),
+        (lambda text: "", "it is empty"),
+        (lambda text: text.replace('"format": 2', '"format": 3'), "a newer Assay wrote"),
+        (lambda text: "[1, 2]", "no `ckpt_logs`"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_never_passes(lab: Lab, damage: object, words: str) -> None:
+    lab.gather()
+    lab.manifest_path.write_text(damage(lab.manifest_path.read_text()))  # type: ignore[operator]
+    report = lab.check()
+    assert words in messages(report.tests[0])
+    assert report.exit_code() is ExitCode.INTERNAL
+    assert report.kind is VerdictKind.ERROR
+
+
+def test_a_manifest_without_segments_never_passes(lab: Lab) -> None:
+    lab.store.mkdir()
+    lab.manifest_path.write_text('{"ckpt_logs": {}}')
+    assert lab.check().exit_code() is ExitCode.FAILED
+
+
+def test_duplicated_and_out_of_order_steps_never_pass(lab: Lab) -> None:
+    lab.gather()
+    lab.change(again={"11": ["0.5"]})
+    report = lab.check_one()
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "loss at step 11 is logged twice" in messages(report)
+    lab.change(again={"12": ["0.1"]}, format="{step}")
+    script = (lab.folder / "training.py").read_text().replace('f"Iteration: {step} Loss: {again}', 'f"Iteration: {step - 2} Loss: {again}')
+    (lab.folder / "training.py").write_text(script)
+    report = lab.check_one()
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "out of order" in messages(report)
+
+
+def test_a_twice_logged_step_while_gathering_is_not_recorded(lab: Lab) -> None:
+    lab.change(again={"11": ["0.5"]})
+    report = lab.gather().tests[0]
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert list(lab.logs) == ["19"]
+
+
+def test_gathering_without_a_save_line_is_an_error(lab: Lab) -> None:
+    lab.test["log_parsing"]["model_save"]["regex"] = "Never said: (.+)"
+    lab.write()
+    report = lab.gather()
+    assert report.exit_code() is ExitCode.FAILED
+    assert "no line says that a checkpoint was saved" in messages(report.tests[0])
+    assert not lab.manifest_path.exists()
+
+
+def test_a_metric_that_was_never_logged_is_an_error_while_gathering(lab: Lab) -> None:
+    lab.test["log_parsing"]["speed"] = {"regex": r"Speed: (\S+)"}
+    lab.test["metrics"]["speed"] = {"margin": 0.5, "comparison": ">="}
+    lab.write()
+    report = lab.gather().tests[0]
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "speed: was not logged in any recorded segment" in messages(report)
+
+
+def test_a_margin_below_the_noise_warns_in_the_originals_door_and_is_refused_in_ours(native: Lab) -> None:
+    script = native.folder / "training.py"
+    script.write_text(script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())"))
+    native.write_native(NATIVE.replace("replicas: 2", "replicas: 4").replace("{loss: exact}", "{loss: {operator: '<=', margin: 0.01%}}"))
+    report = native.gather().tests[0]
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "lies below the noise" in messages(report)
+    assert native.check().exit_code() is ExitCode.USAGE
+    other = Lab(native.folder)
+    other.store = native.folder / "original"
+    other.test["metrics"]["loss"]["margin"] = 0.0001
+    script.write_text(script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())"))
+    other.write()
+    warned = other.gather(replicas=3).tests[0]
+    assert warned.verdict.kind is VerdictKind.PASS
+    assert any("lies below the noise" in warning for warning in warned.warnings)
+
+
+# ---------------------------------------------------------------- surroundings
+
+
+def test_checking_never_writes_into_the_store(lab: Lab) -> None:
+    lab.gather()
+
+    def look() -> dict[str, tuple[int, int]]:
+        return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in sorted(lab.store.rglob("*"))}
+
+    before = look()
+    for path in [lab.store, *lab.store.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+    try:
+        assert lab.check().exit_code() is ExitCode.OK
+        assert look() == before
+    finally:
+        for path in [lab.store, *lab.store.rglob("*")]:
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
+    """The supervisor leaves, as if killed; the next one takes up the very same training."""
+    lab.change(hold_at=12)
+
+    def listen(event: Event) -> None:
+        if event.kind == "started":
+            lab.started = event.entry  # type: ignore[attr-defined]
+
+    def draw(supervisor: object) -> None:
+        entry: Entry = lab.started  # type: ignore[attr-defined]
+        log = Path(entry.dir, "train.stdout.log")
+        if log.exists() and "Iteration: 12" in log.read_text():
+            supervisor.leave = True  # type: ignore[attr-defined]
+
+    gather_file(lab.options(), Doors(listen=listen, draw=draw, tick_s=0.02))
+    held: Entry = lab.started  # type: ignore[attr-defined]
+    assert held.handle is not None
+    seen: list[str] = []
+
+    def watch(event: Event) -> None:
+        seen.append(f"{event.kind} {event.entry.spec.name}")
+        if event.kind == "adopted":
+            assert event.entry.handle is not None
+            for pid in _children(event.entry.handle.pid):
+                os.kill(pid, 15)
+
+    report = gather_file(lab.options(), Doors(listen=watch, tick_s=0.02))
+    assert seen[0] == f"adopted {held.spec.name}"
+    assert len(lab.calls()) == 1
+    assert report.exit_code() is ExitCode.FAILED  # we ended it
+    assert list(lab.logs) == ["9"]  # and what it had recorded is kept
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == pid:
+                found += [int(entry), *_children(int(entry))]
+    return found
+
+
+def test_the_manifest_grows_with_every_filled_recording(lab: Lab) -> None:
+    lab.change(hold_at=16)
+    seen: list[list[str]] = []
+
+    def draw(supervisor: object) -> None:
+        if lab.manifest_path.exists():
+            seen.append(list(lab.logs))
+            assert lab.manifest["complete"] is False
+            supervisor.interrupted = "SIGTERM"  # type: ignore[attr-defined]
+
+    report = gather_file(lab.options(), Doors(draw=draw, tick_s=0.02))
+    assert seen[0] == ["9"]
+    assert report.interrupted == "SIGTERM"
+    assert report.exit_code() is ExitCode.INTERRUPTED
+
+
+def test_it_works_in_a_thread(lab: Lab) -> None:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(int(lab.gather().exit_code())))
+    thread.start()
+    thread.join()
+    assert codes == [0]
+
+
+def test_odd_paths_are_quoted(hostile_path: Path) -> None:
+    lab = Lab(hostile_path)
+    assert lab.gather().exit_code() is ExitCode.OK
+    assert lab.calls()[0][:2] == ["--ckpt", str(lab.store / "ckpts")]
+    if "\n" in str(hostile_path) or " " in str(hostile_path):
+        return  # the log line is cut there: the pattern says so
+    assert lab.check().exit_code() is ExitCode.OK
+
+
+def test_tests_can_be_chosen(lab: Lab) -> None:
+    lab.config["second"] = lab.test
+    lab.write()
+    report = lab.gather(tests=("second",))
+    assert [test.test for test in report.tests] == ["second"]
+    with pytest.raises(NotFoundError, match="secnd"):
+        lab.gather(tests=("secnd",))
+
+
+def test_two_tests_of_a_file_do_not_overwrite_each_others_checkpoints(lab: Lab) -> None:
+    lab.config["second"] = lab.test
+    lab.write()
+    lab.gather()
+    assert lab.logs["9"]["checkpoint"] == "ckpts/demo/model_10.bin"
+    assert (lab.store / "ckpts" / "second" / "model_10.bin").exists()
+
+
+def test_a_store_that_cannot_be_made_is_a_usage_error(lab: Lab) -> None:
+    (lab.folder / "file").write_text("")
+    lab.store = lab.folder / "file" / "store"
+    assert lab.gather().exit_code() is ExitCode.USAGE
+
+
+def test_a_missing_folder_says_where_it_was_looked_for(lab: Lab) -> None:
+    lab.test["directory"] = "nowhere"
+    lab.write()
+    report = lab.gather()
+    assert report.exit_code() is ExitCode.USAGE
+    assert "there is no folder 'nowhere'" in messages(report.tests[0])
+
+
+def test_a_native_file_with_several_runs_is_refused(native: Lab) -> None:
+    native.write_native(NATIVE.replace("training.py", "training.py --x {x}").replace("metrics:\n  step", "params: {x: [1, 2]}\nmetrics:\n  step"))
+    assert "this file makes 2 runs" in messages(native.gather().tests[0])
+
+
+# ---------------------------------------------------------------- metrics from files
+
+
+def test_metrics_from_json_lines(native: Lab) -> None:
+    script = native.folder / "training.py"
+    line = '        open(os.environ["ASSAY_RUN_DIR"] + "/m.jsonl", "a").write(json.dumps({"step": step, "grad": 0.1 + step}) + "\\n")\n'
+    script.write_text(script.read_text().replace('        for again in', line + '        for again in'))
+    native.write_native(
+        NATIVE.replace("  loss: 'Loss", "  file: {jsonl: m.jsonl}\n  loss: 'Loss").replace("{loss: exact}", "{loss: exact, grad: exact}")
+    )
+    report = native.gather().tests[0]
+    assert report.verdict.kind is VerdictKind.PASS, messages(report)
+    assert native.logs["9"]["results"]["10"]["grad"] == {"0": "10.1"}
+    checked = native.check_one()
+    assert checked.verdict.kind is VerdictKind.PASS, messages(checked)
+    assert checked.verdict.comparisons == 24
+    script.write_text(script.read_text().replace("0.1 + step", "0.1000001 + step"))
+    assert native.check_one().verdict.kind is VerdictKind.CHANGED
+
+
+# ---------------------------------------------------------------- validate
+
+
+def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:
+    found = validate_file(lab.options())
+    assert [(test, mode) for test, mode, _ in found.commands] == [("demo", "gather"), ("demo", "check")]
+    assert found.commands[0][2] == f"python3 training.py --ckpt {lab.store}/ckpts"
+    assert not found.problems
+    assert not lab.store.exists() and not (lab.folder / "calls.jsonl").exists()
+
+
+def test_validate_shows_the_checks_of_a_golden(lab: Lab) -> None:
+    lab.gather()
+    found = validate_file(lab.options())
+    assert found.commands[1][2] == f"python3 training.py --load {lab.store}/ckpts/model_10.bin --start 9 --until 13"
+    assert len(found.commands) == 3
+
+
+def test_validate_names_patterns_that_match_nothing(lab: Lab) -> None:
+    log = lab.folder / "sample.log"
+    log.write_text("Iteration: 1 Loss: 0.5\nSaving model to: x\n")
+    assert not validate_file(lab.options(), str(log)).problems
+    log.write_text("Iteration: 1\nLoss: 0.5\n")
+    problems = "\n".join(validate_file(lab.options(), str(log)).problems)
+    assert "demo model_save: matches no line of the log" in problems
+    assert "demo loss: never stands on a line that says the step" in problems
+    with pytest.raises(UsageError, match="cannot be read"):
+        validate_file(lab.options(), str(lab.folder / "none.log"))
+
+
+def test_validate_names_a_program_that_is_missing(lab: Lab) -> None:
+    lab.test["executable"] = ["no-such-program"]
+    lab.write()
+    assert "the program 'no-such-program' was not found" in validate_file(lab.options()).problems[0]
+
+
+def test_validate_needs_both_sections(lab: Lab) -> None:
+    del lab.test["flags"]["run"]
+    lab.write()
+    with pytest.raises(ConfigError, match="the section run is missing"):
+        validate_file(lab.options())
+
+
+# ---------------------------------------------------------------- small parts
+
+
+def test_one_step_short_is_only_the_last_step() -> None:
+    from assay.flows.gather import falls_one_short
+
+    track = Track((5, 6, 7), (1.0, 1.0, 1.0))
+    segment = Segment(4, "c", {"loss": {"": (track,)}})
+    assert falls_one_short(segment, _values(4, 5, 6))
+    assert not falls_one_short(segment, _values(5, 6, 7))
+    assert not falls_one_short(segment, _values(5, 7))
+    assert not falls_one_short(segment, _values(5))
+    assert not falls_one_short(segment, _values())
+    assert not falls_one_short(segment, _values(5, 6, 8))
+
+
+def _values(*steps: int) -> Values:
+    return Values({("loss", ""): {step: (1.0, "1.0") for step in steps}})
+
+
+def test_savings_are_counted_from_where_it_stopped() -> None:
+    from assay.flows.check import _count_savings
+    from assay.values.golden import SegmentRun
+
+    segment = Segment(10, "c", {"loss": {"": (Track((11, 20), (1.0, 1.0)),)}})
+    run = _count_savings(SegmentRun("d", State.STOPPED, elapsed_s=2.0, last_step=15, stopped_early="x"), segment)
+    assert run.saved_steps == 5
+    assert math.isclose(run.saved_s, 2.0)

@@ -1,0 +1,108 @@
+"""What dead supervisors left aside is cleared away, and nothing of a living one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from assay.record.presence import STALE_S, attend, remove_stale
+
+# another supervisor, as a process of its own
+OTHER = """
+import sys
+from assay.record.presence import attend
+with attend(sys.argv[1]):
+    print("here", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / ".assay" / "code").mkdir(parents=True)
+    return tmp_path
+
+
+def leave(path: Path, age_s: float = STALE_S + 1, folder: bool = True) -> Path:
+    if folder:
+        path.mkdir()
+        (path / "run.json").write_text("{}")
+    else:
+        path.write_text("half")
+    os.utime(path, (time.time() - age_s,) * 2)
+    return path
+
+
+def test_all_kinds_are_cleared_away(study: Path) -> None:
+    meta = study / ".assay"
+    left = [
+        leave(meta / ".tmp-run"),
+        leave(meta / "code" / ".tmp-snapshot"),
+        leave(meta / "code" / ".tmp-seen", folder=False),
+        leave(meta / "set.1.json.abcd.tmp", folder=False),
+    ]
+    kept = [leave(meta / "code" / "0123"), leave(meta / "set.1.json", folder=False), leave(study / ".tmp-mine"), leave(study / "run")]
+    with attend(str(study)):
+        assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in kept)
+
+
+def test_what_is_young_stays(study: Path) -> None:
+    """Where locks do not reach, somebody on another host may be writing it."""
+    young = leave(study / ".assay" / ".tmp-run", age_s=STALE_S - 30)
+    with attend(str(study)):
+        assert young.exists()
+
+
+def test_nothing_is_touched_while_another_is_there(study: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", OTHER, str(study)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    with other:
+        assert other.stdout.readline() == b"here\n"
+        left = leave(study / ".assay" / ".tmp-run")
+        with attend(str(study)):
+            assert left.exists()
+        other.kill()
+    with attend(str(study)):  # killed: the kernel has let go of its lock
+        assert not left.exists()
+
+
+def test_two_at_once(study: Path) -> None:
+    with attend(str(study)):
+        left = leave(study / ".assay" / ".tmp-run")
+        with attend(str(study)):
+            assert left.exists()
+        with attend(str(study)):
+            assert left.exists()
+
+
+def test_a_link_is_removed_and_not_followed(study: Path, tmp_path: Path) -> None:
+    treasure = tmp_path / "treasure"
+    treasure.mkdir()
+    (treasure / "gold").write_text("")
+    link = study / ".assay" / ".tmp-link"
+    link.symlink_to(treasure)
+    os.utime(link, (0, 0), follow_symlinks=False)
+    assert remove_stale(str(study), time.time()) == 1
+    assert not link.is_symlink()
+    assert (treasure / "gold").exists()
+
+
+def test_without_a_place_for_the_lock_nothing_is_cleared_and_nothing_fails(tmp_path: Path) -> None:
+    with attend(str(tmp_path / "gone")):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_passes_through_and_lets_go(study: Path) -> None:
+    with pytest.raises(RuntimeError), attend(str(study)):
+        raise RuntimeError
+    left = leave(study / ".assay" / ".tmp-run")
+    with attend(str(study)):
+        assert not left.exists()
