@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,11 +31,10 @@ from assay.values.verdict import Verdict, VerdictKind
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "charlm"
 # Small, so that hundreds of runs take minutes; with everything on that a fault can break.
-FLAGS = (
-    "--hidden 48 --context 12 --embedding 16 --batch-size 64 --micro-batches 4 --dropout 0.1 --warmup 100 "
-    "--weight-decay 0.1"
-).split()
+SIZES = ("--hidden", "48", "--context", "12", "--embedding", "16", "--batch-size", "64", "--micro-batches", "4")
+FLAGS = (*SIZES, "--dropout", "0.1", "--warmup", "100", "--weight-decay", "0.1")
 SEGMENTS = ((40, 120), (400, 180))  # start, steps
+MORE_FLAGS: list[str] = []  # another set-up, from --flags
 REPLICAS, MOST_CHECKS, GOLDENS = 5, 3, 10
 JITTER = 0.004
 METRICS = ("loss", "grad_norm", "lr")
@@ -71,8 +71,8 @@ def load_tokens() -> tuple[Any, ...]:
     return text.vocabulary, text.train, text.held_out
 
 
-def build_options(lm: ModuleType, *more: str) -> Any:
-    return lm.Options(**vars(lm.build_parser().parse_args([*FLAGS, *more])))
+def build_options(lm: ModuleType) -> Any:
+    return lm.Options(**vars(lm.build_parser().parse_args([*FLAGS, *MORE_FLAGS])))
 
 
 def write_checkpoints(folder: Path) -> None:
@@ -192,11 +192,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nulls", type=int, default=300, help="checks without a fault")
     parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
+    parser.add_argument("--flags", default="", help="another set-up: more flags of charlm, such as '--seed 5'")
     options = parser.parse_args()
-    import tempfile
-
+    MORE_FLAGS.extend(options.flags.split())
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(options.workers) as pool:
+    pool = ProcessPoolExecutor(options.workers, initializer=MORE_FLAGS.extend, initargs=(tuple(MORE_FLAGS),))
+    with tempfile.TemporaryDirectory() as name, pool:
         folder = Path(name)
         write_checkpoints(folder)
         orders = [

@@ -58,7 +58,7 @@ for step in range(options.start + first, options.until + first):
         print(f"Iteration: {text}{loss}", file=out, flush=True)
         for again in change.get("again", {}).get(str(step), []):
             print(f"Iteration: {step} Loss: {again} Acc: 0", file=out, flush=True)
-    if step >= change.get("hold_at", 1 << 60):
+    if step == change.get("hold_at"):
         time.sleep(600)
     if options.ckpt and (step + 1 - first) % options.save_every == 0:
         save(step + 1)

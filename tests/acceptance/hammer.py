@@ -2,7 +2,8 @@
 
 The commands keep a ledger of their own in the run directory: a line when they begin, one when they end. While they live
 they hold one of as many locks as there are slots, which they take one at a time: a command that finds none has proved
-that more jobs run than there are slots. No look at the right moment is needed for that.
+that more jobs run than there are slots. They also hold a lock of their run: who does not get it runs beside another
+attempt of the same run. No look at the right moment is needed for either.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.acceptance.workshop import Workshop, load_environ, until
+
 from assay.flows.attempts import DEATH, MAX_DEATHS
 from assay.record import rundir
 from assay.values.run import State
-from tests.acceptance.workshop import Workshop, load_environ, until
 
 KILLED = 128 + signal.SIGKILL
 SUPERVISORS = 2
@@ -35,8 +37,9 @@ for ((i = 0; i < SLOTS; i++)); do
   exec 9>> "$MARKERS/$i"
   if flock -n 9; then break; fi
 done
-[ $i -lt $SLOTS ] || echo "$ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/overfull"
-exec 8>&-
+[ $i -lt $SLOTS ] || echo "more jobs than slots: $ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/problems"
+exec 8>&- 7>> "$ASSAY_RUN_DIR/alone"
+flock -n 7 || echo "two attempts at once: $ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/problems"
 note start 0
 sleep "$took_s"
 note end "$code"
@@ -67,6 +70,7 @@ class Hammer:
     seed: int
     runs: int = 100
     slots: int = 4
+    durations_s: tuple[float, ...] = (0.005, 0.02, 0.05, 0.2, 0.2, 0.6)
     kills: Counter[str] = field(default_factory=Counter)
     killed_jobs: set[str] = field(default_factory=set)  # tags whose job.sh we killed
     killed_commands: set[str] = field(default_factory=set)  # tags of which we killed some other process
@@ -108,7 +112,7 @@ class Hammer:
         return Planned({"train": code})
 
     def _took(self) -> float:
-        return self.random.choice([0.005, 0.005, 0.02, 0.05, 0.2])
+        return self.random.choice(self.durations_s)
 
     # ------------------------------------------------------------ killing
 
@@ -166,7 +170,9 @@ class Hammer:
     def _is_at_work(self, pid: int) -> bool:
         """It holds the study's lock, so it is past reading files."""
         with contextlib.suppress(OSError):
-            return any("supervisors.lock" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+            return any(
+                "supervisors.lock" in os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")
+            )
         return False
 
     def _freeze(self) -> None:
@@ -183,11 +189,15 @@ class Hammer:
                     os.kill(pid, signal.SIGCONT)
 
     def _kill_job(self, kind: str) -> None:
-        victims = [(pid, environ) for pid, environ in self.shop.processes().items() if _is_leader(pid) == (kind == "job")]
+        victims = [
+            (pid, environ) for pid, environ in self.shop.processes().items() if _is_leader(pid) == (kind == "job")
+        ]
         if not victims:
             return
         pid, environ = self.random.choice(victims)
-        tag = next(item for item in environ.split(b"\0") if item.startswith(b"ASSAY_ATTEMPT=")).decode().partition("=")[2]
+        tag = (
+            next(item for item in environ.split(b"\0") if item.startswith(b"ASSAY_ATTEMPT=")).decode().partition("=")[2]
+        )
         (self.killed_jobs if kind == "job" else self.killed_commands).add(tag)  # before: it may be over in an instant
         with contextlib.suppress(ProcessLookupError):
             if load_environ(pid) == environ:
@@ -209,7 +219,7 @@ class Hammer:
     def judge(self) -> list[str]:
         """Everything that is not as it must be."""
         until(lambda: not self.shop.processes(), "no process with a tag is left", 10.0)
-        problems = [f"more jobs than slots: {line}" for line in _lines(self.markers / "overfull")]
+        problems = _lines(self.markers / "problems")
         found = self.shop.run_dirs(self.name)
         if len(found) != self.runs:
             problems.append(f"{len(found)} of {self.runs} run directories")
@@ -283,9 +293,17 @@ def load_ledger(path: Path) -> list[Line]:
 
 def judge_ledger(ledger: list[Line], uid: str) -> list[str]:
     """No attempt was ever executed twice."""
-    problems = [f"a line with the tag {line.tag} in attempt {line.attempt}" for line in ledger if line.tag != f"{uid}.{line.attempt}"]
+    problems = [
+        f"a line with the tag {line.tag} in attempt {line.attempt}"
+        for line in ledger
+        if line.tag != f"{uid}.{line.attempt}"
+    ]
     counts = Counter((line.kind, line.command, line.attempt) for line in ledger)
-    return problems + [f"{command} of attempt {n} has {count} lines of {kind}" for (kind, command, n), count in counts.items() if count > 1]
+    return problems + [
+        f"{command} of attempt {n} has {count} lines of {kind}"
+        for (kind, command, n), count in counts.items()
+        if count > 1
+    ]
 
 
 def _lines(path: Path) -> list[str]:

@@ -37,7 +37,7 @@ def hammer_until(shop: Workshop, kills: int, runs: int, seed: int) -> Hammer:
 
 def choose_seed() -> int:
     """KILL_SEED repeats a failure as nearly as the machine's timing lets it."""
-    return int(os.environ.get("KILL_SEED", 0)) or int.from_bytes(os.urandom(4), "big")
+    return int(os.environ.get("KILL_SEED", "0")) or int.from_bytes(os.urandom(4), "big")
 
 
 def test_twenty_kills(shop: Workshop) -> None:
@@ -52,31 +52,36 @@ def test_two_hundred_kills(shop: Workshop) -> None:
 
 # ---------------------------------------------------------------- at every step
 
-# `assay` in a process that kills itself at the nth call of a function of the operating system: before it, or after
+# `assay` in a process that kills itself at the nth call of a function of the operating system: before it, or after.
+# `unlink:lease` counts the calls that have to do with leases.
 DRIVER = """
 import os, signal, sys
-name, side, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+(name, _, word), side, count = sys.argv[1].partition(":"), sys.argv[2], int(sys.argv[3])
 call = getattr(os, name)
 def counted(*arguments, **options):
     global count
+    if word not in str(arguments):
+        return call(*arguments, **options)
     count -= 1
     if side == "before" and count == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    answer = call(*arguments, **options)
-    if count == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer
+    try:
+        return call(*arguments, **options)
+    finally:
+        if count == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 setattr(os, name, counted)
 from assay.cli.main import main
 main(sys.argv[4:])
 """
 STEPS = {
-    "mkdir": "the directory is made aside",
-    "rename": "it gets its name",
-    "posix_spawn": "job.sh waits at its gate",
-    "link": "the lease, or the outcome, is published",
-    "unlink": "the temporary file of that is removed",
-    "pidfd_open": "between the lease and the gate",
+    "mkdir:.tmp-": "the directory is made aside",
+    "rename:.tmp-": "it gets its name",
+    "posix_spawn:": "job.sh waits at its gate",
+    "link:lease": "the lease is published",
+    "unlink:lease": "its temporary name is removed",
+    "pidfd_open:": "between the lease and the gate",
+    "link:outcome": "the conclusion is published",
 }
 
 
@@ -96,7 +101,8 @@ def die_at(hammer: Hammer, step: str, side: str, count: int) -> None:
 
 
 def test_death_at_every_step_of_a_start(shop: Workshop) -> None:
-    hammer = Hammer(shop, 1, runs=30, slots=3)
+    # long enough to be found running by the next supervisor, should one have begun without its lease
+    hammer = Hammer(shop, 1, runs=40, slots=8, durations_s=(0.7,))
     hammer.write_study(0)
     for step in STEPS:
         for side in ("before", "after"):
@@ -120,7 +126,7 @@ def test_death_at_every_step_again_and_again(shop: Workshop) -> None:
 def test_what_a_dead_supervisor_left_aside_is_cleared_away(shop: Workshop) -> None:
     hammer = Hammer(shop, 1, runs=6, slots=1)
     hammer.write_study(0)
-    die_at(hammer, "rename", "before", 3)
+    die_at(hammer, "rename:.tmp-", "before", 3)
     left = [path for path in (shop.root / hammer.name / ".assay").rglob("*") if path.name.startswith(".tmp-")]
     assert left
     hammer.finish()

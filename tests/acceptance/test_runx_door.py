@@ -282,6 +282,26 @@ class TestSets:
         assert len(desk.runs()) == 4
         assert desk.calls == flags(INTRO_LINES)
 
+    def test_assay_run_keeps_what_is_finished_when_the_file_grows_and_shrinks(self, desk: Desk) -> None:
+        desk.well("run", "sweep.yml", "--jobs", "1")
+        desk.write("sweep.yml", INTRO.replace("0.02]", "0.02, 0.03]"))
+        desk.well("run", "sweep.yml", "--jobs", "1")
+        grown = [*INTRO_LINES, "python train.py --lr 0.03 --solver sgd", "python train.py --lr 0.03 --solver adam"]
+        assert desk.calls == flags(grown)
+        desk.write("sweep.yml", INTRO.replace("0.01, 0.02]", "0.01]"))
+        desk.well("run", "sweep.yml", "--jobs", "1")
+        desk.write("sweep.yml", INTRO.replace("0.02]", "0.02, 0.03]"))
+        desk.well("run", "sweep.yml", "--jobs", "1")
+        assert desk.calls == flags(grown)
+        assert len(desk.runs()) == 6
+
+    def test_runs_without_random_names_are_run_anew_too(self, desk: Desk) -> None:
+        desk.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
+        desk.well("runx", "sweep.yml", "--no_cooldir", "--tag", "exp")
+        assert desk.calls == flags(INTRO_LINES) * 2
+        assert len(desk.runs()) == 8
+        assert all(run.name.startswith("exp") for run in desk.runs())
+
     def test_an_interrupted_sweep_is_continued(self, desk: Desk) -> None:
         gate = desk.folder / "go"
         text = f"import os, time\nwhile '0.02' in __import__('sys').argv and not os.path.exists({str(gate)!r}): time.sleep(.01)\n"

@@ -134,10 +134,15 @@ def test_a_frozen_one_blocks_nobody(shop: Workshop) -> None:
 def test_the_more_important_study_goes_first(shop: Workshop) -> None:
     """Between two supervisors: what waits in the other's queue has to wait on."""
     write_study(shop, 3)
-    shop.write("vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1)
+    shop.write(
+        "vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1
+    )
     first = start_on(shop, "7", "n=0")
     vip = shop.start("--plain", "--slots", "7", file="vip.yml")
-    until(lambda: [name for name in os.listdir(shop.base / "slots") if name.startswith("want.5.")], "it waits for the slot")
+    until(
+        lambda: [name for name in os.listdir(shop.base / "slots") if name.startswith("want.5.")],
+        "it waits for the slot",
+    )
     (shop.base / "all").touch()
     assert [first.wait(60), vip.wait(60)] == [0, 0]
     assert len(begun(shop)) == 4
@@ -148,7 +153,9 @@ def test_the_more_important_study_goes_first(shop: Workshop) -> None:
 
 def test_a_frozen_one_with_more_important_runs_blocks_nobody_for_long(shop: Workshop) -> None:
     write_study(shop, 3)
-    shop.write("vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1)
+    shop.write(
+        "vip.yml", WAITING.replace("study: study", "study: vip\npriority: 5").replace("{n} {prio}", "{n} vip") % 1
+    )
     first = start_on(shop, "7", "n=0")
     vip = shop.start("--plain", "--slots", "7", file="vip.yml")
     folder = shop.base / "slots"

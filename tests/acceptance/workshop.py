@@ -180,7 +180,7 @@ def open_workshop(tmp_path: Path) -> Iterator[Workshop]:
 
 def _quick_folder(tmp_path: Path) -> Path:
     """Memory where there is some: on a disk that has seen mass deletion, each new file can take milliseconds."""
-    memory = Path("/dev/shm")  # noqa: S108
+    memory = Path("/dev/shm")
     if not memory.is_dir() or not os.access(memory, os.W_OK):
         return tmp_path
     return memory if not os.statvfs(memory).f_flag & os.ST_NOEXEC else tmp_path

@@ -28,14 +28,19 @@ def handle(number: int = 1, executor: str = "local", skips: str | None = None) -
     return JobHandle(executor, "1", "host", 1, 1, "boot", None, number, 0.0, skips=skips)
 
 
-def attempt(number: int = 1, codes: dict[str, int] | None = None, outcome: State | None = None, **more: object) -> Attempt:
+def attempt(
+    number: int = 1, codes: dict[str, int] | None = None, outcome: State | None = None, **more: object
+) -> Attempt:
     made = Outcome(outcome, number, codes or {}, DEATH if outcome is State.LOST else "") if outcome else None
     fields: dict[str, object] = {"handle": handle(number), "codes": codes or {}, "outcome": made, **more}
     return Attempt(number, **fields)  # type: ignore[arg-type]
 
 
 def look(
-    *attempts: Attempt, alive: Liveness = Liveness.GONE, policy: RetryPolicy | None = None, commands: tuple[str, ...] = COMMANDS
+    *attempts: Attempt,
+    alive: Liveness = Liveness.GONE,
+    policy: RetryPolicy | None = None,
+    commands: tuple[str, ...] = COMMANDS,
 ) -> Decision:
     return decide(History(attempts), commands, lambda _handle: alive, policy or RetryPolicy())
 
@@ -159,7 +164,10 @@ def test_what_was_done_before_the_stop_is_done() -> None:
     assert look(attempt(codes=ALL, stop=Stop("somebody", "enough"))).state is State.DONE
 
 
-@pytest.mark.parametrize(("kind", "began_at", "goes_on"), [("interrupt", 6.0, True), ("interrupt", 5.0, False), ("user", 6.0, False), ("early", 6.0, False)])
+@pytest.mark.parametrize(
+    ("kind", "began_at", "goes_on"),
+    [("interrupt", 6.0, True), ("interrupt", 5.0, False), ("user", 6.0, False), ("early", 6.0, False)],
+)
 def test_only_an_earlier_interrupt_is_continued(kind: str, began_at: float, goes_on: bool) -> None:
     stopped = attempt(outcome=State.STOPPED, stop=Stop("somebody", "why", kind, 5.0))  # type: ignore[arg-type]
     decision = look(stopped, policy=RetryPolicy(began_at=began_at))
@@ -237,7 +245,12 @@ def test_where_no_lease_says_it_earlier_attempts_do() -> None:
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(1, "train ended with exit code 1"), (137, "train ended with exit code 137 (SIGKILL)"), (139, "train ended with exit code 139 (SIGSEGV)"), (255, "train ended with exit code 255")],
+    [
+        (1, "train ended with exit code 1"),
+        (137, "train ended with exit code 137 (SIGKILL)"),
+        (139, "train ended with exit code 139 (SIGSEGV)"),
+        (255, "train ended with exit code 255"),
+    ],
 )
 def test_the_reason_of_a_failure(code: int, said: str) -> None:
     assert build_outcome(attempt(codes={"train": code}), COMMANDS, set()).reason == said
@@ -255,7 +268,9 @@ def test_124_alone_is_no_timeout() -> None:
 # ---------------------------------------------------------------- for all histories
 
 codes = st.dictionaries(st.sampled_from(COMMANDS), st.integers(0, 255))
-stops = st.none() | st.builds(Stop, st.just("x"), st.just("y"), st.sampled_from(["user", "interrupt", "early"]), st.floats(0, 10))
+stops = st.none() | st.builds(
+    Stop, st.just("x"), st.just("y"), st.sampled_from(["user", "interrupt", "early"]), st.floats(0, 10)
+)
 
 
 @st.composite
@@ -271,7 +286,14 @@ def histories(draw: st.DrawFn) -> History:
     return History(tuple(made))
 
 
-policies = st.builds(RetryPolicy, st.integers(0, 3), st.frozensets(st.sampled_from(State)), st.integers(0, 7), st.floats(0, 10), st.booleans())
+policies = st.builds(
+    RetryPolicy,
+    st.integers(0, 3),
+    st.frozensets(st.sampled_from(State)),
+    st.integers(0, 7),
+    st.floats(0, 10),
+    st.booleans(),
+)
 
 
 @given(histories(), policies, st.sampled_from(Liveness))

@@ -55,7 +55,9 @@ class TestRoot:
             (None, None, nobody, ("/cwd/runs", False)),
         ],
     )
-    def test_who_decides(self, flag: str | None, asked: str | None, settings: Settings, expected: tuple[str, bool]) -> None:
+    def test_who_decides(
+        self, flag: str | None, asked: str | None, settings: Settings, expected: tuple[str, bool]
+    ) -> None:
         assert choose_root(flag, asked, settings) == expected
 
     def test_a_relative_flag_is_relative_to_here(self) -> None:
@@ -94,10 +96,25 @@ class TestWritable:
             check_writable(StudyPlace(str(tmp_path), "study"))
         tmp_path.chmod(0o700)
 
-    @pytest.mark.parametrize(("field", "said"), [("f_bavail", "is full"), ("f_favail", "is full"), ("f_flag", "read-only")])
-    def test_what_the_file_system_says(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, said: str) -> None:
+    @pytest.mark.parametrize(
+        ("field", "said"), [("f_bavail", "is full"), ("f_favail", "is full"), ("f_flag", "read-only")]
+    )
+    def test_what_the_file_system_says(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, said: str
+    ) -> None:
         real = os.statvfs(tmp_path)
-        names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_flag", "f_namemax")
+        names = (
+            "f_bsize",
+            "f_frsize",
+            "f_blocks",
+            "f_bfree",
+            "f_bavail",
+            "f_files",
+            "f_ffree",
+            "f_favail",
+            "f_flag",
+            "f_namemax",
+        )
         fields = {name: getattr(real, name) for name in names}
         fields |= {"f_files": 100, "f_favail": 100, "f_bavail": 10**9, field: os.ST_RDONLY if field == "f_flag" else 0}
         monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(fields[name] for name in names))

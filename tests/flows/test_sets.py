@@ -19,7 +19,9 @@ from assay.values.run import Command, JobHandle, Outcome, Plan, RunSpec, State, 
 from assay.values.study import Study
 
 
-def prepare(root: Path, names: tuple[str, ...] = ("fresh-a", "fresh-b"), ids: tuple[str, ...] = ("id1", "id2"), **options: bool) -> Prepared:
+def prepare(
+    root: Path, names: tuple[str, ...] = ("fresh-a", "fresh-b"), ids: tuple[str, ...] = ("id1", "id2"), **options: bool
+) -> Prepared:
     """A call whose runs would get these names; `assay runx` does not keep what is finished."""
     study = Study("study", "runx", "study.yml", "/", (), ())
     specs = tuple(RunSpec(id_, name, {}, (Command("train", "true"),)) for id_, name in zip(ids, names, strict=True))
@@ -56,7 +58,10 @@ def end_all(prepared: Prepared, *ends: tuple[State | None, StopKind | None]) -> 
 def test_the_first_call(tmp_path: Path) -> None:
     first = begin(prepare(tmp_path))
     assert (first.set_number, names(first)) == (1, ["fresh-a", "fresh-b"])
-    assert json.loads((tmp_path / "study/.assay/set.1.json").read_text())["runs"] == {"id1": "fresh-a", "id2": "fresh-b"}
+    assert json.loads((tmp_path / "study/.assay/set.1.json").read_text())["runs"] == {
+        "id1": "fresh-a",
+        "id2": "fresh-b",
+    }
 
 
 def test_entering_writes_nothing(tmp_path: Path) -> None:
@@ -80,7 +85,9 @@ def test_a_call_that_was_killed_at_once_is_continued(tmp_path: Path) -> None:
         ([(State.DONE, None), (None, None)], True),  # killed, or its supervisor was
     ],
 )
-def test_what_is_unfinished_is_continued(tmp_path: Path, ends: list[tuple[State | None, StopKind | None]], continues: bool) -> None:
+def test_what_is_unfinished_is_continued(
+    tmp_path: Path, ends: list[tuple[State | None, StopKind | None]], continues: bool
+) -> None:
     end_all(begin(prepare(tmp_path)), *ends)
     again = begin(prepare(tmp_path, ("other-a", "other-b")))
     expected = (1, ["fresh-a", "fresh-b"]) if continues else (2, ["other-a", "other-b"])

@@ -70,9 +70,18 @@ class TestGiven:
 
     @pytest.mark.parametrize(
         ("labels", "cpus", "threads"),
-        [(("cpu",) * 2, 1, "4"), (("cpu",) * 3, 1, "2"), (("cpu",) * 16, 1, "1"), (("cpu",) * 4, 6, "6"), (("cpu",), 1, None), (("cpu", "0"), 1, None)],
+        [
+            (("cpu",) * 2, 1, "4"),
+            (("cpu",) * 3, 1, "2"),
+            (("cpu",) * 16, 1, "1"),
+            (("cpu",) * 4, 6, "6"),
+            (("cpu",), 1, None),
+            (("cpu", "0"), 1, None),
+        ],
     )
-    def test_cpu_slots_divide_the_cores(self, cores: None, labels: tuple[str, ...], cpus: int, threads: str | None) -> None:
+    def test_cpu_slots_divide_the_cores(
+        self, cores: None, labels: tuple[str, ...], cpus: int, threads: str | None
+    ) -> None:
         env = choose_slots(study(cpus=cpus), labels, NOTHING).env
         assert env == ({} if threads is None else dict.fromkeys(THREADS, threads))
 
@@ -121,7 +130,7 @@ class TestGpus:
 
     def test_none(self, machine) -> None:
         machine(None)
-        with pytest.raises(UsageError, match="none was found: .*no driver") as caught:
+        with pytest.raises(UsageError, match=r"none was found: .*no driver") as caught:
             choose_slots(study(gpus=1), None, NOTHING)
         assert "--slots" in caught.value.render()
 
@@ -134,7 +143,9 @@ class TestGpus:
             ((8.0, 9.0), {"runs_per_gpu": 2}, [True, False] * 2),
         ],
     )
-    def test_what_is_in_use_has_to_wait(self, machine, used: tuple[float, ...], resources: dict[str, int], free: list[bool]) -> None:
+    def test_what_is_in_use_has_to_wait(
+        self, machine, used: tuple[float, ...], resources: dict[str, int], free: list[bool]
+    ) -> None:
         machine(*used)
         slots = choose_slots(study(**resources), None, NOTHING)
         assert [slots.usable(entry) for entry in build_entries(slots.labels)] == free

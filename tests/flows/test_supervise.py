@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -73,7 +74,9 @@ def test_a_command_has_a_time_limit(shop: Workshop) -> None:
 
 def test_a_run_has_a_time_limit(shop: Workshop) -> None:
     """The first command uses up a part of it; the second is ended, and the limit is tried as often as retries say."""
-    shop.write("study.yml", "study: study\ncommands:\n  train: sleep 0.3\n  test: sleep 1000\ntimeout: 1s\nretries: 1\n")
+    shop.write(
+        "study.yml", "study: study\ncommands:\n  train: sleep 0.3\n  test: sleep 1000\ntimeout: 1s\nretries: 1\n"
+    )
     assert shop.run("--slots", "0").code == 1
     assert shop.states(RUN) == [State.TIMEOUT, State.TIMEOUT]
     assert [dict(attempt.codes) for attempt in shop.history(RUN).attempts] == [{"train": 0, "test": 124}, {"test": 124}]
@@ -113,7 +116,7 @@ def test_retry_stopped(shop: Workshop) -> None:
     """What a person stopped stays stopped until a person says otherwise."""
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
     program = shop.start("--plain", "--slots", "0")
-    until(lambda: (shop.dir(RUN) / "up").exists(), "it runs")
+    until((shop.dir(RUN) / "up").exists, "it runs")
     stop = {"who": "a person", "why": "enough", "kind": "user", "at": time.time()}
     (shop.dir(RUN) / "stop.1").write_text(json.dumps(stop))
     os.killpg(load_json(shop.dir(RUN) / "lease.1")["pid"], signal.SIGKILL)
@@ -245,6 +248,23 @@ def test_an_outcome_that_a_power_cut_has_emptied(shop: Workshop, left: str) -> N
     assert shop.states(RUN) == [State.FAILED]
 
 
+def test_a_directory_that_somebody_removes(shop: Workshop) -> None:
+    """It counts as lost, its processes are ended, and the others go on; the next call makes it anew."""
+    shop.write("work.sh", 'touch "$ASSAY_RUN_DIR/up"; [ $1 = 1 ] && until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write("study.yml", "study: study\ncommand: bash work.sh {n} || true\nparams: {n: [1, 2]}\n")
+    flag = str(shop.base / "all")
+    program = shop.start("--plain", "--slots", "0", ALL=flag)
+    until((shop.dir("n=1") / "up").exists, "it runs")
+    shutil.rmtree(shop.dir("n=1"))
+    Path(flag).touch()
+    assert program.wait(60) == 1, shop.words(program)
+    assert "LOST n=1: its directory was removed" in shop.words(program)
+    assert shop.states("n=2") == [State.DONE]
+    assert shop.processes() == {}
+    assert shop.run("--slots", "0", ALL=flag).code == 0
+    assert shop.states("n=1") == [State.DONE]
+
+
 # ---------------------------------------------------------------- by hand
 
 
@@ -259,19 +279,43 @@ def test_job_sh_by_hand_is_a_new_attempt(shop: Workshop) -> None:
 
 def test_job_sh_by_hand_while_the_run_waits_in_a_queue(shop: Workshop) -> None:
     """A supervisor that comes to it later finds it running, or done; it does not run it a second time."""
-    shop.write("work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write(
+        "work.sh", 'echo "$1 $ASSAY_ATTEMPT" >> "$LEDGER"; [ $1 = 2 ] || until [ -e "$ALL" ]; do sleep 0.02; done'
+    )
     shop.write("study.yml", "study: study\ncommand: bash work.sh {n}\nparams: {n: [1, 2]}\n")
     env = {"LEDGER": str(shop.base / "ledger"), "ALL": str(shop.base / "all")}
     program = shop.start("--plain", "--slots", "0", **env)
     second = shop.dir("n=2")
     until(lambda: (second / "job.sh").exists() and (shop.base / "ledger").exists(), "one runs, the next is made")
-    by_hand = subprocess.run(["bash", "job.sh"], cwd=second, env={**shop.env, **env}, stdin=subprocess.DEVNULL, check=False)
+    by_hand = subprocess.run(
+        ["bash", "job.sh"], cwd=second, env={**shop.env, **env}, stdin=subprocess.DEVNULL, check=False
+    )
     assert by_hand.returncode == 0
     (shop.base / "all").touch()
     assert program.wait(60) == 0
     lines = (shop.base / "ledger").read_text().split("\n")
     assert [line.split()[0] for line in lines if line] == ["1", "2"]
     assert shop.states("n=2") == [State.DONE]
+
+
+def test_by_hand_and_a_supervisor_at_the_same_moment(shop: Workshop) -> None:
+    """Neither has seen the other; the hand gives way when it finds the lease."""
+    write_study(shop, "echo $ASSAY_ATTEMPT >> $LEDGER")
+    env = {"LEDGER": str(shop.base / "ledger")}
+    assert shop.run("--slots", "0", **env).code == 0
+    by_hand = subprocess.Popen(
+        ["bash", "job.sh"],
+        cwd=shop.dir(RUN),
+        env={**shop.env, **env},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until((shop.dir(RUN) / "token.2").exists, "the hand has its token")
+    rundir.publish_lease(str(shop.dir(RUN)), replace(shop.history(RUN).attempts[0].handle, attempt=2))
+    _, words = by_hand.communicate(timeout=60)
+    assert (by_hand.returncode, words) == (4, "a supervisor has just started attempt 2\n")
+    assert len((shop.base / "ledger").read_text().splitlines()) == 1
 
 
 # ---------------------------------------------------------------- the loop by itself

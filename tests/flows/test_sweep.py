@@ -42,7 +42,7 @@ def code_hash(shop: Workshop, run: str = RUN) -> str | None:
 def test_editing_the_code_during_a_sweep_changes_nothing_for_it(shop: Workshop) -> None:
     """Neither for the runs that wait, nor for one that is started again."""
     wait = 'until [ -e "$ALL" ]; do sleep 0.02; done'
-    shop.write("train.sh", f'echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]')
+    shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n[ $1 != 3 ] || [ $ASSAY_ATTEMPT_NUMBER = 2 ]")
     write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3]}\nretries: 1\n")
     program = shop.start("--plain", "--slots", "0")
     until(lambda: (shop.dir("n=1") / "run.log").exists() and log(shop, "n=1"), "the first runs")
@@ -168,7 +168,9 @@ def test_devices_are_set_for_the_whole_job(shop: Workshop) -> None:
     """Not only for the first program of the command's line."""
     (shop.source / "x").mkdir()
     shop.write("x/here", "")
-    write_study(shop, "cd x && FOO=1 true && echo CUDA=$CUDA_VISIBLE_DEVICES && bash -c 'echo in=$CUDA_VISIBLE_DEVICES'")
+    write_study(
+        shop, "cd x && FOO=1 true && echo CUDA=$CUDA_VISIBLE_DEVICES && bash -c 'echo in=$CUDA_VISIBLE_DEVICES'"
+    )
     assert shop.run("--slots", "5").code == 0
     assert log(shop) == "CUDA=5\nin=5\n"
 
@@ -273,10 +275,13 @@ def test_runs_of_two_gpus(shop: Workshop) -> None:
 
 def test_a_second_attempt_replaces_the_points_of_the_first(shop: Workshop) -> None:
     """Also where nobody followed it: its supervisor was killed, and it ended before the next one came."""
-    shop.write("train.sh", 'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.02; done')
+    shop.write(
+        "train.sh",
+        'for i in 1 2 3; do echo "loss $ASSAY_ATTEMPT_NUMBER.$i"; done\n[ $ASSAY_ATTEMPT_NUMBER = 1 ] && exit 1\necho up > "$LEDGER"; until [ -e "$ALL" ]; do sleep 0.02; done',
+    )
     write_study(shop, "bash train.sh", "metrics: {loss: 'loss ({number})'}\nretries: 1\n")
     program = shop.start("--plain", "--slots", "0")
-    until(lambda: (shop.base / "ledger").exists(), "the second attempt runs")
+    until((shop.base / "ledger").exists, "the second attempt runs")
     shop.end(program, signal.SIGKILL)
     (shop.base / "all").touch()
     until(lambda: not shop.processes(), "it ended")

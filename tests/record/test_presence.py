@@ -46,7 +46,12 @@ def test_all_kinds_are_cleared_away(study: Path) -> None:
         leave(meta / "code" / ".tmp-seen", folder=False),
         leave(meta / "set.1.json.abcd.tmp", folder=False),
     ]
-    kept = [leave(meta / "code" / "0123"), leave(meta / "set.1.json", folder=False), leave(study / ".tmp-mine"), leave(study / "run")]
+    kept = [
+        leave(meta / "code" / "0123"),
+        leave(meta / "set.1.json", folder=False),
+        leave(study / ".tmp-mine"),
+        leave(study / "run"),
+    ]
     with attend(str(study)):
         assert not any(path.exists() for path in left)
     assert all(path.exists() for path in kept)

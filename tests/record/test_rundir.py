@@ -21,7 +21,9 @@ from assay.values import layout
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
 
-SPEC = RunSpec("0123456789ab", "lr=0.1", {"lr": 0.1}, (Command("train", "python train.py", 3.5), Command("test", "true")))
+SPEC = RunSpec(
+    "0123456789ab", "lr=0.1", {"lr": 0.1}, (Command("train", "python train.py", 3.5), Command("test", "true"))
+)
 RECORD = RunRecord(SPEC, "study", "abcdef", 1000.0)
 
 
@@ -156,7 +158,9 @@ class TestClaiming:
         assert not rundir.write_outcome(str(run_dir), Outcome(State.FAILED, 1))
         assert rundir.load_history(str(run_dir)).state is State.DONE
 
-    @pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"state": "gone"}', '{"state": "done", "attempt": 1, "what": 2}'])
+    @pytest.mark.parametrize(
+        "damage", ["", "{", "[]", "null", '{"state": "gone"}', '{"state": "done", "attempt": 1, "what": 2}']
+    )
     def test_a_conclusion_that_cannot_be_read_is_written_again(self, run_dir: Path, damage: str) -> None:
         (run_dir / "outcome.1").write_text(damage)
         assert rundir.load_history(str(run_dir)).attempts[0].outcome is None
@@ -215,7 +219,9 @@ class TestNewerCode:
         assert (coded / "code.1/train.py").read_text() == "old"
 
     @pytest.mark.parametrize("call", range(1, 4))
-    def test_killed_at_any_step_another_call_completes_it(self, coded: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    def test_killed_at_any_step_another_call_completes_it(
+        self, coded: Path, monkeypatch: pytest.MonkeyPatch, call: int
+    ) -> None:
         rundir.offer_code(str(coded), "hash2", self.build)
         steps = iter(range(1, 10))
         for name in ("rename", "replace"):
@@ -234,7 +240,7 @@ class TestNewerCode:
         assert record is not None
         assert record.code_hash == "hash2"
         assert (coded / "code/train.py").read_text() == "new"
-        kept = [path for path in coded.glob("code.*")]
+        kept = list(coded.glob("code.*"))
         assert [(path / "train.py").read_text() for path in kept] == ["old"]
 
     def test_a_failure_leaves_the_old(self, coded: Path, tmp_path: Path) -> None:
@@ -257,7 +263,11 @@ class TestNewerCode:
 # ---------------------------------------------------------------- run.json
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
-values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=5)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
 specs = st.builds(
     RunSpec,
     id=texts,
@@ -267,7 +277,9 @@ specs = st.builds(
     ordinal=st.integers(0, 9),
     title=st.none() | texts,
     tag=st.none() | texts,
-    resources=st.builds(Resources, st.none() | st.integers(0, 8), st.integers(1, 64), st.none() | st.integers(0), st.integers(1, 4)),
+    resources=st.builds(
+        Resources, st.none() | st.integers(0, 8), st.integers(1, 64), st.none() | st.integers(0), st.integers(1, 4)
+    ),
     patterns=st.lists(
         st.builds(Pattern, texts, texts, st.lists(texts, max_size=2).map(tuple), st.none() | texts)
         | st.builds(MetricFile, st.sampled_from(["jsonl", "csv", "tensorboard"]), texts, st.none() | texts),
@@ -278,12 +290,28 @@ specs = st.builds(
     priority=st.integers(-9, 9),
     env=st.lists(st.tuples(texts, texts), max_size=2).map(tuple),
     pythonpath=st.none() | texts,
-    code=st.builds(CodePolicy, st.sampled_from(["snapshot", "live"]), st.lists(texts, max_size=2).map(tuple), st.booleans()),
+    code=st.builds(
+        CodePolicy, st.sampled_from(["snapshot", "live"]), st.lists(texts, max_size=2).map(tuple), st.booleans()
+    ),
     chosen=st.none() | st.lists(texts, max_size=2).map(tuple),
 )
 
 
-@given(st.builds(RunRecord, specs, texts, texts, st.floats(0, 1e12), texts, texts, st.none() | texts, texts, st.none() | st.integers(0), st.none() | texts))
+@given(
+    st.builds(
+        RunRecord,
+        specs,
+        texts,
+        texts,
+        st.floats(0, 1e12),
+        texts,
+        texts,
+        st.none() | texts,
+        texts,
+        st.none() | st.integers(0),
+        st.none() | texts,
+    )
+)
 def test_a_record_survives_the_disk(record: RunRecord) -> None:
     loaded = rundir.parse_record(rundir.render_record(record), "run.json")
     assert asdict(replace(loaded, spec=SPEC)) == asdict(replace(record, spec=SPEC))
@@ -291,7 +319,9 @@ def test_a_record_survives_the_disk(record: RunRecord) -> None:
     assert json.loads(json.dumps(asdict(loaded.spec))) == json.loads(json.dumps(asdict(record.spec)))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": 1, "spec": {"id": 3}}', '{"format": "x"}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": 1, "spec": {"id": 3}}', '{"format": "x"}']
+)
 def test_a_damaged_record_is_said(run_dir: Path, text: str) -> None:
     (run_dir / "run.json").write_text(text)
     with pytest.raises(FormatError, match=r"run\.json is damaged"):
@@ -305,7 +335,9 @@ def test_a_record_of_a_later_version(run_dir: Path) -> None:
 
 
 def test_a_run_without_commands_was_opened_by_a_script() -> None:
-    text = json.dumps({"format": 1, "name": "mine", "id": "0", "params": {"lr": 1}, "created_at": 3.0, "study": "adhoc"})
+    text = json.dumps(
+        {"format": 1, "name": "mine", "id": "0", "params": {"lr": 1}, "created_at": 3.0, "study": "adhoc"}
+    )
     record = rundir.parse_record(text, "run.json")
     assert (record.spec.name, record.spec.params, record.spec.commands, record.uid) == ("mine", {"lr": 1}, (), "")
 
@@ -341,7 +373,19 @@ class TestHistory:
             rundir.publish_lease(str(run_dir), handle(number))
         assert [attempt.number for attempt in rundir.load_history(str(run_dir)).attempts] == [1, 2, 10]
 
-    @pytest.mark.parametrize("name", ["lease.1.abcd.tmp", "outcome.1.0123.tmp", "lease.x", "lease.", "train.exit.", "code.1", "code.next-1", "notes.txt"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "lease.1.abcd.tmp",
+            "outcome.1.0123.tmp",
+            "lease.x",
+            "lease.",
+            "train.exit.",
+            "code.1",
+            "code.next-1",
+            "notes.txt",
+        ],
+    )
     def test_other_files_say_nothing(self, run_dir: Path, name: str) -> None:
         (run_dir / name).write_text("{}")
         assert rundir.load_history(str(run_dir)) == History()
@@ -359,9 +403,35 @@ class TestHistory:
         (attempt,) = rundir.load_history(str(run_dir)).attempts
         assert attempt.by_hand
         assert attempt.handle is not None
-        assert (attempt.handle.host, attempt.handle.pid, attempt.handle.start, attempt.handle.boot) == ("myhost", 41, 42, "some-boot")
+        assert (attempt.handle.host, attempt.handle.pid, attempt.handle.start, attempt.handle.boot) == (
+            "myhost",
+            41,
+            42,
+            "some-boot",
+        )
 
-    @given(st.lists(st.sampled_from(["lease.1", "lease.2", "token.2", "stop.1", "outcome.1", "outcome.2", "end.1", "train.exit.0", "train.2.exit.137", "test.timeout", "x.tmp", ".tmp-1"]), unique=True), st.sampled_from(["", "{}", '{"state": "done"}']))
+    @given(
+        st.lists(
+            st.sampled_from(
+                [
+                    "lease.1",
+                    "lease.2",
+                    "token.2",
+                    "stop.1",
+                    "outcome.1",
+                    "outcome.2",
+                    "end.1",
+                    "train.exit.0",
+                    "train.2.exit.137",
+                    "test.timeout",
+                    "x.tmp",
+                    ".tmp-1",
+                ]
+            ),
+            unique=True,
+        ),
+        st.sampled_from(["", "{}", '{"state": "done"}']),
+    )
     def test_any_files_give_a_history(self, names: list[str], content: str) -> None:
         import tempfile
 
@@ -369,7 +439,9 @@ class TestHistory:
             for name in names:
                 Path(folder, name).write_text(content)
             history = rundir.load_history(folder)
-        assert [attempt.number for attempt in history.attempts] == sorted({attempt.number for attempt in history.attempts})
+        assert [attempt.number for attempt in history.attempts] == sorted(
+            {attempt.number for attempt in history.attempts}
+        )
         assert all(attempt.outcome is None for attempt in history.attempts)
 
 
@@ -386,7 +458,9 @@ class TestHistory:
         ({"train": 124}, ("test",), (), State.FAILED),
     ],
 )
-def test_conclude(codes: dict[str, int], timeouts: tuple[str, ...], before: tuple[str, ...], said: State | None) -> None:
+def test_conclude(
+    codes: dict[str, int], timeouts: tuple[str, ...], before: tuple[str, ...], said: State | None
+) -> None:
     attempt = Attempt(1, codes=codes, timeouts=frozenset(timeouts))
     assert conclude(attempt, ("train", "test"), set(before)) is said
 
@@ -395,7 +469,15 @@ def test_conclude(codes: dict[str, int], timeouts: tuple[str, ...], before: tupl
 
 
 def test_times_of_commands(run_dir: Path) -> None:
-    lines = ["10.5 train start", "12,25 train exit 0", "nonsense", "x train start", "13.0 test start", "14.0 more exit 0", ""]
+    lines = [
+        "10.5 train start",
+        "12,25 train exit 0",
+        "nonsense",
+        "x train start",
+        "13.0 test start",
+        "14.0 more exit 0",
+        "",
+    ]
     (run_dir / "job.log").write_text("\n".join(lines))
     assert rundir.load_times(str(run_dir)) == {"train": (10.5, 12.25), "test": (13.0, None)}
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from functools import partial
 
-from assay.cli.golden import DEFAULT_MANIFEST, build_doors, show_report, warn
+from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, show_report, warn
 from assay.cli.original import Parsed, original_command
 from assay.cli.run import parse_slot_flags
 

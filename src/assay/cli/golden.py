@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
 import click
 
+from assay.cli.golden_bisect import bisect
+from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, build_options, golden_options, show_report, warn
+from assay.cli.golden_selftest import selftest
 from assay.cli.reports import prepare_reports, report_options, write_reports
-from assay.cli.run import parse_slot_flags
-from assay.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from assay.flows.golden import Doors, GoldenOptions
-    from assay.flows.supervise import Event
-    from assay.values.golden import GoldenReport
-
-DEFAULT_MANIFEST = "convergence_harness_manifest.json"
+from assay.errors import ExitCode
 
 
 @click.group()
@@ -26,36 +20,6 @@ def command() -> None:
 
     FILE is the convergence harness's YAML, or a native study with a `golden:` section.
     """
-
-
-def golden_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What gather and check share."""
-    options = [
-        click.argument("file"),
-        click.option("-s", "--store", required=True, metavar="DIR", help="Where checkpoints and manifests lie."),
-        click.option(
-            "--manifest-name",
-            default=DEFAULT_MANIFEST,
-            metavar="NAME",
-            show_default=True,
-            help="Put behind the test's name.",
-        ),
-        click.option("-t", "--test", "tests", multiple=True, metavar="NAME", help="Only these tests of the file."),
-        click.option(
-            "--slots", metavar="LIST", help="Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: found."
-        ),
-        click.option(
-            "-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="N runs at once on the CPU: --slots cpu:N."
-        ),
-        click.option("--on", metavar="FARM", help="Submit to this farm of the file; `local` runs here."),
-        click.option("--root", metavar="DIR", help="Where the runs go.  [default: ./runs]"),
-        click.option("--timeout", metavar="DURATION", help="Time limit of each run, as in 90s or 2h."),
-        click.option("--quiet", is_flag=True, help="Say nothing until the end."),
-        click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 @command.command()
@@ -131,68 +95,5 @@ def validate(log: str | None, **given: Any) -> int:
     return int(ExitCode.USAGE if found.problems else ExitCode.OK)
 
 
-# ---------------------------------------------------------------- shared
-
-
-def build_options(given: dict[str, Any], **further: Any) -> GoldenOptions:
-    from assay.flows.golden import GoldenOptions
-
-    return GoldenOptions(
-        file=given["file"],
-        store=given["store"],
-        manifest_name=given["manifest_name"],
-        root=given.get("root"),
-        slots=parse_slot_flags(given.get("slots"), given.get("jobs")),
-        on=given.get("on"),
-        tests=tuple(given["tests"]) or None,
-        timeout_s=_parse_timeout(given.get("timeout")),
-        command_line=tuple(sys.argv),
-        **further,
-    )
-
-
-def _parse_timeout(text: str | None) -> float | None:
-    from assay.flows.golden import parse_duration
-
-    seconds = parse_duration(text) if text is not None else None
-    if text is not None and not seconds:
-        raise UsageError(f"--timeout {text} is no duration", "such as 90s, 30m, 2h or 1h30m")
-    return seconds
-
-
-def build_doors(quiet: bool) -> Doors:
-    """A line for every run that begins or ends; a check is short, and a long training has `assay logs -f`."""
-    from assay.flows.golden import Doors
-
-    return Doors(listen=(lambda _event: None) if quiet else tell_event, tick_s=0.1)
-
-
-def tell_event(event: Event) -> None:
-    entry = event.entry
-    if event.kind == "started":
-        print(f"started {entry.spec.name}", file=sys.stderr)
-    elif event.kind == "adopted":
-        print(f"found {entry.spec.name} still running", file=sys.stderr)
-    elif event.kind == "ended":
-        reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
-        print(f"{entry.state} {entry.spec.name}{reason}", file=sys.stderr)
-
-
-def warn(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def show_report(report: GoldenReport, as_json: bool, allow_changed: bool = False, stream: TextIO | None = None) -> int:
-    from assay.show.golden import build_golden_facts, render_golden
-    from assay.show.json_text import render_facts
-    from assay.show.terminal import can_encode, terminal_width, use_color
-
-    if as_json:
-        sys.stdout.write(render_facts(build_golden_facts(report, allow_changed)))
-    else:
-        out = stream or sys.stdout
-        look = {"color": use_color(out), "width": terminal_width(out), "plain": not can_encode(out, "…─")}
-        out.write(render_golden(report, **look))
-    if report.problem:
-        print(f"assay: {report.problem}", file=sys.stderr)
-    return int(report.exit_code(allow_changed))
+for _inner in (selftest, bisect):
+    command.add_command(_inner)

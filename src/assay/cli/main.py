@@ -82,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """As `main`, but returns the exit code."""
     try:
-        result = cli.main(args=list(arguments) if arguments is not None else None, prog_name="assay", standalone_mode=False)
+        result = cli.main(
+            args=list(arguments) if arguments is not None else None, prog_name="assay", standalone_mode=False
+        )
         sys.stdout.flush()
     except click.exceptions.Exit as leave:
         return leave.exit_code

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("studies", nargs=-1)
 @click.option("-s", "--sort", metavar="METRIC[:min|max]", help="Sort by a metric's best value, or by a parameter.")
-@click.option("-g", "--group-by", multiple=True, metavar="PARAM", help="One row for runs that differ only here: mean ± sd.")
+@click.option(
+    "-g", "--group-by", multiple=True, metavar="PARAM", help="One row for runs that differ only here: mean ± sd."
+)
 @click.option("-m", "--metrics", metavar="A,B|all", help="Which metrics to show.")
 @click.option("--ignore", metavar="A,B", help="Columns to leave out.")
 @click.option("--best", is_flag=True, help="The best value of every metric beside the last.")

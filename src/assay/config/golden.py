@@ -22,6 +22,9 @@ checkpoints, and by which rules a check is judged:
       metrics:
         loss: paired                   # or {rule: paired, delta: 0.5%, direction: min}
         grad_norm: {rule: paired, direction: both}
+      selftest:                        # faults that `assay golden selftest` injects, one at a time
+        env: {CHARLM_FAULT: [lr-up-10, no-gradient-hidden-weight]}
+        flags: {--lr: [x0.9, x1.1]}    # x: times what the command says
 
 The flags are put behind the command. A flag that ends with `=` is joined to its value.
 """
@@ -41,13 +44,13 @@ from assay.config.fields import Fields
 from assay.config.native import parse_native
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import did_you_mean
-from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind
+from assay.values.golden import Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind
 from assay.values.study import MetricFile, Pattern, Study
 
 SECTION = "golden"
 KEYS = (
     "segment", "save", "checkpoint", "resume", "start", "length", "seed", "gather", "check", "metrics", "replicas",
-    "most_checks",
+    "most_checks", "selftest",
 )  # fmt: skip
 RULE_KEYS = ("rule", "delta", "alpha", "window", "direction", "operator", "margin")
 DEFAULT_REPLICAS = 5
@@ -137,6 +140,7 @@ class _Reader:
             files=self._files,
             env=self._study.env,
             resources=self._study.resources,
+            selftest=self._selftest(),
         )
 
     def _key(self, name: str) -> str:
@@ -228,6 +232,27 @@ class _Reader:
         except ValueError as error:
             self._problems.add(f"cannot be split into words: {error}", self._key(name), entry.node.position)
             return ()
+
+    def _selftest(self) -> tuple[Fault, ...]:
+        """`{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
+        entry = self._top.get("selftest")
+        if entry is None:
+            return ()
+        key = self._key("selftest")
+        fields = self._fields.mapping(entry.node, key, ("env", "flags"))
+        faults: list[Fault] = []
+        for part, kind in (("env", "env"), ("flags", "flag")):
+            inner = join_key(key, part)
+            named = (
+                self._fields.open_mapping(fields[part].node, inner, "a mapping of names to values")
+                if part in fields
+                else []
+            )
+            for each in named:
+                place = join_key(inner, each.key)
+                values = self._fields.texts(each.node, place, "a value, or a list of values to try")
+                faults += [Fault(cast("Literal['env', 'flag']", kind), each.key, value.strip()) for value in values]
+        return tuple(faults)
 
     # ------------------------------------------------------------ rules
 

@@ -22,6 +22,7 @@ from assay.values.run import RunSpec
 #   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
 #   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
 #   slot's lock. end.N says that job.sh has left, to supervisors that cannot ask its kernel.
+# - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
 # - What few jobs need stands behind the `exit`, where bash does not read it: a tenth of a millisecond per job.
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
@@ -36,7 +37,7 @@ export ASSAY_RUN_DIR=$PWD ASSAY_RUN_ID={id} ASSAY_RUN_NAME={name} ASSAY_STUDY={s
 export -n ASSAY_DONE
 _n=${{ASSAY_ATTEMPT_NUMBER:-}}
 if [ -z "$_n" ]; then
-  _n=1; while [ -e "lease.$_n" ] || [ -e "token.$_n" ]; do _n=$((_n + 1)); done
+  _hand=1 _n=1; while [ -e "lease.$_n" ] || [ -e "token.$_n" ]; do _n=$((_n + 1)); done
   export ASSAY_ATTEMPT_NUMBER=$_n ASSAY_ATTEMPT={uid}.$_n
 fi
 [ -n "${{ASSAY_TIME:-}}" ] || printf -v ASSAY_TIME '%(%Y%m%d.%H%M%S)T' -1; export ASSAY_TIME
@@ -88,6 +89,9 @@ _take_token() {
   read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
   printf -v now '%(%s)T' -1
   set -C; { echo "$HOSTNAME $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
+  if [ -n "${_hand:-}" ] && sleep 0.2 && [ -e "lease.$_n" ]; then
+    echo "a supervisor has just started attempt $_n" >&2; exit 4
+  fi
   [ -t 1 ] || exec >> job.log 2>&1
   _watch > /dev/null 2>&1 < /dev/null &
   _watcher=$!; trap _leave EXIT

@@ -94,12 +94,18 @@ def decide(
         return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
     outcome = build_outcome(last, commands, finished_before(history))
     if outcome.state is State.LOST and alive is Liveness.UNKNOWN:
-        state = State.RUNNING if last.handle and last.handle.executor != "local" else State.LOST
-        if state is State.LOST and policy.gives_up(last):
-            return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)
-        return Decision(Action.FOLLOW, state, last.number, handle=last.handle)
+        return _decide_elsewhere(last, outcome, policy)
     action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
     return Decision(action, outcome.state, last.number, outcome, last.handle)
+
+
+def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
+    """A farm's job is under way; of one on another host nothing is known, and it is left alone until told otherwise."""
+    if last.handle is not None and last.handle.executor != "local":
+        return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
+    if policy.gives_up(last):
+        return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)
+    return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
 
 
 def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:

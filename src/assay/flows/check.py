@@ -93,6 +93,15 @@ def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> Report 
     return None
 
 
+def check_variants(
+    scene: Scene, variants: Sequence[Scene], golden: Golden, segment: Segment, doors: Doors
+) -> tuple[tuple[SegmentReport, ...], Report | None]:
+    """One segment by several variants of the same test, all of them spread over the slots."""
+    states = [_State(variant, segment, golden) for variant in variants]
+    end = _run_rounds(scene, states, doors)
+    return tuple(state.report() for state in states), end
+
+
 @dataclass(slots=True)
 class _State:
     """One segment of a check as it goes."""

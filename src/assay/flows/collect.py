@@ -293,7 +293,8 @@ class Collector:
         for entry in running:
             live = self._live.get(entry.dir)
             if live is not None:
-                with contextlib.suppress(OSError), self._guarded():  # somebody removed the directory, or the disk is full
+                # somebody removed the directory, or the disk is full
+                with contextlib.suppress(OSError), self._guarded():
                     self._attend(live, now)
         if now >= self._rests_until:
             self.flush()

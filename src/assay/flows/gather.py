@@ -30,6 +30,7 @@ from assay.flows.segments import (
 from assay.flows.prepared import Report
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
+from assay.judge.drift import build_rule_facts
 from assay.judge.noise import Noise, check_margin, measure_golden_noise, summarise_noise
 from assay.observe.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.record import golden as manifests
@@ -496,6 +497,7 @@ def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
         "config": scene.options.file,
         "config_hash": scene.config_hash,
+        "rules": build_rule_facts(scene.test.rules),
         "command": text,
         "run": entry.dir,
     }

@@ -157,7 +157,9 @@ def rebuild(index: Index, root: str, complain: Complain) -> int:
     return refresh_root(index, root, complain)
 
 
-def reparse(index: Index, place: StudyPlace, specs: Callable[[RunSpec], RunSpec], keys: Sequence[str] | None = None) -> int:
+def reparse(
+    index: Index, place: StudyPlace, specs: Callable[[RunSpec], RunSpec], keys: Sequence[str] | None = None
+) -> int:
     """Extract the metrics again, with other patterns where `specs` says so; nothing is executed."""
     count = 0
     for path in rundir.find_run_dirs(place.dir):

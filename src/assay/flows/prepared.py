@@ -40,7 +40,7 @@ class RunOptions:
     force: bool = False  # run again what is finished
     new_code: bool = False
     code: str | None = None  # "live" or "snapshot" instead of what the file says
-    load: LoadOptions = LoadOptions()
+    load: LoadOptions = field(default_factory=LoadOptions)
     tag: str | None = None
     cooldir: bool = True
     new_set: bool = False  # runx: new runs even where the last call was interrupted

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
@@ -33,13 +35,35 @@ class RunSet:
 
 def enter_set(prepared: Prepared) -> Prepared:
     """The plan with the names of the set that this call belongs to; writes nothing."""
+    options = prepared.options
     last = _load_last(prepared.place)
-    ids = {spec.id for spec in prepared.plan.runs}
-    if last is not None and not prepared.options.new_set and set(last.names) == ids:
-        if prepared.options.keeps_finished or _is_unfinished(prepared.place, last):
-            runs = tuple(replace(spec, name=last.names[spec.id]) for spec in prepared.plan.runs)
-            return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=last.number)
-    return replace(prepared, set_number=last.number + 1 if last else 1)
+    if last is None or options.new_set:
+        return _begin_set(prepared, last, {})
+    is_same = last.names.keys() == {spec.id for spec in prepared.plan.runs}
+    if is_same and (options.keeps_finished or _is_unfinished(prepared.place, last)):
+        return _rename(prepared, last.names, last.number)
+    return _begin_set(prepared, last, _load_known(prepared.place, last.number) if options.keeps_finished else {})
+
+
+def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]) -> Prepared:
+    """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
+    names = dict(known)
+    taken = set(known.values())
+    for spec in prepared.plan.runs:
+        if spec.id not in names:
+            names[spec.id] = _find_free(prepared.place, spec.name, taken)
+            taken.add(names[spec.id])
+    return _rename(prepared, names, last.number + 1 if last else 1)
+
+
+def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepared:
+    runs = tuple(replace(spec, name=names[spec.id]) for spec in prepared.plan.runs)
+    return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
+
+
+def _find_free(place: StudyPlace, name: str, taken: set[str]) -> str:
+    candidates = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(n for n in candidates if n not in taken and not os.path.lexists(os.path.join(place.dir, n)))
 
 
 def pin(prepared: Prepared) -> Prepared:
@@ -68,6 +92,15 @@ def _load_last(place: StudyPlace) -> RunSet | None:
     if not numbers:
         return None
     return RunSet(max(numbers), _load(_set_path(place, max(numbers))))
+
+
+def _load_known(place: StudyPlace, newest: int) -> dict[str, str]:
+    """Every run of every set; of one that several sets ran, the newest."""
+    known: dict[str, str] = {}
+    for number in range(1, newest + 1):
+        path = _set_path(place, number)
+        known |= _load(path) if os.path.exists(path) else {}
+    return known
 
 
 def _load(path: str) -> dict[str, str]:

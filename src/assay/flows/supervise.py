@@ -10,6 +10,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
@@ -390,7 +391,7 @@ class Supervisor:
         return True
 
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
-        """Everything of an attempt is found by its tag, also where the lease cannot be read or job.sh was called by hand."""
+        """All of an attempt is found by its tag, also where its lease cannot be read or job.sh was called by hand."""
         if entry.record is None:
             entry.record = rundir.load_record(entry.dir)
         tag = f"{entry.record.uid}.{entry.attempt}"

@@ -329,19 +329,19 @@ class _DirBuilder:
         )
 
     def renew(self, entry: Entry) -> None:
-        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor had begun of this."""
-        renewed = rundir.take_code(entry.dir, entry.attempt - 1)
-        record = renewed or entry.record
-        snapshot = self.snapshot
-        is_old = record is not None and record.workdir == layout.CODE_DIR and snapshot and record.code_hash != snapshot.hash
-        if is_old and snapshot is not None and self._prepared.options.new_code:
-            from pathlib import Path
+        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor has begun of it."""
+        entry.record = rundir.take_code(entry.dir, entry.attempt - 1) or entry.record
+        record, snapshot = entry.record, self.snapshot
+        if not self._prepared.options.new_code or record is None or snapshot is None:
+            return
+        if record.workdir != layout.CODE_DIR or record.code_hash == snapshot.hash:
+            return
+        from pathlib import Path
 
-            link = entry.spec.code.link_ignored
-            rundir.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
-            git = self._load_environment().git
-            renewed = rundir.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
-        entry.record = renewed or entry.record
+        link = entry.spec.code.link_ignored
+        rundir.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
+        git = self._load_environment().git
+        entry.record = rundir.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
 
     def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
         if self.snapshot is not None:
@@ -416,7 +416,8 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
         _leave_terminal(terminals)
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
-    handlers = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}  # nohup
+    for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:
+        del handlers[number]  # nohup, or a shell's background job: whoever started us has decided
     if threading.current_thread() is not threading.main_thread():
         handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -132,6 +132,8 @@ def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:
 
 def find_telling_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> str | None:
     """The log of the command that failed, or of the last one that began."""
+    if not os.path.isdir(run_dir):
+        return None
     names = os.listdir(run_dir)
     last = rundir.load_history(run_dir, names).last
     bad = [name for name, code in last.codes.items() if code != 0] if last else []

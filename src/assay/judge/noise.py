@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from assay.judge.convergence import count_peers
 from assay.judge.numerics import Array, load_numpy, normal_quantile, t_quantile
 from assay.judge.pairing import describe_subject, line_up
-from assay.judge.window import average, build_starts, default_delta, find_rule_problem, share_variance, stack_golden
+from assay.judge.window import (
+    build_distances,
+    build_starts,
+    default_delta,
+    find_rule_problem,
+    measure_size,
+    share_variance,
+    stack_golden,
+)
 from assay.values.golden import Golden, Rule, Segment
 from assay.values.verdict import Finding, VerdictKind
 
@@ -91,15 +99,10 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
 
 
 def _spread(golden: Array, starts: Sequence[int]) -> Array:
-    """The variance between replicas per window: of the mean logs, or of the scaled means where there are no logs."""
-    np = load_numpy()
-    if (golden > 0).all():
-        means = average(np.log(golden), starts)
-    else:
-        size = float(np.abs(golden).mean())
-        means = average(golden, starts) / (size or 1.0)
-    spread = means.var(axis=0, ddof=1)
-    return np.where((means == means[:1]).all(axis=0), 0.0, spread)
+    """The variance between replicas per window, in the units in which the windows are judged."""
+    size = None if (golden > 0).all() else measure_size(golden, starts)
+    with load_numpy().errstate(invalid="ignore", divide="ignore"):
+        return build_distances(golden, golden[:1], starts, size).var(axis=0, ddof=1)
 
 
 # ---------------------------------------------------------------- what follows from it

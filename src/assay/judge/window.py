@@ -26,7 +26,10 @@ LONGEST_WINDOW = 50
 WINDOWS_PER_SEGMENT = 6
 DELTA_PAIRED = 0.005
 DELTA_UNMATCHED = 0.01
-DELTA_GRADIENT = 0.05  # a harmless change of kernels moves gradient norms by up to 4%: docs/explanation
+# Harmless changes of kernels move gradient norms by 0.4% in the first fifty steps and by up to 3% later, when the runs
+# have drifted apart (docs/explanation/convergence-statistics.md). A broken gradient shows at once.
+DELTA_GRADIENT = 0.05
+DELTA_GRADIENT_AT_FIRST = 0.01
 
 Way = Literal["min", "max", "both"]
 
@@ -38,9 +41,21 @@ def default_delta(rule: Rule) -> float:
     """The smallest relative effect that matters, where the rule names none."""
     if rule.delta is not None:
         return rule.delta
-    if "grad" in rule.metric.lower() and told_direction(rule.metric) is None:
+    if is_gradient(rule):
         return DELTA_GRADIENT
     return DELTA_UNMATCHED if rule.kind == "unmatched" else DELTA_PAIRED
+
+
+def is_gradient(rule: Rule) -> bool:
+    return "grad" in rule.metric.lower() and told_direction(rule.metric) is None
+
+
+def build_alarms(rule: Rule, windows: int) -> Array:
+    """From which effect on a window may fail: delta, but for gradient norms less in the first window."""
+    alarms = load_numpy().full(windows, default_delta(rule))
+    if rule.delta is None and rule.kind == "paired" and is_gradient(rule) and windows > 1:
+        alarms[0] = DELTA_GRADIENT_AT_FIRST
+    return alarms
 
 
 def better_way(rule: Rule) -> Way:
@@ -114,20 +129,13 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int]) -> Effe
     np = load_numpy()
     in_logs = bool((golden > 0).all() and not (checks <= 0).any())
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        levels, tested = average(golden, starts), average(checks, starts)
-        scaled, scaled_checks = (
-            scale(golden, checks, levels, starts)
-            if not in_logs
-            else (
-                average(np.log(golden), starts),
-                average(np.log(checks), starts),
-            )
-        )
-        effect = scaled_checks.mean(axis=0) - scaled.mean(axis=0)
-        effect = np.where(np.isnan(tested.mean(axis=0)) | np.isinf(tested.mean(axis=0)), np.nan, effect)
-        spread, freedom = measure_spread(scaled, scaled_checks)
+        size = None if in_logs else measure_size(golden, starts)
+        known, tested = (build_distances(values, golden[:1], starts, size) for values in (golden, checks))
+        levels = average(golden, starts).mean(axis=0), average(checks, starts).mean(axis=0)
+        effect = np.where(np.isfinite(levels[1]), tested.mean(axis=0) - known.mean(axis=0), np.nan)
+        spread, freedom = measure_spread(known, tested)
         error = None if spread is None else np.sqrt(share_variance(spread) * (1 / len(golden) + 1 / len(checks)))
-    return Effects(levels.mean(axis=0), tested.mean(axis=0), effect, error, freedom, in_logs)
+    return Effects(*levels, effect, error, freedom, in_logs)
 
 
 def average(values: Array, starts: Sequence[int]) -> Array:
@@ -136,18 +144,23 @@ def average(values: Array, starts: Sequence[int]) -> Array:
     return np.add.reduceat(values, starts, axis=1) / counts
 
 
-def scale(golden: Array, checks: Array, levels: Array, starts: Sequence[int]) -> tuple[Array, Array]:
-    """Means in units of the golden's mean size in the window, or in the whole segment where that is 0.
+def build_distances(values: Array, first: Array, starts: Sequence[int], size: Array | None) -> Array:
+    """Window means of the log-ratio to the golden's first replica, or, with a size, of the difference in units of it.
 
-    A golden that is 0 throughout has no size: equal checks are then 0 away, all others infinitely far.
+    Taken step by step, so that equal values are exactly 0 apart.
     """
     np = load_numpy()
+    if size is None:
+        return average(np.log(values) - np.log(first), starts)
+    apart = average(values - first, starts)
+    return np.where(apart == 0, 0.0, apart / size)  # in units of nothing, any difference is infinite
+
+
+def measure_size(golden: Array, starts: Sequence[int]) -> Array:
+    """The golden's mean absolute value per window, or over all windows where that is 0."""
+    np = load_numpy()
     size = average(np.abs(golden), starts).mean(axis=0)
-    size = np.where(size > 0, size, np.abs(golden).mean())
-    tested = average(checks, starts)
-    if size.max() > 0:
-        return levels / size, tested / size
-    return np.zeros_like(levels), np.where(tested == 0, 0.0, np.copysign(np.inf, tested))
+    return np.where(size > 0, size, np.abs(golden).mean())
 
 
 def measure_spread(golden: Array, checks: Array) -> tuple[Array | None, int]:
@@ -155,18 +168,18 @@ def measure_spread(golden: Array, checks: Array) -> tuple[Array | None, int]:
 
     A golden of one recording knows none; then that of repeated checks is used.
     """
-    np = load_numpy()
     source = golden if len(golden) > 1 else checks
-    if len(source) < 2:
-        return None, 0
-    spread = source.var(axis=0, ddof=1)
-    spread = np.where((source == source[:1]).all(axis=0), 0.0, spread)  # rounding makes no noise
-    return np.nan_to_num(spread, nan=0.0, posinf=0.0), len(source) - 1
+    return (source.var(axis=0, ddof=1), len(source) - 1) if len(source) > 1 else (None, 0)
 
 
 def share_variance(spread: Array) -> Array:
-    """Half the window's own, half that of all windows: five replicas alone know a window's variance badly."""
-    return 0.5 * spread + 0.5 * spread.mean()
+    """Half the window's own, half that of all windows: five replicas alone know a window's variance badly.
+
+    A window that knows no variance (a check ended before it, or is infinitely far away) takes no part.
+    """
+    np = load_numpy()
+    known = spread[np.isfinite(spread)]
+    return 0.5 * np.where(np.isfinite(spread), spread, 0.0) + 0.5 * (known.mean() if len(known) else 0.0)
 
 
 # ---------------------------------------------------------------- the verdict
@@ -185,13 +198,13 @@ class Windows:
 def decide(rule: Rule, effects: Effects, tests: int) -> Windows:
     """`tests`: among how many comparisons alpha is shared before anything fails."""
     np = load_numpy()
-    delta, way = default_delta(rule), better_way(rule)
+    delta, alarms, way = default_delta(rule), build_alarms(rule, len(effects.effect)), better_way(rule)
     relative = effects.relative(effects.effect)
     with np.errstate(invalid="ignore"):
         sure_low, sure_high = effects.bounds(rule.alpha / tests)
         low, high = effects.bounds(rule.alpha)
-        above = (sure_low > 0) & (relative > delta)
-        below = (sure_high < 0) & (relative < -delta)
+        above = (sure_low > 0) & (relative > alarms)
+        below = (sure_high < 0) & (relative < -alarms)
         under, over = high <= delta, low >= -delta
     judged = ~np.isnan(effects.effect)
     nothing = np.zeros_like(judged)
@@ -278,11 +291,10 @@ class Report:
         low, high = self.effects.bounds(self.rule.alpha / tests)
         interval = float(low[worst]), float(high[worst])
         shown = f"{_percent(relative[worst])} [{_percent(interval[0])}, {_percent(interval[1])}]"
-        place = _stretch(self.pair.steps, self.starts, worst)
         return Finding(
             kind,
             self.pair.subject,
-            self._word(kind, shown, place, first, int(marks.sum())),
+            self._word(kind, marks, worst, shown),
             float(self.effects.check[worst]),
             float(self.effects.golden[worst]),
             float(self.pair.steps[self.starts[first]]),
@@ -295,16 +307,17 @@ class Report:
         end = self.starts[window + 1] if window + 1 < len(self.starts) else len(self.pair.steps)
         return float(self.pair.steps[self.starts[window]]), float(self.pair.steps[end - 1])
 
-    def _word(self, kind: VerdictKind, shown: str, place: str, first: int, count: int) -> str:
+    def _word(self, kind: VerdictKind, marks: Array, worst: int, shown: str) -> str:
         delta = f"{100 * default_delta(self.rule):g}%"
-        many = f"{count} of {len(self.starts)} windows"
+        place, many = _stretch(self.pair.steps, self.starts, worst), f"{int(marks.sum())} of {len(self.starts)} windows"
         if kind is VerdictKind.PASS:
             return f"within {delta}: at most {shown}, in {place}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
             return f"cannot be told from {delta}: {shown} in {place}; {many}; add a replica"
-        since = f"first shows from step {self.pair.steps[self.starts[first]]}"
+        limit = f"{100 * float(build_alarms(self.rule, len(self.starts))[worst]):g}%"
+        since = f"first shows from step {self.pair.steps[self.starts[int(marks.argmax())]]}"
         better = "suspiciously better: " if kind is VerdictKind.CHANGED else ""
-        return f"{better}{shown} in {place}, more than {delta}; {since}; {many}"
+        return f"{better}{shown} in {place}, more than {limit}; {since}; {many}"
 
 
 def _stretch(steps: Sequence[int], starts: Sequence[int], window: int) -> str:

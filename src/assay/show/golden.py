@@ -115,7 +115,7 @@ def render_percent(value: float | None, digits: int = 3) -> str:
 
 
 def render_interval(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"{render_percent(interval[0], 2)} … {render_percent(interval[1], 2)}"
+    return "" if interval is None else f"{render_percent(interval[0], 2)} to {render_percent(interval[1], 2)}"
 
 
 def render_rule(rule: Rule | None) -> str:

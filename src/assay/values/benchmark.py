@@ -128,6 +128,7 @@ class BenchRequest:
     profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
     patterns: tuple[tuple[str, str], ...] = ()  # metric → regular expression over the log
     refuse_contaminated: bool = False
+    foreign_limit: float = 0.1  # share of all cores that others may use before a figure counts as contaminated
     variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
     extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, kept with each execution (a door's own facts)
     grace_s: float = 5.0
@@ -135,6 +136,27 @@ class BenchRequest:
 
 
 # ---------------------------------------------------------------- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a child said, line by line: it may end anywhere."""
+
+    begin: Mapping[str, Any] | None = None
+    reports: tuple[Mapping[str, Any], ...] = ()  # as `report_benchmark` was called
+    end: Mapping[str, Any] | None = None  # None: it was killed, or left by os._exit
+    problems: tuple[str, ...] = ()  # lines that could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the process of an execution came to its end."""
+
+    state: str = "done"
+    reason: str = ""
+    exit_code: int | None = 0
+    elapsed_s: float | None = None
+    last_words: str = ""  # of its log
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,19 @@ class FlagSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that a self-test spoils: a variable of the environment, or a flag of the program."""
+
+    kind: Literal["env", "flag"]
+    name: str
+    value: str  # of a flag also `x0.9`: nine tenths of what the command says
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}={self.value}" if self.kind == "env" else f"{self.name} {self.value}".strip()
+
+
+@dataclass(frozen=True, slots=True)
 class GoldenTest:
     """One test of a convergence file: how to gather, how to check, what to read, how to judge."""
 
@@ -111,6 +124,7 @@ class GoldenTest:
     same_line: bool = False  # the original: a metric counts only on the line that says the step
     env: tuple[tuple[str, str], ...] = ()
     resources: Resources = Resources()
+    selftest: tuple[Fault, ...] = ()  # native: faults that `assay golden selftest` injects
 
     @property
     def parsed_metrics(self) -> frozenset[str]:

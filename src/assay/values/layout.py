@@ -16,6 +16,10 @@
         submit.log.N  submit.exit.N.<code>  submit.sh.N      farms: what the submit command said, how it ended, what it was given
         metrics/<process>.jsonl series written by the script, one file per process
         readings.jsonl          CPU, memory and GPU over time
+        benchmark.json          benchmarks: the result, and how the machine stood
+        report.jsonl            benchmarks: what the child said, line by line
+        output/  profile/       benchmarks: the method's own files, and traces
+    .assay/triage.jsonl         benchmarks: what people said about changes (ack, invalid, wontfix)
 """
 
 from __future__ import annotations
@@ -42,6 +46,15 @@ PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a sh
 NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt
 ADHOC_STUDY = "adhoc"
 DEFAULT_ROOT = "runs"
+
+# benchmarks
+BENCH_FILE = "benchmark.json"
+BENCH_REPORT_FILE = "report.jsonl"
+BENCH_OUTPUT_DIR = "output"
+BENCH_PROFILE_DIR = "profile"
+BENCH_TRIAGE_FILE = "triage.jsonl"  # inside .assay
+ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child reports to
+ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
 
 # files of the originals
 HPARAMS_FILE = "hparams.json"

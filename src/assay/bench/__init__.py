@@ -1,0 +1,21 @@
+"""Benchmarks in Python: `from assay.bench import Benchmark`.
+
+    class MatMul(Benchmark):
+        def square(self):
+            timing = self.measure(lambda: a @ b, sync=torch)
+            self.report_benchmark(iters=timing.iters, wall_time=timing.median_s, throughput=flops / timing.median_s)
+
+`assay bench run module.MatMul.square` runs it in a process of its own. A class needs not to be derived from this one:
+TensorFlow's `tf.test.Benchmark`, any class whose methods call `report_benchmark`, and plain functions do as well. A
+plain function that reports nothing is timed. What is imported here needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+from assay.bench.reporting import Benchmark as Benchmark  # noqa: PLC0414 the public face
+from assay.bench.reporting import report_benchmark as report_benchmark  # noqa: PLC0414
+from assay.bench.timing import Timing as Timing  # noqa: PLC0414
+from assay.bench.timing import measure as measure  # noqa: PLC0414
+from assay.bench.timing import synchronize as synchronize  # noqa: PLC0414
+
+__all__ = ["Benchmark", "Timing", "measure", "report_benchmark", "synchronize"]

@@ -1,0 +1,155 @@
+"""`python -m assay.bench.child`: one benchmark in one process; what it does is said in lines of report.jsonl.
+
+    run METHOD …        begin, report …, end
+    list FILTER …       the methods that filters stand for, as JSON on stdout
+
+The parent reads the lines afterwards. There is no `end` line where the process was killed or left by os._exit, and what
+was reported before stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from assay.bench.framework import find_framework, find_packages, load_peaks
+from assay.bench.reporting import Benchmark, write_line
+from assay.bench.resolve import Arguments, NoSuchBenchmarkError, Target, find_matches, find_target
+
+from assay.values import layout
+
+_LAST_LINES = 40
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _build_parser().parse_args(arguments)
+    sys.path.extend(path for path in options.path if path not in sys.path)
+    return _list(options) if options.action == "list" else _run(options)
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m assay.bench.child", description=__doc__)
+    parser.add_argument("action", choices=["run", "list"])
+    parser.add_argument("methods", nargs="+")
+    parser.add_argument("--output-dir", default="")
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--tpu")
+    parser.add_argument("--args", type=json.loads, default={})
+    parser.add_argument("--only-args", action="store_true")
+    parser.add_argument("--path", action="append", default=[])
+    parser.add_argument("--profile")
+    parser.add_argument("--profiler", default="auto")
+    parser.add_argument("--profile-dir", default="")
+    return parser
+
+
+def _build_arguments(options: argparse.Namespace) -> Arguments:
+    return Arguments(options.output_dir, options.data_dir, options.tpu, options.args, options.only_args)
+
+
+def _list(options: argparse.Namespace) -> int:
+    """Whatever the modules print goes to stderr; stdout is ours."""
+    ours, sys.stdout = sys.stdout, sys.stderr
+    found: dict[str, object] = {}
+    for text in options.methods:
+        try:
+            found[text] = find_matches(text, _build_arguments(options))
+        except BaseException as error:  # noqa: BLE001 a module may do anything when it is imported
+            found[text] = f"{type(error).__name__}: {error}"
+    ours.write(json.dumps(found))
+    return 0
+
+
+# ---------------------------------------------------------------- run
+
+
+def _run(options: argparse.Namespace) -> int:
+    (method,) = options.methods
+    write_line({"kind": "begin", "time": time.time(), "pid": os.getpid(), "python": sys.version.split()[0]})
+    end: dict[str, Any] = {"kind": "end", "ok": False}
+    try:
+        if ".filter:" in method:
+            raise NoSuchBenchmarkError(_explain_filter(method, options))
+        target = find_target(method)
+        call = target.build(_build_arguments(options))
+        _execute(target, call, options, end)
+        end["ok"] = True
+    except SystemExit as leave:
+        end["ok"] = leave.code in (None, 0)
+        end["error"] = {"type": "SystemExit", "message": f"it called sys.exit({leave.code!r})"}
+    except NoSuchBenchmarkError as error:
+        end["error"] = {"type": "NoSuchBenchmark", "message": str(error)}
+        print(f"assay: {error}", file=sys.stderr)
+    except BaseException as error:  # noqa: BLE001 a benchmark may raise anything, and its failure is its result
+        end["error"] = {"type": type(error).__name__, "message": str(error), "lines": _last_lines(error)}
+        traceback.print_exc()
+    end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
+    write_line(end)
+    return 0 if end["ok"] else 1
+
+
+def _explain_filter(method: str, options: argparse.Namespace) -> str:
+    """Filters are resolved before: one that comes here could not be."""
+    try:
+        find_matches(method, _build_arguments(options))
+    except NoSuchBenchmarkError as error:
+        return str(error)
+    return f"{method!r} could not be resolved"
+
+
+def _execute(target: Target, call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any]) -> None:
+    profile = _open_profile(options)
+    began, cpu = time.perf_counter(), time.process_time()
+    try:
+        if target.owner is None:
+            _call_function(call)
+        else:
+            call()
+    finally:
+        end["wall_s"], end["cpu_s"] = time.perf_counter() - began, time.process_time() - cpu
+        end["profiles"] = profile()
+
+
+def _call_function(call: Callable[..., Any]) -> None:
+    """A plain function that reports nothing is itself what is measured."""
+    before = _count_reports()
+    call()
+    if _count_reports() != before:
+        return
+    bench = Benchmark()
+    timing = bench.measure(call, warmup=2)
+    bench.report_benchmark(iters=timing.iters, wall_time=timing.median_s)
+
+
+def _count_reports() -> int:
+    path = os.environ.get(layout.ENV_BENCH_REPORT)
+    try:
+        return os.stat(path).st_size if path else 0
+    except OSError:
+        return 0
+
+
+def _open_profile(options: argparse.Namespace) -> Callable[[], list[str]]:
+    """Start the windows; what is returned ends them and names the traces."""
+    if not options.profile:
+        return list
+    from assay.bench.profiling import Profile
+    from assay.values.benchmark import parse_windows
+
+    profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir)
+    profile.start()
+    return profile.finish
+
+
+def _last_lines(error: BaseException) -> list[str]:
+    return "".join(traceback.format_exception(error)).splitlines()[-_LAST_LINES:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Timing that is right: warm-up, many repetitions, medians, and a device that has finished before the clock is read.
+
+A GPU works while Python goes on, so that a plain `time.time()` around a call measures how fast work is handed over.
+`measure` waits for the device after every sample; on CUDA it also records events, which leave Python's own time out.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Wait = Callable[[object], None]
+Sync = Any  # a module (torch, jax, tensorflow, cupy), a function, False for none, None to look for them
+
+_SHORTEST_S = 20e-6  # a sample is never shorter: quick functions are called several times in each
+_FEWEST, _MOST = 10, 1000
+_WARM_S = 0.1
+_FRAMEWORKS = ("torch", "jax", "tensorflow", "cupy")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds per call: one number for each sample, in the order measured."""
+
+    samples_s: tuple[float, ...]
+    inner: int = 1  # calls in each sample
+    device_samples_s: tuple[float, ...] = ()  # the same by CUDA events, where there are any
+
+    @property
+    def iters(self) -> int:
+        return len(self.samples_s) * self.inner
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.samples_s)
+
+    @property
+    def mean_s(self) -> float:
+        return statistics.fmean(self.samples_s)
+
+    @property
+    def best_s(self) -> float:
+        return min(self.samples_s)
+
+    @property
+    def device_median_s(self) -> float | None:
+        return statistics.median(self.device_samples_s) if self.device_samples_s else None
+
+    @property
+    def spread(self) -> float:
+        """Half of the samples lie within this share of the median: the distance of the quartiles."""
+        if len(self.samples_s) < 4 or not self.median_s:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples_s, n=4)
+        return (high - low) / self.median_s
+
+
+def measure(
+    function: Callable[[], object],
+    *,
+    repeats: int | None = None,
+    warmup: int | None = None,
+    seconds: float = 1.0,
+    inner: int | None = None,
+    sync: Sync = None,
+) -> Timing:
+    """Call `function` again and again; seconds per call.
+
+    `repeats` samples, or as many as fit into `seconds` (at least 10, at most 1000) after `warmup` calls (or a tenth
+    of a second of them). `sync` is the framework whose device is waited for: `torch`, `jax`, `tensorflow`, `cupy`, a
+    function of one's own, or False; None waits for every one of them that the program has loaded.
+    """
+    for name, value in (("repeats", repeats), ("inner", inner)):
+        if value is not None and value < 1:
+            raise ValueError(f"measure: {name} must be at least 1, not {value}")
+    first = function()  # it may be what starts the device
+    wait = build_wait(sync)
+    wait(first)
+    once_s = _warm_up(function, warmup, wait)
+    calls = inner or max(1, min(1_000_000, round(_SHORTEST_S / once_s) if once_s < _SHORTEST_S else 1))
+    count = repeats or max(_FEWEST, min(_MOST, int(seconds / (once_s * calls))))
+    events = _find_events(sync)
+    with _no_collection():
+        if events is not None:
+            return _sample_with_events(function, count, calls, wait, events)
+        return Timing(tuple(_sample(function, calls, wait) for _ in range(count)), calls)
+
+
+def _warm_up(function: Callable[[], object], warmup: int | None, wait: Wait) -> float:
+    """The time of one call, once caches are warm and what is compiled at first use is compiled."""
+    times: list[float] = []
+    began = time.perf_counter()
+    while not times or (len(times) < warmup if warmup is not None else time.perf_counter() - began < _WARM_S):
+        times.append(_sample(function, 1, wait))
+        if warmup is None and len(times) >= _MOST:
+            break
+    return max(min(times), 1e-9)
+
+
+def _sample(function: Callable[[], object], calls: int, wait: Wait) -> float:
+    result: object = None
+    began = time.perf_counter()
+    for _ in range(calls):
+        result = function()
+    wait(result)
+    return (time.perf_counter() - began) / calls
+
+
+def _sample_with_events(
+    function: Callable[[], object], count: int, calls: int, wait: Wait, make: Callable[[], Any]
+) -> Timing:
+    walls: list[float] = []
+    pairs: list[tuple[Any, Any]] = []
+    for _ in range(count):
+        before, after = make(), make()
+        result: object = None
+        began = time.perf_counter()
+        before.record()
+        for _ in range(calls):
+            result = function()
+        after.record()
+        wait(result)
+        walls.append((time.perf_counter() - began) / calls)
+        pairs.append((before, after))
+    device = tuple(before.elapsed_time(after) / 1000 / calls for before, after in pairs)
+    return Timing(tuple(walls), calls, device)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# ---------------------------------------------------------------- devices
+
+
+def synchronize(result: object = None, sync: Sync = None) -> None:
+    """Wait until the device has finished; `result` is what jax has to wait for."""
+    build_wait(sync)(result)
+
+
+def build_wait(sync: Sync = None) -> Wait:
+    """What to call with a function's result to be sure that the work is done."""
+    if sync is False:
+        return _wait_for_nothing
+    if sync is None:
+        return _wait_for_all([wait for name in _FRAMEWORKS if name in sys.modules and (wait := _wait_of(sys.modules[name]))])
+    if getattr(sync, "__name__", "").split(".")[0] in _FRAMEWORKS and not callable(sync):
+        return _wait_of(sync) or _wait_for_nothing
+    if callable(sync):
+        return _wait_for_all([lambda _result: sync()])
+    raise TypeError(f"sync is a module such as torch, a function, or False; not {sync!r}")
+
+
+def _wait_for_nothing(_result: object) -> None:
+    """There is no device."""
+
+
+def _wait_for_all(waits: Sequence[Callable[[object], object]]) -> Wait:
+    def wait(result: object) -> None:
+        for each in waits:
+            each(result)
+
+    return wait
+
+
+def _wait_of(module: Any) -> Callable[[object], object] | None:
+    """Recognised by what it offers; None where there is no device to wait for."""
+    name = getattr(module, "__name__", "").split(".")[0]
+    if name == "torch":
+        return _wait_of_torch(module)
+    if name == "jax":
+        return lambda result: module.block_until_ready(result)
+    if name == "tensorflow":
+        sync = getattr(getattr(getattr(module, "test", None), "experimental", None), "sync_devices", None)
+        return lambda result: sync() if sync else getattr(result, "numpy", bool)()
+    if name == "cupy":
+        return lambda _result: module.cuda.Stream.null.synchronize()
+    return None
+
+
+def _wait_of_torch(torch: Any) -> Callable[[object], object] | None:
+    """Only devices that are in use: asking for CUDA would start it, and take its memory."""
+    if _uses_cuda(torch):
+        return lambda _result: torch.cuda.synchronize()
+    for kind in ("xpu", "mps"):
+        device = getattr(torch, kind, None)
+        if device is not None and getattr(device, "is_available", bool)():
+            return lambda _result, device=device: device.synchronize()  # type: ignore[misc]
+    return None
+
+
+def _uses_cuda(torch: Any) -> bool:
+    cuda = getattr(torch, "cuda", None)
+    return bool(cuda is not None and cuda.is_available() and cuda.is_initialized())
+
+
+def _find_events(sync: Sync) -> Callable[[], Any] | None:
+    torch = sys.modules.get("torch") if sync is None else sync
+    if getattr(torch, "__name__", "") != "torch" or not _uses_cuda(torch):
+        return None
+    module: Any = torch
+    return lambda: module.cuda.Event(enable_timing=True)

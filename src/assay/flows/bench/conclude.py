@@ -1,0 +1,244 @@
+"""From a run directory to an execution: what was reported, how it ended, where it ran."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay.judge.reported import judge_report
+from assay.observe.child_report import load_story
+from assay.observe.extract import Extractor
+from assay.observe.machine import find_contamination
+from assay.observe.readings import parse_reading
+from assay.record import rundir
+from assay.values import layout
+from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Ending, Framework, Machine, Peaks, Story
+from assay.values.environment import GitState
+from assay.values.run import Outcome, RunSpec
+from assay.values.series import Reading
+from assay.values.study import Pattern
+
+COMMAND = "bench"
+ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
+ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the door wants to be kept with the execution
+_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What only the supervisor knows: missing where it was killed before the end."""
+
+    machine: Machine = Machine()
+    git: GitState | None = None
+    commit: str | None = None
+    foreign_limit: float = 0.1
+    refuses: bool = False
+    extra: Mapping[str, Any] | None = None
+
+
+def build_execution(run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: Surroundings) -> BenchExecution:
+    output_dir = _output_dir(run_dir, spec)
+    story = load_story(os.path.join(run_dir, layout.BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
+    times = rundir.load_times(run_dir).get(COMMAND)
+    ending = _build_ending(run_dir, outcome, state, times)
+    method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
+    result = judge_report(method, story, ending, is_command=is_command)
+    result = _add_extracted(result, run_dir, spec)
+    readings = load_readings(run_dir)
+    machine = replace(around.machine, python=str((story.begin or {}).get("python", around.machine.python)))
+    contaminated = find_contamination(machine, around.foreign_limit)
+    framework = _build_framework(story)
+    setup = build_setup(machine, framework, _packages(story))
+    return BenchExecution(
+        execution_id=spec.title or spec.name,
+        method=method,
+        trial=int(spec.params.get("trial", 1)),
+        result=result,
+        run_dir=run_dir,
+        output_dir=output_dir,
+        started_at=times[0] if times else (outcome.started_at if outcome else None),
+        ended_at=(times[1] if times else None) or (outcome.ended_at if outcome else None),
+        label=spec.tag,
+        commit=around.commit,
+        git=around.git,
+        setup=setup,
+        fingerprint=build_fingerprint(setup),
+        machine=machine,
+        framework=framework,
+        peaks=_build_peaks(story, outcome, readings, ending),
+        contaminated=contaminated,
+        refused=bool(contaminated and around.refuses),
+        profiles=tuple(_find_profiles(run_dir, output_dir)),
+        state=state,
+        log=layout.log_name(spec.log_name, COMMAND, 1, ""),
+        extra=around.extra or {},
+    )
+
+
+def _output_dir(run_dir: str, spec: RunSpec) -> str:
+    text = dict(spec.env).get(ENV_OUTPUT, "")
+    return text.replace(layout.RUN_DIR_REFERENCE, run_dir) or os.path.join(run_dir, layout.BENCH_OUTPUT_DIR)
+
+
+# ---------------------------------------------------------------- how it ended
+
+
+def _build_ending(run_dir: str, outcome: Outcome | None, state: str, times: tuple[float, float | None] | None) -> Ending:
+    elapsed = times[1] - times[0] if times and times[1] is not None else None
+    return Ending(
+        state=state,
+        reason=outcome.reason if outcome else "",
+        exit_code=outcome.exit_code if outcome else None,
+        elapsed_s=elapsed,
+        last_words=_load_last_words(os.path.join(run_dir, f"{COMMAND}.log")) if state != "done" else "",
+    )
+
+
+def _load_last_words(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
+
+
+def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchResult:
+    """Metrics that patterns find in the log: the last value counts, all of them are samples."""
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    if not patterns:
+        return result
+    extractor = Extractor(patterns, COMMAND)
+    try:
+        with open(os.path.join(run_dir, f"{COMMAND}.log"), "rb") as file:
+            points = [*extractor.feed(file.read()), *extractor.finish()]
+    except OSError:
+        points = []
+    values: dict[str, list[float]] = {}
+    for point in points:
+        values.setdefault(point.metric, []).append(point.value)
+    metrics = tuple(BenchMetric(name, found[-1]) for name, found in values.items())
+    missing = [pattern.metric for pattern in patterns if pattern.metric not in values]
+    return _judge_extracted(result, metrics, values, missing)
+
+
+def _judge_extracted(
+    result: BenchResult, metrics: tuple[BenchMetric, ...], values: Mapping[str, Sequence[float]], missing: Sequence[str]
+) -> BenchResult:
+    import math
+
+    from assay.values.verdict import Finding, VerdictKind
+
+    findings = [Finding(VerdictKind.ERROR, result.name, f"{name} was not found in its output") for name in missing]
+    findings += [
+        Finding(VerdictKind.FAIL, result.name, f"{metric.name} is {metric.value}")
+        for metric in metrics
+        if not math.isfinite(metric.value)
+    ]
+    samples = {name: tuple(found) for name, found in values.items() if len(found) > 1}
+    return replace(
+        result,
+        metrics=(*result.metrics, *metrics),
+        samples={**result.samples, **samples},
+        findings=(*result.findings, *findings),
+        succeeded=result.succeeded and not findings,
+    )
+
+
+# ---------------------------------------------------------------- peaks
+
+
+def load_readings(run_dir: str) -> list[Reading]:
+    try:
+        with open(os.path.join(run_dir, layout.READINGS_FILE), encoding="ascii", errors="replace") as file:
+            found = [parse_reading(line) for line in file if line.strip()]
+    except OSError:
+        return []
+    return [reading for reading in found if reading is not None]
+
+
+def _build_peaks(story: Story, outcome: Outcome | None, readings: Sequence[Reading], ending: Ending) -> Peaks:
+    """The child's own counters are exact; the readings have seen the whole tree; the kernel's figure is for children
+    that could not say anything any more (it may count the supervisor's size at the fork)."""
+    own = (story.end or {}).get("peaks") or {}
+    seen = max((reading.peak_rss_bytes for reading in readings), default=0)
+    kernel = 0 if own or outcome is None else outcome.peak_rss_bytes or 0
+    gpus = [reading.gpu for reading in readings if reading.gpu is not None]
+    gpu_memory = max([own.get("gpu_memory_bytes", 0), *(gpu.memory_bytes for gpu in gpus)])
+    cpu_s = own.get("cpu_s") or (outcome.cpu_s if outcome else None)
+    return Peaks(
+        max_rss=int(max(own.get("max_rss", 0), seen, kernel)),
+        max_vms=int(max([own.get("max_vms", 0), *(reading.vms_bytes for reading in readings)])),
+        max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
+        cpu_s=cpu_s,
+        gpu_memory_bytes=int(gpu_memory) or None,
+        gpu_power_w=max((gpu.power_w for gpu in gpus), default=None),
+    )
+
+
+def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
+    """Of one core; over the whole execution where it was too short for two readings."""
+    pairs = zip(readings, readings[1:], strict=False)
+    shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairs if b.time > a.time]
+    if cpu_s is not None and elapsed_s:
+        shares.append(cpu_s / elapsed_s)
+    return 100 * max(shares, default=0.0)
+
+
+def _find_profiles(run_dir: str, output_dir: str) -> list[str]:
+    folders = (os.path.join(run_dir, layout.BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
+    found = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
+    return sorted(os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path for path in found)
+
+
+# ---------------------------------------------------------------- where it ran
+
+
+def _build_framework(story: Story) -> Framework | None:
+    fields = (story.end or {}).get("framework")
+    if not fields:
+        return None
+    return Framework(**{key: str(value) for key, value in fields.items() if key in Framework.__dataclass_fields__})
+
+
+def _packages(story: Story) -> dict[str, str]:
+    return dict((story.end or {}).get("packages") or {})
+
+
+def build_setup(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:
+    """What must be equal for two figures to be comparable; a host's name is not among it."""
+    setup = {
+        "cpu_model": machine.cpu_model,
+        "cpus": str(machine.logical_cpus or ""),
+        "governor": machine.governor,
+        "accelerator_model": machine.accelerator_model,
+        "accelerator_count": str(machine.accelerator_count or ""),
+        "accelerator_driver": machine.accelerator_driver,
+        "python": ".".join(machine.python.split(".")[:2]),
+        "framework": f"{framework.name} {framework.version}".strip() if framework else "",
+        "cuda": framework.cuda if framework else "",
+        "cudnn": framework.cudnn if framework else "",
+    }
+    setup |= {re.sub(r"[^\w.-]", "_", name): version for name, version in packages.items() if not framework or name != framework.name}
+    return {key: value for key, value in setup.items() if value}
+
+
+def build_fingerprint(setup: Mapping[str, str]) -> str:
+    return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest()
+
+
+def render_points(execution: BenchExecution) -> str:
+    """The execution as metrics of its run: one line of numbers, then a line for each sample."""
+    lines: list[dict[str, float]] = [dict(execution.result.numbers)]
+    longest = max((len(values) for values in execution.result.samples.values()), default=0)
+    for place in range(longest):
+        samples = {f"samples.{name}": values[place] for name, values in execution.result.samples.items() if place < len(values)}
+        lines.append({"step": place, **samples})
+    stamp = execution.ended_at or 0.0
+    return "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)

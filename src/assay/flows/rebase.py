@@ -1,0 +1,368 @@
+"""`assay golden rebase`: a new golden takes the old one's place, with a reason, and with the drift written down.
+
+A fresh gathering is staged beside the golden until it is accepted; from a check, the runs that it made are taken as
+they are and repeated until there are as many recordings as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from assay.config.golden import load_golden_file
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.flows.attempts import RetryPolicy
+from assay.flows.check import CHECK_PREFIX
+from assay.flows.gather import build_provenance, cut_track, gather_test
+from assay.flows.segments import (
+    GoldenOptions,
+    Listening,
+    Scene,
+    SegmentFollower,
+    build_check_command,
+    build_scene,
+    build_spec,
+    build_stamp,
+    describe_end,
+    run_specs,
+)
+from assay.flows.supervise import Entry
+from assay.flows.sweep import Doors
+from assay.judge.drift import find_creep, find_widening, measure_drift, measure_levels
+from assay.judge.noise import measure_golden_noise, summarise_noise
+from assay.observe.environment import load_environment
+from assay.observe.recorder import Values
+from assay.record import golden as manifests
+from assay.record import rundir
+from assay.values import layout
+from assay.values.golden import Golden, Segment, Track
+from assay.values.run import RunSpec, State
+from assay.values.verdict import VerdictKind
+
+STAGED_SUFFIX = ".rebase"
+
+Source = Literal["gather", "check"]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RebaseOptions:
+    golden: GoldenOptions
+    reason: str
+    source: Source = "gather"
+    allow_wider: bool = False
+    fresh: bool = False  # do not use what an earlier call staged
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """One test. Not accepted: `refusals` say why, and the old golden is untouched."""
+
+    test: str
+    manifest: str
+    before: Golden
+    after: Golden | None = None
+    effects: Mapping[str, float] | None = None
+    since_first: Mapping[str, float] | None = None
+    refusals: tuple[str, ...] = ()
+    wider: tuple[str, ...] = ()  # accepted all the same
+    creep: tuple[str, ...] = ()
+    archived: str | None = None
+    interrupted: str | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.archived is not None
+
+
+def rebase_file(
+    options: RebaseOptions, doors: Doors | None = None, tell: Tell = lambda _line: None
+) -> tuple[Rebased, ...]:
+    if not options.reason.strip():
+        raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
+    file = load_golden_file(options.golden.file)
+    tests = [test for test in file.tests if not options.golden.tests or test.name in options.golden.tests]
+    if not tests:
+        raise NotFoundError("test", ", ".join(options.golden.tests or ()), [test.name for test in file.tests])
+    scenes = [build_scene(file, test, options.golden) for test in tests]
+    befores = [manifests.load_manifest(scene.manifest, scene.test.name) for scene in scenes]
+    done: list[Rebased] = []
+    for scene, before in zip(scenes, befores, strict=True):
+        done.append(_rebase(scene, before, options, doors or Doors(), tell))
+        if done[-1].interrupted:
+            break
+    return tuple(done)
+
+
+def _rebase(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Rebased:
+    take = _take_gathering if options.source == "gather" else _take_check
+    outcome = Rebased(scene.test.name, scene.manifest, before)
+    try:
+        after, problems, interrupted = take(scene, before, options, doors, tell)
+    except AssayError as error:
+        return replace(outcome, refusals=(error.render(),))
+    if after is None or problems or interrupted:
+        return replace(outcome, after=after, refusals=tuple(problems), interrupted=interrupted)
+    wider = tuple(find_widening(before, after))
+    if wider and not options.allow_wider:
+        return replace(
+            outcome, after=after, refusals=(*wider, "this lets more through than before: accept it with --allow-wider")
+        )
+    return _accept(scene, outcome, after, options, wider)
+
+
+# ---------------------------------------------------------------- accepting
+
+
+def _accept(scene: Scene, outcome: Rebased, after: Golden, options: RebaseOptions, wider: tuple[str, ...]) -> Rebased:
+    before = outcome.before
+    old, new = measure_levels(before), measure_levels(after)
+    first: Any = before.history[-1].get("first_levels") if before.history else None
+    first = first or old
+    effects, since_first = measure_drift(old, new), measure_drift(first, new)
+    archived = _archive(scene.manifest, len(before.history) + 1)
+    entry = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "by": _user(),
+        "reason": options.reason.strip(),
+        "source": options.source,
+        "from": _origin(before),
+        "to": _origin(after),
+        "effects": effects,
+        "since_first": since_first,
+        "wider": list(wider),
+        "archived": os.path.basename(archived),
+        "levels": new,
+        "first_levels": first,
+    }
+    after = replace(after, history=(*before.history, entry))
+    manifests.write_manifest(scene.manifest, after)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(scene.manifest + STAGED_SUFFIX)
+    return replace(
+        outcome,
+        after=after,
+        effects=effects,
+        since_first=since_first,
+        wider=wider,
+        creep=tuple(find_creep(since_first, scene.test.rules, len(after.history))),
+        archived=archived,
+    )
+
+
+def _archive(manifest: str, number: int) -> str:
+    """The old manifest beside the new one, where its paths still hold: `<manifest>.1`, `.2`, …"""
+    target = f"{manifest}.{number}"
+    with open(manifest, encoding="utf-8") as file:
+        rundir.write_atomic(target, file.read())
+    return target
+
+
+def _origin(golden: Golden) -> dict[str, Any]:
+    names = ("gathered_at", "commit", "dirty", "host")
+    return {name: golden.provenance[name] for name in names if golden.provenance.get(name) is not None}
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+# ---------------------------------------------------------------- from a fresh gathering
+
+Taken = tuple[
+    Golden | None, Sequence[str], str | None
+]  # the new golden, what speaks against it, the signal that cut it
+
+
+def _take_gathering(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
+    staged = scene.manifest + STAGED_SUFFIX
+    waiting = None if options.fresh else _load_staged(staged, scene)
+    if waiting is not None:
+        tell(
+            f"taking the recording of {waiting.provenance.get('gathered_at')} that waits in {staged} (--fresh gathers anew)"
+        )
+        return waiting, (), None
+    folder = os.path.join(scene.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
+    report = gather_test(replace(scene, manifest=staged, checkpoints=folder), doors)
+    if report.interrupted or report.problem:
+        return None, [report.problem] if report.problem else (), report.interrupted
+    bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
+    return report.golden, bad, None
+
+
+def _load_staged(path: str, scene: Scene) -> Golden | None:
+    try:
+        golden = manifests.load_manifest(path, scene.test.name)
+    except (UsageError, FormatError):
+        return None
+    fits = golden.complete and golden.noise and golden.provenance.get("config_hash") == scene.config_hash
+    return golden if fits else None
+
+
+# ---------------------------------------------------------------- from the last check
+
+
+def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
+    """The checkpoints stay; what a check of now logs after them becomes what is expected."""
+    wanted = (scene.options.replicas + 1) if scene.options.replicas is not None else max(1, _count(before))
+    found = {} if options.fresh else _find_runs(scene, before)
+    if not found:
+        tell("no run of a check was made with the code as it is now: all recordings are made anew")
+    runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
+    reused = sum(map(len, runs.values()))
+    if reused:
+        tell(f"{reused} runs of the last check are taken as they are")
+    interrupted = _fill_up(scene, before, runs, wanted, doors)
+    if interrupted is not None:
+        return None, (), interrupted
+    segments = [_rebuild(segment, runs[index]) for index, segment in enumerate(before.segments)]
+    missing = [f"segment {segment.start_step} has no whole run" for segment in segments if not segment.replicas]
+    if missing:
+        return None, missing, None
+    entry = runs[0][0].entry
+    after = replace(
+        before, segments=tuple(segments), version=2, provenance=build_provenance(scene, entry), complete=True, notes=()
+    )
+    return replace(after, noise=summarise_noise(measure_golden_noise(scene.test.rules, after))), (), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    entry: Entry
+    values: Values
+
+
+def _count(golden: Golden) -> int:
+    return min((segment.replicas for segment in golden.segments), default=0)
+
+
+def _find_runs(scene: Scene, golden: Golden) -> dict[int, list[_Run]]:
+    """Of each segment the runs of the last check that came to their end, made with the code as it is now."""
+    code = _code_now(scene)
+    found: dict[int, list[_Run]] = {}
+    for path in sorted(rundir.find_run_dirs(scene.place.dir), key=os.path.basename):
+        entry = _load_entry(path)
+        if entry is None or entry.spec.params.get("mode") != "check" or _code_of(path) != code:
+            continue
+        index = _segment_of(entry.spec, scene, golden)
+        if index is None:
+            continue
+        if entry.spec.params.get("replica") == 1:
+            found[index] = []  # a later check begins
+        run = _read(entry, scene)
+        if _is_whole(golden.segments[index], run.values):
+            found.setdefault(index, []).append(run)
+    return found
+
+
+def _load_entry(path: str) -> Entry | None:
+    if not os.path.basename(path).startswith(CHECK_PREFIX):
+        return None
+    try:
+        record = rundir.load_record(path)
+    except (OSError, FormatError):
+        return None
+    history = rundir.load_history(path)
+    if history.state is not State.DONE or history.last is None:
+        return None
+    return Entry(record.spec, path, RetryPolicy(), State.DONE, history.last.number)
+
+
+def _segment_of(spec: RunSpec, scene: Scene, golden: Golden) -> int | None:
+    """By the command: it names the checkpoint."""
+    for index, segment in enumerate(golden.segments):
+        path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
+        if path and spec.params.get("start_step") == segment.start_step and path in spec.commands[0].text:
+            return index
+    return None
+
+
+def _read(entry: Entry, scene: Scene) -> _Run:
+    follower = SegmentFollower(scene.test)
+    follower.read(entry, final=True)
+    return _Run(entry, follower.values)
+
+
+def _is_whole(segment: Segment, values: Values) -> bool:
+    return not values.problems and all(
+        len(cut_track(values, metric, label, tracks[0].steps).steps) == len(tracks[0].steps)
+        for metric, labels in segment.tracks.items()
+        for label, tracks in labels.items()
+    )
+
+
+def _code_now(scene: Scene) -> Any:
+    git = load_environment(scene.folder, ()).git
+    return (git.commit, git.diff) if git else None
+
+
+def _code_of(run_dir: str) -> Any:
+    try:
+        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
+            git = json.load(file).get("git")
+    except (OSError, ValueError):
+        return False
+    return (git.get("commit"), git.get("diff", "")) if git else None
+
+
+def _fill_up(scene: Scene, golden: Golden, runs: dict[int, list[_Run]], wanted: int, doors: Doors) -> str | None:
+    """More runs of the segments that have too few; the signal that cut it short, if one did."""
+    stamp = build_stamp()
+    specs: dict[str, tuple[int, RunSpec]] = {}
+    for index, have in runs.items():
+        for number in range(len(have) + 1, wanted + 1):
+            spec = _build_spec(scene, golden, index, number, stamp)
+            specs[spec.name] = index, spec
+    if not specs:
+        return None
+    followers: dict[str, SegmentFollower] = {}
+
+    def follow(entry: Entry) -> SegmentFollower:
+        followers[entry.spec.name] = SegmentFollower(scene.test)
+        return followers[entry.spec.name]
+
+    report = run_specs(
+        scene, [spec for _, spec in specs.values()], replace(doors, observe=lambda inner: Listening(inner, follow))
+    )
+    if report.interrupted or report.problem:
+        return report.interrupted or report.problem
+    for entry in report.entries:
+        index = specs[entry.spec.name][0]
+        if entry.state is not State.DONE:
+            raise UsageError(f"segment {golden.segments[index].start_step} did not end well: {describe_end(entry)}")
+        run = _Run(entry, followers[entry.spec.name].values)
+        if _is_whole(golden.segments[index], run.values):
+            runs[index].append(run)
+    return None
+
+
+def _build_spec(scene: Scene, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
+    """Named as a check's run, so that the next call finds it."""
+    segment = golden.segments[index]
+    path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
+    if path is None:
+        raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather anew: --from gather")
+    seed = number if any(rule.kind == "unmatched" for rule in scene.test.rules) else None
+    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond, seed)
+    params = {"mode": "check", "start_step": segment.start_step, "replica": number}
+    return build_spec(scene, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
+
+
+def _rebuild(segment: Segment, runs: Sequence[_Run]) -> Segment:
+    tracks: dict[str, dict[str, tuple[Track, ...]]] = {
+        metric: {
+            label: tuple(cut_track(run.values, metric, label, old[0].steps) for run in runs)
+            for label, old in labels.items()
+        }
+        for metric, labels in segment.tracks.items()
+    }
+    return replace(segment, tracks=tracks)

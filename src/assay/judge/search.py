@@ -1,0 +1,165 @@
+"""Which commit to try next: bisection over a history with merges, commits that cannot be judged, and noise.
+
+Everything is in `History`; `next_step` is a pure function of it, so a search that was killed goes on from its log.
+A commit is suspected while it is an ancestor of a bad one and of no good one. The next to be tried is the one that
+leaves the fewest suspects in the worse case. Where the program is noisy (`votes` above 1), the culprit and the good
+commits before it are tried again before anybody is accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["good", "bad", "skip", "open"]
+Opinion = Literal["good", "bad", "skip", "open", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`skip`: it cannot be judged (it does not build, it crashes). `open`: judged without a decision."""
+
+    commit: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`parents` holds every commit from good to bad, ancestors first; parents outside of it are ignored."""
+
+    parents: Mapping[str, Sequence[str]]
+    good: str
+    bad: str
+    trials: tuple[Trial, ...] = ()
+    votes: int = 1  # equal outcomes that the last two commits need
+    patience: int = 3  # trials of one commit that stays open, before it is skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    commit: str
+    why: Literal["good end", "bad end", "halve", "confirm"]
+    suspects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One suspect: the culprit. Several: the others between it and the last good one cannot be judged."""
+
+    suspects: tuple[str, ...]
+
+    @property
+    def culprit(self) -> str | None:
+        return self.suspects[0] if len(self.suspects) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    reason: str
+
+
+Step = Try | Found | Stuck
+
+
+def next_step(history: History) -> Step:
+    return _check_ends(history) or _halve(history)
+
+
+def form_opinion(history: History, commit: str) -> Opinion:
+    """What all trials of a commit come to: the majority of those that decided something."""
+    outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
+    good, bad = outcomes.count("good"), outcomes.count("bad")
+    if good != bad:
+        return "good" if good > bad else "bad"
+    if not outcomes:
+        return "unknown"
+    if len(outcomes) >= history.patience or (not good and "skip" in outcomes):
+        return "skip"
+    return "open"
+
+
+def _check_ends(history: History) -> Step | None:
+    """Before anything is searched: the good end is good and the bad end is bad."""
+    for commit, wanted in ((history.good, "good"), (history.bad, "bad")):
+        opinion = form_opinion(history, commit)
+        if opinion in ("unknown", "open"):
+            return Try(commit, "good end" if wanted == "good" else "bad end", len(history.parents))
+        if opinion == "skip":
+            return Stuck(f"the {wanted} end cannot be judged")
+        if opinion != wanted:
+            return Stuck("the two ends do not differ: " + ("both are bad" if wanted == "good" else "both are good"))
+    return None
+
+
+# ---------------------------------------------------------------- the suspects
+
+
+class _Graph:
+    """Sets of commits as bits of an integer."""
+
+    def __init__(self, parents: Mapping[str, Sequence[str]]) -> None:
+        self.order = list(parents)
+        self._place = {commit: number for number, commit in enumerate(self.order)}
+        self._reach: list[int] = []
+        for number, commit in enumerate(self.order):
+            found = 1 << number
+            for parent in parents[commit]:
+                if self._place.get(parent, number) < number:
+                    found |= self._reach[self._place[parent]]
+            self._reach.append(found)
+
+    def reach(self, commit: str) -> int:
+        """The commit and all its ancestors."""
+        return self._reach[self._place[commit]] if commit in self._place else 0
+
+    def holds(self, commits: int, commit: str) -> bool:
+        return commit in self._place and bool(commits >> self._place[commit] & 1)
+
+    def members(self, commits: int) -> list[str]:
+        return [commit for number, commit in enumerate(self.order) if commits >> number & 1]
+
+
+def _halve(history: History) -> Step:
+    graph = _Graph(history.parents)
+    tip, suspects = _find_suspects(history, graph)
+    if not suspects:
+        return Stuck("the trials contradict one another: a commit is good whose ancestors were all found bad")
+    members = graph.members(suspects)
+    rest = [commit for commit in members if commit != tip and form_opinion(history, commit) != "skip"]
+    if rest:
+        return Try(_choose(rest, suspects, graph), "halve", len(members))
+    return _confirm(history, tip, members) if len(members) == 1 else Found(tuple(members))
+
+
+def _find_suspects(history: History, graph: _Graph) -> tuple[str, int]:
+    tip = history.bad
+    suspects = graph.reach(tip) & ~graph.reach(history.good)
+    for commit in dict.fromkeys(trial.commit for trial in history.trials):
+        opinion = form_opinion(history, commit)
+        if opinion == "bad" and graph.holds(suspects, commit):
+            tip, suspects = commit, suspects & graph.reach(commit)
+        elif opinion == "good":
+            suspects &= ~graph.reach(commit)
+    return tip, suspects
+
+
+def _choose(candidates: Sequence[str], suspects: int, graph: _Graph) -> str:
+    total = suspects.bit_count()
+
+    def left(commit: str) -> int:
+        below = (graph.reach(commit) & suspects).bit_count()
+        return max(below, total - below)
+
+    return min(candidates, key=left)
+
+
+def _confirm(history: History, tip: str, members: list[str]) -> Step:
+    """An accusation needs as many equal outcomes as there are votes, on both sides of it."""
+    before = [commit for commit in history.parents[tip] if form_opinion(history, commit) == "good"]
+    for commit, wanted in ((tip, "bad"), *((commit, "good") for commit in before)):
+        outcomes = [trial.outcome for trial in history.trials if trial.commit == commit]
+        margin = 2 * outcomes.count("good" if wanted == "good" else "bad") - len(outcomes)
+        if margin < history.votes and len(outcomes) < 2 * history.patience:
+            return Try(commit, "confirm", 1)
+    return Found(tuple(members))

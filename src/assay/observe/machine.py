@@ -1,0 +1,151 @@
+"""How the machine stands while a benchmark runs: load, clocks, temperature, throttling, and who else is on it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from assay.observe.devices import Devices
+from assay.observe.environment import load_cpu
+from assay.observe.readings import load_tag
+from assay.values.benchmark import GpuState, Machine
+from assay.values.environment import Environment
+
+_CPUS = "/sys/devices/system/cpu"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# clocks that a power limit or an application keeps lower are how this machine is set up; these are trouble
+TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"])
+
+
+def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]) -> Machine:
+    """As it stands now; `gpus` are those that the benchmark may use."""
+    states = load_gpus(devices, gpus)
+    physical, sockets = load_topology()
+    return Machine(
+        host=environment.host,
+        os=environment.os,
+        python=environment.python,
+        cpu_model=environment.cpu or load_cpu(),
+        logical_cpus=environment.cpu_count,
+        physical_cpus=physical,
+        sockets=sockets,
+        memory_bytes=environment.memory_bytes,
+        governor=load_governor(),
+        load_1m=os.getloadavg()[0],
+        accelerator_model=states[0].name if states else "",
+        accelerator_count=len(states),
+        accelerator_driver=environment.driver or "",
+        gpus=states,
+        throttled=find_throttling(states),
+        packages=environment.job_packages or environment.packages,
+    )
+
+
+def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) -> tuple[GpuState, ...]:
+    """`tag` is the attempt's: its own processes are not counted among those of others."""
+    names = {gpu.index: gpu.name for gpu in devices.list()}
+    return tuple(_load_gpu(devices, index, names[index], tag) for index in indices if index in names)
+
+
+def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuState:
+    others = tuple(process.pid for process in devices.processes(index) if not _is_ours(process.pid, tag))
+    reading = devices.read([index])
+    if reading is None:
+        return GpuState(index, name, processes=others)
+    return GpuState(
+        index,
+        name,
+        reading.sm_clock_mhz,
+        reading.temperature_c,
+        reading.power_w,
+        reading.memory_bytes,
+        reading.utilisation,
+        reading.throttle,
+        others,
+    )
+
+
+def _is_ours(pid: int, tag: str | None) -> bool:
+    """With a tag, a process that cannot be looked at is left out: in a container the driver tells numbers of outside."""
+    if tag is None:
+        return False
+    return not os.path.exists(f"/proc/{pid}") or load_tag(pid) == tag.encode()
+
+
+def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:
+    return tuple(sorted({reason for state in states for reason in state.throttle if reason != "application_clocks"}))
+
+
+def load_topology() -> tuple[int, int]:
+    """Physical cores and sockets; 0 where the kernel does not say."""
+    cores, sockets = set(), set()
+    for name in _list_cpus():
+        core = _read(f"{_CPUS}/{name}/topology/core_id")
+        socket = _read(f"{_CPUS}/{name}/topology/physical_package_id")
+        if core and socket:
+            cores.add((socket, core))
+            sockets.add(socket)
+    return len(cores), len(sockets)
+
+
+def _list_cpus() -> list[str]:
+    try:
+        return [name for name in os.listdir(_CPUS) if re.fullmatch(r"cpu\d+", name)]
+    except OSError:
+        return []
+
+
+def load_governor() -> str:
+    """How the cores choose their clock; empty in most virtual machines."""
+    found = {_read(f"{_CPUS}/{name}/cpufreq/scaling_governor") for name in _list_cpus()} - {""}
+    return ",".join(sorted(found))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+class CpuMeter:
+    """CPU time that all processes of the machine used between two looks."""
+
+    def __init__(self, path: str = "/proc/stat") -> None:
+        self._path = path
+        self._before = self._load()
+
+    def foreign_share(self, own_cpu_s: float, cpus: int) -> float | None:
+        """What others used, as a share of all cores; None where the time between is too short to tell."""
+        busy, everything = (after - before for after, before in zip(self._load(), self._before, strict=True))
+        if everything < 0.2 * _TICKS_PER_S * max(1, cpus):
+            return None
+        return max(0.0, busy - own_cpu_s * _TICKS_PER_S) / everything
+
+    def _load(self) -> tuple[int, int]:
+        """Ticks: used, and all."""
+        fields = [int(word) for word in _read(self._path).partition("\n")[0].split()[1:9]]
+        idle = sum(fields[3:5])  # idle and waiting for a disk
+        return sum(fields) - idle, sum(fields)
+
+
+def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...]:
+    """Why a figure may be the fault of others, in words."""
+    found = []
+    if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
+        found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs meanwhile")
+    strangers = sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes})
+    if strangers:
+        found.append(f"other processes were on the GPU: {', '.join(map(str, strangers[:5]))}")
+    trouble = [reason for reason in machine.throttled if reason in TROUBLE]
+    if trouble:
+        found.append(f"the GPU was throttled: {', '.join(trouble)}")
+    return tuple(found)
+
+
+def add_aftermath(machine: Machine, after: tuple[GpuState, ...], throttled: Iterable[str], foreign: float | None) -> Machine:
+    reasons = {*machine.throttled, *find_throttling(after), *throttled} - {"application_clocks"}
+    return replace(machine, gpus_after=after, throttled=tuple(sorted(reasons)), foreign_cpu=foreign)

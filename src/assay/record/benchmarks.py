@@ -1,0 +1,145 @@
+"""benchmark.json, and what people said about changes (triage.jsonl)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeVar
+
+from assay.errors import FormatError
+from assay.record.formats import read_versioned, render_versioned
+from assay.record.rundir import write_atomic
+from assay.values import layout
+from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
+from assay.values.environment import GitState
+from assay.values.verdict import Finding, VerdictKind
+
+T = TypeVar("T")
+
+
+def write_execution(run_dir: str, execution: BenchExecution) -> None:
+    """Paths inside the run directory are kept relative to it: it may be moved."""
+    content = asdict(replace(execution, run_dir="", output_dir=_relative(execution.output_dir, run_dir)))
+    write_atomic(os.path.join(run_dir, layout.BENCH_FILE), render_versioned(content, "benchmark"))
+
+
+def _relative(path: str, run_dir: str) -> str:
+    return os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path
+
+
+def load_execution(run_dir: str) -> BenchExecution | None:
+    """None where there is no such file."""
+    path = os.path.join(run_dir, layout.BENCH_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    content = read_versioned(text, "benchmark", path)
+    try:
+        return parse_execution(content, run_dir)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again") from error
+
+
+def parse_execution(content: Mapping[str, Any], run_dir: str) -> BenchExecution:
+    plain = _known(BenchExecution, content)
+    machine = dict(plain.get("machine") or {})
+    for key in ("gpus", "gpus_after"):
+        machine[key] = tuple(_build(GpuState, state, ("throttle", "processes")) for state in machine.get(key) or ())
+    git = plain.get("git")
+    plain |= {
+        "result": parse_result(plain["result"]),
+        "run_dir": run_dir,
+        "output_dir": os.path.join(run_dir, plain.get("output_dir") or ""),
+        "machine": _build(Machine, machine, ("throttled",)),
+        "git": _build(GitState, git, ("untracked",)) if git else None,
+        "framework": _build(Framework, plain["framework"]) if plain.get("framework") else None,
+        "peaks": _build(Peaks, plain.get("peaks") or {}),
+        "contaminated": tuple(plain.get("contaminated") or ()),
+        "profiles": tuple(plain.get("profiles") or ()),
+    }
+    return BenchExecution(**plain)
+
+
+def parse_result(content: Mapping[str, Any]) -> BenchResult:
+    plain = _known(BenchResult, content)
+    plain |= {
+        "metrics": tuple(_build(BenchMetric, metric) for metric in plain.get("metrics") or ()),
+        "samples": {name: tuple(values) for name, values in (plain.get("samples") or {}).items()},
+        "findings": tuple(_parse_finding(finding) for finding in plain.get("findings") or ()),
+    }
+    return BenchResult(**plain)
+
+
+def _parse_finding(content: Mapping[str, Any]) -> Finding:
+    plain = _known(Finding, content)
+    interval = plain.get("interval")
+    stretches = tuple((low, high) for low, high in plain.get("stretches") or ())
+    return Finding(**{**plain, "kind": VerdictKind(plain["kind"]), "interval": tuple(interval) if interval else None, "stretches": stretches})
+
+
+def _build(kind: type[T], content: Mapping[str, Any], tuples: tuple[str, ...] = ()) -> T:
+    known = _known(kind, content)
+    return kind(**{key: tuple(value) if key in tuples else value for key, value in known.items()})
+
+
+def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Unknown keys are those of a newer version: they are left out."""
+    names = {each.name for each in fields(kind)}
+    return {key: value for key, value in content.items() if key in names}
+
+
+# ---------------------------------------------------------------- triage
+
+
+Judgement = Literal["ack", "invalid", "wontfix", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """What somebody said about a change of a metric, found by the execution where the new level begins.
+
+    ack      seen, and somebody is at it: it is named, and raises no alarm
+    wontfix  meant to be so: the new level is the normal one
+    invalid  the executions of the new level are no good: they are left out
+    open     takes an earlier word back
+    """
+
+    method: str
+    metric: str
+    execution_id: str  # where the change begins
+    judgement: Judgement
+    note: str = ""
+    who: str = ""
+    at: float = 0.0
+
+
+def load_triage(study_dir: str) -> list[Triage]:
+    """In the order in which it was said; lines that cannot be read are passed over."""
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.BENCH_TRIAGE_FILE)
+    found = []
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            found.append(_build(Triage, json.loads(line)))
+        except (ValueError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def add_triage(study_dir: str, triage: Triage) -> None:
+    folder = os.path.join(study_dir, layout.STUDY_META_DIR)
+    os.makedirs(folder, exist_ok=True)
+    line = (json.dumps(asdict(triage)) + "\n").encode()
+    fd = os.open(os.path.join(folder, layout.BENCH_TRIAGE_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        os.write(fd, line)
+    finally:
+        os.close(fd)

@@ -1,0 +1,49 @@
+"""What a bisection found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from assay.show import terminal, words
+from assay.show.golden import render_interval, render_percent, render_step
+
+
+class Commit(Protocol):
+    """What is shown of a commit."""
+
+    @property
+    def sha(self) -> str: ...
+    @property
+    def short(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def author(self) -> str: ...
+    @property
+    def authored_at(self) -> str: ...
+
+
+def render_commit(commit: Commit) -> str:
+    return f"{commit.short} {words.clean(commit.subject)!r}"
+
+
+def render_culprit(commit: Commit, color: bool = False) -> Iterator[str]:
+    line = f"culprit: {render_commit(commit)}"
+    yield terminal.paint(line, "bold red") if color else line
+    yield f"  by {words.clean(commit.author)}, {commit.authored_at}"
+
+
+def render_evidence(evidence: Any) -> Iterator[str]:
+    """`evidence`: a trial with the fields of a finding."""
+    effect = render_percent(evidence.effect)
+    if effect:
+        around = f" [{render_interval(evidence.interval)}]" if evidence.interval else ""
+        since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
+        yield f"  effect: {effect}{around}{since}"
+    yield f"  {evidence.kind} {words.clean(evidence.subject)}: {words.clean(evidence.message)}"
+
+
+def build_commit_facts(commit: Commit) -> dict[str, Any]:
+    names = ("sha", "subject", "author", "authored_at")
+    return {name: getattr(commit, name) for name in names}

@@ -1,0 +1,179 @@
+"""Other commits of a user's repository, in a work tree of our own.
+
+The tree is a clone that borrows the repository's objects: nothing in the user's work tree, index, branches or `.git` is
+written, and none of their hooks runs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from assay.errors import InfrastructureError, UsageError
+
+# Set inside a git hook, where they would make git work on another repository.
+_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
+_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "gc.auto=0")
+_FIELDS = "%H%x00%s%x00%an%x00%aI"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    sha: str
+    subject: str
+    author: str
+    authored_at: str  # ISO 8601, with the author's zone
+
+    @property
+    def short(self) -> str:
+        return self.sha[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A work tree that is ours to change."""
+
+    path: str
+    repository: str
+
+
+# ---------------------------------------------------------------- looking
+
+
+def find_repository(folder: str) -> str:
+    """The top of the work tree that a folder lies in."""
+    try:
+        return _git(folder, "rev-parse", "--show-toplevel").strip("\n")
+    except _GitError as error:
+        raise UsageError(f"{folder} is in no git repository", error.words) from None
+
+
+def load_commit(repository: str, name: str) -> Commit:
+    """A branch, tag or hash, as git resolves it."""
+    try:
+        sha = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
+        fields = _git(repository, "log", "-1", f"--format={_FIELDS}", sha).rstrip("\n").split("\0")
+    except _GitError:
+        raise UsageError(f"there is no commit {name!r} in {repository}", "git log shows what there is") from None
+    return Commit(*fields)
+
+
+def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str, ...]]:
+    """Every commit from good to bad, both included, ancestors first, with its parents. Good must be an ancestor."""
+    if good == bad:
+        raise UsageError("the good and the bad end are the same commit", "name two")
+    if not _is_ancestor(repository, good, bad):
+        if _is_ancestor(repository, bad, good):
+            raise UsageError("the good end comes after the bad end", "swap --good and --bad")
+        raise UsageError("the good end is no ancestor of the bad end", _suggest_base(repository, good, bad))
+    lines = _git(repository, "rev-list", "--topo-order", "--reverse", "--parents", f"{good}..{bad}").splitlines()
+    return {good: (), **{words[0]: tuple(words[1:]) for words in (line.split() for line in lines)}}
+
+
+def _is_ancestor(repository: str, one: str, other: str) -> bool:
+    return _run(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
+
+
+def _suggest_base(repository: str, good: str, bad: str) -> str:
+    found = _run(repository, "merge-base", good, bad).stdout.strip()
+    return f"their common ancestor is {found[:12]}: try it as the good end" if found else "they share no history"
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def open_tree(repository: str, path: str) -> Tree:
+    """The tree at `path`, made when it is not there; objects that appeared since are borrowed like all others."""
+    if not os.path.isdir(os.path.join(path, ".git")):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            _git(os.path.dirname(path), "clone", "--quiet", "--shared", "--no-checkout", "--", repository, path)
+        except _GitError as error:
+            raise InfrastructureError(f"no work tree could be made of {repository}: {error.words}") from None
+    return Tree(path, repository)
+
+
+def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
+    """Exactly this commit: local changes and files that are not git's go, ignored ones too unless a build needs them.
+
+    Compiled Python files go in any case: two commits may leave a source with the same size in the same second, and an
+    interpreter would take the old one's.
+    """
+    try:
+        for lock in ("index.lock", "HEAD.lock"):  # left by a kill; nobody else works in this tree
+            _remove(os.path.join(tree.path, ".git", lock))
+        _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)
+        _git(tree.path, "clean", "--quiet", "-ffd" if keep_ignored else "-ffdx")
+        if keep_ignored:
+            _git(tree.path, "clean", "--quiet", "-ffdX", "--", "*.pyc")
+    except _GitError as error:
+        raise InfrastructureError(f"commit {sha[:12]} cannot be checked out: {error.words}") from None
+
+
+def _remove(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)
+
+
+def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None) -> str | None:
+    """Run the user's build command; why it failed, or None. Its output goes to `build.log` beside the tree."""
+    log = os.path.join(os.path.dirname(tree.path), "build.log")
+    with open(log, "ab") as file:
+        try:
+            done = subprocess.run(  # noqa: S602 the user's own command line
+                command,
+                shell=True,
+                executable="/bin/bash",
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s,
+                env=_environment(),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"the build took longer than {timeout_s:g} s (see {log})"
+    return f"the build ended with exit code {done.returncode} (see {log})" if done.returncode else None
+
+
+# ---------------------------------------------------------------- git
+
+
+class _GitError(Exception):
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.words = words
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES}
+
+
+def _run(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            ["git", *_QUIET, *arguments],
+            cwd=folder,
+            env={**_environment(), "LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+        )
+    except FileNotFoundError:
+        raise UsageError("git was not found", "install it: apt install git") from None
+
+
+def _git(folder: str, *arguments: str) -> str:
+    done = _run(folder, *arguments)
+    if done.returncode:
+        raise _GitError(_first_line(done.stderr.splitlines()) or f"git ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def _first_line(lines: Sequence[str]) -> str:
+    return next((line.strip() for line in lines if line.strip()), "")

@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.judge.convergence import judge_segment, next_action
+from assay.judge.window import better_way, build_alarms, build_starts, default_delta, measure_effects
+from assay.values.golden import Rule
+from assay.values.verdict import VerdictKind
+from tests.judge.curves import falling, noisy, run, segment, track
+
+LOSS = Rule("loss")
+FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+
+
+def judge(golden, *checks, rule=LOSS, peers=1):
+    return judge_segment(
+        rule, segment(*golden, metric=rule.metric), [run(check, metric=rule.metric) for check in checks], peers=peers
+    )
+
+
+def quiet(rng, copies=5, **more):
+    return noisy(rng, copies, **more)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+# ---------------------------------------------------------------- good and bad runs
+
+
+def test_a_run_like_the_others_passes(rng):
+    verdict = judge(quiet(rng), noisy(rng, 1)[0])
+    assert verdict.kind is PASS
+    assert verdict.comparisons == 300
+    (finding,) = verdict.findings
+    assert abs(finding.effect) < 0.001
+    assert finding.interval[0] < finding.effect < finding.interval[1] < 0.005
+
+
+def test_a_worse_run_fails_with_its_effect_and_step(rng):
+    verdict = judge(quiet(rng), noisy(rng, 1, effect=0.02)[0])
+    assert verdict.kind is FAIL
+    (finding,) = verdict.findings
+    assert finding.effect == pytest.approx(0.02, abs=0.001)
+    assert 0.015 < finding.interval[0] < finding.effect < finding.interval[1] < 0.025
+    assert finding.step == 101
+    assert "more than 0.5%; first shows from step 101; 6 of 6 windows" in finding.message
+    assert finding.value == pytest.approx(1.02 * finding.expected, rel=2e-3)
+
+
+def test_a_better_run_is_suspicious(rng):
+    verdict = judge(quiet(rng), noisy(rng, 1, effect=-0.02)[0])
+    assert verdict.kind is CHANGED
+    assert verdict.findings[0].message.startswith("suspiciously better: -2")
+
+
+def test_a_late_divergence_fails_where_it_begins(rng):
+    check = noisy(rng, 1)[0] * np.where(np.arange(300) < 220, 1.0, 1.0 + 0.002 * (np.arange(300) - 219))
+    verdict = judge(quiet(rng), check)
+    assert verdict.kind is FAIL
+    assert verdict.findings[0].step == 301  # the window of steps 301 to 350 holds step 321
+    assert "1 of 6 windows" in verdict.findings[0].message or "2 of 6 windows" in verdict.findings[0].message
+
+
+def test_windows_of_both_kinds_are_both_reported(rng):
+    check = noisy(rng, 1)[0] * np.where(np.arange(300) < 150, 0.95, 1.05)
+    verdict = judge(quiet(rng), check)
+    assert verdict.kind is FAIL
+    assert [finding.kind for finding in verdict.findings] == [FAIL, CHANGED]
+
+
+def test_noise_as_large_as_delta_is_inconclusive(rng):
+    verdict = judge(noisy(rng, 5, step=0.05), noisy(rng, 1, step=0.05)[0])
+    assert verdict.kind is INCONCLUSIVE
+    assert "add a replica" in verdict.findings[0].message
+
+
+def test_more_checks_narrow_the_interval(rng):
+    golden, checks = noisy(rng, 5, step=0.01), noisy(rng, 3, step=0.01)
+    one, three = judge(golden, checks[0]).findings[-1], judge(golden, *checks).findings[-1]
+    assert three.interval[1] - three.interval[0] < 0.85 * (one.interval[1] - one.interval[0])
+
+
+def test_sharing_alpha_among_more_comparisons_asks_for_more(rng):
+    golden, check = noisy(rng, 5, step=0.01), noisy(rng, 1, step=0.01, effect=0.012)[0]
+    assert judge(golden, check).kind is FAIL
+    assert judge(golden, check, peers=100).kind is INCONCLUSIVE
+
+
+# ---------------------------------------------------------------- rates, over many trials
+
+
+def settle(rng, effect, **noise):
+    """As a check goes: one run, and up to three while it is inconclusive."""
+    golden, runs, history = noisy(rng, 5, **noise), [], []
+    while next_action(history, 3) == "repeat":
+        runs.append(noisy(rng, 1, effect=effect, **noise)[0])
+        history.append(judge(golden, *runs))
+    return history[-1].kind
+
+
+@pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 0.01}, {"step": 0.02}, {"step": 1e-3, "whole": 2e-3}])
+def test_null_checks_rarely_fail(noise):
+    rng = np.random.default_rng(5)
+    kinds = [settle(rng, 0.0, **noise) for _ in range(150)]
+    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 2
+
+
+@pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 0.01}, {"step": 0.02}, {"step": 1e-3, "whole": 1e-3}])
+def test_two_percent_are_always_found(noise):
+    rng = np.random.default_rng(6)
+    assert {settle(rng, 0.02, **noise) for _ in range(50)} == {FAIL}
+
+
+@pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 1e-3, "whole": 3e-4}])
+def test_one_percent_is_found_and_half_of_delta_passes_where_noise_is_small(noise):
+    rng = np.random.default_rng(7)
+    assert {settle(rng, 0.01, **noise) for _ in range(50)} == {FAIL}
+    assert {settle(rng, 0.0025, **noise) for _ in range(50)} == {PASS}
+
+
+# ---------------------------------------------------------------- which way is worse
+
+
+@pytest.mark.parametrize(
+    ("metric", "up", "down"),
+    [
+        ("loss", FAIL, CHANGED),
+        ("accuracy", CHANGED, FAIL),
+        ("images/sec", CHANGED, FAIL),
+        ("lr", FAIL, FAIL),
+        ("grad_norm", FAIL, FAIL),
+        ("anything", FAIL, FAIL),  # a name that does not tell: any change counts
+    ],
+)
+def test_the_name_tells_which_way_is_worse(rng, metric, up, down):
+    rule = Rule(metric)
+    golden = quiet(rng)
+    assert judge(golden, noisy(rng, 1, effect=0.08)[0], rule=rule).kind is up
+    assert judge(golden, noisy(rng, 1, effect=-0.08)[0], rule=rule).kind is down
+    assert judge(golden, noisy(rng, 1)[0], rule=rule).kind is PASS
+
+
+@pytest.mark.parametrize(
+    ("direction", "up", "down"), [("min", FAIL, CHANGED), ("max", CHANGED, FAIL), ("both", FAIL, FAIL)]
+)
+def test_the_rule_can_say_which_way_is_worse(rng, direction, up, down):
+    rule = Rule("loss", direction=direction)
+    assert better_way(rule) == direction
+    golden = quiet(rng)
+    assert judge(golden, noisy(rng, 1, effect=0.03)[0], rule=rule).kind is up
+    assert judge(golden, noisy(rng, 1, effect=-0.03)[0], rule=rule).kind is down
+
+
+# ---------------------------------------------------------------- no noise at all
+
+
+def test_equal_replicas_divide_by_nothing():
+    golden = [falling()] * 5
+    assert judge(golden, falling()).kind is PASS
+    assert judge(golden, falling() * 1.004).kind is PASS
+    assert judge(golden, falling() * 1.006).kind is FAIL
+    assert judge(golden, falling() * 0.994).kind is CHANGED
+    finding = judge(golden, falling() * 1.006).findings[0]
+    assert finding.interval == pytest.approx((0.006, 0.006))
+
+
+def test_a_delta_of_zero_without_noise_means_equal():
+    rule = Rule("loss", delta=0.0)
+    golden = [falling()] * 3
+    assert judge(golden, falling(), rule=rule).kind is PASS
+    assert judge(golden, falling() * (1 + 1e-9), rule=rule).kind is FAIL
+
+
+# ---------------------------------------------------------------- a single recording
+
+
+def test_one_recording_and_an_equal_check_pass():
+    verdict = judge([falling()], falling())
+    assert verdict.kind is PASS
+    assert "equal bit for bit" in verdict.findings[0].message
+
+
+@pytest.mark.parametrize("factor", [1 + 1e-9, 1.001, 2.0])
+def test_one_recording_and_one_other_check_cannot_be_told_apart_from_noise(factor):
+    verdict = judge([falling()], falling() * factor)
+    assert verdict.kind is INCONCLUSIVE
+    assert verdict.findings[0].effect == pytest.approx(factor - 1, rel=1e-5)
+    assert "gather with replicas" in verdict.findings[0].message
+
+
+def test_repeated_checks_give_a_single_recording_its_noise(rng):
+    worse = falling() * 1.05
+    assert judge([falling()], worse, worse).kind is FAIL
+    golden = noisy(rng, 1)
+    assert judge(golden, *noisy(rng, 3)).kind is PASS
+    assert judge(golden, *noisy(rng, 3, effect=0.05)).kind is FAIL
+
+
+# ---------------------------------------------------------------- values without logs
+
+
+def test_negative_values_are_compared_by_scaled_differences(rng):
+    golden = -noisy(rng, 5)
+    rule = Rule("reward")
+    assert judge(golden, -noisy(rng, 1)[0], rule=rule).kind is PASS
+    assert judge(golden, -noisy(rng, 1, effect=0.03)[0], rule=rule).kind is FAIL  # lower, and higher is better
+    assert judge(golden, -noisy(rng, 1, effect=-0.03)[0], rule=rule).kind is CHANGED
+    finding = judge(golden, -noisy(rng, 1, effect=0.03)[0], rule=rule).findings[0]
+    assert finding.effect == pytest.approx(-0.03, abs=2e-3)
+
+
+def test_an_accuracy_that_starts_at_zero(rng):
+    curve = np.linspace(0.0, 0.9, 300)
+    golden = [curve + rng.normal(0, 1e-4, 300).clip(0) for _ in range(5)]
+    rule = Rule("accuracy")
+    assert judge(golden, curve, rule=replace(rule, delta=0.02)).kind is PASS
+    assert judge(golden, curve * 0.9, rule=replace(rule, delta=0.02)).kind is FAIL
+
+
+def test_a_check_that_turns_negative_still_fails(rng):
+    assert judge(quiet(rng), -falling(), rule=Rule("loss", direction="both")).kind is FAIL
+    assert judge(quiet(rng), -falling()).kind is CHANGED
+
+
+def test_a_golden_of_zeros():
+    zeros = [np.zeros(60)] * 3
+    rule = Rule("overflow_count")
+    assert judge(zeros, np.zeros(60), rule=rule).kind is PASS
+    late = np.zeros(60)
+    late[-1] = 1.0
+    verdict = judge(zeros, late, rule=rule)
+    assert verdict.kind is FAIL
+    assert verdict.findings[0].effect == math.inf
+    assert judge([np.zeros(60)], late, late, rule=rule).kind is FAIL
+
+
+# ---------------------------------------------------------------- windows
+
+
+@pytest.mark.parametrize(
+    ("count", "every", "window", "starts"),
+    [
+        (300, 1, None, [0, 50, 100, 150, 200, 250]),
+        (60, 1, None, [0, 10, 20, 30, 40, 50]),
+        (30, 10, None, [0, 5, 10, 15, 20, 25]),  # logged every ten steps
+        (4, 5, None, [0, 1, 2, 3]),
+        (1, 1, None, [0]),
+        (320, 1, None, [0, 50, 100, 150, 200, 250]),  # twenty over: they join the last
+        (330, 1, None, [0, 50, 100, 150, 200, 250, 300]),
+        (100, 1, 25, [0, 25, 50, 75]),
+        (100, 10, 25, [0, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25, 28, 30, 33, 35, 38, 40, 43, 45, 48, 50, 53, 55, 58, 60]),
+        (10, 1, 1000, [0]),
+    ],
+)
+def test_where_windows_begin(count, every, window, starts):
+    found = build_starts(Rule("loss", window=window), track([1.0] * count, every).steps)
+    assert found[: len(starts)] == starts
+    assert len(found) == len(starts) or count == 100
+
+
+def test_one_value_can_be_judged():
+    assert judge([[0.5]] * 3, [0.5]).kind is PASS
+    assert judge([[0.5]] * 3, [0.6]).kind is FAIL
+
+
+def test_a_window_with_a_gap_is_not_judged_and_the_others_are(rng):
+    golden = quiet(rng)
+    short = track(noisy(rng, 1, effect=0.05)[0][:120])
+    verdict = judge(golden, short)
+    assert verdict.kind is FAIL  # what was logged fails, though the run ended early
+    assert [finding.kind for finding in verdict.findings] == [FAIL, FAIL]
+    assert "2 of 6 windows" in verdict.findings[0].message
+    good = judge(golden, track(noisy(rng, 1)[0][:120]))
+    assert [finding.kind for finding in good.findings] == [ERROR]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 7), st.one_of(st.none(), st.integers(1, 100)), st.integers(1, 12))
+def test_windows_cover_every_value_once(count, every, window, replicas):
+    rule = Rule("loss", window=window)
+    starts = build_starts(rule, track([1.0] * count, every).steps)
+    assert starts[0] == 0
+    assert starts == sorted(set(starts))
+    assert starts[-1] < count
+    golden = np.tile(np.linspace(1, 2, count), (replicas, 1))
+    effects = measure_effects(golden, golden[:1] * 1.1, starts)
+    assert effects.relative(effects.effect) == pytest.approx(np.full(len(starts), 0.1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(-0.2, 0.2))
+def test_the_estimate_is_near_the_truth(seed, effect):
+    rng = np.random.default_rng(seed)
+    verdict = judge(noisy(rng, 5), noisy(rng, 1, effect=effect)[0])
+    assert verdict.findings[0].effect == pytest.approx(effect, abs=2e-3)
+
+
+# ---------------------------------------------------------------- deltas
+
+
+@pytest.mark.parametrize(
+    ("rule", "delta"),
+    [
+        (Rule("loss"), 0.005),
+        (Rule("loss", "unmatched"), 0.01),
+        (Rule("loss", delta=0.1), 0.1),
+        (Rule("grad_norm"), 0.05),
+        (Rule("gradient/norm"), 0.05),
+        (Rule("grad_norm", delta=0.001), 0.001),
+        (Rule("upgrade_loss"), 0.005),
+    ],
+)
+def test_what_delta_is_where_none_is_named(rule, delta):
+    assert default_delta(rule) == delta
+
+
+def test_gradient_norms_may_move_more_once_the_runs_have_drifted_apart():
+    assert build_alarms(Rule("grad_norm"), 3).tolist() == [0.01, 0.05, 0.05]
+    assert build_alarms(Rule("grad_norm", delta=0.03), 3).tolist() == [0.03] * 3
+    assert build_alarms(Rule("loss"), 2).tolist() == [0.005] * 2
+    golden, rule = [falling()] * 5, Rule("grad_norm")
+    late = np.where(np.arange(300) < 50, 1.0, 0.98)
+    assert judge(golden, falling() * late, rule=rule).kind is PASS
+    assert judge(golden, falling() * 0.98, rule=rule).kind is FAIL
+    assert judge(golden, falling() * np.where(np.arange(300) < 50, 1.0, 0.94), rule=rule).kind is FAIL
+
+
+def test_a_delta_decides_what_matters(rng):
+    golden, check = quiet(rng), noisy(rng, 1, effect=0.02)[0]
+    assert judge(golden, check, rule=Rule("loss", delta=0.03)).kind is PASS
+    assert judge(golden, check, rule=Rule("loss", delta=0.01)).kind is FAIL
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Rule("loss", delta=-0.1), "a delta of -0.1"),
+        (Rule("loss", delta=math.nan), "a delta of nan"),
+        (Rule("loss", alpha=0.0), "an alpha of 0"),
+        (Rule("loss", alpha=0.7), "an alpha of 0.7"),
+        (Rule("loss", window=0), "a window of 0 steps"),
+        (Rule("loss", "unmatched", window=-5), "a window of -5 steps"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_an_error(rule, words):
+    verdict = judge([falling()] * 3, falling(), rule=rule)
+    assert verdict.kind is ERROR
+    assert words in verdict.findings[0].message
