@@ -5,7 +5,7 @@ Peers: `xargs -P2` (records nothing), GNU parallel (plain, and with --results an
 launcher (which runs in its own process, one job after another) and submitit's local executor (a Python per job).
 
 Each is measured as a whole process with a small and a large number of jobs. "all in" is the large one divided by its
-jobs, start-up included; "a further job" is the difference of the two, so it holds no start-up. Slow peers get fewer jobs.
+jobs, start-up included; "a further job" is the difference of the two, without start-up. Slow peers get fewer jobs.
 """
 
 from __future__ import annotations
@@ -172,7 +172,11 @@ def show_ratios(costs: Mapping[str, Cost]) -> None:
         for name, cost in costs.items():
             if name != "assay":
                 target = TARGETS.get(name) if field != "further_cpu" else None
-                print(render_ratio(f"assay / {name}, {label}", ours / statistics.median(getattr(cost, field)), at_most=target))
+                print(
+                    render_ratio(
+                        f"assay / {name}, {label}", ours / statistics.median(getattr(cost, field)), at_most=target
+                    )
+                )
 
 
 def main() -> None:

@@ -70,7 +70,9 @@ def run_process(argv: Sequence[object], cwd: Path, env: Mapping[str, str], stdin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             said.seek(0)
-            sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{said.read().decode(errors='replace')[-4000:]}")
+            sys.exit(
+                f"{' '.join(words)} ended with {process.returncode}:\n{said.read().decode(errors='replace')[-4000:]}"
+            )
     return Taken(wall, used.ru_utime + used.ru_stime)
 
 
@@ -110,7 +112,9 @@ def render_ratio(what: str, ratio: float, *, at_most: float | None = None, at_le
 
 def has_peer(module: str) -> bool:
     """Whether a peer is installed; `make bench` sets them up."""
-    found = PEERS.exists() and subprocess.run([PEERS / "python", "-c", f"import {module}"], capture_output=True, check=False)
+    found = PEERS.exists() and subprocess.run(
+        [PEERS / "python", "-c", f"import {module}"], capture_output=True, check=False
+    )
     if not found or found.returncode != 0:
         print(f"(without {module}: it is not in .venv-peers; make bench sets it up)")
         return False

@@ -1,4 +1,4 @@
-"""How soon the table is there: 2,000 runs of 100 epochs as logx leaves them, 10,000 from the index, 1,000 beside MLflow.
+"""How soon the table is there: 2,000 runs of 100 epochs beside sumx, 10,000 from the index, 1,000 beside MLflow.
 
 Us: `assay sum` and `assay sumx`, cold (no index yet: everything is read) and warm (the index is looked through for
 what changed). Peers: runx's own `python -m runx.sumx` on the same folders, and MLflow's `search_runs` on SQLite.
@@ -94,7 +94,12 @@ def write_study(folder: Path, runs: int, epochs: int) -> None:
     for number in range(runs):
         run = folder / f"dandy-{number:05}_2031.05.04_12.00"
         run.mkdir(parents=True)
-        hparams = {"lr": rng.choice([0.1, 0.01, 0.001]), "width": rng.choice([64, 128]), "seed": number, "arch": "plain"}
+        hparams = {
+            "lr": rng.choice([0.1, 0.01, 0.001]),
+            "width": rng.choice([64, 128]),
+            "seed": number,
+            "arch": "plain",
+        }
         (run / "hparams.json").write_text(json.dumps({**hparams, "logdir": str(run), "command": "python train.py"}))
         lines = ["start,start/step,0,timestamp,1936000000.0"]
         lines += [_build_line(rng, epoch) for epoch in range(epochs)]

@@ -16,7 +16,7 @@ import yaml
 from assay.flows.golden import GoldenOptions, check_file, gather_file
 from assay.values.golden import GoldenReport, GoldenTestReport
 
-TRAINING = r'''
+TRAINING = r"""
 import argparse, json, os, subprocess, sys, time
 from pathlib import Path
 
@@ -45,8 +45,6 @@ if options.load and not Path(options.load).exists():
 if change.get("noise"):
     other = sys.stdout if out is sys.stderr else sys.stderr
     other.write("x" * change["noise"] + "\n")
-if change.get("child"):
-    subprocess.Popen(["sleep", "600"])
 if options.ckpt and options.first_save:
     save(0)
 first = change.get("first", 0)
@@ -59,13 +57,15 @@ for step in range(options.start + first, options.until + first):
         for again in change.get("again", {}).get(str(step), []):
             print(f"Iteration: {step} Loss: {again} Acc: 0", file=out, flush=True)
     if step == change.get("hold_at"):
+        if change.get("child"):
+            subprocess.Popen(["setsid", "sleep", "600"])
         time.sleep(600)
     if options.ckpt and (step + 1 - first) % options.save_every == 0:
         save(step + 1)
 if change.get("close"):
     os.close(1); time.sleep(1)
 sys.exit(change.get("exit", 0))
-'''
+"""
 
 CONFIG: dict[str, Any] = {
     "directory": ".",

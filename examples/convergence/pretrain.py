@@ -87,9 +87,8 @@ def main() -> None:
     for step in range(options.start_step + 1, options.steps + 1):
         losses = [train_step(task, weights[task], step, options) for task in TASKS]
         if step % options.steps_per_log == 0:
-            log(
-                f"Iteration: {step:6d}  Loss (MLM NSP): {losses[0]:.6f} {losses[1]:.6f}  Learning rate: {options.learning_rate:.3e}"
-            )
+            loss = f"Loss (MLM NSP): {losses[0]:.6f} {losses[1]:.6f}"
+            log(f"Iteration: {step:6d}  {loss}  Learning rate: {options.learning_rate:.3e}")
         if options.checkpoint_dir and step % options.steps_per_save == 0:
             save(weights, step, options.checkpoint_dir)
 

@@ -5,8 +5,8 @@
     def test_bert_still_converges():
         do_convergence_test("golden", "convergence_harness_manifest.json", "configs/bert.yml")
 
-It returns when every test of the file passes and raises `ConvergenceFailure`, an AssertionError that carries the report,
-when one does not; `python -O` changes nothing. Environment, working directory and `sys.path` stay as they are.
+It returns when every test of the file passes. When one does not it raises `ConvergenceFailure`, an AssertionError that
+carries the report, also under `python -O`. Environment, working directory and `sys.path` stay as they are.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = [
 ]
 
 
-class _MissingKey(ConfigError, KeyError):
+class _MissingKeyError(ConfigError, KeyError):
     """A ConfigError that the original's users catch as a KeyError."""
 
     __str__ = ConfigError.__str__
 
 
-class MissingConfigurationOptionException(_MissingKey):  # noqa: N818 the original's name
+class MissingConfigurationOptionException(_MissingKeyError):  # noqa: N818 the original's name
     """A section that the configuration must have is not there."""
 
 
-class MissingMandatoryFlagException(_MissingKey):  # noqa: N818 the original's name
+class MissingMandatoryFlagException(_MissingKeyError):  # noqa: N818 the original's name
     """A flag that the harness must set is not named in the configuration."""
 
 

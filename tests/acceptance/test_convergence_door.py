@@ -27,7 +27,7 @@ SAMPLES = Path(__file__).parents[1] / "formats" / "golden"
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("ASSAY_ROOT", str(tmp_path / "runs"))
-    yield Lab(tmp_path)
+    return Lab(tmp_path)
 
 
 def door(lab: Lab, *arguments: str) -> int:
@@ -77,16 +77,26 @@ def test_the_manifest_of_the_document_can_be_checked(lab: Lab) -> None:
     lab.test["log_parsing"]["loss"] = {"regex": r"MLM ([\d\.]+) NSP ([\d\.]+)", "labels": ["MLM", "NSP"]}
     lab.test["recording"]["steps_to_record_after_save"] = 3
     lab.write()
-    known = {step: value["loss"] for entry in json.loads(text)["ckpt_logs"].values() for step, value in entry["results"].items()}
-    script = "import argparse\np = argparse.ArgumentParser()\nfor f in ('--load', '--start', '--until'): p.add_argument(f)\n"
+    known = {
+        step: value["loss"]
+        for entry in json.loads(text)["ckpt_logs"].values()
+        for step, value in entry["results"].items()
+    }
+    script = (
+        "import argparse\np = argparse.ArgumentParser()\nfor f in ('--load', '--start', '--until'): p.add_argument(f)\n"
+    )
     script += f"o = p.parse_args(); known = {known!r}\n"
     script += "for s in range(int(o.start), int(o.until) + 1):\n"
-    script += "    v = known.get(str(s))\n    if v: print(f\"Iteration: {s} MLM {v['MLM']} NSP {v['NSP']}\", flush=True)\n"
+    script += (
+        "    v = known.get(str(s))\n    if v: print(f\"Iteration: {s} MLM {v['MLM']} NSP {v['NSP']}\", flush=True)\n"
+    )
     (lab.folder / "training.py").write_text(script)
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.PASS, messages(report)
     assert report.verdict.comparisons == 12
-    (lab.folder / "training.py").write_text(script.replace("known = {", "known = {'7': {'MLM': '9.9', 'NSP': '0.65'}} or {"))
+    (lab.folder / "training.py").write_text(
+        script.replace("known = {", "known = {'7': {'MLM': '9.9', 'NSP': '0.65'}} or {")
+    )
     assert lab.check_one().verdict.kind is not VerdictKind.PASS
 
 
@@ -105,7 +115,9 @@ def test_the_example_with_two_tests_and_two_labels_on_stderr(tmp_path: Path, mon
     example = Path(__file__).parents[2] / "examples" / "convergence" / "demo_config.yml"
     common = ["convergence", "-t", str(example), "-s", str(tmp_path / "store"), "--slots", "cpu:2", "--quiet"]
     assert run([*common, "-g"]) == 0
-    logs = json.loads((tmp_path / "store" / "pretrain_large_convergence_harness_manifest.json").read_text())["ckpt_logs"]
+    logs = json.loads((tmp_path / "store" / "pretrain_large_convergence_harness_manifest.json").read_text())[
+        "ckpt_logs"
+    ]
     assert list(logs["20"]["results"]) == ["22", "24", "26", "28", "30"]
     assert set(logs["20"]["results"]["22"]["loss"]) == {"MLM", "NSP"}
     assert run(common) == 0
@@ -120,7 +132,9 @@ def test_a_metric_without_labels_can_be_checked(lab: Lab) -> None:  # 00
     assert door(lab) == 0
 
 
-def test_labels_that_do_not_fit_are_numbered_and_can_be_checked(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:  # 00
+def test_labels_that_do_not_fit_are_numbered_and_can_be_checked(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:  # 00
     lab.test["log_parsing"]["loss"] = {"regex": r"Loss: (\S+) Acc: (\S+)", "labels": ["only one"]}
     lab.write()
     assert door(lab, "-g") == 0
@@ -326,7 +340,9 @@ def test_a_regression_fails_under_python_o(lab: Lab) -> None:  # -O
     lab.change(scale=2.0)
     arguments = ["convergence", "-t", str(lab.file), "-s", str(lab.store), "--slots", "cpu:2"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run([sys.executable, "-O", "-m", "assay", *arguments], env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "assay", *arguments], env=environment, capture_output=True, check=False
+    )
     assert done.returncode == 1
 
 
@@ -411,7 +427,8 @@ def test_every_failing_segment_and_test_is_reported(lab: Lab, capsys: pytest.Cap
     capsys.readouterr()
     assert door(lab) == 1
     out = capsys.readouterr().out
-    assert "demo: FAIL" in out and "second: FAIL" in out
+    assert "demo: FAIL" in out
+    assert "second: FAIL" in out
     for test in lab.check().tests:
         assert [segment.verdict.kind for segment in test.segments] == [VerdictKind.FAIL, VerdictKind.FAIL]
         assert [segment.verdict.findings[0].step for segment in test.segments] == [10, 20]

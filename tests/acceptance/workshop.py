@@ -167,7 +167,7 @@ def load_json(path: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def open_workshop(tmp_path: Path) -> Iterator[Workshop]:
     base = Path(tempfile.mkdtemp(prefix="assay-test-", dir=_quick_folder(tmp_path)))
-    env = {**os.environ, MARK: secrets.token_hex(8), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, MARK: secrets.token_hex(8)}
     env |= {"ASSAY_SLOTS_DIR": str(base / "slots"), "ASSAY_CACHE_DIR": str(base / "cache")}
     shop = Workshop(base, env)
     shop.source.mkdir()

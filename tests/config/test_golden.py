@@ -18,7 +18,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def load(tmp_path: Path, text: str) -> GoldenTest:
     (tmp_path / "g.yml").write_text(text)
     file = load_golden_file("g.yml", cwd=str(tmp_path))
-    assert file.dialect == "native" and file.study is not None
+    assert file.dialect == "native"
+    assert file.study is not None
     return file.tests[0]
 
 
@@ -51,11 +52,15 @@ def test_the_example_in_the_documentation_is_a_good_file(tmp_path: Path) -> None
 @pytest.mark.parametrize("path", ["charlm/golden.yml", "convergence/demo_config.yml"])
 def test_the_examples_are_good_files(path: str) -> None:
     file = load_golden_file(str(EXAMPLES / path))
-    assert file.tests and not file.warnings
+    assert file.tests
+    assert not file.warnings
 
 
 def test_without_rules_every_metric_is_paired(tmp_path: Path) -> None:
-    test = load(tmp_path, NATIVE.replace("  metrics: {loss: exact}\n", "").replace("  loss:", "  acc: 'Acc: ({number})'\n  loss:"))
+    test = load(
+        tmp_path,
+        NATIVE.replace("  metrics: {loss: exact}\n", "").replace("  loss:", "  acc: 'Acc: ({number})'\n  loss:"),
+    )
     assert [(rule.metric, rule.kind) for rule in test.rules] == [("acc", "paired"), ("loss", "paired")]
 
 
@@ -70,7 +75,9 @@ def test_an_amount_of_steps_instead_of_the_last_step(tmp_path: Path) -> None:
 
 
 def test_named_groups_are_metrics(tmp_path: Path) -> None:
-    text = NATIVE.replace("  loss: 'Loss: ({number})'", "  all: 'Loss: (?P<loss>\\S+) Acc: (?P<acc>\\S+)'").replace("{loss: exact}", "{loss: exact, acc: exact}")
+    text = NATIVE.replace("  loss: 'Loss: ({number})'", "  all: 'Loss: (?P<loss>\\S+) Acc: (?P<acc>\\S+)'").replace(
+        "{loss: exact}", "{loss: exact, acc: exact}"
+    )
     assert [rule.metric for rule in load(tmp_path, text).rules] == ["loss", "acc"]
 
 
@@ -80,7 +87,10 @@ def test_named_groups_are_metrics(tmp_path: Path) -> None:
         ("paired", Rule("loss")),
         ("unmatched", Rule("loss", "unmatched")),
         ("{delta: 0.5%}", Rule("loss", delta=0.005)),
-        ("{rule: paired, delta: 0.01, alpha: 0.05, window: 10, direction: both}", Rule("loss", delta=0.01, alpha=0.05, window=10, direction="both")),
+        (
+            "{rule: paired, delta: 0.01, alpha: 0.05, window: 10, direction: both}",
+            Rule("loss", delta=0.01, alpha=0.05, window=10, direction="both"),
+        ),
         ("{operator: '<=', margin: 10%}", Rule("loss", "margin", operator="<=", margin=0.1)),
         ("{rule: margin, operator: '==', margin: 0.1}", Rule("loss", "margin", operator="==", margin=0.1)),
     ],
@@ -109,16 +119,28 @@ def test_rules(tmp_path: Path, written: str, rule: Rule) -> None:
         ("{loss: exact}", "{loss: exakt}", "golden.metrics.loss: must be one of paired, exact, unmatched"),
         ("{loss: exact}", "{loss: {operator: '=>', margin: 1%}}", "golden.metrics.loss.operator: must be one of"),
         ("{loss: exact}", "{loss: {operator: '<=', margin: 0}}", "golden.metrics.loss.margin: must be a share above 0"),
-        ("{loss: exact}", "{loss: {operator: '<=', margin: -5%}}", "golden.metrics.loss.margin: must be a share above 0"),
+        (
+            "{loss: exact}",
+            "{loss: {operator: '<=', margin: -5%}}",
+            "golden.metrics.loss.margin: must be a share above 0",
+        ),
         ("{loss: exact}", "{loss: {operator: '<='}}", "golden.metrics.loss: says no margin"),
-        ("{loss: exact}", "{loss: {rule: exact, delta: 1%}}", "golden.metrics.loss.delta: does not go with the rule exact"),
-        ("{loss: exact}", "{loss: {rule: paired, margin: 1%}}", "golden.metrics.loss.margin: does not go with the rule paired"),
+        (
+            "{loss: exact}",
+            "{loss: {rule: exact, delta: 1%}}",
+            "golden.metrics.loss.delta: does not go with the rule exact",
+        ),
+        (
+            "{loss: exact}",
+            "{loss: {rule: paired, margin: 1%}}",
+            "golden.metrics.loss.margin: does not go with the rule paired",
+        ),
         ("{loss: exact}", "{loss: {delta: nan}}", "golden.metrics.loss.delta: must be a share above 0"),
         ("{loss: exact}", "{loss: {alpha: 2}}", "golden.metrics.loss.alpha: must be a share above 0"),
         ("{loss: exact}", "{loss: {wndow: 5}}", "golden.metrics.loss.wndow: unknown key\n    did you mean 'window'?"),
         ("{loss: exact}", "{}", "golden.metrics: is empty"),
         ("replicas: 2", "replicas: 0", "golden.replicas: must be a whole number, 1 or more"),
-        ("replicas: 2", "gather: \"it's\"", "golden.gather: cannot be split into words"),
+        ("replicas: 2", 'gather: "it\'s"', "golden.gather: cannot be split into words"),
         ("length: --until", "length: {counts: total}", "golden.length: says no flag"),
         ("resume: --load", "resum: --load", "golden.resum: unknown key\n    did you mean 'resume'?"),
     ],

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """A native study runs where it is called."""
     monkeypatch.chdir(lab.folder)
     lab.write_native()
-    yield lab
+    return lab
 
 
 # ---------------------------------------------------------------- the whole way
@@ -44,6 +45,8 @@ def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path)
     monkeypatch.chdir(EXAMPLES / "charlm")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     lab.file = EXAMPLES / "charlm" / "golden.yml"
     assert lab.gather().exit_code() is ExitCode.OK
     golden = load_manifest(str(lab.store / "charlm_convergence_harness_manifest.json"), "charlm")
@@ -54,13 +57,17 @@ def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch:
     report = lab.check_one(run_arguments=("--lr", "0.02"))
     assert report.verdict.kind is VerdictKind.FAIL
     worst = next(finding for finding in report.verdict.findings if finding.kind is VerdictKind.FAIL)
-    assert worst.step is not None and worst.effect is not None and worst.effect > 0.05
+    assert worst.step is not None
+    assert worst.effect is not None
+    assert worst.effect > 0.05
 
 
 @pytest.mark.long
 def test_the_example_passes_fifty_times_of_fifty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path)
     monkeypatch.chdir(EXAMPLES / "charlm")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     lab.file = EXAMPLES / "charlm" / "golden.yml"
     assert lab.gather().exit_code() is ExitCode.OK
     assert [int(lab.check().exit_code()) for _ in range(50)] == [0] * 50
@@ -131,8 +138,11 @@ def test_a_failing_run_is_stopped_early_and_the_others_are_judged(lab: Lab) -> N
     first = report.segments[0]
     run = first.runs[0]
     assert first.verdict.kind is VerdictKind.FAIL
-    assert run.state is State.STOPPED and run.stopped_early is not None and "step 11" in run.stopped_early
-    assert run.saved_steps == 17 - 12 and run.saved_s > 0
+    assert run.state is State.STOPPED
+    assert run.stopped_early is not None
+    assert "step 11" in run.stopped_early
+    assert run.saved_steps == 17 - 12
+    assert run.saved_s > 0
     assert report.saved_steps >= run.saved_steps
     stop = json.loads((Path(run.dir) / "stop.1").read_text())
     assert stop["kind"] == "early"
@@ -140,7 +150,9 @@ def test_a_failing_run_is_stopped_early_and_the_others_are_judged(lab: Lab) -> N
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_run_is_stopped_at_once_when_a_value_is_not_finite(native: Lab, value: str) -> None:
-    native.write_native(NATIVE.replace("segment: 6", "segment: 60\n  gather: --until 20").replace("{loss: exact}", "{loss: paired}"))
+    native.write_native(
+        NATIVE.replace("segment: 6", "segment: 60\n  gather: --until 20").replace("{loss: exact}", "{loss: paired}")
+    )
     assert native.gather().exit_code() is ExitCode.OK
     native.change(hold_at=13, loss={"12": value})
     report = native.check_one()
@@ -163,11 +175,15 @@ def test_without_early_stop_every_segment_runs_to_its_end(lab: Lab) -> None:
 def test_an_inconclusive_segment_is_run_again_up_to_the_limit(native: Lab) -> None:
     """Noise as large as delta: one run cannot tell, nor can three, and that is said."""
     script = native.folder / "training.py"
-    noisy = script.read_text().replace(
-        'value = change.get("loss"', 'import random\n        value = change.get("loss"'
-    ).replace("change.get('scale', 1.0):.6f", "(1 + random.gauss(0, 0.01)):.6f")
+    noisy = (
+        script.read_text()
+        .replace('value = change.get("loss"', 'import random\n        value = change.get("loss"')
+        .replace("change.get('scale', 1.0):.6f", "(1 + random.gauss(0, 0.01)):.6f")
+    )
     script.write_text(noisy)
-    native.write_native(NATIVE.replace("replicas: 2", "replicas: 4").replace("{loss: exact}", "{loss: {rule: paired, delta: 9%}}"))
+    native.write_native(
+        NATIVE.replace("replicas: 2", "replicas: 4").replace("{loss: exact}", "{loss: {rule: paired, delta: 9%}}")
+    )
     native.gather()
     native.write_native(native.file.read_text().replace("delta: 9%", "delta: 2.5%"))
     report = native.check_one()
@@ -234,7 +250,11 @@ def test_duplicated_and_out_of_order_steps_never_pass(lab: Lab) -> None:
     assert report.verdict.kind is VerdictKind.ERROR
     assert "loss at step 11 is logged twice" in messages(report)
     lab.change(again={"12": ["0.1"]}, format="{step}")
-    script = (lab.folder / "training.py").read_text().replace('f"Iteration: {step} Loss: {again}', 'f"Iteration: {step - 2} Loss: {again}')
+    script = (
+        (lab.folder / "training.py")
+        .read_text()
+        .replace('f"Iteration: {step} Loss: {again}', 'f"Iteration: {step - 2} Loss: {again}')
+    )
     (lab.folder / "training.py").write_text(script)
     report = lab.check_one()
     assert report.verdict.kind is VerdictKind.ERROR
@@ -268,8 +288,12 @@ def test_a_metric_that_was_never_logged_is_an_error_while_gathering(lab: Lab) ->
 
 def test_a_margin_below_the_noise_warns_in_the_originals_door_and_is_refused_in_ours(native: Lab) -> None:
     script = native.folder / "training.py"
-    script.write_text(script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())"))
-    native.write_native(NATIVE.replace("replicas: 2", "replicas: 4").replace("{loss: exact}", "{loss: {operator: '<=', margin: 0.01%}}"))
+    script.write_text(
+        script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
+    )
+    native.write_native(
+        NATIVE.replace("replicas: 2", "replicas: 4").replace("{loss: exact}", "{loss: {operator: '<=', margin: 0.01%}}")
+    )
     report = native.gather().tests[0]
     assert report.verdict.kind is VerdictKind.ERROR
     assert "lies below the noise" in messages(report)
@@ -277,7 +301,9 @@ def test_a_margin_below_the_noise_warns_in_the_originals_door_and_is_refused_in_
     other = Lab(native.folder)
     other.store = native.folder / "original"
     other.test["metrics"]["loss"]["margin"] = 0.0001
-    script.write_text(script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())"))
+    script.write_text(
+        script.read_text().replace("change.get('scale', 1.0)", "(1 + 0.01 * __import__('random').random())")
+    )
     other.write()
     warned = other.gather(replicas=3).tests[0]
     assert warned.verdict.kind is VerdictKind.PASS
@@ -313,8 +339,8 @@ def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
             lab.started = event.entry  # type: ignore[attr-defined]
 
     def draw(supervisor: object) -> None:
-        entry: Entry = lab.started  # type: ignore[attr-defined]
-        log = Path(entry.dir, "train.stdout.log")
+        entry: Entry | None = getattr(lab, "started", None)
+        log = Path(entry.dir, "train.stdout.log") if entry else lab.folder / "none"
         if log.exists() and "Iteration: 12" in log.read_text():
             supervisor.leave = True  # type: ignore[attr-defined]
 
@@ -417,7 +443,11 @@ def test_a_missing_folder_says_where_it_was_looked_for(lab: Lab) -> None:
 
 
 def test_a_native_file_with_several_runs_is_refused(native: Lab) -> None:
-    native.write_native(NATIVE.replace("training.py", "training.py --x {x}").replace("metrics:\n  step", "params: {x: [1, 2]}\nmetrics:\n  step"))
+    native.write_native(
+        NATIVE.replace("training.py", "training.py --x {x}").replace(
+            "metrics:\n  step", "params: {x: [1, 2]}\nmetrics:\n  step"
+        )
+    )
     assert "this file makes 2 runs" in messages(native.gather().tests[0])
 
 
@@ -427,9 +457,11 @@ def test_a_native_file_with_several_runs_is_refused(native: Lab) -> None:
 def test_metrics_from_json_lines(native: Lab) -> None:
     script = native.folder / "training.py"
     line = '        open(os.environ["ASSAY_RUN_DIR"] + "/m.jsonl", "a").write(json.dumps({"step": step, "grad": 0.1 + step}) + "\\n")\n'
-    script.write_text(script.read_text().replace('        for again in', line + '        for again in'))
+    script.write_text(script.read_text().replace("        for again in", line + "        for again in"))
     native.write_native(
-        NATIVE.replace("  loss: 'Loss", "  file: {jsonl: m.jsonl}\n  loss: 'Loss").replace("{loss: exact}", "{loss: exact, grad: exact}")
+        NATIVE.replace("  loss: 'Loss", "  file: {jsonl: m.jsonl}\n  loss: 'Loss").replace(
+            "{loss: exact}", "{loss: exact, grad: exact}"
+        )
     )
     report = native.gather().tests[0]
     assert report.verdict.kind is VerdictKind.PASS, messages(report)
@@ -441,6 +473,24 @@ def test_metrics_from_json_lines(native: Lab) -> None:
     assert native.check_one().verdict.kind is VerdictKind.CHANGED
 
 
+def test_metrics_from_tensorboard(native: Lab) -> None:
+    pytest.importorskip("tensorboardX")
+    script = native.folder / "training.py"
+    setup = 'from tensorboardX import SummaryWriter\nwriter = SummaryWriter(os.environ["ASSAY_RUN_DIR"] + "/tb")\nfirst = change'
+    line = '        writer.add_scalar("grad", 0.5 + step, step); writer.flush()\n        for again in'
+    script.write_text(script.read_text().replace("first = change", setup).replace("        for again in", line))
+    text = NATIVE.replace("  loss: 'Loss", "  file: {tensorboard: tb}\n  loss: 'Loss").replace(
+        "{loss: exact}", "{grad: exact}"
+    )
+    native.write_native(text.replace("python3 training.py", f"{sys.executable} training.py"))
+    report = native.gather().tests[0]
+    assert report.verdict.kind is VerdictKind.PASS, messages(report)
+    assert native.logs["9"]["results"]["10"]["grad"] == {"0": "10.5"}
+    assert native.check_one().verdict.kind is VerdictKind.PASS
+    script.write_text(script.read_text().replace("0.5 + step", "0.75 + step"))
+    assert native.check_one().verdict.kind is VerdictKind.CHANGED
+
+
 # ---------------------------------------------------------------- validate
 
 
@@ -449,7 +499,8 @@ def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:
     assert [(test, mode) for test, mode, _ in found.commands] == [("demo", "gather"), ("demo", "check")]
     assert found.commands[0][2] == f"python3 training.py --ckpt {lab.store}/ckpts"
     assert not found.problems
-    assert not lab.store.exists() and not (lab.folder / "calls.jsonl").exists()
+    assert not lab.store.exists()
+    assert not (lab.folder / "calls.jsonl").exists()
 
 
 def test_validate_shows_the_checks_of_a_golden(lab: Lab) -> None:
@@ -501,7 +552,7 @@ def test_one_step_short_is_only_the_last_step() -> None:
 
 
 def _values(*steps: int) -> Values:
-    return Values({("loss", ""): {step: (1.0, "1.0") for step in steps}})
+    return Values({("loss", ""): dict.fromkeys(steps, (1.0, "1.0"))})
 
 
 def test_savings_are_counted_from_where_it_stopped() -> None:

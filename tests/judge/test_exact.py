@@ -5,12 +5,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.judge.curves import run, segment
 
 from assay.judge.convergence import judge_segment
 from assay.judge.exact import has_equal_replicas
 from assay.values.golden import Rule
 from assay.values.verdict import VerdictKind
-from tests.judge.curves import run, segment
 
 RULE = Rule("loss", "exact")
 VALUES = [2.0, 1.5, 1.25, 1.125]

@@ -5,12 +5,12 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.judge.curves import run, segment, track
 
 from assay.judge.convergence import judge_segment
 from assay.judge.margin import OPERATORS, compare, find_rule_problem
 from assay.values.golden import Rule
 from assay.values.verdict import VerdictKind
-from tests.judge.curves import run, segment, track
 
 finite = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e100, max_value=1e100)
 margins = st.floats(0, 10)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.judge.curves import run, segment, track
 
 from assay.judge.convergence import judge_segment
 from assay.judge.pairing import find_labels, line_up
 from assay.values.golden import Rule, Segment, Track
 from assay.values.verdict import VerdictKind
-from tests.judge.curves import run, segment, track
 
 VALUES = [2.0, 1.5, 1.25, 1.125, 1.0, 0.9]
 RULES = [
@@ -191,7 +191,7 @@ def test_the_same_labels_pass_and_each_is_compared(rule):
     verdict = judge(rule, labelled("MLM", "NSP"), check_of("NSP", "MLM"))
     assert verdict.kind is VerdictKind.PASS
     assert verdict.comparisons == 12
-    assert [finding.subject for finding in verdict.findings][0].startswith("segment at 100: loss MLM")
+    assert verdict.findings[0].subject.startswith("segment at 100: loss MLM")
 
 
 def test_one_bad_label_fails_the_metric():
@@ -229,3 +229,10 @@ def test_labels_come_in_the_golden_s_order():
     labels, findings = find_labels(Rule("loss"), labelled("b", "a"), [check_of("a", "b")])
     assert labels == ("b", "a")
     assert findings == []
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf])
+@pytest.mark.parametrize("rule", RULES[1:3], ids=lambda rule: rule.kind)
+def test_an_infinite_value_is_reported_once_and_its_window_is_not_judged(rule, bad):
+    (finding,) = judge(rule, replicas(), run([*VALUES[:5], bad])).findings
+    assert finding.kind is VerdictKind.FAIL

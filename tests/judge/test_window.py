@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.judge.curves import falling, noisy, run, segment, track
 
 from assay.judge.convergence import judge_segment, next_action
 from assay.judge.window import better_way, build_alarms, build_starts, default_delta, measure_effects
 from assay.values.golden import Rule
 from assay.values.verdict import VerdictKind
-from tests.judge.curves import falling, noisy, run, segment, track
 
 LOSS = Rule("loss")
 FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED

@@ -29,7 +29,10 @@ def steps(recorder: TrainingRecorder) -> list[list[int]]:
 
 
 def lines(*found: int | str) -> str:
-    return "".join(f"Saving model to: {item}\n" if isinstance(item, str) else f"Iteration: {item} Loss: {item}.5\n" for item in found)
+    return "".join(
+        f"Saving model to: {item}\n" if isinstance(item, str) else f"Iteration: {item} Loss: {item}.5\n"
+        for item in found
+    )
 
 
 # ---------------------------------------------------------------- which steps
@@ -54,7 +57,9 @@ def test_a_program_that_counts_from_1() -> None:
 def test_a_save_line_ends_an_unfinished_recording_with_a_warning() -> None:
     recorder = record(lines(1, "a", 2, 3, "b", 4, 5, 6, 7))
     assert steps(recorder) == [[2, 3], [4, 5, 6]]
-    assert recorder.warnings == ["the recording of step 1 ends at step 3, before its 3 steps were over: the next checkpoint was saved"]
+    assert recorder.warnings == [
+        "the recording of step 1 ends at step 3, before its 3 steps were over: the next checkpoint was saved"
+    ]
 
 
 def test_a_recording_that_is_full_at_the_next_save_needs_no_warning() -> None:
@@ -82,7 +87,10 @@ def test_a_checkpoint_that_is_announced_twice_is_one() -> None:
 
 
 def test_a_step_on_the_save_line_is_its_step() -> None:
-    recorder = record("Iteration: 95 Loss: 1.0\nIteration: 100 Saving model to: a\nIteration: 105 Loss: 1\nIteration: 125 Loss: 2\n", 20)
+    recorder = record(
+        "Iteration: 95 Loss: 1.0\nIteration: 100 Saving model to: a\nIteration: 105 Loss: 1\nIteration: 125 Loss: 2\n",
+        20,
+    )
     assert recorder.recordings[0].start_step == 100
     assert steps(recorder) == [[105]]
 
@@ -132,7 +140,9 @@ def test_the_portions_of_a_log_do_not_matter(cuts: list[int]) -> None:
         at += cut
     parts.feed(data[at:])
     parts.finish()
-    assert [(r.start_step, r.values.found) for r in parts.recordings] == [(r.start_step, r.values.found) for r in whole.recordings]
+    assert [(r.start_step, r.values.found) for r in parts.recordings] == [
+        (r.start_step, r.values.found) for r in whole.recordings
+    ]
 
 
 # ---------------------------------------------------------------- which digits
@@ -140,7 +150,9 @@ def test_the_portions_of_a_log_do_not_matter(cuts: list[int]) -> None:
 
 def read_loss(text: str, pattern: Pattern = LOSS) -> list[tuple[str, float | None]]:
     reader = LogReader(STEP, (pattern,))
-    return [(value.text, value.value) for line in reader.feed(f"Iteration: 1 {text}\n".encode()) for value in line.values]
+    return [
+        (value.text, value.value) for line in reader.feed(f"Iteration: 1 {text}\n".encode()) for value in line.values
+    ]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +175,8 @@ def test_numbers_are_read_whole(text: str, found: str) -> None:
 def test_what_is_not_finite_is_seen_though_the_pattern_does_not_expect_it(text: str) -> None:
     ((found, value),) = read_loss(f"Loss: {text} Acc: 1")
     assert found == text
-    assert value is not None and not math.isfinite(value)
+    assert value is not None
+    assert not math.isfinite(value)
 
 
 def test_a_word_that_begins_like_nan_is_none() -> None:
@@ -188,7 +201,10 @@ def test_what_is_no_number_is_a_problem() -> None:
 def test_labels_name_the_groups() -> None:
     reader = LogReader(STEP, (BOTH,))
     (line,) = reader.feed(b"Iteration: 1 Both: 1.5 2.5\n")
-    assert [(value.metric, value.label, value.text) for value in line.values] == [("both", "MLM", "1.5"), ("both", "NSP", "2.5")]
+    assert [(value.metric, value.label, value.text) for value in line.values] == [
+        ("both", "MLM", "1.5"),
+        ("both", "NSP", "2.5"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +231,18 @@ def test_named_groups_are_metrics_in_native_files() -> None:
 
 @pytest.mark.parametrize(
     ("text", "step"),
-    [("5", 5), ("0005", 5), ("5.0", 5), ("1e3", 1000), ("5.5", None), ("x", None), ("nan", None), ("", None), (None, None), ("inf", None)],
+    [
+        ("5", 5),
+        ("0005", 5),
+        ("5.0", 5),
+        ("1e3", 1000),
+        ("5.5", None),
+        ("x", None),
+        ("nan", None),
+        ("", None),
+        (None, None),
+        ("inf", None),
+    ],
 )
 def test_steps(text: str | None, step: int | None) -> None:
     assert parse_step(text) == step

@@ -31,7 +31,13 @@ def make_golden(**changes: object) -> Golden:
         "both": {"MLM": (Track((12,), (1.0,), ("1.0",)),), "NSP": (Track((12,), (2.0,), ("2.0",)),)},
     }
     segment = Segment(10, "ckpts/model_10.bin", tracks, "sha256:00")
-    fields: dict[str, object] = {"test": "demo", "segments": (segment,), "steps_per_segment": 2, "provenance": {"commit": "abc"}, "noise": {"loss": 0.01}}
+    fields: dict[str, object] = {
+        "test": "demo",
+        "segments": (segment,),
+        "steps_per_segment": 2,
+        "provenance": {"commit": "abc"},
+        "noise": {"loss": 0.01},
+    }
     return Golden(**{**fields, **changes})  # type: ignore[arg-type]
 
 
@@ -45,7 +51,8 @@ def test_the_manifest_printed_in_the_document_is_read() -> None:
     assert golden.segments[1].checkpoint == "ckpts/20-04-11-14-23-13/model_4:5.onnx"
     (track,) = golden.segments[1].tracks["loss"]["NSP"]
     assert track == Track((5, 6, 7), (0.625, 0.64, 0.65), ("0.625", "0.640", "0.650"))
-    assert golden.complete and not golden.notes
+    assert golden.complete
+    assert not golden.notes
 
 
 def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
@@ -73,7 +80,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_ckpt_logs_stay_as_the_original_had_them() -> None:
     content = json.loads(render_manifest(make_golden()))
-    assert list(content)[0] == "ckpt_logs"
+    assert next(iter(content)) == "ckpt_logs"
     assert content["ckpt_logs"] == {
         "10": {
             "checkpoint": "ckpts/model_10.bin",
@@ -213,5 +220,6 @@ def test_the_hash_of_a_checkpoint_sees_every_change(tmp_path: Path) -> None:
     seen |= {hash_checkpoint(str(folder)), hash_checkpoint(str(folder / "a"))}
     (folder / "a").rename(folder / "b")
     seen |= {hash_checkpoint(str(folder))}
-    assert len(seen) == 5 and None not in seen
+    assert len(seen) == 5
+    assert None not in seen
     assert hash_checkpoint(str(tmp_path / "none")) is None

@@ -29,6 +29,7 @@ _LAST_LINES = 40
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _build_parser().parse_args(arguments)
+    sys.path[:0] = [os.path.abspath(path) for path in options.first_path]
     sys.path.extend(path for path in options.path if path not in sys.path)
     return _list(options) if options.action == "list" else _run(options)
 
@@ -43,6 +44,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--args", type=json.loads, default={})
     parser.add_argument("--only-args", action="store_true")
     parser.add_argument("--path", action="append", default=[])
+    parser.add_argument("--first-path", action="append", default=[])
     parser.add_argument("--profile")
     parser.add_argument("--profiler", default="auto")
     parser.add_argument("--profile-dir", default="")

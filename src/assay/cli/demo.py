@@ -6,17 +6,21 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from assay.errors import ExitCode
+
+if TYPE_CHECKING:
+    from assay.flows.demo import Edit
 
 
 @click.command()
 @click.option("--dir", "folder", default="assay-demo", metavar="DIR", help="Where to play.", show_default=True)
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
 def command(folder: str, plain: bool) -> int:
-    """A sweep over a small language model, its table and its plot; under a minute, without GPU or network."""
+    """A sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
     from assay.flows.demo import lay_out, use_this_python
 
     target = lay_out(Path(folder))
@@ -44,13 +48,46 @@ def _tell_story(plain: bool, where: str) -> int:
     say.runs("assay sum charlm --group-by seed --metrics eval_loss,loss,acc", run)
     say.runs("assay plot charlm --metric loss --group-by seed", run)
     say("The runs are folders. Calling it again runs nothing, since everything is finished:")
-    code = say.runs("assay run sweep.yml --plain", run)
+    code = say.runs("assay run sweep.yml --plain", run) or _tell_convergence(say, run)
     say("What to try next:")
     say(f"  cd {where}")
     say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
     say("  edit sweep.yml (another lr) and `assay run sweep.yml`: only the new runs run")
+    say("  assay golden check golden.yml -s golden --html report.html; assay golden show golden")
     say("  start a longer sweep, kill the supervisor with `kill -9`, and `assay run sweep.yml` again: nothing is lost")
     return code
+
+
+def _tell_convergence(say: _Narrator, run: Callable[[Sequence[str]], int]) -> int:
+    """Gather, a change that does no harm, a bug; 0 when each was judged as it has to be."""
+    from assay.flows.demo import BROKEN, HARMLESS
+
+    say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
+    say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
+    say("Record a good training once, at its checkpoints; the segments are repeated to measure the noise.")
+    code = say.runs("assay golden gather golden.yml -s golden --quiet", run)
+    if code != ExitCode.OK:
+        return code
+    say("Somebody makes the program quicker. The last digits change, the training does not:")
+    good = _check_edit(say, run, HARMLESS)
+    say("Somebody else tidies up, and the gradient of one layer is lost. It trains on, prints plausible numbers and")
+    say("ends with exit code 0; the check says from which step on it is worse, and by how much:")
+    bad = _check_edit(say, run, BROKEN)
+    if good is None or bad is None:
+        return int(ExitCode.OK)
+    is_right = good == ExitCode.OK and bad == ExitCode.FAILED
+    return int(ExitCode.OK if is_right else ExitCode.FAILED)
+
+
+def _check_edit(say: _Narrator, run: Callable[[Sequence[str]], int], edit: Edit) -> int | None:
+    from assay.flows.demo import edited
+
+    with edited(Path("charlm.py"), edit) as is_there:
+        if not is_there:
+            say("(charlm.py was changed here, so this part is left out)")
+            return None
+        say.shows("charlm.py", f"-{edit.before}+{edit.after}")
+        return say.runs("assay golden check golden.yml -s golden --quiet", run)
 
 
 class _Narrator:
@@ -79,8 +116,11 @@ class _Narrator:
         return f"\033[2m{text}\033[0m" if self._color else text
 
 
-def _excerpt(name: str) -> str:
-    """The file without its leading comment."""
+def _excerpt(name: str, start: str = "") -> str:
+    """The file without its leading comment; with `start` only that section."""
     lines = Path(name).read_text(encoding="utf-8").splitlines(keepends=True)
-    first = next(number for number, line in enumerate(lines) if line.strip() and not line.startswith("#"))
-    return "".join(lines[first:])
+    first = next(
+        (n for n, line in enumerate(lines) if line.strip() and not line.startswith("#") and line.startswith(start)), 0
+    )
+    last = next((n for n in range(first + 1, len(lines)) if start and not lines[n].startswith((" ", "#"))), len(lines))
+    return "".join(lines[first:last])

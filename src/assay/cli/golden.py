@@ -9,7 +9,9 @@ import click
 
 from assay.cli.golden_bisect import bisect
 from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, build_options, golden_options, show_report, warn
+from assay.cli.golden_rebase import rebase
 from assay.cli.golden_selftest import selftest
+from assay.cli.golden_show import show
 from assay.cli.reports import prepare_reports, report_options, write_reports
 from assay.errors import ExitCode
 
@@ -95,5 +97,5 @@ def validate(log: str | None, **given: Any) -> int:
     return int(ExitCode.USAGE if found.problems else ExitCode.OK)
 
 
-for _inner in (selftest, bisect):
+for _inner in (show, rebase, selftest, bisect):
     command.add_command(_inner)

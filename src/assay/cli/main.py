@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("plot", "Plot metrics over steps."),
     "sum": ("sum", "The summary table of one or more studies."),
     "golden": ("golden", "Record a training that is good; check that it still converges."),
+    "bench": ("bench", "Is it slower, since when, and is it the code or the machine?"),
     "index": ("index", "Look after the index: rebuild, reparse, ingest."),
     "doctor": ("doctor", "What works on this machine, and how to get the rest."),
     "demo": ("demo", "The whole story in a minute, without GPU or network."),

@@ -13,7 +13,7 @@ import click
 
 from assay.errors import ExitCode, UsageError
 from assay.values import layout
-from assay.values.run import State
+from assay.values.state import State
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:

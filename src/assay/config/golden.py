@@ -190,7 +190,7 @@ class _Reader:
 
     def _flag(self, name: str, role: str, needed: bool = True) -> FlagSpec | None:
         hints = {
-            "checkpoint": "the flag for the folder that checkpoints are saved into, as in `checkpoint: --checkpoint-dir`",
+            "checkpoint": "the flag for the folder to save checkpoints into, as in `checkpoint: --checkpoint-dir`",
             "resume": "the flag for the checkpoint to start from, as in `resume: --resume`",
         }
         entry = self._need(name, hints[name]) if needed else self._top.get(name)

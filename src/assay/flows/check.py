@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.errors import ConfigError
 from assay.flows.gather import cut_track, falls_one_short, find_refusals
+from assay.flows.prepared import Report
 from assay.flows.segments import (
     Listening,
     Scene,
@@ -19,7 +20,6 @@ from assay.flows.segments import (
     describe_end,
     run_specs,
 )
-from assay.flows.prepared import Report
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
 from assay.judge.convergence import count_peers, judge_segment, judge_so_far
@@ -33,7 +33,7 @@ from assay.values.study import Problem
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 CHECK_PREFIX = "check-"
-_SEED_BASE = 1000  # seeds of checks are never those of replicas
+SEED_BASE = 1000  # seeds of checks are never those of replicas
 
 Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
@@ -62,9 +62,7 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         golden=golden,
         segments=reports,
         notes=(f"runs in {scene.folder} ({scene.folder_from})",),
-        warnings=tuple(
-            [*_build_warnings(scene, golden), *(f"{found.subject}: {found.message}" for _, found in refusals)]
-        ),
+        warnings=(*_build_warnings(scene, golden), *(f"{found.subject}: {found.message}" for _, found in refusals)),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
     )
@@ -147,7 +145,7 @@ class _State:
     def build_spec(self, stamp: str, place: int) -> RunSpec:
         assert self.checkpoint is not None
         number = len(self.runs) + 1
-        seed = _SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
+        seed = SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
         text = build_check_command(self.scene, self.checkpoint, self.segment.start_step, self.beyond, seed)
         params = {"mode": "check", "start_step": self.segment.start_step, "replica": number}
         return build_spec(self.scene, f"{CHECK_PREFIX}{stamp}-{place}-s{self.segment.start_step}", text, params)

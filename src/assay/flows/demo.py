@@ -6,12 +6,34 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from assay.errors import MissingExtraError, UsageError
 
 _PROGRAM = "charlm"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One line of the program, before and after."""
+
+    before: str
+    after: str
+
+
+# Both look like the work of an afternoon; one of them breaks the training.
+HARMLESS = Edit(
+    "    d_logits /= len(targets)\n",
+    "    d_logits *= np.float32(1.0 / len(targets))  # a product is quicker than a quotient\n",
+)
+BROKEN = Edit(
+    '        "hidden_weight": embedded.T @ d_sum,\n',
+    '        "hidden_weight": np.zeros_like(params["hidden_weight"]),  # the gradient of one layer is lost\n',
+)
 
 
 def find_examples() -> Path:
@@ -42,3 +64,17 @@ def lay_out(folder: Path) -> Path:
 def use_this_python() -> None:
     """The examples call `python`: let it be the one that has numpy."""
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")
+
+
+@contextmanager
+def edited(path: Path, edit: Edit) -> Iterator[bool]:
+    """The program with the edit in it, for a while; False where it does not have the line any more."""
+    text = path.read_text(encoding="utf-8")
+    if text.count(edit.before) != 1:
+        yield False
+        return
+    path.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
+    try:
+        yield True
+    finally:
+        path.write_text(text, encoding="utf-8")

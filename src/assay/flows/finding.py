@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.flows.places import StudyPlace, find_studies, find_study
-from assay.record.folders import find_run_dirs
-from assay.record.index.base import Index
+from assay.record.folders import find_changes, find_run_dirs
+from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
 from assay.values import layout
 
@@ -25,6 +25,7 @@ __all__ = [
     "find_one_run",
     "find_places",
     "find_runs",
+    "load_fresh_table",
     "load_logroots",
     "load_roots",
     "open_index_of",
@@ -159,3 +160,20 @@ def open_index_of(places: Sequence[StudyPlace]) -> Index:
             "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
         )
     return open_index(roots.pop())
+
+
+def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Callable[[str], None]) -> Table:
+    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
+    names = [place.name for place in places]
+    data = index.load_table(names)
+    rows: dict[str, list[RunRow]] = {}
+    for row in data.rows:
+        rows.setdefault(row.study, []).append(row)
+    is_stale = False
+    for place in places:
+        if changes := find_changes(place.dir, place.name, rows.get(place.name, ())):
+            from assay.flows.ingest import apply_changes
+
+            apply_changes(index, place, changes, complain)
+            is_stale = True
+    return index.load_table(names) if is_stale else data

@@ -8,16 +8,17 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from assay.errors import FormatError, UsageError
+from assay.flows.prepared import Report
 from assay.flows.segments import (
     FileFollower,
+    Listening,
     LogFollower,
     Scene,
     SegmentFollower,
-    Listening,
     build_check_command,
     build_gather_command,
     build_run,
@@ -27,7 +28,6 @@ from assay.flows.segments import (
     describe_end,
     run_specs,
 )
-from assay.flows.prepared import Report
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
 from assay.judge.drift import build_rule_facts
@@ -42,7 +42,6 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 GATHER_PREFIX = "gather-"
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
-_SEED_STRIDE = 1000
 
 
 def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:

@@ -31,13 +31,13 @@ def gather_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell =
     """Record every test of the file. `tell` hears warnings about the file before anything runs."""
     makes_replicas = options.replicas is None or options.replicas > 0
     file = load_file(options, "gather", replicas=makes_replicas)
-    return _each_test("gather", file, options, doors or Doors(), tell, gather_test)
+    return _each_test(file, options, doors or Doors(), tell, gather_test)
 
 
 def check_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
     """Check every test of the file against its golden recording."""
     file = load_file(options, "check")
-    return _each_test("check", file, options, doors or Doors(), tell, check_test)
+    return _each_test(file, options, doors or Doors(), tell, check_test)
 
 
 def load_file(options: GoldenOptions, mode: str, replicas: bool = False) -> GoldenFile:
@@ -55,14 +55,10 @@ def _choose(tests: Sequence[GoldenTest], names: Sequence[str] | None) -> tuple[G
     return tuple(test for test in tests if not names or test.name in names)
 
 
-def _each_test(
-    mode: str,
-    file: GoldenFile,
-    options: GoldenOptions,
-    doors: Doors,
-    tell: Tell,
-    run: Callable[[Scene, Doors], GoldenTestReport],
-) -> GoldenReport:
+Run = Callable[[Scene, Doors], GoldenTestReport]
+
+
+def _each_test(file: GoldenFile, options: GoldenOptions, doors: Doors, tell: Tell, run: Run) -> GoldenReport:
     """One after another; a test that fails or cannot be run does not keep the next one from running."""
     began = time.time()
     for warning in file.warnings:
@@ -72,16 +68,10 @@ def _each_test(
         reports.append(_run_test(file, test, options, doors, run))
         if reports[-1].interrupted:
             break
-    return GoldenReport("gather" if mode == "gather" else "check", options.file, tuple(reports), time.time() - began)
+    return GoldenReport("gather" if run is gather_test else "check", options.file, tuple(reports), time.time() - began)
 
 
-def _run_test(
-    file: GoldenFile,
-    test: GoldenTest,
-    options: GoldenOptions,
-    doors: Doors,
-    run: Callable[[Scene, Doors], GoldenTestReport],
-) -> GoldenTestReport:
+def _run_test(file: GoldenFile, test: GoldenTest, options: GoldenOptions, doors: Doors, run: Run) -> GoldenTestReport:
     manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
     try:
         return run(build_scene(file, test, options), doors)

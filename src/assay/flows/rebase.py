@@ -18,7 +18,7 @@ from typing import Any, Literal
 from assay.config.golden import load_golden_file
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.flows.attempts import RetryPolicy
-from assay.flows.check import CHECK_PREFIX
+from assay.flows.check import CHECK_PREFIX, SEED_BASE
 from assay.flows.gather import build_provenance, cut_track, gather_test
 from assay.flows.segments import (
     GoldenOptions,
@@ -187,15 +187,16 @@ def _take_gathering(scene: Scene, before: Golden, options: RebaseOptions, doors:
     staged = scene.manifest + STAGED_SUFFIX
     waiting = None if options.fresh else _load_staged(staged, scene)
     if waiting is not None:
-        tell(
-            f"taking the recording of {waiting.provenance.get('gathered_at')} that waits in {staged} (--fresh gathers anew)"
-        )
+        tell(f"taking the recording that waits in {staged}; --fresh gathers anew")
         return waiting, (), None
     folder = os.path.join(scene.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
     report = gather_test(replace(scene, manifest=staged, checkpoints=folder), doors)
     if report.interrupted or report.problem:
         return None, [report.problem] if report.problem else (), report.interrupted
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
+    if bad:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staged)  # what is no good must not wait to be accepted
     return report.golden, bad, None
 
 
@@ -204,7 +205,8 @@ def _load_staged(path: str, scene: Scene) -> Golden | None:
         golden = manifests.load_manifest(path, scene.test.name)
     except (UsageError, FormatError):
         return None
-    fits = golden.complete and golden.noise and golden.provenance.get("config_hash") == scene.config_hash
+    is_measured = golden.noise or not scene.test.replicas
+    fits = golden.complete and is_measured and golden.provenance.get("config_hash") == scene.config_hash
     return golden if fits else None
 
 
@@ -246,21 +248,23 @@ def _count(golden: Golden) -> int:
 
 
 def _find_runs(scene: Scene, golden: Golden) -> dict[int, list[_Run]]:
-    """Of each segment the runs of the last check that came to their end, made with the code as it is now."""
+    """Of each segment the whole runs of the last check, made with the command and the code as they are now.
+
+    Without git nobody knows what the code was: then none is taken.
+    """
     code = _code_now(scene)
     found: dict[int, list[_Run]] = {}
-    for path in sorted(rundir.find_run_dirs(scene.place.dir), key=os.path.basename):
+    for path in sorted(rundir.find_run_dirs(scene.place.dir), key=os.path.basename) if code else ():
         entry = _load_entry(path)
-        if entry is None or entry.spec.params.get("mode") != "check" or _code_of(path) != code:
-            continue
-        index = _segment_of(entry.spec, scene, golden)
-        if index is None:
+        index = _segment_of(entry.spec, scene, golden) if entry else None
+        if entry is None or index is None:
             continue
         if entry.spec.params.get("replica") == 1:
             found[index] = []  # a later check begins
-        run = _read(entry, scene)
-        if _is_whole(golden.segments[index], run.values):
-            found.setdefault(index, []).append(run)
+        if entry.state is State.DONE and _code_of(path) == code:
+            run = _read(entry, scene)
+            if _is_whole(golden.segments[index], run.values):
+                found.setdefault(index, []).append(run)
     return found
 
 
@@ -272,18 +276,28 @@ def _load_entry(path: str) -> Entry | None:
     except (OSError, FormatError):
         return None
     history = rundir.load_history(path)
-    if history.state is not State.DONE or history.last is None:
-        return None
-    return Entry(record.spec, path, RetryPolicy(), State.DONE, history.last.number)
+    is_check = record.spec.params.get("mode") == "check" and history.last is not None
+    return (
+        Entry(record.spec, path, RetryPolicy(), history.state, history.last.number)
+        if is_check and history.last
+        else None
+    )
 
 
 def _segment_of(spec: RunSpec, scene: Scene, golden: Golden) -> int | None:
-    """By the command: it names the checkpoint."""
+    """The segment whose check would be this very command now."""
     for index, segment in enumerate(golden.segments):
         path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
-        if path and spec.params.get("start_step") == segment.start_step and path in spec.commands[0].text:
+        if path is None or spec.params.get("start_step") != segment.start_step:
+            continue
+        seed = _seed_of(scene, spec.params.get("replica"))
+        if spec.commands[0].text == build_check_command(scene, path, segment.start_step, golden.steps_beyond, seed):
             return index
     return None
+
+
+def _seed_of(scene: Scene, number: Any) -> int | None:
+    return SEED_BASE + int(number) if any(rule.kind == "unmatched" for rule in scene.test.rules) else None
 
 
 def _read(entry: Entry, scene: Scene) -> _Run:
@@ -300,17 +314,17 @@ def _is_whole(segment: Segment, values: Values) -> bool:
     )
 
 
-def _code_now(scene: Scene) -> Any:
+def _code_now(scene: Scene) -> tuple[str, str] | None:
     git = load_environment(scene.folder, ()).git
     return (git.commit, git.diff) if git else None
 
 
-def _code_of(run_dir: str) -> Any:
+def _code_of(run_dir: str) -> tuple[str, str] | None:
     try:
         with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
             git = json.load(file).get("git")
     except (OSError, ValueError):
-        return False
+        return None
     return (git.get("commit"), git.get("diff", "")) if git else None
 
 
@@ -351,8 +365,7 @@ def _build_spec(scene: Scene, golden: Golden, index: int, number: int, stamp: st
     path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
     if path is None:
         raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather anew: --from gather")
-    seed = number if any(rule.kind == "unmatched" for rule in scene.test.rules) else None
-    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond, seed)
+    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond, _seed_of(scene, number))
     params = {"mode": "check", "start_step": segment.start_step, "replica": number}
     return build_spec(scene, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
 

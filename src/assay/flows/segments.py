@@ -24,7 +24,7 @@ from assay.plan.identity import spec_id
 from assay.record import golden as manifests
 from assay.values import layout
 from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, SegmentRun
-from assay.values.run import Command, LogStream, Plan, RunSpec, State, Usage
+from assay.values.run import Command, LogStream, Plan, RunSpec, Usage
 from assay.values.study import CodePolicy, Farm, Pattern, Problem, Study
 
 COMMAND = "train"
@@ -297,15 +297,21 @@ class FileFollower:
             if source.name not in logs:
                 self._open.setdefault(source.name, (source, Tail(os.path.join(entry.dir, source.name)), {}))
         for name, (source, tail, state) in list(self._open.items()):
-            data = tail.read(_READ_BYTES)
-            while data or final:
-                columns, consumed, state = source.parse(data, dict(state), final and len(data) < _READ_BYTES)
-                tail.offset -= len(data) - consumed
-                _add_columns(values, columns)
-                if len(data) < _READ_BYTES:
-                    break
-                data = tail.read(_READ_BYTES)
-            self._open[name] = (source, tail, state)
+            self._open[name] = (source, tail, _read_source(source, tail, state, final, values))
+
+
+def _read_source(source: Source, tail: Tail, state: dict[str, Any], final: bool, values: Values) -> dict[str, Any]:
+    """Everything that there is to read now; returns the state to go on from."""
+    while True:
+        data = tail.read(_READ_BYTES)
+        if not data and not final:
+            return state
+        is_last = len(data) < _READ_BYTES
+        columns, consumed, state = source.parse(data, dict(state), final and is_last)
+        tail.offset -= len(data) - consumed
+        _add_columns(values, columns)
+        if is_last:
+            return state
 
 
 def _add_columns(values: Values, columns: Mapping[str, tuple[Any, Any, Any]]) -> None:
@@ -377,9 +383,9 @@ def describe_end(entry: Entry) -> str:
 
 def load_last_words(entry: Entry) -> str:
     """The last line on stderr, or of the only log."""
-    names = (entry.spec.other_log_name, entry.spec.log_name)
-    if entry.spec.log_stream != "stdout":
-        names = (entry.spec.log_name,)
+    names = [entry.spec.log_name]
+    if entry.spec.log_stream == "stdout":
+        names.insert(0, entry.spec.other_log_name)
     for template in names:
         path = os.path.join(entry.dir, layout.log_name(template, COMMAND, max(1, entry.attempt), ""))
         try:
@@ -411,7 +417,3 @@ def check_store(scene: Scene) -> None:
         ) from None
     if not os.access(scene.store, os.W_OK | os.X_OK):
         raise UsageError(f"the store {scene.store} cannot be written", "choose another: -s DIR")
-
-
-def is_unfinished(state: State) -> bool:
-    return not state.is_over

@@ -12,8 +12,8 @@ from types import NoneType
 from typing import Any, Literal
 
 from assay.errors import NotFoundError, UsageError
+from assay.flows.finding import load_fresh_table
 from assay.flows.places import StudyPlace
-from assay.record.folders import find_changes
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.record.index.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
@@ -54,23 +54,6 @@ def summarise(
         names = ", ".join(place.name for place in places)
         raise UsageError(f"{names}: no runs yet", "start some: assay run FILE")
     return build_summary(data, options)
-
-
-def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Callable[[str], None]) -> IndexTable:
-    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
-    names = [place.name for place in places]
-    data = index.load_table(names)
-    rows: dict[str, list[RunRow]] = {}
-    for row in data.rows:
-        rows.setdefault(row.study, []).append(row)
-    is_stale = False
-    for place in places:
-        if changes := find_changes(place.dir, place.name, rows.get(place.name, ())):
-            from assay.flows.ingest import apply_changes
-
-            apply_changes(index, place, changes, complain)
-            is_stale = True
-    return index.load_table(names) if is_stale else data
 
 
 def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:

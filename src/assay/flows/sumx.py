@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from assay.errors import UsageError
-from assay.flows.ingest import refresh_study
+from assay.flows.finding import load_fresh_table
 from assay.flows.places import StudyPlace
 from assay.record import originals
 from assay.record.index.base import Index, RunRow
@@ -40,9 +40,7 @@ class Sumx:
 
 def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions) -> Sumx:
     warnings: list[str] = []
-    for place in places:
-        refresh_study(index, place, warnings.append)
-    data = index.load_table([place.name for place in places])
+    data = load_fresh_table(index, places, warnings.append)
     keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
     if not keep:
         names = ", ".join(place.name for place in places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from assay.observe.columns import parse_number
@@ -178,7 +179,7 @@ class Values:
         track[step] = (logged.value, logged.text)
 
     def note(self, problem: str) -> None:
-        if problem not in self.problems and len(self.problems) < 50:  # noqa: PLR2004 a broken log would say it for ever
+        if problem not in self.problems and len(self.problems) < 50:
             self.problems.append(problem)
 
     def steps_of(self, metric: str) -> set[int]:
@@ -240,7 +241,7 @@ class Recording:
         if last is None or first is None or self.limit is None:
             return False
         steps = sorted({step for track in self.values.found.values() for step in track} | {first, last})
-        interval = min((b - a for a, b in zip(steps, steps[1:], strict=False)), default=1)
+        interval = min((b - a for a, b in pairwise(steps)), default=1)
         return last + interval > self.limit
 
     @property
@@ -352,4 +353,5 @@ class TrainingRecorder:
 
     def _describe_short(self, recording: Recording, why: str) -> str:
         last = recording.values.last_step
-        return f"the recording of step {recording.start_step} ends at step {last}, before its {self._length} steps were over: {why}"
+        start, length = recording.start_step, self._length
+        return f"the recording of step {start} ends at step {last}, before its {length} steps were over: {why}"

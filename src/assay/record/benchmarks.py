@@ -111,7 +111,8 @@ class Triage:
     method: str
     metric: str
     execution_id: str  # where the change begins
-    judgement: Judgement
+    until: str = ""  # the last execution of the new level when this was said: invalid leaves out what lies between
+    judgement: Judgement = "ack"
     note: str = ""
     who: str = ""
     at: float = 0.0

@@ -73,13 +73,13 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             steps_beyond=int(content.get("steps_beyond", 0)),
             notes=tuple(notes),
         )
-    except _Broken as error:
+    except _BrokenError as error:
         raise _damaged(file, str(error)) from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """Something in a manifest that is not as it must be."""
 
 
@@ -117,7 +117,7 @@ def _damaged(file: str, what: str) -> FormatError:
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _Broken(f"{where} is not an object")
+        raise _BrokenError(f"{where} is not an object")
     return value
 
 
@@ -126,7 +126,7 @@ def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[st
     fields = _mapping(log, where)
     checkpoint, start = fields.get("checkpoint"), fields.get("start_step", key)
     if not isinstance(checkpoint, str) or not checkpoint:
-        raise _Broken(f"{where} names no checkpoint")
+        raise _BrokenError(f"{where} names no checkpoint")
     recorded = _parse_results(_mapping(fields.get("results"), f"{where}.results"), where, notes)
     tracks: dict[str, Labels] = {
         metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()
@@ -142,7 +142,7 @@ def _parse_step(value: Any, where: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise _Broken(f"{where} has the step {value!r}, not a whole number") from None
+        raise _BrokenError(f"{where} has the step {value!r}, not a whole number") from None
 
 
 def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, dict[str, Track]]:
@@ -179,7 +179,7 @@ def _build_track(rows: Sequence[tuple[int, str]]) -> Track:
     try:
         values = tuple(float(text) for text in texts)
     except ValueError as error:
-        raise _Broken(f"a recorded value is no number: {error}") from None
+        raise _BrokenError(f"a recorded value is no number: {error}") from None
     return Track(tuple(step for step, _ in ordered), values, texts)
 
 

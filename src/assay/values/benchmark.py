@@ -116,6 +116,7 @@ class BenchRequest:
     slots: tuple[str, ...] | None = None  # None: all GPUs as one slot, or one CPU slot: nothing runs side by side
     python: str | None = None  # another interpreter; None: the one that runs us
     python_path: tuple[str, ...] = ()  # appended to sys.path of the child, absolute
+    first_path: tuple[str, ...] = ()  # put before everything else; relative to the folder that it runs in
     env: tuple[tuple[str, str], ...] = ()
     data_dir: str = ""  # given to the constructor as data_dir and root_data_dir
     tpu: str | None = None

@@ -30,7 +30,9 @@ class Rule:
     delta: float | None = None  # smallest relative effect that matters; None: see `default_delta`
     alpha: float = 0.01
     window: int | None = None  # steps; None: about a sixth of the segment, at most 50
-    direction: Literal["min", "max", "both"] | None = None  # which way is worse is the other one; both: any change fails
+    direction: Literal["min", "max", "both"] | None = (
+        None  # which way is worse is the other one; both: any change fails
+    )
     operator: Operator | None = None  # margin only
     margin: float | None = None  # margin only
     labels: tuple[str, ...] = ()  # judge these; none: all that the golden has
@@ -70,7 +72,9 @@ class Golden:
     version: int = 2  # 1: written by the original
     steps_per_segment: int = 0
     provenance: Mapping[str, object] = field(default_factory=dict)  # commit, packages, hardware, seeds, config hash
-    noise: Mapping[str, float] = field(default_factory=dict)  # metric -> measured sd of the paired log-ratio, per window
+    noise: Mapping[str, float] = field(
+        default_factory=dict
+    )  # metric -> measured sd of the paired log-ratio, per window
     history: tuple[Mapping[str, object], ...] = ()  # rebases: when, who, why, effect on each metric
     complete: bool = True  # False: the training was not over when this was written
     steps_beyond: int = 0  # added to the length of a check, for a program that counts from 0 and stops one step short

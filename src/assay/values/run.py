@@ -10,7 +10,6 @@ from typing import Literal
 from assay.values.state import State as State  # noqa: PLC0414 whoever knows runs finds it here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
 
-
 LogStream = Literal["both", "stdout", "stderr"]
 
 

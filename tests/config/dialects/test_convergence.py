@@ -122,7 +122,13 @@ def test_the_documents_example() -> None:
     (loss,) = test.metrics
     assert (loss.metric, loss.labels) == ("loss", ("MLM", "NSP"))
     (rule,) = test.rules
-    assert (rule.metric, rule.kind, rule.operator, rule.margin, rule.labels) == ("loss", "margin", "<=", 0.1, ("MLM", "NSP"))
+    assert (rule.metric, rule.kind, rule.operator, rule.margin, rule.labels) == (
+        "loss",
+        "margin",
+        "<=",
+        0.1,
+        ("MLM", "NSP"),
+    )
     assert test.gather_flags == (
         FlagSpec("checkpoint_output", "--checkpoint-dir", is_set=True),
         FlagSpec("save_interval", "--epochs-per-save", "5"),
@@ -160,7 +166,9 @@ def test_a_parser_that_no_metric_uses_is_legal() -> None:
     assert not warnings
 
 
-@pytest.mark.parametrize(("value", "text"), [(7, "7"), (0.5, "0.5"), (True, "True"), ("a b", "a b"), ("", ""), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "text"), [(7, "7"), (0.5, "0.5"), (True, "True"), ("a b", "a b"), ("", ""), (None, None)]
+)
 def test_values_are_texts_as_the_original_passed_them(value: Any, text: str | None) -> None:
     (test,), _ = parse(config(put({"key": "--x", "value": value}, "flags", "common", "x")))
     assert test.gather_flags[-1] == FlagSpec("x", "--x", text)
@@ -196,7 +204,11 @@ def test_it_is_recognised_by_its_content() -> None:
         (put({"key": "--x", "value": 1}, "flags", "gather", "x"), "demo.flags.gather.x", "this flag is passed over"),
         (put(1, "flags", "run", "run_for", "value"), "demo.flags.run.run_for", "decided by the harness"),
         (put(1, "colour"), "demo.colour", "unknown key"),
-        (put({"key": "--n", "value": 9, "set_in_script": False}, "flags", "run", "run_for"), "demo.flags.run.run_for", "takes the place"),
+        (
+            put({"key": "--n", "value": 9, "set_in_script": False}, "flags", "run", "run_for"),
+            "demo.flags.run.run_for",
+            "takes the place",
+        ),
     ],
 )
 def test_the_door_warns_where_the_original_went_on(change: Any, key: str, words: str) -> None:
@@ -204,12 +216,14 @@ def test_the_door_warns_where_the_original_went_on(change: Any, key: str, words:
     (warning,) = warnings
     assert warning.key == key
     assert words in warning.message
-    assert warning.position is not None and warning.position.file == "c.yml"
+    assert warning.position is not None
+    assert warning.position.file == "c.yml"
 
 
 def test_labels_that_do_not_fit_are_not_used() -> None:
     (test,), _ = parse(config(put(["a", "b"], "log_parsing", "loss", "labels")))
-    assert test.metrics[0].labels == () and test.rules[0].labels == ()
+    assert test.metrics[0].labels == ()
+    assert test.rules[0].labels == ()
 
 
 def test_a_key_said_twice_warns_and_the_last_counts() -> None:
@@ -258,12 +272,32 @@ def test_a_fixed_value_takes_the_place_of_ours() -> None:
         (put(float("nan"), "metrics", "loss", "margin"), Problem, "demo.metrics.loss.margin", "0 or more"),
         (put(True, "metrics", "loss", "margin"), Problem, "demo.metrics.loss.margin", "0 or more"),
         (put({}, "metrics"), Problem, "demo.metrics", "is empty"),
-        (put(0, "recording", "steps_to_record_after_save"), Problem, "demo.recording.steps_to_record_after_save", "1 or more"),
-        (put("x", "recording", "steps_to_record_after_save"), Problem, "demo.recording.steps_to_record_after_save", "whole number"),
+        (
+            put(0, "recording", "steps_to_record_after_save"),
+            Problem,
+            "demo.recording.steps_to_record_after_save",
+            "1 or more",
+        ),
+        (
+            put("x", "recording", "steps_to_record_after_save"),
+            Problem,
+            "demo.recording.steps_to_record_after_save",
+            "whole number",
+        ),
         (put("both", "log_output"), Problem, "demo.log_output", "must be one of stdout, stderr"),
         (put([], "executable"), Problem, "demo.executable", "empty list"),
-        (put({"key": "--x", "set_in_script": True}, "flags", "common", "x"), Problem, "demo.flags.common.x.set_in_script", "nothing sets"),
-        (put({"key": "--x", "value": [1]}, "flags", "common", "x"), Problem, "demo.flags.common.x.value", "a single value"),
+        (
+            put({"key": "--x", "set_in_script": True}, "flags", "common", "x"),
+            Problem,
+            "demo.flags.common.x.set_in_script",
+            "nothing sets",
+        ),
+        (
+            put({"key": "--x", "value": [1]}, "flags", "common", "x"),
+            Problem,
+            "demo.flags.common.x.value",
+            "a single value",
+        ),
         (put([], "flags", "common"), Problem, "demo.flags.common", "a mapping of flags"),
         (put(5, "flags", "gather"), Problem, "demo.flags.gather", "a mapping of flags"),
     ],
@@ -273,7 +307,8 @@ def test_every_mistake_has_its_place(change: Any, kind: type[Problem], key: str,
     assert type(problem) is kind
     assert problem.key == key
     assert words in problem.message
-    assert problem.position is not None and problem.position.line >= 1
+    assert problem.position is not None
+    assert problem.position.line >= 1
 
 
 def test_all_mistakes_are_said_at_once() -> None:
@@ -284,7 +319,9 @@ def test_all_mistakes_are_said_at_once() -> None:
 
     found = problems(config(change))
     assert len(found) == 3
-    assert [problem.position.line for problem in found if problem.position] == sorted(p.position.line for p in found if p.position)
+    assert [problem.position.line for problem in found if problem.position] == sorted(
+        p.position.line for p in found if p.position
+    )
 
 
 @pytest.mark.parametrize("text", ["demo: 5\n", "demo: [1]\n", "demo:\n"])

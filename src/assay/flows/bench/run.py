@@ -222,6 +222,7 @@ def _child_words(request: BenchRequest, output: str) -> list[str]:
 def _child_flags(request: BenchRequest, output: str) -> list[str]:
     flags = [f"--output-dir={output}", f"--data-dir={request.data_dir}"]
     flags += [f"--path={path}" for path in request.python_path]
+    flags += [f"--first-path={path}" for path in request.first_path]
     if request.tpu is not None:
         flags.append(f"--tpu={request.tpu}")
     if request.constructor_args:
@@ -298,7 +299,7 @@ class _Witness:
         execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), self._look_around(entry, live))
         with suppress(OSError):  # a full disk: it can be made again from what the child wrote
             write_execution(entry.dir, execution)
-            _write_points(entry.dir, execution)
+            write_points(entry.dir, execution)
         self.found[entry.dir] = execution
         self.inner.ended(entry)
 
@@ -342,7 +343,7 @@ def _open_meter() -> CpuMeter | None:
         return None
 
 
-def _write_points(run_dir: str, execution: BenchExecution) -> None:
+def write_points(run_dir: str, execution: BenchExecution) -> None:
     text = render_points(execution)
     if not text:
         return

@@ -1,0 +1,110 @@
+"""Every execution there is: of the study `bench`, or of a folder that somebody sent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from assay.config.settings import load_settings
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.flows.bench.conclude import ENV_EXTRA, Surroundings, build_execution
+from assay.flows.bench.run import find_bench_place
+from assay.flows.collect import closing_quietly
+from assay.flows.ingest import refresh_study
+from assay.flows.places import StudyPlace
+from assay.record import rundir
+from assay.record.benchmarks import load_execution, write_execution
+from assay.record.index.base import RunRow
+from assay.record.index.sqlite import open_index
+from assay.values.benchmark import BenchExecution
+
+Complain = Callable[[str], None]
+
+
+def find_place(root: str | None) -> StudyPlace:
+    return find_bench_place(root, load_settings(os.getcwd(), os.environ))
+
+
+def load_executions(
+    place: StudyPlace, method: str | None = None, complain: Complain = lambda _text: None
+) -> list[BenchExecution]:
+    """Oldest first; all of a method, named in full or by its end (`Class.method`)."""
+    rows = _load_rows(place, complain)
+    if not rows:
+        raise UsageError(f"there is no benchmark under {place.root}", "run one: assay bench run module.Class.method")
+    chosen = choose_method(method, {str(row.params.get("method", "")) for row in rows}) if method else None
+    found = [
+        execution
+        for row in rows
+        if (chosen is None or row.params.get("method") == chosen) and (execution := _load(place, row, complain))
+    ]
+    return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
+
+
+def choose_method(name: str, known: Iterable[str]) -> str:
+    """A full name, or an end of one that belongs to a single method."""
+    names = sorted(set(known))
+    if name in names:
+        return name
+    ends = [each for each in names if each.endswith(f".{name}")]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        raise UsageError(f"{name!r} stands for {len(ends)} benchmarks", "one of: " + ", ".join(ends[:6]))
+    raise NotFoundError("benchmark", name, names)
+
+
+def _load_rows(place: StudyPlace, complain: Complain) -> list[RunRow]:
+    with closing_quietly(open_index(place.root)) as index:
+        refresh_study(index, place, complain)
+        return [row for row in index.load_runs([place.name]) if row.state.is_over]
+
+
+def _load(place: StudyPlace, row: RunRow, complain: Complain) -> BenchExecution | None:
+    run_dir = os.path.join(place.root, row.key)
+    try:
+        return load_execution(run_dir) or _rebuild(run_dir, row)
+    except (AssayError, OSError) as error:
+        complain(f"{row.key}: {error}")
+        return None
+
+
+def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
+    """The supervisor was killed before it could write benchmark.json; what the child wrote is there."""
+    record = rundir.load_record(run_dir)
+    last = rundir.load_history(run_dir).last
+    if not record.spec.commands:
+        return None
+    extra: dict[str, object] = {}
+    with suppress(ValueError):
+        extra = json.loads(dict(record.spec.env).get(ENV_EXTRA, "{}"))
+    around = Surroundings(commit=record.commit, extra=extra)
+    execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
+    with suppress(OSError):  # a read-only place: it is made again the next time
+        write_execution(run_dir, execution)
+    return execution
+
+
+# ---------------------------------------------------------------- one metric
+
+
+def choose_metric(metric: str, executions: Sequence[BenchExecution]) -> str:
+    known = {name for execution in executions for name in execution.result.numbers}
+    if metric not in known:
+        raise NotFoundError("metric", metric, sorted(known))
+    return metric
+
+
+def load_file_executions(path: str) -> list[BenchExecution]:
+    """A run directory, a folder of them, or a `benchmark.json`."""
+    folder = os.path.dirname(path) if os.path.basename(path) == "benchmark.json" else path
+    single = load_execution(folder)
+    if single is not None:
+        return [single]
+    found = [load_execution(run_dir) for run_dir in rundir.find_run_dirs(folder)]
+    executions = [execution for execution in found if execution is not None]
+    if not executions:
+        raise FormatError(f"{path} holds no benchmark", "name a run directory, or a folder of them")
+    return executions

@@ -1,0 +1,286 @@
+"""`assay bench history`: where a metric changed, by how much, between which commits, and whether it was the code.
+
+Executions that may not be compared are never in one series: each label and each set-up (processor, accelerator, driver,
+framework, versions) has its own. Where one set-up follows another, the levels on both sides are compared, and the
+change says what else was changed there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from assay.errors import UsageError
+from assay.flows.bench.archive import choose_method, find_place, load_executions
+from assay.flows.bench.statistics import compare_levels, find_steps
+from assay.record.benchmarks import Triage, load_triage
+from assay.values.bench_history import Change, MetricHistory, MetricSeries, Point, Step
+from assay.values.benchmark import BenchExecution
+from assay.values.series import Direction, direction_of
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+_NEAR = 3  # a change may be found a few executions beside where it was found before
+_SIDE = 20  # executions on either side of a move to another set-up that are compared
+FEWEST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    root: str | None = None
+    label: str | None = None
+    min_effect: float = 0.01  # smaller changes are not spoken of
+    recent: int | None = None  # only changes within the last N executions of a series raise an alarm
+    everything: bool = False  # contaminated executions count as well
+    direction: Direction | None = None
+
+
+def load_histories(metric: str, method: str | None, options: HistoryOptions) -> list[MetricHistory]:
+    """Of one method, or of every method that reports the metric."""
+    place = find_place(options.root)
+    executions = load_executions(place, method)
+    named = {execution.method for execution in executions if metric in execution.result.numbers}
+    if not named:
+        from assay.flows.bench.archive import choose_metric
+
+        choose_metric(metric, executions)
+    chosen = [choose_method(method, named)] if method and method in named else sorted(named)
+    triage = load_triage(place.dir)
+    return [build_history(name, metric, [e for e in executions if e.method == name], options, triage) for name in chosen]
+
+
+def build_history(
+    method: str, metric: str, executions: Sequence[BenchExecution], options: HistoryOptions, triage: Sequence[Triage]
+) -> MetricHistory:
+    said = [each for each in triage if each.method == method and each.metric == metric]
+    kept, left_out = _choose(executions, metric, options, said)
+    if len(kept) < FEWEST:
+        why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
+        raise UsageError(
+            f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: that is no history{why}",
+            "run it again: assay bench run METHOD --trials N",
+        )
+    direction = options.direction or direction_of(metric)
+    series = [_build_series(found, metric, direction, options, said) for found in _group(kept).values()]
+    moves = _find_moves(kept, metric, direction, options, said)
+    history = MetricHistory(method, metric, direction, tuple(series), tuple(moves), left_out=left_out)
+    return replace(history, verdict=judge_history(history, options))
+
+
+def _choose(
+    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
+) -> tuple[list[BenchExecution], dict[str, int]]:
+    kept: list[BenchExecution] = []
+    left_out: dict[str, int] = {}
+    invalid = _find_invalid(executions, said)
+    for execution in executions:
+        reason = _why_not(execution, metric, options, invalid)
+        if reason is None:
+            kept.append(execution)
+        elif reason:
+            left_out[reason] = left_out.get(reason, 0) + 1
+    return kept, left_out
+
+
+def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, invalid: set[str]) -> str | None:
+    """None: it counts. An empty text: it is not meant at all."""
+    value = execution.result.numbers.get(metric)
+    if value is None or (options.label is not None and execution.label != options.label):
+        return ""
+    if not math.isfinite(value) or execution.result.has_exception:
+        return "failed"
+    if execution.execution_id in invalid:
+        return "declared invalid"
+    if execution.refused:
+        return "refused as contaminated"
+    return "contaminated" if execution.contaminated and not options.everything else None
+
+
+def _find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
+    """Everything from a change that was declared invalid to the last execution that was meant then."""
+    order = {execution.execution_id: place for place, execution in enumerate(executions)}
+    found: set[str] = set()
+    for each in _last_words(said):
+        if each.judgement == "invalid" and each.execution_id in order:
+            first = order[each.execution_id]
+            last = order.get(each.until, first)
+            found |= {execution.execution_id for execution in executions[first : last + 1]}
+    return found
+
+
+def _last_words(said: Iterable[Triage]) -> list[Triage]:
+    return list({each.execution_id: each for each in said}.values())
+
+
+def _group(executions: Sequence[BenchExecution]) -> dict[tuple[str | None, str], list[BenchExecution]]:
+    groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
+    for execution in executions:
+        groups.setdefault((execution.label, execution.fingerprint), []).append(execution)
+    return groups
+
+
+def build_point(execution: BenchExecution, metric: str) -> Point:
+    return Point(
+        execution.execution_id,
+        execution.result.numbers[metric],
+        execution.started_at,
+        execution.commit,
+        execution.result.samples.get(metric, ()),
+    )
+
+
+# ---------------------------------------------------------------- changes within a set-up
+
+
+def _build_series(
+    found: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
+) -> MetricSeries:
+    points = tuple(build_point(execution, metric) for execution in found)
+    steps = [step for step in find_steps([point.value for point in points]) if abs(step.effect) >= options.min_effect]
+    changes = [_build_change(points, steps, number, direction, said) for number in range(len(steps))]
+    first = found[0]
+    return MetricSeries(first.label, first.fingerprint, first.setup, points, tuple(changes))
+
+
+def _build_change(
+    points: Sequence[Point], steps: Sequence[Step], number: int, direction: Direction, said: Sequence[Triage]
+) -> Change:
+    step = steps[number]
+    end = steps[number + 1].at if number + 1 < len(steps) else len(points)
+    worse = is_worse(step.effect, direction)
+    last_level = steps[-1].after
+    change = Change(
+        step=step,
+        execution_id=points[step.at].execution_id,
+        until=points[end - 1].execution_id,
+        at=points[step.at].at,
+        commits=(points[step.at - 1].commit, points[step.at].commit),
+        cause="code",
+        is_worse=worse,
+        holds=_holds(step, last_level, direction),
+    )
+    near = {point.execution_id for point in points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]}
+    return add_triage_words(change, near, said)
+
+
+def is_worse(effect: float, direction: Direction) -> bool:
+    return effect > 0 if direction == "min" else effect < 0
+
+
+def _holds(step: Step, last_level: float, direction: Direction) -> bool:
+    """The newest level is still more on the new side than on the old one."""
+    middle = (step.before + step.after) / 2
+    return last_level > middle if step.after > step.before else last_level < middle
+
+
+def add_triage_words(change: Change, near: set[str], said: Sequence[Triage]) -> Change:
+    for each in reversed(said):
+        if each.execution_id in near:
+            judgement = "" if each.judgement == "open" else each.judgement
+            return replace(change, judgement=judgement, note=each.note if judgement else "")
+    return change
+
+
+# ---------------------------------------------------------------- from one set-up to the next
+
+
+def _find_moves(
+    executions: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
+) -> list[Change]:
+    moves = []
+    for label in dict.fromkeys(execution.label for execution in executions):
+        found = [execution for execution in executions if execution.label == label]
+        seen: set[str] = {found[0].fingerprint}
+        for place in range(1, len(found)):
+            before, after = found[place - 1], found[place]
+            if after.fingerprint != before.fingerprint and after.fingerprint not in seen:
+                move = _build_move(found, place, metric, direction, said)
+                if move is not None and abs(move.step.effect) >= options.min_effect:
+                    moves.append(move)
+            seen.add(after.fingerprint)
+    return moves
+
+
+def _build_move(
+    found: Sequence[BenchExecution], place: int, metric: str, direction: Direction, said: Sequence[Triage]
+) -> Change | None:
+    before, after = found[place - 1], found[place]
+    old = [e.result.numbers[metric] for e in found[:place] if e.fingerprint == before.fingerprint][-_SIDE:]
+    new = [e.result.numbers[metric] for e in found[place:] if e.fingerprint == after.fingerprint][:_SIDE]
+    step = compare_levels(old, new, place)
+    if step is None:
+        return None
+    same_code = before.commit is not None and before.commit == after.commit
+    last = [e for e in found if e.fingerprint == after.fingerprint][-1]
+    change = Change(
+        step=step,
+        execution_id=after.execution_id,
+        until=last.execution_id,
+        at=after.started_at,
+        commits=(before.commit, after.commit),
+        cause="environment" if same_code else "either",
+        differences=describe_differences(before, after),
+        is_worse=is_worse(step.effect, direction),
+    )
+    return add_triage_words(change, {after.execution_id}, said)
+
+
+def describe_differences(before: BenchExecution, after: BenchExecution) -> tuple[str, ...]:
+    keys = dict.fromkeys([*before.setup, *after.setup])
+    changed = [key for key in keys if before.setup.get(key) != after.setup.get(key)]
+    return tuple(f"{key} {before.setup.get(key, 'none')} → {after.setup.get(key, 'none')}" for key in changed)
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def judge_history(history: MetricHistory, options: HistoryOptions) -> Verdict:
+    """A worse level that holds and that nobody has spoken about is a failure; where the set-up was changed as well, it
+    is for people to decide. What got better is no alarm."""
+    findings = [_judge_change(history, change, options) for change in history.changes]
+    return Verdict.of(findings, sum(len(series.points) for series in history.series))
+
+
+def _judge_change(history: MetricHistory, change: Change, options: HistoryOptions) -> Finding:
+    kind = VerdictKind.PASS
+    if change.is_worse and change.holds and not change.judgement and _is_recent(history, change, options):
+        kind = VerdictKind.FAIL if change.cause == "code" else VerdictKind.INCONCLUSIVE
+    return Finding(
+        kind=kind,
+        subject=f"{history.method} {history.metric}",
+        message=describe_change(change),
+        value=change.step.after,
+        expected=change.step.before,
+        step=float(change.step.at),
+        effect=change.step.effect,
+        interval=change.step.interval,
+    )
+
+
+def _is_recent(history: MetricHistory, change: Change, options: HistoryOptions) -> bool:
+    if options.recent is None:
+        return True
+    for series in history.series:
+        ids = [point.execution_id for point in series.points]
+        if change.execution_id in ids:
+            return len(ids) - ids.index(change.execution_id) <= options.recent
+    return True
+
+
+_CAUSES = {
+    "code": "the set-up is the same: it is the code, or the machine's mood",
+    "environment": "the commit is the same: it is the environment",
+    "either": "set-up and commit both changed: it may be either",
+}
+
+
+def describe_change(change: Change) -> str:
+    words = [f"{change.step.effect:+.1%} since {change.execution_id}"]
+    old, new = ((commit or "unknown")[:12] for commit in change.commits)
+    words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
+    words.append(_CAUSES[change.cause] + (f" ({', '.join(change.differences)})" if change.differences else ""))
+    if not change.holds:
+        words.append("it has come back since")
+    if change.judgement:
+        words.append(f"{change.judgement}{': ' + change.note if change.note else ''}")
+    return "; ".join(words)

@@ -1,0 +1,321 @@
+"""Where the level of a history changed and stayed.
+
+Two steps. An rbf kernel cuts the series into more pieces than it should, in overlapping stretches, each scaled by its
+own noise: rare outliers and several modes do not trouble a bounded kernel, and a quiet month is not measured by a
+noisy one. Then the weakest cuts are taken back, one after the other, until every cut left is a step that someone who
+looks at the points beside it would call one: at least about as high as their spread, and sure. "Sure" counts points as
+fewer when neighbours resemble each other (autocorrelation); in such noise the jump itself is evidence too.
+
+`docs/explanation/benchmark-statistics.md` says why, and how good it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.errors import MissingExtraError
+from assay.judge.numerics import Array, load_numpy, t_quantile
+from assay.values.bench import ChangePoint
+
+SHORTEST_SERIES = 6  # finite values; below that nothing can be told
+SHORTEST_PIECE = 3
+MAD_TO_SIGMA = 1.4826
+MOST_MEMORY = 0.95
+QUIETEST = 0.2  # a stretch is not taken to be quieter than this, in units of the whole series' noise
+LONGEST_LOOK = 100
+LEVEL_COST = 1.19  # variance of an interquartile mean over that of a mean, in normal noise
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How far one looks to both sides of a cut, and what must then be seen."""
+
+    points: int
+    z: float
+    effect: float  # in spreads
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The few numbers of the method, tuned on annotated histories (benchmarks/changepoint.py)."""
+
+    gamma: float = 0.2  # of the kernel, on values scaled by their noise
+    penalty: float = 0.5  # of a cut, times ln n
+    stretch: int = 200  # points that are cut together
+    near: Look = Look(20, 3.0, 1.0)
+    far: Look = Look(60, 5.0, 0.5)  # small steps that last
+    floor: float = 0.5  # added to a look's own spread, in units of the whole series' noise
+    memory_margin: float = 1.5  # autocorrelation below this / sqrt(n) counts as none
+
+
+DEFAULT = Tuning()
+
+
+def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[ChangePoint, ...]:
+    """The change points in order. None, NaN and infinite values are passed over; a series with fewer than
+    `SHORTEST_SERIES` others, or a constant one, has no change point."""
+    signal = build_signal(values, tuning)
+    if signal is None:
+        return ()
+    cuts = prune_cuts(signal, find_candidates(signal, tuning), tuning)
+    return describe_cuts(signal, cuts, tuning)
+
+
+# ---------------------------------------------------------------- the series in units of its noise
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Finite values, as logs where all are positive, divided by their noise."""
+
+    x: Array
+    places: Array  # of the finite values in the given series
+    origin: float  # x = 0, as a log or in the user's units
+    scale: float  # one unit of x
+    memory: float  # lag-1 autocorrelation of the noise, 0 to MOST_MEMORY
+    in_logs: bool
+
+    def restore(self, x: float) -> float:
+        """A level in the user's units."""
+        level = self.origin + x * self.scale
+        return math.exp(level) if self.in_logs else level
+
+    def relate(self, height: float, before: float) -> float:
+        """A difference as a proportion of the level before; of a level of 0 everything is infinitely far."""
+        if self.in_logs:
+            return math.expm1(min(height * self.scale, 700.0))
+        level = abs(self.restore(before))
+        return height * self.scale / level if level else math.copysign(math.inf, height)
+
+    @property
+    def thinning(self) -> float:
+        """How many neighbouring points are worth one independent one."""
+        return (1 + self.memory) / (1 - self.memory)
+
+
+def build_signal(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> Signal | None:
+    np = load_numpy()
+    given = np.array([math.nan if value is None else value for value in values], dtype=float)
+    places = np.flatnonzero(np.isfinite(given))
+    finite = given[places]
+    if len(finite) < SHORTEST_SERIES or finite.min() == finite.max():
+        return None
+    in_logs = bool(finite.min() > 0)
+    levels = np.log(finite) if in_logs else finite
+    memory = measure_memory(levels, tuning)
+    scale = measure_noise(levels) / math.sqrt(1 - memory)
+    return Signal((levels - levels[0]) / scale, places, float(levels[0]), scale, memory, in_logs)
+
+
+def measure_noise(levels: Array) -> float:
+    """Standard deviation from neighbours' differences, which a rare step does not raise."""
+    np = load_numpy()
+    differences = np.diff(levels)
+    noise = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
+    if noise == 0:  # counts that seldom change: their few differences are all there is
+        noise = float(differences.std()) / math.sqrt(2)
+    return max(noise, 1e-9 * float(np.ptp(levels)))  # a line that climbs evenly has no noise at all
+
+
+def measure_memory(levels: Array, tuning: Tuning = DEFAULT) -> float:
+    """Autocorrelation by how much farther apart values are at lags 2 and 3 than at lag 1; level shifts do not fake it.
+
+    With correlation r those squared distances are 1 + r and 1 + r + r² times as large; their mean is solved for r.
+    """
+    if len(levels) < 20:
+        return 0.0
+    first, second, third = (_squared_distance(levels, lag) for lag in (1, 2, 3))
+    if first == 0:
+        return 0.0
+    ratio = (second + third) / 2 / first
+    found = math.sqrt(max(2 * ratio - 1, 0.0)) - 1 - tuning.memory_margin / math.sqrt(len(levels))
+    return min(max(found, 0.0), MOST_MEMORY)
+
+
+def _squared_distance(levels: Array, lag: int) -> float:
+    """The mean, distances beyond three sigma counting as three."""
+    np = load_numpy()
+    distances = np.abs(levels[lag:] - levels[:-lag])
+    bound = 3 * MAD_TO_SIGMA * float(np.median(distances))
+    return float((np.minimum(distances, bound) ** 2).mean())
+
+
+# ---------------------------------------------------------------- too many cuts
+
+
+def find_candidates(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
+    """Cuts of all stretches; of a cut in the overlap of two, the stretch speaks that has it nearer to its middle."""
+    n, length = len(signal.x), tuning.stretch
+    penalty = tuning.penalty * math.log(n)
+    if n <= length:
+        return _separate(_cut(signal.x, tuning.gamma, penalty), n)
+    found: set[int] = set()
+    for start in range(0, n - length + length // 2, length // 2):
+        begin = min(start, n - length)
+        piece = signal.x[begin : begin + length]
+        noise = max(measure_noise(piece) / math.sqrt(1 - signal.memory), QUIETEST)
+        low = 0 if begin == 0 else length // 4
+        high = length if begin + length == n else length - length // 4
+        found.update(begin + cut for cut in _cut(piece / noise, tuning.gamma, penalty) if low <= cut < high)
+    return _separate(sorted(found), n)
+
+
+def _cut(x: Array, gamma: float, penalty: float) -> list[int]:
+    kernel = _load_ruptures().KernelCPD(kernel="rbf", params={"gamma": gamma}, min_size=SHORTEST_PIECE)
+    ends: list[int] = kernel.fit(x.reshape(-1, 1)).predict(pen=penalty)
+    return [int(end) for end in ends[:-1]]
+
+
+def _load_ruptures() -> Any:
+    try:
+        import ruptures
+    except ImportError:
+        raise MissingExtraError("finding change points", "stats") from None
+    return ruptures
+
+
+def _separate(cuts: Iterable[int], n: int) -> list[int]:
+    """Without cuts that leave a piece shorter than the shortest."""
+    kept: list[int] = [0]
+    for cut in cuts:
+        if cut - kept[-1] >= SHORTEST_PIECE and n - cut >= SHORTEST_PIECE:
+            kept.append(cut)
+    return kept[1:]
+
+
+# ---------------------------------------------------------------- fewer
+
+
+def prune_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> list[int]:
+    """Takes the weakest cut back, weighs its neighbours anew, and goes on until each is strong enough."""
+    edges = [0, *cuts, len(signal.x)]
+
+    def weigh(place: int) -> float:
+        return weigh_cut(signal, edges[place - 1], edges[place], edges[place + 1], tuning)
+
+    return _take_back(edges, weigh)
+
+
+def _take_back(edges: list[int], weigh: Callable[[int], float]) -> list[int]:
+    strengths = [weigh(place) for place in range(1, len(edges) - 1)]
+    while strengths and min(strengths) < 1:
+        weakest = strengths.index(min(strengths))
+        del edges[weakest + 1], strengths[weakest]
+        for neighbour in (weakest - 1, weakest):
+            if 0 <= neighbour < len(strengths):
+                strengths[neighbour] = weigh(neighbour + 1)
+    return edges[1:-1]
+
+
+def weigh_cut(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning = DEFAULT) -> float:
+    """How far the step is above what must be seen; below 1 it is none. Seen from near, or else from far."""
+    strength = 0.0
+    for look in (tuning.near, tuning.far):
+        sides = measure_sides(signal, start, cut, stop, look.points)
+        effect, z = measure_step(signal, cut, sides, tuning.floor)
+        strength = max(strength, min(z / (look.z + 0.5 * signal.memory), effect / look.effect))
+        if strength >= 1:
+            break
+    return strength
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The levels on both sides of a cut, in units of the noise."""
+
+    before: float
+    after: float
+    spread: float  # of the points about their level
+    left: int  # points looked at
+    right: int
+    told: float  # independent points that the two levels are worth, as 1 / (1 / left + 1 / right)
+    memory: float
+
+    @property
+    def height(self) -> float:
+        return self.after - self.before
+
+    @property
+    def error(self) -> float:
+        """Standard error of the height."""
+        return self.spread * math.sqrt((1 - self.memory**2) * LEVEL_COST / self.told)
+
+    @property
+    def freedom(self) -> int:
+        return self.left + self.right - 2
+
+
+def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) -> Sides:
+    """Between the neighbouring cuts `start` and `stop`, and at most so many independent points away."""
+    np = load_numpy()
+    reach = max(points, int(min(points * signal.thinning, LONGEST_LOOK)))
+    left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
+    before, after = find_level(left), find_level(right)
+    spread = MAD_TO_SIGMA * _middle(np.abs(np.concatenate((left - before, right - after))))
+    told = len(left) * len(right) / (len(left) + len(right)) * (1 - signal.memory) ** 2
+    return Sides(before, after, spread, len(left), len(right), told, signal.memory)
+
+
+def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[float, float]:
+    """How high the step is, in spreads, and how sure (z). Both are 0 where levels and jump contradict each other.
+
+    In noise with memory r each point tells (1 - r)² of what an independent one would, and the first point after the
+    step tells the rest of one, since the noise could not have moved so far at once.
+    """
+    r = signal.memory
+    jump = float(signal.x[cut]) - r * float(signal.x[cut - 1]) - (1 - r) * sides.before
+    jump_tells = 1 - (1 - r) ** 2
+    told = sides.told + jump_tells
+    height = (sides.height * sides.told + jump * jump_tells) / told
+    if height * sides.height <= 0:
+        return 0.0, 0.0
+    effect = abs(height) / (sides.spread + floor)
+    return effect, effect * math.sqrt(told / (1 - r * r))
+
+
+def find_level(values: Array) -> float:
+    """The interquartile mean: nearly as steady as the mean, and as deaf to outliers as one needs."""
+    np = load_numpy()
+    ordered = np.sort(values)
+    aside = len(ordered) // 4
+    return float(ordered[aside : len(ordered) - aside].mean())
+
+
+def _middle(values: Array) -> float:
+    """The median; numpy's own checks cost more than the sort of so few."""
+    ordered = load_numpy().sort(values)
+    half = len(ordered) // 2
+    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
+
+
+# ---------------------------------------------------------------- in the user's units
+
+
+def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> tuple[ChangePoint, ...]:
+    edges = [0, *cuts, len(signal.x)]
+    triples = zip(edges, edges[1:], edges[2:], strict=False)
+    return tuple(_describe(signal, start, cut, stop, tuning) for start, cut, stop in triples)
+
+
+def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> ChangePoint:
+    sides = measure_sides(signal, start, cut, stop, tuning.far.points)
+    reach = t_quantile(sides.freedom, 0.025) * sides.error if sides.error else 0.0
+    low, high = (signal.relate(sides.height + way * reach, sides.before) for way in (-1, 1))
+    return ChangePoint(
+        index=int(signal.places[cut]),
+        last_before=int(signal.places[cut - 1]),
+        size=signal.relate(sides.height, sides.before),
+        interval=(low, high),
+        before=signal.restore(sides.before),
+        after=signal.restore(sides.after),
+        confidence=1 - _p_value(sides),
+    )
+
+
+def _p_value(sides: Sides) -> float:
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(sides.freedom, -abs(sides.height) / sides.error)) if sides.error else 0.0
