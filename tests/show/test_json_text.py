@@ -17,11 +17,7 @@ def test_what_is_not_finite_becomes_a_word() -> None:
     assert json.loads(render_facts(value)) == {"a": "NaN", "b": ["Infinity", ["-Infinity"]], "3": "/x"}
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists
-    )
-)
+@given(st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists))
 def test_everything_else_stays(value: object) -> None:
     assert to_json(value) == value
     assert json.loads(render_facts(value)) == value

@@ -15,7 +15,10 @@ from assay.errors import ExitCode, UsageError
 if TYPE_CHECKING:
     from assay.flows.supervise import Event
     from assay.flows.sweep import Doors
+    from assay.flows.bench.compare import CompareOptions
+    from assay.values.bench_history import ComparisonReport
     from assay.values.benchmark import BenchReport, BenchRequest
+    from assay.values.series import Direction
     from assay.values.verdict import Verdict
 
 Options = Callable[..., Any]
@@ -151,6 +154,211 @@ def _say_problems(report: BenchReport) -> None:
         print(f"interrupted by {report.interrupted}; what was finished is kept", file=sys.stderr)
 
 
+# ---------------------------------------------------------------- compare, bisect
+
+
+@command.command()
+@click.argument("what", nargs=-1, metavar="BASE HEAD | METHOD...")
+@run_options
+@click.option("--git", "span", metavar="BASE..HEAD", help="Check out both commits and run METHOD... in turns.")
+@click.option("--build", metavar="TEXT", help="With --git: run this in each work tree first.")
+@click.option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
+@click.option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
+@click.option("--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell.")
+@click.option("--min-effect", type=click.FloatRange(min=0), default=0.02, show_default=True, metavar="SHARE", help="Smaller differences do not matter.")
+@click.option("--no-confirm", is_flag=True, help="With --git: say FAIL without running again.")
+@click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
+@report_options
+def compare(what: tuple[str, ...], span: str | None, build: str | None, method: str | None, **given: Any) -> int:
+    """Compare two sets of executions: labels, commits, folders or files.
+
+    With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
+    before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.
+    """
+    from assay.flows.bench.compare import DEFAULT_TRIALS, compare_git, compare_recorded
+
+    options = build_compare_options(given)
+    if span is not None:
+        request = build_request(what, given, default_trials=DEFAULT_TRIALS)
+        doors = build_doors(given["quiet"] or given["as_json"])
+        report = compare_git(span, request, options, build, doors, lambda line: print(line, file=sys.stderr))
+    else:
+        if len(what) != 2:
+            raise UsageError(f"BASE and HEAD are two, not {len(what)}", "name two labels, commits or files; or --git base..head METHOD")
+        report = compare_recorded(what[0], what[1], method, given["root"], options)
+    return _show_comparison(report, given)
+
+
+def build_compare_options(given: dict[str, Any]) -> CompareOptions:
+    from assay.flows.bench.compare import CompareOptions
+
+    return CompareOptions(
+        metrics=tuple(given.get("only") or ()),
+        directions=_parse_directions(given["better"]),
+        min_effect=given["min_effect"],
+        everything=given["everything"],
+        confirm=not given.get("no_confirm"),
+    )
+
+
+def _parse_directions(texts: Sequence[str]) -> dict[str, Direction]:
+    found: dict[str, Direction] = {}
+    for text in texts:
+        name, _, way = text.rpartition(":")
+        if way not in ("min", "max") or not name:
+            raise UsageError(f"--better {text!r} is no METRIC:min or METRIC:max")
+        found[name] = "min" if way == "min" else "max"
+    return found
+
+
+def _show_comparison(report: ComparisonReport, given: dict[str, Any]) -> int:
+    from assay.show.bench_history import build_comparison_cases, render_comparison
+
+    if report.problem:
+        print(f"assay: {report.problem}", file=sys.stderr)
+    show(
+        given,
+        f"assay bench compare {report.base} {report.head}",
+        build_comparison_cases(report),
+        lambda color, width: render_comparison(report, color=color, width=width),
+        lambda: dataclass_facts(report),
+    )
+    codes = {report.verdict.kind.exit_code}
+    codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
+    codes |= {ExitCode.INTERNAL} if report.problem else set()
+    return int(ExitCode.worst(codes))
+
+
+def dataclass_facts(value: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(value)
+
+
+@command.command()
+@click.argument("methods", nargs=-1, metavar="METHOD")
+@run_options
+@click.option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
+@click.option("--bad", default="HEAD", show_default=True, metavar="COMMIT", help="Where it is worse.")
+@click.option("--on", "metric", default="wall_time", show_default=True, metavar="METRIC", help="The metric that got worse.")
+@click.option("--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell.")
+@click.option("--min-effect", type=click.FloatRange(min=0), default=0.02, show_default=True, metavar="SHARE", help="Smaller differences do not matter.")
+@click.option("--build", metavar="TEXT", help="Run this in each work tree first.")
+@click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def bisect(methods: tuple[str, ...], good: str, bad: str, metric: str, build: str | None, **given: Any) -> int:
+    """Find the commit that made a metric worse. Each commit runs in turns with the good one, in trees of our own."""
+    from assay.flows.bench.bisect import bisect_benchmark
+    from assay.flows.bench.compare import DEFAULT_TRIALS
+    from assay.show.bench_history import render_bisect
+    from assay.show.json_text import render_facts
+
+    request = build_request(methods, given, default_trials=DEFAULT_TRIALS)
+    doors = build_doors(True)
+    say = (lambda _line: None) if given["quiet"] else (lambda line: print(line, file=sys.stderr))
+    found = bisect_benchmark(good, bad, metric, request, build_compare_options(given), build, doors, say)
+    facts = dataclass_facts(found)
+    sys.stdout.write(render_facts(facts) if given["as_json"] else render_bisect(facts))
+    if found.interrupted:
+        return int(ExitCode.INTERRUPTED)
+    return int(ExitCode.OK if found.culprit else ExitCode.INCONCLUSIVE)
+
+
+# ---------------------------------------------------------------- history, triage, table, import
+
+
+@command.command()
+@click.argument("metric")
+@click.argument("method", required=False)
+@click.option("--label", metavar="TEXT", help="Only executions with this label.")
+@click.option("--min-effect", type=click.FloatRange(min=0), default=0.01, show_default=True, metavar="SHARE", help="Smaller changes are not spoken of.")
+@click.option("--recent", type=click.IntRange(min=1), metavar="N", help="Only changes within the last N executions raise an alarm.")
+@click.option("--better", type=click.Choice(["min", "max"]), help="Which way is better, where the name does not tell.")
+@click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
+@click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
+@report_options
+def history(metric: str, method: str | None, **given: Any) -> int:
+    """Where METRIC changed: by how much, between which commits, and whether the environment changed as well.
+
+    METHOD may be the end of a name; without it every benchmark that reports METRIC is looked at. Exit code 1: it got
+    worse, stayed so, and nobody has said anything about it (`assay bench triage`). 3: the set-up changed as well.
+    """
+    from assay.flows.bench.history import HistoryOptions, load_histories
+    from assay.show.bench_history import build_history_cases, render_history
+
+    options = HistoryOptions(given["root"], given["label"], given["min_effect"], given["recent"], given["everything"], given["better"])
+    found = load_histories(metric, method, options)
+    show(
+        given,
+        f"assay bench history {metric}",
+        build_history_cases(found),
+        lambda color, width: "".join(render_history(each, color=color, width=width) for each in found),
+        lambda: [dataclass_facts(each) for each in found],
+    )
+    return int(ExitCode.worst({each.verdict.kind.exit_code for each in found}))
+
+
+@command.command()
+@click.argument("metric")
+@click.argument("method")
+@click.argument("change")
+@click.argument("judgement", type=click.Choice(["ack", "invalid", "wontfix", "open"]))
+@click.option("--note", default="", metavar="TEXT", help="Why; kept and shown.")
+@click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
+@click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
+def triage(metric: str, method: str, change: str, judgement: str, note: str, everything: bool, root: str | None) -> int:
+    """Say something about a change of METRIC that later verdicts respect.
+
+    CHANGE is the execution where it begins, a commit of its range, or `last`. ack: seen, no alarm. wontfix: the new
+    level is meant. invalid: the executions of that level do not count. open: take an earlier word back.
+    """
+    from assay.flows.bench.triage import say_about
+
+    print(say_about(metric, method, change, judgement, note, root, everything))
+    return int(ExitCode.OK)
+
+
+@command.command()
+@click.argument("method", required=False)
+@click.option("--by", default="label", show_default=True, metavar="A,B", help="Columns to group by: accelerator_model, framework, cudnn, label, commit, …")
+@click.option("-m", "--metrics", metavar="A,B", help="Which metrics to show.")
+@click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
+@click.option("--json", "as_json", is_flag=True, help="JSON.")
+@click.option("--md", "as_markdown", is_flag=True, help="A Markdown table.")
+@click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
+def table(method: str | None, by: str, metrics: str | None, everything: bool, as_csv: bool, as_json: bool, as_markdown: bool, root: str | None) -> int:
+    """Set-ups of METHOD side by side: the median of each metric, and its spread."""
+    from assay.flows.bench.tables import load_table
+    from assay.show.bench_history import render_setups
+
+    if sum((as_csv, as_json, as_markdown)) > 1:
+        raise UsageError("choose one of --csv, --json and --md")
+    found = load_table(method, by.split(","), metrics.split(",") if metrics else None, root, everything)
+    form = "csv" if as_csv else "json" if as_json else "md" if as_markdown else "text"
+    sys.stdout.write(render_setups(found.by, found.metrics, [(row.keys, row.count, row.values) for row in found.rows], form))
+    if found.left_out and form == "text":
+        print(f"({found.left_out} executions failed or were contaminated: --all)", file=sys.stderr)
+    return int(ExitCode.OK)
+
+
+@command.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--label", metavar="TEXT", help="Kept with each execution.")
+@click.option("--root", metavar="DIR", help="Where the runs go.  [default: ./runs]")
+def import_files(files: tuple[str, ...], label: str | None, root: str | None) -> int:
+    """Take figures of other tools into the history.
+
+    PerfZero summaries, asv results, pytest-benchmark and google-benchmark JSON, MLPerf :::MLLOG lines. A file that
+    cannot be read adds nothing; one that was imported before adds nothing new.
+    """
+    from assay.flows.bench.imports import import_files as take
+
+    found = take(files, root, label, warn)
+    print(f"{found.new} executions imported, {found.known} were known: {', '.join(found.methods)}")
+    return int(ExitCode.OK)
+
+
 # ---------------------------------------------------------------- showing
 
 
@@ -197,6 +405,3 @@ def _write(path: str | None, text: str) -> None:
 
 def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
-
-
-__all__ = ["ExitCode", "command"]

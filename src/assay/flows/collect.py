@@ -51,8 +51,8 @@ def find_sources(run_dir: str, spec: RunSpec, names: Sequence[str] | None = None
     sources = list(_log_sources(spec, present))
     if layout.METRICS_DIR in present:
         folder = os.path.join(run_dir, layout.METRICS_DIR)
-        inner = sorted(name for name in os.listdir(folder) if name.endswith(".jsonl"))
-        sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in inner]
+        newest, _ = layout.split_series(os.listdir(folder))
+        sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in newest]
     if layout.LOGX_METRICS_FILE in present:
         sources.append(Source(layout.LOGX_METRICS_FILE, _parse_logx))
     for pattern in spec.patterns:
@@ -184,17 +184,20 @@ def read_sources(
 ) -> None:
     """Bring the index up to date with the files of a run; `final` when it is over."""
     present = names if names is not None else os.listdir(run_dir)
-    _forget_old_logs(index, key, spec, present)
+    _forget_old(index, key, run_dir, spec, present)
     for source in find_sources(run_dir, spec, present):
         Follower.open(index, key, run_dir, source).read(index, final=final)
 
 
-def _forget_old_logs(index: Index, key: str, spec: RunSpec, present: Sequence[str]) -> None:
-    """Only a command's newest log counts; whoever followed an earlier one may have died before it could say so."""
-    for command in spec.commands:
-        for name in layout.find_logs(present, spec.log_name, command.name)[:-1]:
-            if index.load_cursor(key, name).offset:
-                index.forget_points(key, name)
+def _forget_old(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
+    """Only the newest attempt counts; whoever followed an earlier one may have died before it could say so."""
+    old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
+    if layout.METRICS_DIR in present:
+        _, replaced = layout.split_series(os.listdir(os.path.join(run_dir, layout.METRICS_DIR)))
+        old += [f"{layout.METRICS_DIR}/{name}" for name in replaced]
+    for name in old:
+        if index.load_cursor(key, name).offset:
+            index.forget_points(key, name)
 
 
 @contextlib.contextmanager

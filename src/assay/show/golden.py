@@ -187,9 +187,6 @@ def _render_test(report: GoldenReport, test: GoldenTestReport, look: Mapping[str
     if report.mode == "check" and test.segments:
         yield from render_table(build_table(rows), **look).splitlines()
         yield ""
-    if report.mode == "gather" and test.golden is not None and test.golden.noise:
-        yield from render_table(build_noise_table(test.golden), **look).splitlines()
-        yield ""
     yield from render_findings(rows, look["color"])
     yield from (f"warning: {words.clean(text)}" for text in test.warnings)
     if notes:
@@ -225,18 +222,6 @@ def _build_cells(row: Row) -> list[Any]:
         render_step(step) or None,
         row.comparisons,
     ]
-
-
-def build_noise_table(golden: Golden) -> Table:
-    columns = (Column("metric"), Column("noise", align="right"), Column("last value", "number"))
-    rows = [[metric, render_share(noise), _last_value(golden, metric)] for metric, noise in golden.noise.items()]
-    return Table(columns, rows)
-
-
-def _last_value(golden: Golden, metric: str) -> float | None:
-    tracks = golden.segments[-1].tracks.get(metric, {}) if golden.segments else {}
-    first = next((found[0] for found in tracks.values() if found), None)
-    return first.values[-1] if first and first.values else None
 
 
 def render_findings(rows: Sequence[Row], color: bool = False) -> Iterator[str]:

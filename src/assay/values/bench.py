@@ -1,4 +1,4 @@
-"""Benchmarks: repeated trials and what comparing them gave, histories and where they changed, and whose fault it was."""
+"""Benchmarks: repeated trials and what comparing them gave, histories and where they changed, and by whose fault."""
 
 from __future__ import annotations
 

@@ -83,6 +83,7 @@ RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run
 
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
+_SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
 _NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end)\.(?P<attempt>\d+)")
 _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 
@@ -182,6 +183,21 @@ def find_logs(names: Iterable[str], template: str, command: str) -> list[str]:
     pattern = _log_pattern(template, command)
     found = [(_natural(match["mark"]), name) for name in names if (match := pattern.fullmatch(name))]
     return [name for _, name in sorted(found)]
+
+
+def split_series(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The files of `metrics/` that count, and those that do not: earlier attempts, and ranks beside the lowest."""
+    found = [(_parse_series_name(name), name) for name in sorted(names) if name.endswith(".jsonl")]
+    newest = max((mark[0] for mark, _ in found), default=1)
+    rank = min((mark[1] for mark, _ in found if mark[0] == newest), default=0)
+    counts = [name for mark, name in found if mark == (newest, rank)]
+    return counts, [name for mark, name in found if mark != (newest, rank)]
+
+
+def _parse_series_name(name: str) -> tuple[int, int]:
+    """Attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). A file of another name counts as the first attempt's."""
+    match = _SERIES_FILE.match(name)
+    return (int(match[1]), int(match[2])) if match else (1, 0)
 
 
 @cache

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from tests.show import golden_reports as made
+
+from assay.show.junit import render_junit
+from assay.values.golden import GoldenReport
+from assay.values.verdict import VerdictKind
+
+
+def parse(report: GoldenReport, **options: bool) -> ET.Element:
+    return ET.fromstring(render_junit(report, **options))
+
+
+def properties(element: ET.Element) -> dict[str, str]:
+    return {each.get("name", ""): each.get("value", "") for each in element.findall("properties/property")}
+
+
+def test_one_case_for_each_segment_and_metric_with_its_numbers():
+    (suite,) = parse(made.good_report())
+    (case,) = suite.findall("testcase")
+    assert (case.get("classname"), case.get("name")) == ("charlm.segment 100", "loss")
+    assert [child.tag for child in case] == ["properties"], "a pass has nothing but its properties"
+    told = properties(case)
+    assert (told["verdict"], told["rule"], told["comparisons"]) == ("PASS", "paired", "20")
+    assert float(told["effect"]) == 0.0001
+    assert (float(told["interval_low"]), float(told["interval_high"])) == (-0.0001, 0.0003)
+    assert float(told["noise"]) == 0.001
+    assert properties(suite)["golden.commit"] == "abcdef0123456789"
+
+
+def test_failures_and_errors_are_told_apart_and_counted():
+    top = parse(made.bad_report())
+    counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "5", "failures": "4", "errors": "1", "skipped": "0"}
+    (suite,) = top
+    assert {name: suite.get(name) for name in counts} == counts
+    kinds = [
+        (child.tag, child.get("type"))
+        for case in suite.findall("testcase")
+        for child in case
+        if child.tag != "properties"
+    ]
+    assert kinds == [
+        ("failure", "FAIL"),
+        ("failure", "INCONCLUSIVE"),
+        ("failure", "CHANGED"),
+        ("failure", "FAIL"),
+        ("error", "ERROR"),
+    ]
+
+
+def test_what_cannot_stand_in_xml_is_written_out():
+    text = render_junit(made.bad_report())
+    assert "\x1b" not in text
+    (error,) = ET.fromstring(text).iter("error")
+    assert error.get("message") == "train ended with exit code 3 <&> \\x1b[31m|boom|"
+
+
+def test_a_change_that_is_allowed_is_skipped_not_failed():
+    report = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED, "better"),))))
+    top = parse(report, allow_changed=True)
+    assert (top.get("failures"), top.get("skipped")) == ("0", "1")
+    (skipped,) = top.iter("skipped")
+    assert "better" in str(skipped.get("message"))
+
+
+def test_a_test_that_could_not_begin_is_an_error():
+    (suite,) = parse(made.error_report())
+    (case,) = suite.findall("testcase")
+    assert case.find("error") is not None
+
+
+def test_the_time_of_a_segments_runs_is_counted_once():
+    report = made.report(made.segment(made.metric((made.PASSED,)), made.metric((made.PASSED,), "acc")))
+    (suite,) = parse(report)
+    assert [case.get("time") for case in suite.findall("testcase")] == ["2.500", "0.000"]
+    assert suite.get("time") == "2.500"

@@ -1,0 +1,32 @@
+"""Which of a run's series count."""
+
+from assay.values.layout import split_series
+
+
+def test_the_newest_attempt_counts():
+    old, new = "a1-r0-host-10-1.jsonl", "a2-r0-host-11-2.jsonl"
+    assert split_series([new, old]) == ([new], [old])
+
+
+def test_the_tenth_attempt_is_newer_than_the_second():
+    assert split_series(["a10-r0-h-1-1.jsonl", "a2-r0-h-1-1.jsonl"])[0] == ["a10-r0-h-1-1.jsonl"]
+
+
+def test_several_processes_of_one_attempt_count_together():
+    names = ["a1-r0-h-1-1.jsonl", "a1-r0-h-2-1.jsonl"]
+    assert split_series(names) == (names, [])
+
+
+def test_the_lowest_rank_speaks_for_all():
+    names = ["a1-r1-h-2-1.jsonl", "a1-r0-h-1-1.jsonl", "a1-r2-h-3-1.jsonl"]
+    assert split_series(names)[0] == ["a1-r0-h-1-1.jsonl"]
+    assert split_series(names[::2])[0] == ["a1-r1-h-2-1.jsonl"]
+
+
+def test_other_files_count_as_the_first_attempt():
+    assert split_series(["mine.jsonl", "notes.txt"]) == (["mine.jsonl"], [])
+    assert split_series(["mine.jsonl", "a2-r0-h-1-1.jsonl"]) == (["a2-r0-h-1-1.jsonl"], ["mine.jsonl"])
+
+
+def test_nothing_there():
+    assert split_series([]) == ([], [])
