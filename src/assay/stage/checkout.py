@@ -89,7 +89,9 @@ def open_tree(repository: str, path: str) -> Tree:
     if not os.path.isdir(os.path.join(path, ".git")):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            _git(os.path.dirname(path), "clone", "--quiet", "--shared", "--no-checkout", "--", repository, path)
+            # git names borrowed objects in a file of lines: a path with a newline has to be copied from
+            kind = "--local" if "\n" in repository else "--shared"
+            _git(os.path.dirname(path), "clone", "--quiet", kind, "--no-checkout", "--", repository, path)
         except _GitError as error:
             raise InfrastructureError(f"no work tree could be made of {repository}: {error.words}") from None
     return Tree(path, repository)
@@ -106,10 +108,18 @@ def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
             _remove(os.path.join(tree.path, ".git", lock))
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)
         _git(tree.path, "clean", "--quiet", "-ffd" if keep_ignored else "-ffdx")
-        if keep_ignored:
-            _git(tree.path, "clean", "--quiet", "-ffdX", "--", "*.pyc")
+        _remove_compiled(tree.path)
     except _GitError as error:
         raise InfrastructureError(f"commit {sha[:12]} cannot be checked out: {error.words}") from None
+
+
+def _remove_compiled(folder: str) -> None:
+    for base, folders, names in os.walk(folder):
+        if ".git" in folders:
+            folders.remove(".git")
+        for name in names:
+            if name.endswith(".pyc"):
+                os.unlink(os.path.join(base, name))
 
 
 def _remove(path: str) -> None:
