@@ -12,10 +12,10 @@ plain function that reports nothing is timed. What is imported here needs the st
 
 from __future__ import annotations
 
-from assay.bench.reporting import Benchmark as Benchmark  # noqa: PLC0414 the public face
-from assay.bench.reporting import report_benchmark as report_benchmark  # noqa: PLC0414
-from assay.bench.timing import Timing as Timing  # noqa: PLC0414
-from assay.bench.timing import measure as measure  # noqa: PLC0414
-from assay.bench.timing import synchronize as synchronize  # noqa: PLC0414
+from assay.bench.reporting import Benchmark as Benchmark
+from assay.bench.reporting import report_benchmark as report_benchmark
+from assay.bench.timing import Timing as Timing
+from assay.bench.timing import measure as measure
+from assay.bench.timing import synchronize as synchronize
 
 __all__ = ["Benchmark", "Timing", "measure", "report_benchmark", "synchronize"]

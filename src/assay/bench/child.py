@@ -21,7 +21,6 @@ from typing import Any
 from assay.bench.framework import find_framework, find_packages, load_peaks
 from assay.bench.reporting import Benchmark, write_line
 from assay.bench.resolve import Arguments, NoSuchBenchmarkError, Target, find_matches, find_target
-
 from assay.values import layout
 
 _LAST_LINES = 40

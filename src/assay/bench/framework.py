@@ -14,7 +14,19 @@ from typing import Any
 
 _FRAMEWORKS = ("tensorflow", "torch", "jax", "paddle", "mindspore", "mxnet", "cupy", "onnxruntime", "sklearn", "numpy")
 
-_LIBRARIES = ("scipy", "pandas", "numba", "transformers", "triton", "tensorrt", "torchvision", "flax", "keras", "onnx", "openvino")
+_LIBRARIES = (
+    "scipy",
+    "pandas",
+    "numba",
+    "transformers",
+    "triton",
+    "tensorrt",
+    "torchvision",
+    "flax",
+    "keras",
+    "onnx",
+    "openvino",
+)
 
 
 def find_framework() -> dict[str, str] | None:

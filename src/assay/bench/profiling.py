@@ -34,7 +34,9 @@ class Profile:
     """The windows of one benchmark, one after another."""
 
     def __init__(self, windows: Sequence[ProfileWindow], kind: str, folder: str) -> None:
-        self._moments = [moment for w in windows for moment in ((w.begin_s, True), (w.end_s, False)) if moment[0] is not None]
+        self._moments = [
+            moment for w in windows for moment in ((w.begin_s, True), (w.end_s, False)) if moment[0] is not None
+        ]
         self._kind = kind
         self._folder = folder
         self._began = 0.0
@@ -218,7 +220,10 @@ def _build_events(
         last = looks[-1][0]
         for at, stacks in looks:
             stack = stacks.get(thread, ())
-            same = next((i for i, (a, b) in enumerate(zip(open_calls, stack, strict=False)) if a[0] != b), min(len(open_calls), len(stack)))
+            same = next(
+                (i for i, (a, b) in enumerate(zip(open_calls, stack, strict=False)) if a[0] != b),
+                min(len(open_calls), len(stack)),
+            )
             events += [_event(pid, thread, name, since, at) for name, since in open_calls[same:]]
             open_calls = [*open_calls[:same], *((name, at) for name in stack[same:])]
         events += [_event(pid, thread, name, since, last) for name, since in open_calls]

@@ -125,7 +125,9 @@ def _build_metric(metric: object) -> dict[str, object]:
     fields = _mapping(metric, "each of metrics")
     unknown = [key for key in fields if key not in _METRIC_KEYS]
     if unknown or "name" not in fields or "value" not in fields:
-        raise ValueError(f"report_benchmark: a metric has name, value and perhaps min_value, max_value; not {dict(fields)!r}")
+        raise ValueError(
+            f"report_benchmark: a metric has name, value and perhaps min_value, max_value; not {dict(fields)!r}"
+        )
     built: dict[str, object] = {"name": str(fields["name"])}
     for key in ("value", "min_value", "max_value"):
         if fields.get(key) is not None:

@@ -101,14 +101,20 @@ def load_module(path: str) -> tuple[ModuleType, list[str]]:
                 raise  # something that the module itself wants
             break
     if module is None:
-        raise NoSuchBenchmarkError(f"there is no module {parts[0]!r}; it is looked for in the working directory and on PYTHONPATH")
+        raise NoSuchBenchmarkError(
+            f"there is no module {parts[0]!r}; it is looked for in the working directory and on PYTHONPATH"
+        )
     return module, parts[len(module.__name__.split(".")) :]
 
 
 def list_methods(owner: type) -> list[str]:
     """What a benchmark may be called: everything that its class and its bases define and that can be called."""
     plain = set(dir(object)) | {"report_benchmark", "measure"}
-    return [name for name in dir(owner) if name not in plain and not name.startswith("_") and callable(getattr(owner, name, None))]
+    return [
+        name
+        for name in dir(owner)
+        if name not in plain and not name.startswith("_") and callable(getattr(owner, name, None))
+    ]
 
 
 def find_matches(text: str, arguments: Arguments) -> list[str]:
@@ -124,7 +130,7 @@ def find_matches(text: str, arguments: Arguments) -> list[str]:
     if not isinstance(owner, type):
         raise NoSuchBenchmarkError(f"{path!r} is no class")
     try:
-        listed = list_methods(build_object(owner, arguments))  # type: ignore[arg-type]
+        listed = list_methods(build_object(owner, arguments))
     except Exception:  # noqa: BLE001 a constructor may want what only a real execution has
         listed = list_methods(owner)
     found = [name for name in listed if re.match(pattern, name)]

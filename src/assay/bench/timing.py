@@ -157,9 +157,11 @@ def build_wait(sync: Sync = None) -> Wait:
     if sync is False:
         return _wait_for_nothing
     if sync is None:
-        return _wait_for_all([wait for name in _FRAMEWORKS if name in sys.modules and (wait := _wait_of(sys.modules[name]))])
+        return _wait_for_all(
+            [wait for name in _FRAMEWORKS if name in sys.modules and (wait := _wait_of(sys.modules[name]))]
+        )
     if getattr(sync, "__name__", "").split(".")[0] in _FRAMEWORKS and not callable(sync):
-        return _wait_of(sync) or _wait_for_nothing
+        return _wait_for_all([wait for wait in [_wait_of(sync)] if wait])
     if callable(sync):
         return _wait_for_all([lambda _result: sync()])
     raise TypeError(f"sync is a module such as torch, a function, or False; not {sync!r}")

@@ -13,9 +13,9 @@ from assay.cli.run import parse_slot_flags
 from assay.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from assay.flows.bench.compare import CompareOptions
     from assay.flows.supervise import Event
     from assay.flows.sweep import Doors
-    from assay.flows.bench.compare import CompareOptions
     from assay.values.bench_history import ComparisonReport
     from assay.values.benchmark import BenchReport, BenchRequest
     from assay.values.series import Direction
@@ -35,19 +35,57 @@ def command() -> None:
 def run_options(function: Options) -> Options:
     """What every command that executes benchmarks takes."""
     options = [
-        click.option("--command", "commands", multiple=True, metavar="TEXT", help="Measure this command line; NAME=TEXT gives it a name. Repeatable."),
-        click.option("--metric", "patterns", multiple=True, metavar="NAME=REGEX", help="A number in the output; the first group. Repeatable."),
-        click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Processes for each method.  [default: 1; compare: 10]"),
+        click.option(
+            "--command",
+            "commands",
+            multiple=True,
+            metavar="TEXT",
+            help="Measure this command line; NAME=TEXT gives it a name. Repeatable.",
+        ),
+        click.option(
+            "--metric",
+            "patterns",
+            multiple=True,
+            metavar="NAME=REGEX",
+            help="A number in the output; the first group. Repeatable.",
+        ),
+        click.option(
+            "--trials",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Processes for each method.  [default: 1; compare: 10]",
+        ),
         click.option("--timeout", metavar="DURATION", help="Time limit of each execution, as in 90s or 2h."),
-        click.option("--slots", metavar="LIST", help="Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: one at a time."),
-        click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="N at once on the CPU: they disturb each other."),
+        click.option(
+            "--slots", metavar="LIST", help="Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: one at a time."
+        ),
+        click.option(
+            "-j",
+            "--jobs",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="N at once on the CPU: they disturb each other.",
+        ),
         click.option("--python", metavar="PATH", help="Another interpreter for the methods."),
         click.option("--path", "python_path", multiple=True, metavar="DIR", help="Put first on sys.path. Repeatable."),
-        click.option("--data-dir", default="", metavar="DIR", help="Given to constructors as data_dir and root_data_dir."),
+        click.option(
+            "--data-dir", default="", metavar="DIR", help="Given to constructors as data_dir and root_data_dir."
+        ),
         click.option("--args", "arguments", metavar="JSON", help="Further arguments for constructors."),
         click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment of the methods. Repeatable."),
-        click.option("--refuse-contaminated", is_flag=True, help="A figure that may be the fault of others does not count: exit code 3."),
-        click.option("--foreign-limit", type=click.FloatRange(0, 1), default=0.1, show_default=True, metavar="SHARE", help="How much of all cores others may use."),
+        click.option(
+            "--refuse-contaminated",
+            is_flag=True,
+            help="A figure that may be the fault of others does not count: exit code 3.",
+        ),
+        click.option(
+            "--foreign-limit",
+            type=click.FloatRange(0, 1),
+            default=0.1,
+            show_default=True,
+            metavar="SHARE",
+            help="How much of all cores others may use.",
+        ),
         click.option("--root", metavar="DIR", help="Where the runs go.  [default: ./runs]"),
         click.option("--quiet", is_flag=True, help="Say nothing until the end."),
     ]
@@ -77,8 +115,16 @@ def _decorate(function: Options, options: Sequence[Callable[[Options], Options]]
 @click.argument("methods", nargs=-1, metavar="METHOD...")
 @run_options
 @click.option("--label", metavar="TEXT", help="Kept with each execution, to compare and to group by.")
-@click.option("--profile", metavar="START:END", help="Profile this window, in seconds; END may be left out; 2:5,8:9 for two.")
-@click.option("--profiler", type=click.Choice(["auto", "framework", "py-spy"]), default="auto", show_default=True, help="Who takes the profile.")
+@click.option(
+    "--profile", metavar="START:END", help="Profile this window, in seconds; END may be left out; 2:5,8:9 for two."
+)
+@click.option(
+    "--profiler",
+    type=click.Choice(["auto", "framework", "py-spy"]),
+    default="auto",
+    show_default=True,
+    help="Who takes the profile.",
+)
 @report_options
 def run(methods: tuple[str, ...], label: str | None, profile: str | None, profiler: str, **given: Any) -> int:
     """Run benchmarks: one process for each method and trial.
@@ -164,8 +210,17 @@ def _say_problems(report: BenchReport) -> None:
 @click.option("--build", metavar="TEXT", help="With --git: run this in each work tree first.")
 @click.option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
 @click.option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
-@click.option("--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell.")
-@click.option("--min-effect", type=click.FloatRange(min=0), default=0.02, show_default=True, metavar="SHARE", help="Smaller differences do not matter.")
+@click.option(
+    "--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell."
+)
+@click.option(
+    "--min-effect",
+    type=click.FloatRange(min=0),
+    default=0.02,
+    show_default=True,
+    metavar="SHARE",
+    help="Smaller differences do not matter.",
+)
 @click.option("--no-confirm", is_flag=True, help="With --git: say FAIL without running again.")
 @click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
 @report_options
@@ -184,7 +239,10 @@ def compare(what: tuple[str, ...], span: str | None, build: str | None, method: 
         report = compare_git(span, request, options, build, doors, lambda line: print(line, file=sys.stderr))
     else:
         if len(what) != 2:
-            raise UsageError(f"BASE and HEAD are two, not {len(what)}", "name two labels, commits or files; or --git base..head METHOD")
+            raise UsageError(
+                f"BASE and HEAD are two, not {len(what)}",
+                "name two labels, commits or files; or --git base..head METHOD",
+            )
         report = compare_recorded(what[0], what[1], method, given["root"], options)
     return _show_comparison(report, given)
 
@@ -240,9 +298,20 @@ def dataclass_facts(value: Any) -> dict[str, Any]:
 @run_options
 @click.option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
 @click.option("--bad", default="HEAD", show_default=True, metavar="COMMIT", help="Where it is worse.")
-@click.option("--on", "metric", default="wall_time", show_default=True, metavar="METRIC", help="The metric that got worse.")
-@click.option("--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell.")
-@click.option("--min-effect", type=click.FloatRange(min=0), default=0.02, show_default=True, metavar="SHARE", help="Smaller differences do not matter.")
+@click.option(
+    "--on", "metric", default="wall_time", show_default=True, metavar="METRIC", help="The metric that got worse."
+)
+@click.option(
+    "--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell."
+)
+@click.option(
+    "--min-effect",
+    type=click.FloatRange(min=0),
+    default=0.02,
+    show_default=True,
+    metavar="SHARE",
+    help="Smaller differences do not matter.",
+)
 @click.option("--build", metavar="TEXT", help="Run this in each work tree first.")
 @click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -271,8 +340,20 @@ def bisect(methods: tuple[str, ...], good: str, bad: str, metric: str, build: st
 @click.argument("metric")
 @click.argument("method", required=False)
 @click.option("--label", metavar="TEXT", help="Only executions with this label.")
-@click.option("--min-effect", type=click.FloatRange(min=0), default=0.01, show_default=True, metavar="SHARE", help="Smaller changes are not spoken of.")
-@click.option("--recent", type=click.IntRange(min=1), metavar="N", help="Only changes within the last N executions raise an alarm.")
+@click.option(
+    "--min-effect",
+    type=click.FloatRange(min=0),
+    default=0.01,
+    show_default=True,
+    metavar="SHARE",
+    help="Smaller changes are not spoken of.",
+)
+@click.option(
+    "--recent",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only changes within the last N executions raise an alarm.",
+)
 @click.option("--better", type=click.Choice(["min", "max"]), help="Which way is better, where the name does not tell.")
 @click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
 @click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
@@ -286,7 +367,9 @@ def history(metric: str, method: str | None, **given: Any) -> int:
     from assay.flows.bench.history import HistoryOptions, load_histories
     from assay.show.bench_history import build_history_cases, render_history
 
-    options = HistoryOptions(given["root"], given["label"], given["min_effect"], given["recent"], given["everything"], given["better"])
+    options = HistoryOptions(
+        given["root"], given["label"], given["min_effect"], given["recent"], given["everything"], given["better"]
+    )
     found = load_histories(metric, method, options)
     show(
         given,
@@ -320,14 +403,29 @@ def triage(metric: str, method: str, change: str, judgement: str, note: str, eve
 
 @command.command()
 @click.argument("method", required=False)
-@click.option("--by", default="label", show_default=True, metavar="A,B", help="Columns to group by: accelerator_model, framework, cudnn, label, commit, …")
+@click.option(
+    "--by",
+    default="label",
+    show_default=True,
+    metavar="A,B",
+    help="Columns to group by: accelerator_model, framework, cudnn, label, commit, …",
+)
 @click.option("-m", "--metrics", metavar="A,B", help="Which metrics to show.")
 @click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
 @click.option("--json", "as_json", is_flag=True, help="JSON.")
 @click.option("--md", "as_markdown", is_flag=True, help="A Markdown table.")
 @click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
-def table(method: str | None, by: str, metrics: str | None, everything: bool, as_csv: bool, as_json: bool, as_markdown: bool, root: str | None) -> int:
+def table(
+    method: str | None,
+    by: str,
+    metrics: str | None,
+    everything: bool,
+    as_csv: bool,
+    as_json: bool,
+    as_markdown: bool,
+    root: str | None,
+) -> int:
     """Set-ups of METHOD side by side: the median of each metric, and its spread."""
     from assay.flows.bench.tables import load_table
     from assay.show.bench_history import render_setups
@@ -336,7 +434,9 @@ def table(method: str | None, by: str, metrics: str | None, everything: bool, as
         raise UsageError("choose one of --csv, --json and --md")
     found = load_table(method, by.split(","), metrics.split(",") if metrics else None, root, everything)
     form = "csv" if as_csv else "json" if as_json else "md" if as_markdown else "text"
-    sys.stdout.write(render_setups(found.by, found.metrics, [(row.keys, row.count, row.values) for row in found.rows], form))
+    sys.stdout.write(
+        render_setups(found.by, found.metrics, [(row.keys, row.count, row.values) for row in found.rows], form)
+    )
     if found.left_out and form == "text":
         print(f"({found.left_out} executions failed or were contaminated: --all)", file=sys.stderr)
     return int(ExitCode.OK)

@@ -42,10 +42,10 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 class LazyGroup(click.Group):
     """Knows its commands by name; the module `assay.cli.<module>` holds `command`."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click calls it so
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"assay.cli.{COMMANDS[cmd_name][0]}").command
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one return for each kind of end
     """As `main`, but returns the exit code."""
     try:
         result = cli.main(

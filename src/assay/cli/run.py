@@ -66,8 +66,9 @@ def command(
 ) -> int:
     """Expand FILE and run what is not finished yet.
 
-    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished runs
-    are kept, running ones are watched, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves them.
+    FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished
+    runs are kept, running ones are watched, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
+    them.
     """
     from assay.flows.prepared import RunOptions
     from assay.flows.sweep import prepare

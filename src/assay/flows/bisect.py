@@ -378,7 +378,7 @@ def load_trials(path: str) -> list[Tried]:
         return []
     found = []
     for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             fields = json.loads(line)
             interval = fields.get("interval")
             found.append(

@@ -221,7 +221,14 @@ def build_row(record: rundir.RunRecord, key: str, history: rundir.History, stamp
 
 
 def _row(
-    spec: RunSpec, record: rundir.RunRecord, key: str, state: State, attempt: int, outcome: Outcome | None, handle: Any, stamp: float
+    spec: RunSpec,
+    record: rundir.RunRecord,
+    key: str,
+    state: State,
+    attempt: int,
+    outcome: Outcome | None,
+    handle: Any,
+    stamp: float,
 ) -> RunRow:
     return RunRow(
         key=key,
@@ -267,7 +274,9 @@ class _Live:
 class Collector:
     """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
 
-    def __init__(self, index: Index, place: StudyPlace, devices: Devices, echo: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self, index: Index, place: StudyPlace, devices: Devices, echo: Callable[[bytes], None] | None = None
+    ) -> None:
         self._index = index
         self._place = place
         self._devices = devices

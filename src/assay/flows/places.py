@@ -53,9 +53,13 @@ def check_writable(place: StudyPlace) -> None:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
-        raise UsageError(f"the output root {place.root} cannot be made: {path} is not a directory", "choose another: --root DIR")
+        raise UsageError(
+            f"the output root {place.root} cannot be made: {path} is not a directory", "choose another: --root DIR"
+        )
     if not os.access(path, os.W_OK | os.X_OK):
-        raise UsageError(f"the output root {place.root} cannot be written: no permission in {path}", "choose another: --root DIR")
+        raise UsageError(
+            f"the output root {place.root} cannot be written: no permission in {path}", "choose another: --root DIR"
+        )
     space = os.statvfs(path)
     if space.f_bavail * space.f_frsize < _ROOM_BYTES or (space.f_files and space.f_favail < _ROOM_FILES):
         raise UsageError(f"the disk under {path} is full", "make room, or choose another output root: --root DIR")
@@ -94,4 +98,6 @@ def find_study(name: str, roots: list[str]) -> StudyPlace:
             return StudyPlace(os.path.dirname(path), os.path.basename(path))
     known = [study for root in roots for study in find_studies(root)]
     where = ", ".join(roots)
-    raise NotFoundError("study", name, known, None if known else f"there is no study under {where}; start one: assay run FILE")
+    raise NotFoundError(
+        "study", name, known, None if known else f"there is no study under {where}; start one: assay run FILE"
+    )

@@ -68,9 +68,14 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
     size = resources.gpus or 1
     groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
     if not groups:
-        raise UsageError(f"each run asks for {size} GPUs, this machine has {len(gpus)}", "ask for fewer: resources: {gpus: N}")
+        raise UsageError(
+            f"each run asks for {size} GPUs, this machine has {len(gpus)}", "ask for fewer: resources: {gpus: N}"
+        )
     labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
-    needed = {gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu) for gpu in gpus}
+    needed = {
+        gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu)
+        for gpu in gpus
+    }
 
     def usable(entry: SlotEntry) -> bool:
         """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""

@@ -1,7 +1,7 @@
 """The one loop: start runs on free slots, watch them, collect what they say, conclude how they ended.
 
-Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work beside another on the
-same study: who starts an attempt is decided by `lease.N`, how it ended by the markers in its directory.
+Nothing that matters lives only in this process. A supervisor may be killed at any instant, or work beside another on
+the same study: who starts an attempt is decided by `lease.N`, how it ended by the markers in its directory.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Settings:
     sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # go as soon as the executor needs nobody any more
-    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early; asked after each tick
+    decide: Callable[[Entry], str | None] = lambda _entry: (
+        None
+    )  # why a running run should end early; asked after each tick
     clock: Callable[[], float] = time.monotonic
 
 
@@ -202,7 +204,7 @@ class Supervisor:
             self.problem = InfrastructureError(f"cannot start {entry.spec.name} in {entry.dir}: {error.strerror}")
 
     def _refill(self, ended: Sequence[JobHandle]) -> None:
-        """Slots that have just come free go to the next runs before the ended ones are concluded, which takes a while."""
+        """Slots that have just come free go to the next runs first: concluding the ended ones takes a while."""
         if not ended or self.pool is None or not self.queue:
             return
         for handle in ended:
@@ -387,7 +389,9 @@ class Supervisor:
         if not os.path.exists(os.path.join(entry.dir, marker)):
             return False
         entry.state = State.DONE
-        self._close(entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0})))
+        self._close(
+            entry, Decision(Action.CLOSE, State.DONE, entry.attempt, Outcome(State.DONE, entry.attempt, {name: 0}))
+        )
         return True
 
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:

@@ -50,7 +50,9 @@ class Watcher:
     def view(self, supervisor: Supervisor) -> ProgressView:
         states = [entry.state for entry in supervisor.entries]
         if self.kept is None:
-            self.kept = states.count(State.DONE) - sum(entry.finished_here for entry in supervisor.entries if entry.state is State.DONE)
+            self.kept = states.count(State.DONE) - sum(
+                entry.finished_here for entry in supervisor.entries if entry.state is State.DONE
+            )
         now = time.time()
         running = tuple(_build_running(entry, supervisor, now) for entry in supervisor.running.values())
         queued = len(supervisor.queue)
@@ -99,7 +101,9 @@ def _build_running(entry: Entry, supervisor: Supervisor, now: float) -> RunningR
 # ---------------------------------------------------------------- when it is over
 
 
-def build_study_report(report: Report, elapsed_s: float, show_path: Callable[[str], str] = os.path.relpath) -> StudyReport:
+def build_study_report(
+    report: Report, elapsed_s: float, show_path: Callable[[str], str] = os.path.relpath
+) -> StudyReport:
     entries = report.entries
     return StudyReport(
         study=report.prepared.place.name,

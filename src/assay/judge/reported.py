@@ -76,7 +76,9 @@ def _add(merged: _Merged, report: Mapping[str, Any], prefix: str) -> None:
             merged.metrics[prefix + key] = BenchMetric(prefix + key, report[key])
     for fields in report.get("metrics") or ():
         name = prefix + str(fields["name"])
-        merged.metrics[name] = BenchMetric(name, float(fields["value"]), fields.get("min_value"), fields.get("max_value"))
+        merged.metrics[name] = BenchMetric(
+            name, float(fields["value"]), fields.get("min_value"), fields.get("max_value")
+        )
         if fields.get("samples"):
             merged.samples[name] = fields["samples"]
     merged.extras |= {prefix + key: value for key, value in (report.get("extras") or {}).items()}
@@ -123,7 +125,11 @@ def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iter
         yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"it is {ending.state}", ending))
     elif error and not (story.end or {}).get("ok"):
         kind = error.get("type", "")
-        text = error.get("message", "") if kind in ("NoSuchBenchmark", "SystemExit") else f"{kind}: {error.get('message', '')}"
+        text = (
+            error.get("message", "")
+            if kind in ("NoSuchBenchmark", "SystemExit")
+            else f"{kind}: {error.get('message', '')}"
+        )
         yield Finding(VerdictKind.ERROR, name, text)
     elif ending.state == "failed" and (story.end is None or is_command):
         yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"exit code {ending.exit_code}", ending))

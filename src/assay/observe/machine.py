@@ -146,6 +146,8 @@ def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...
     return tuple(found)
 
 
-def add_aftermath(machine: Machine, after: tuple[GpuState, ...], throttled: Iterable[str], foreign: float | None) -> Machine:
+def add_aftermath(
+    machine: Machine, after: tuple[GpuState, ...], throttled: Iterable[str], foreign: float | None
+) -> Machine:
     reasons = {*machine.throttled, *find_throttling(after), *throttled} - {"application_clocks"}
     return replace(machine, gpus_after=after, throttled=tuple(sorted(reasons)), foreign_cpu=foreign)

@@ -176,7 +176,9 @@ def _fill_commands(study: Study, drafts: Sequence[Draft]) -> None:
         _fill_mlrunner(study, drafts, _join_choices(study, drafts, chosen), problems)
     else:
         for draft in drafts:
-            draft.commands = tuple(_render(template, draft, study.dialect, problems) for template in chosen[draft.sweep])
+            draft.commands = tuple(
+                _render(template, draft, study.dialect, problems) for template in chosen[draft.sweep]
+            )
     if problems:
         raise ConfigError(tuple(problems))
 

@@ -27,7 +27,9 @@ def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = 
     if study.dialect == "runx":
         return runx_names.name_runs(drafts, study, names)
     if study.dialect == "mlrunner":
-        return mlrunner_names.name_runs(drafts, study, names.exists) if names else mlrunner_names.name_runs(drafts, study)
+        return (
+            mlrunner_names.name_runs(drafts, study, names.exists) if names else mlrunner_names.name_runs(drafts, study)
+        )
     return name_native(drafts)
 
 

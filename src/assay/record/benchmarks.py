@@ -41,7 +41,9 @@ def load_execution(run_dir: str) -> BenchExecution | None:
     try:
         return parse_execution(content, run_dir)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again") from error
+        raise FormatError(
+            f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again"
+        ) from error
 
 
 def parse_execution(content: Mapping[str, Any], run_dir: str) -> BenchExecution:
@@ -78,7 +80,14 @@ def _parse_finding(content: Mapping[str, Any]) -> Finding:
     plain = _known(Finding, content)
     interval = plain.get("interval")
     stretches = tuple((low, high) for low, high in plain.get("stretches") or ())
-    return Finding(**{**plain, "kind": VerdictKind(plain["kind"]), "interval": tuple(interval) if interval else None, "stretches": stretches})
+    return Finding(
+        **{
+            **plain,
+            "kind": VerdictKind(plain["kind"]),
+            "interval": tuple(interval) if interval else None,
+            "stretches": stretches,
+        }
+    )
 
 
 def _build(kind: type[T], content: Mapping[str, Any], tuples: tuple[str, ...] = ()) -> T:

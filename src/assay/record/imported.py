@@ -37,7 +37,9 @@ def load_foreign(path: str) -> list[BenchExecution]:
         found = list(parse_foreign(text, os.path.basename(path)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} cannot be imported: it is damaged, or of an unknown version ({what})", _HINT) from None
+        raise UsageError(
+            f"{path} cannot be imported: it is damaged, or of an unknown version ({what})", _HINT
+        ) from None
     if not found:
         raise UsageError(f"{path} cannot be imported: there is no result in it", _HINT)
     return found
@@ -52,7 +54,9 @@ def parse_foreign(text: str, file: str) -> Iterator[BenchExecution]:
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{file} cannot be imported: it is no JSON and has no :::MLLOG line ({error})", _HINT) from None
+        raise UsageError(
+            f"{file} cannot be imported: it is no JSON and has no :::MLLOG line ({error})", _HINT
+        ) from None
     if not isinstance(content, dict):
         raise UsageError(f"{file} cannot be imported: its JSON is no object", _HINT)
     for marks, parse in _KINDS:
@@ -78,9 +82,9 @@ class _Found:
     commit: str | None = None
     label: str | None = None
     setup: Mapping[str, str] = field(default_factory=dict)
-    machine: Machine = Machine()
+    machine: Machine = field(default_factory=Machine)
     framework: Framework | None = None
-    peaks: Peaks = Peaks()
+    peaks: Peaks = field(default_factory=Peaks)
     trial: int = 1
     execution_id: str | None = None
 
@@ -90,7 +94,9 @@ def _build(found: _Found) -> BenchExecution:
     findings = [Finding(VerdictKind.FAIL, found.method, f"{name} is {found.numbers[name]}") for name in bad]
     if found.failure:
         findings.append(Finding(VerdictKind.FAIL, found.method, found.failure))
-    metrics = tuple(BenchMetric(name, float(value), *found.bounds.get(name, ())) for name, value in found.numbers.items())
+    metrics = tuple(
+        BenchMetric(name, float(value), *found.bounds.get(name, ())) for name, value in found.numbers.items()
+    )
     result = BenchResult(
         name=found.method,
         succeeded=not findings,
@@ -125,7 +131,10 @@ def _build(found: _Found) -> BenchExecution:
 
 def _build_id(found: _Found) -> str:
     """The same figure gets the same id: importing a file twice adds nothing."""
-    text = json.dumps([found.source, found.method, found.at, found.commit, found.trial, dict(found.numbers), found.wall_time], default=str)
+    text = json.dumps(
+        [found.source, found.method, found.at, found.commit, found.trial, dict(found.numbers), found.wall_time],
+        default=str,
+    )
     stamp = datetime.fromtimestamp(found.at or 0, UTC).strftime("%Y-%m-%d-%H-%M-%S")
     return f"{stamp}-{hashlib.blake2b(text.encode(), digest_size=5).hexdigest()}"
 
@@ -142,10 +151,14 @@ def _time_of(text: str | None) -> float | None:
 
 def _parse_perfzero(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
     result, info = content["benchmark_result"], content.get("benchmark_info") or {}
-    system, process, framework = (content.get(key) or {} for key in ("system_info", "process_info", "ml_framework_info"))
+    system, process, framework = (
+        content.get(key) or {} for key in ("system_info", "process_info", "ml_framework_info")
+    )
     metrics = [metric for metric in result.get("metrics") or () if isinstance(metric.get("value"), (int, float))]
     extras = {extra["name"]: extra["value"] for extra in result.get("extras") or ()}
-    hashes = [package.get("hash") for package in (info.get("site_package_info") or {}).values() if isinstance(package, dict)]
+    hashes = [
+        package.get("hash") for package in (info.get("site_package_info") or {}).values() if isinstance(package, dict)
+    ]
     yield _build(
         _Found(
             source="perfzero",
@@ -177,8 +190,14 @@ def _parse_perfzero(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
                 accelerator_count=int(system.get("accelerator_count") or 0),
                 accelerator_driver=system.get("accelerator_driver_version") or "",
             ),
-            framework=Framework(framework.get("name") or "", framework.get("version") or "", framework.get("build_version") or ""),
-            peaks=Peaks(int(process.get("max_rss") or 0), int(process.get("max_vms") or 0), float(process.get("max_cpu_percent") or 0)),
+            framework=Framework(
+                framework.get("name") or "", framework.get("version") or "", framework.get("build_version") or ""
+            ),
+            peaks=Peaks(
+                int(process.get("max_rss") or 0),
+                int(process.get("max_vms") or 0),
+                float(process.get("max_cpu_percent") or 0),
+            ),
             trial=int(result.get("trial_id") or 1),
             execution_id=content.get("execution_id"),
         )
@@ -205,7 +224,9 @@ def _parse_asv(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
         values = fields.get("result")
         if values is None:
             continue
-        for place, (value, suffix) in enumerate(zip(_as_list(values), _asv_names(fields.get("params") or []), strict=False)):
+        for place, (value, suffix) in enumerate(
+            zip(_as_list(values), _asv_names(fields.get("params") or []), strict=False)
+        ):
             if not isinstance(value, (int, float)):
                 continue
             samples = fields.get("samples") or []
@@ -256,7 +277,10 @@ def _parse_pytest(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
     }
     for bench in content["benchmarks"]:
         stats = bench["stats"]
-        extras = {key: value if isinstance(value, (int, float)) else str(value) for key, value in (bench.get("extra_info") or {}).items()}
+        extras = {
+            key: value if isinstance(value, (int, float)) else str(value)
+            for key, value in (bench.get("extra_info") or {}).items()
+        }
         yield _build(
             _Found(
                 source="pytest-benchmark",
@@ -279,7 +303,11 @@ def _parse_pytest(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
 def _parse_google(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
     """Repetitions of one benchmark are the samples of one execution; aggregates are left out where there are any."""
     context = content["context"]
-    setup = {"cpus": str(context.get("num_cpus") or ""), "mhz": str(context.get("mhz_per_cpu") or ""), "build": str(context.get("library_build_type") or "")}
+    setup = {
+        "cpus": str(context.get("num_cpus") or ""),
+        "mhz": str(context.get("mhz_per_cpu") or ""),
+        "build": str(context.get("library_build_type") or ""),
+    }
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for bench in content["benchmarks"]:
         if bench.get("run_type", "iteration") == "iteration":
@@ -288,7 +316,9 @@ def _parse_google(content: Mapping[str, Any]) -> Iterator[BenchExecution]:
         yield _build(_google_result(name, found, context, setup))
 
 
-def _google_result(name: str, found: Sequence[Mapping[str, Any]], context: Mapping[str, Any], setup: Mapping[str, str]) -> _Found:
+def _google_result(
+    name: str, found: Sequence[Mapping[str, Any]], context: Mapping[str, Any], setup: Mapping[str, str]
+) -> _Found:
     failed = next((bench.get("error_message") or "it failed" for bench in found if bench.get("error_occurred")), None)
     good = [bench for bench in found if not bench.get("error_occurred")]
     times = [bench["real_time"] * _TIME_UNITS[bench.get("time_unit", "ns")] for bench in good]
@@ -331,7 +361,10 @@ def _parse_mllog(text: str, file: str) -> BenchExecution:
         value = entry.get("value")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             series.setdefault(entry["key"], []).append(float(value))
-    names = {key: str((last.get(key) or {}).get("value") or "") for key in ("submission_benchmark", "submission_org", "submission_platform")}
+    names = {
+        key: str((last.get(key) or {}).get("value") or "")
+        for key in ("submission_benchmark", "submission_org", "submission_platform")
+    }
     failure = None if status in (None, "success") else f"the run ended with status {status}"
     return _build(
         _Found(

@@ -230,7 +230,9 @@ def parse_record(text: str, file: str) -> RunRecord:
         known = {key: fields.get(key) for key in RunRecord.__dataclass_fields__ if key != "spec" and key in fields}
         return RunRecord(spec=parse_spec(spec), **{"uid": "", "created_at": 0.0, **known})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{file} is damaged: {error}", "the run can be listed again when this file is mended") from error
+        raise FormatError(
+            f"{file} is damaged: {error}", "the run can be listed again when this file is mended"
+        ) from error
 
 
 def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:

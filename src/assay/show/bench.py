@@ -71,7 +71,9 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
         return str(values[0])
     values = finite
     middle = statistics.median(values)
-    text = render_duration(middle) if name in ("wall_time", "cpu_time") and middle >= 100 else _render_value(name, middle)
+    text = (
+        render_duration(middle) if name in ("wall_time", "cpu_time") and middle >= 100 else _render_value(name, middle)
+    )
     if len(values) < 3 or not middle:
         return text
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -95,7 +97,9 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
             lines.setdefault(f"{word} {method}: {reason}", []).append(execution.trial)
     suffix = f" ({label})" if label else ""
     several = len(found) > 1
-    return [text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()]
+    return [
+        text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()
+    ]
 
 
 def build_execution_facts(execution: BenchExecution) -> dict[str, Any]:
@@ -130,13 +134,25 @@ def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
 
 def render_cases_markdown(title: str, cases: Cases) -> str:
     """A table of everything that is not a pass, worst first; all is well: one line."""
-    bad = [(group, name, finding) for group, name, verdict in cases for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    bad = [
+        (group, name, finding)
+        for group, name, verdict in cases
+        for finding in verdict.findings
+        if finding.kind is not VerdictKind.PASS
+    ]
     kinds = [verdict.kind for _, _, verdict in cases]
     worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
-    lines = [f"## {title}: {worst}", "", f"{len(cases)} checked, {sum(kind is VerdictKind.PASS for kind in kinds)} passed."]
+    lines = [
+        f"## {title}: {worst}",
+        "",
+        f"{len(cases)} checked, {sum(kind is VerdictKind.PASS for kind in kinds)} passed.",
+    ]
     if bad:
         lines += ["", "| verdict | benchmark | metric | what | effect |", "|---|---|---|---|---|"]
-        lines += [f"| {f.kind} | {_cell(group)} | {_cell(name)} | {_cell(f.message)} | {_effect(f)} |" for group, name, f in bad]
+        lines += [
+            f"| {f.kind} | {_cell(group)} | {_cell(name)} | {_cell(f.message)} | {_effect(f)} |"
+            for group, name, f in bad
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +167,12 @@ def _effect(finding: Finding) -> str:
     return f"{text} [{finding.interval[0]:+.1%}, {finding.interval[1]:+.1%}]" if finding.interval else text
 
 
-_ELEMENTS = {VerdictKind.FAIL: "failure", VerdictKind.INCONCLUSIVE: "failure", VerdictKind.CHANGED: "failure", VerdictKind.ERROR: "error"}
+_ELEMENTS = {
+    VerdictKind.FAIL: "failure",
+    VerdictKind.INCONCLUSIVE: "failure",
+    VerdictKind.CHANGED: "failure",
+    VerdictKind.ERROR: "error",
+}
 
 
 def render_cases_junit(title: str, cases: Cases) -> str:
@@ -177,11 +198,22 @@ def render_cases_junit(title: str, cases: Cases) -> str:
 
 def _xml(text: str) -> str:
     """XML has no place for control characters, nor for the halves of a pair."""
-    return "".join(char if char in "\t\n\r" or (ord(char) >= 0x20 and not 0xD800 <= ord(char) <= 0xDFFF and ord(char) not in (0xFFFE, 0xFFFF)) else f"\\x{ord(char):02x}" for char in text)
+    return "".join(
+        char
+        if char in "\t\n\r"
+        or (ord(char) >= 0x20 and not 0xD800 <= ord(char) <= 0xDFFF and ord(char) not in (0xFFFE, 0xFFFF))
+        else f"\\x{ord(char):02x}"
+        for char in text
+    )
 
 
 def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
     return [
-        {"benchmark": group, "metric": name, "verdict": str(verdict.kind), "findings": [asdict(found) for found in verdict.findings]}
+        {
+            "benchmark": group,
+            "metric": name,
+            "verdict": str(verdict.kind),
+            "findings": [asdict(found) for found in verdict.findings],
+        }
         for group, name, verdict in cases
     ]

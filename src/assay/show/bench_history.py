@@ -27,7 +27,9 @@ def render_history(history: MetricHistory, *, color: bool, width: int | None) ->
     count = sum(len(series.points) for series in history.series)
     better = "lower" if history.direction == "min" else "higher"
     verdict = str(history.verdict.kind)
-    lines = [f"{history.method} {history.metric} ({better} is better): {count} executions, {_paint(verdict, verdict, color)}"]
+    lines = [
+        f"{history.method} {history.metric} ({better} is better): {count} executions, {_paint(verdict, verdict, color)}"
+    ]
     for series in history.series:
         lines += _describe_series(series, history.metric)
     lines += _describe_changes(history, color)
@@ -43,7 +45,10 @@ def _describe_series(series: MetricSeries, metric: str) -> list[str]:
     setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown set-up"
     label = f"label {series.label}; " if series.label else ""
     edges = [0, *(change.step.at for change in series.changes), len(series.points)]
-    levels = [render_values(metric, [point.value for point in series.points[a:b]]) for a, b in zip(edges, edges[1:], strict=False)]
+    levels = [
+        render_values(metric, [point.value for point in series.points[a:b]])
+        for a, b in zip(edges, edges[1:], strict=False)
+    ]
     return [
         f"  {clean(label + setup)}",
         f"    {_draw([point.value for point in series.points])}",
@@ -89,9 +94,23 @@ def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, s
 
 
 def render_comparison(report: ComparisonReport, *, color: bool, width: int | None) -> str:
-    columns = (Column("verdict", "state"), Column("benchmark"), Column("metric"), Column(clean(report.base), "text", "right"), Column(clean(report.head), "text", "right"), Column("change"))
+    columns = (
+        Column("verdict", "state"),
+        Column("benchmark"),
+        Column("metric"),
+        Column(clean(report.base), "text", "right"),
+        Column(clean(report.head), "text", "right"),
+        Column("change"),
+    )
     rows = [
-        [str(m.finding.kind), m.method, m.metric, render_values(m.metric, m.base.values), render_values(m.metric, m.head.values), m.finding.message]
+        [
+            str(m.finding.kind),
+            m.method,
+            m.metric,
+            render_values(m.metric, m.base.values),
+            render_values(m.metric, m.head.values),
+            m.finding.message,
+        ]
         for m in report.metrics
     ]
     text = tables.render_table(Table(columns, rows), width=width, color=color) if rows else ""
@@ -104,23 +123,38 @@ def render_comparison(report: ComparisonReport, *, color: bool, width: int | Non
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
     cases = [(metric.method, metric.metric, Verdict.of([metric.finding], 1)) for metric in report.metrics]
     judged = [metric.finding for metric in report.metrics]
-    return cases + [(found.subject, "execution", Verdict.of([found], 0)) for found in report.verdict.findings if found not in judged]
+    return cases + [
+        (found.subject, "execution", Verdict.of([found], 0)) for found in report.verdict.findings if found not in judged
+    ]
 
 
 # ---------------------------------------------------------------- set-ups, bisection
 
 
-def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]], form: str) -> str:
+def render_setups(
+    by: Sequence[str],
+    metrics: Sequence[str],
+    rows: Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]],
+    form: str,
+) -> str:
     """`rows`: keys, executions, values by metric. For machines medians and quartiles stand in columns of their own."""
     if form in ("text", "md"):
-        columns = [*(Column(key) for key in by), Column("n", "number", digits=None), *(Column(name, "text", "right") for name in metrics)]
-        cells = [[*keys, count, *(render_values(name, values[name]) for name in metrics)] for keys, count, values in rows]
+        columns = [
+            *(Column(key) for key in by),
+            Column("n", "number", digits=None),
+            *(Column(name, "text", "right") for name in metrics),
+        ]
+        cells = [
+            [*keys, count, *(render_values(name, values[name]) for name in metrics)] for keys, count, values in rows
+        ]
         found = Table(tuple(columns), cells)
         return tables.render_markdown(found) if form == "md" else tables.render_table(found)
     parts = ("median", "low", "high")
     columns = [*(Column(key) for key in by), Column("n", "number", digits=None)]
     columns += [Column(f"{name}.{part}", "number", digits=None) for name in metrics for part in parts]
-    plain = [[*keys, count, *(cell for name in metrics for cell in _quartiles(values[name]))] for keys, count, values in rows]
+    plain = [
+        [*keys, count, *(cell for name in metrics for cell in _quartiles(values[name]))] for keys, count, values in rows
+    ]
     found = Table(tuple(columns), plain)
     return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
 
@@ -138,11 +172,15 @@ def render_bisect(facts: Mapping[str, Any]) -> str:
     lines = [f"{sha[:12]} {outcome}: {why}" for sha, outcome, why in facts["tried"]]
     culprit = facts["culprit"]
     if culprit:
-        lines.append(f"first worse commit: {culprit['sha'][:12]} {culprit['subject']} ({culprit['author']}, {culprit['authored_at']})")
+        lines.append(
+            f"first worse commit: {culprit['sha'][:12]} {culprit['subject']} ({culprit['author']}, {culprit['authored_at']})"
+        )
         if facts["evidence"]:
             lines.append(f"  {facts['evidence']['finding']['message']}")
     elif facts["suspects"]:
-        lines.append("one of these, which cannot be judged: " + ", ".join(each["sha"][:12] for each in facts["suspects"]))
+        lines.append(
+            "one of these, which cannot be judged: " + ", ".join(each["sha"][:12] for each in facts["suspects"])
+        )
     else:
         lines.append(f"not found: {facts['stuck'] or facts['interrupted']}")
     return "".join(f"{clean(line)}\n" for line in lines)

@@ -41,13 +41,17 @@ def parse_method(text: str) -> BenchMethod:
     """`module.Class.method`, `module.Class:method`, `module.function` or `module.Class.filter:REGEX`."""
     head, colon, tail = text.partition(":")
     if not text.strip() or not head.strip(".") or (colon and not tail):
-        raise UsageError(f"{text!r} names no benchmark", "write module.Class.method, module.function or module.Class.filter:REGEX")
+        raise UsageError(
+            f"{text!r} names no benchmark", "write module.Class.method, module.function or module.Class.filter:REGEX"
+        )
     if colon and head.endswith(".filter"):
         _check_regex(tail, text)
         return BenchMethod(text, text)
     name = f"{head}.{tail}" if colon else head
     if "." not in name:
-        raise UsageError(f"{text!r} names no benchmark: its module is missing", "write module.Class.method or module.function")
+        raise UsageError(
+            f"{text!r} names no benchmark: its module is missing", "write module.Class.method or module.function"
+        )
     return BenchMethod(text, name)
 
 
@@ -87,7 +91,10 @@ def _parse_window(part: str, text: str) -> ProfileWindow:
     except ValueError:
         window = None
     if window is None or not colon or not math.isfinite(window.begin_s) or window.begin_s < 0:
-        raise UsageError(f"profile {text!r}: {part!r} is no window", "write START:END in seconds, START: for an open end, 2:5,8:9 for two")
+        raise UsageError(
+            f"profile {text!r}: {part!r} is no window",
+            "write START:END in seconds, START: for an open end, 2:5,8:9 for two",
+        )
     if window.end_s is not None and not window.begin_s < window.end_s < math.inf:
         raise UsageError(f"profile {text!r}: {part} ends before it begins")
     return window
@@ -123,7 +130,9 @@ class BenchRequest:
     constructor_args: Mapping[str, Any] = field(default_factory=dict)
     class_type: Literal["tf_benchmark"] | None = None  # the constructor gets constructor_args alone
     output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
-    execution_id: str | None = None  # of the first execution; further ones get a number behind it. None: made from the time
+    execution_id: str | None = (
+        None  # of the first execution; further ones get a number behind it. None: made from the time
+    )
     profile: tuple[ProfileWindow, ...] = ()
     profiler: Literal["auto", "framework", "py-spy"] = "auto"
     profile_in_output: bool = False  # <output_dir>/profiler_data instead of <run dir>/profile
@@ -278,9 +287,9 @@ class BenchExecution:
     git: GitState | None = None
     setup: Mapping[str, str] = field(default_factory=dict)  # what must be equal for figures to be comparable
     fingerprint: str = ""  # of `setup`
-    machine: Machine = Machine()
+    machine: Machine = field(default_factory=Machine)
     framework: Framework | None = None
-    peaks: Peaks = Peaks()
+    peaks: Peaks = field(default_factory=Peaks)
     contaminated: tuple[str, ...] = ()  # why the figure may be others' fault
     refused: bool = False  # contaminated, and the caller wanted none of that
     profiles: tuple[str, ...] = ()  # trace files

@@ -13,7 +13,7 @@
         <command>.timeout       the exit came from the time limit
         lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, whether it began, how it ended
         end.N                   farms: job.sh of attempt N has left, wherever it ran
-        submit.log.N  submit.exit.N.<code>  submit.sh.N      farms: what the submit command said, how it ended, what it was given
+        lease.N  stop.N  token.N  outcome.N      attempt N: who runs it, who stopped it, that it began, how it ended
         metrics/<process>.jsonl series written by the script, one file per process
         readings.jsonl          CPU, memory and GPU over time
         benchmark.json          benchmarks: the result, and how the machine stood
@@ -203,7 +203,9 @@ def _parse_series_name(name: str) -> tuple[int, int]:
 @cache
 def _log_pattern(template: str, command: str) -> re.Pattern[str]:
     text = re.escape(template.replace("{command}", command))
-    text = text.replace(re.escape("{suffix}"), r"(?P<mark>(?:\.\d+)?)").replace(re.escape("{time}"), r"(?P<mark>[\d.]+)")
+    text = text.replace(re.escape("{suffix}"), r"(?P<mark>(?:\.\d+)?)").replace(
+        re.escape("{time}"), r"(?P<mark>[\d.]+)"
+    )
     return re.compile(text if "(?P<mark>" in text else f"(?P<mark>){text}")
 
 

@@ -43,7 +43,9 @@ def bisect_benchmark(
     repository = find_repository(folder)
     ends = load_commit(repository, good), load_commit(repository, bad)
     parents = load_parents(repository, ends[0].sha, ends[1].sha)
-    search = _Search(repository, os.path.relpath(folder, repository), ends, metric, request, options, build_command, doors, tell)
+    search = _Search(
+        repository, os.path.relpath(folder, repository), ends, metric, request, options, build_command, doors, tell
+    )
     return search.run(History(parents, ends[0].sha, ends[1].sha))
 
 

@@ -39,7 +39,9 @@ class CompareOptions:
 # ---------------------------------------------------------------- what is there already
 
 
-def compare_recorded(base: str, head: str, method: str | None, root: str | None, options: CompareOptions) -> ComparisonReport:
+def compare_recorded(
+    base: str, head: str, method: str | None, root: str | None, options: CompareOptions
+) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
     known = _Known(root, method)
     sides = known.load(base), known.load(head)
@@ -91,11 +93,15 @@ def compare_executions(
     methods = [m for m in dict.fromkeys(e.method for e in base[1]) if any(e.method == m for e in head[1])]
     findings = _find_missing(base, head)
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, sides, options)]
-    values = {key: tuple(_collect(side, *key, notes) for side in sides) for key in keys}
-    pairs = [Pair(f"{method} {metric}", *values[method, metric], _direction(metric, options)) for method, metric in keys]
+    values = {key: (_collect(sides[0], *key, notes), _collect(sides[1], *key, notes)) for key in keys}
+    pairs = [
+        Pair(f"{method} {metric}", *values[method, metric], _direction(metric, options)) for method, metric in keys
+    ]
     judged = compare_pairs(pairs, options.min_effect) if pairs else []
     metrics = tuple(
-        MetricComparison(method, metric, Side(base[0], values[method, metric][0]), Side(head[0], values[method, metric][1]), finding)
+        MetricComparison(
+            method, metric, Side(base[0], values[method, metric][0]), Side(head[0], values[method, metric][1]), finding
+        )
         for (method, metric), finding in zip(keys, judged, strict=True)
     )
     verdict = Verdict.of([*findings, *judged], len(metrics))
@@ -106,7 +112,9 @@ def _direction(metric: str, options: CompareOptions) -> Direction:
     return (options.directions or {}).get(metric) or direction_of(metric)
 
 
-def _keep_good(name: str, found: Sequence[BenchExecution], options: CompareOptions, notes: list[str]) -> list[BenchExecution]:
+def _keep_good(
+    name: str, found: Sequence[BenchExecution], options: CompareOptions, notes: list[str]
+) -> list[BenchExecution]:
     good = [e for e in found if not e.result.has_exception and not e.refused]
     clean = good if options.everything else [e for e in good if not e.contaminated]
     if len(clean) < len(good) and clean:
@@ -116,7 +124,9 @@ def _keep_good(name: str, found: Sequence[BenchExecution], options: CompareOptio
     return clean or good
 
 
-def _find_missing(base: tuple[str, Sequence[BenchExecution]], head: tuple[str, Sequence[BenchExecution]]) -> list[Finding]:
+def _find_missing(
+    base: tuple[str, Sequence[BenchExecution]], head: tuple[str, Sequence[BenchExecution]]
+) -> list[Finding]:
     """A benchmark that one side does not have, or that did not succeed there."""
     findings = []
     for (name, found), (other, others) in ((base, head), (head, base)):
@@ -156,7 +166,12 @@ def _collect(side: Sequence[BenchExecution], method: str, metric: str, notes: li
 
 
 def compare_git(
-    span: str, request: BenchRequest, options: CompareOptions, build_command: str | None = None, doors: Doors | None = None, tell: Tell = lambda _line: None
+    span: str,
+    request: BenchRequest,
+    options: CompareOptions,
+    build_command: str | None = None,
+    doors: Doors | None = None,
+    tell: Tell = lambda _line: None,
 ) -> ComparisonReport:
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
@@ -182,18 +197,23 @@ def parse_span(span: str) -> tuple[str, str]:
     return base, head.lstrip(".")
 
 
-def prepare_variants(span: str, request: BenchRequest, build_command: str | None) -> tuple[Commit, Commit, tuple[BenchVariant, ...]]:
+def prepare_variants(
+    span: str, request: BenchRequest, build_command: str | None
+) -> tuple[Commit, Commit, tuple[BenchVariant, ...]]:
     folder = os.path.abspath(request.folder or os.getcwd())
     repository = find_repository(folder)
     base, head = (load_commit(repository, name) for name in parse_span(span))
     inside = os.path.relpath(folder, repository)
     variants = tuple(
-        open_variant(side, commit, repository, inside, request.root, build_command) for side, commit in (("base", base), ("head", head))
+        open_variant(side, commit, repository, inside, request.root, build_command)
+        for side, commit in (("base", base), ("head", head))
     )
     return base, head, variants
 
 
-def open_variant(side: str, commit: Commit, repository: str, inside: str, root: str | None, build_command: str | None) -> BenchVariant:
+def open_variant(
+    side: str, commit: Commit, repository: str, inside: str, root: str | None, build_command: str | None
+) -> BenchVariant:
     """A tree of our own at this commit; the same place every time, so that compiled parts can stay."""
     place = find_bench_place(root, load_settings(os.getcwd(), os.environ))
     key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
@@ -216,7 +236,11 @@ def _compare_report(report: BenchReport, variants: Sequence[BenchVariant], optio
 
 
 def _confirm(
-    request: BenchRequest, first: ComparisonReport, suspects: Sequence[MetricComparison], options: CompareOptions, doors: Doors | None
+    request: BenchRequest,
+    first: ComparisonReport,
+    suspects: Sequence[MetricComparison],
+    options: CompareOptions,
+    doors: Doors | None,
 ) -> ComparisonReport:
     """New executions alone decide: what was seen first has raised the suspicion and may not be its witness."""
     methods = {metric.method for metric in suspects}
@@ -224,10 +248,20 @@ def _confirm(
     report = run_benchmarks(again, doors)
     second = _compare_report(report, request.variants, options)
     by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
-    metrics = tuple(_settle(metric, by_key.get((metric.method, metric.metric))) if metric in suspects else metric for metric in first.metrics)
+    metrics = tuple(
+        _settle(metric, by_key.get((metric.method, metric.metric))) if metric in suspects else metric
+        for metric in first.metrics
+    )
     errors = [finding for finding in first.verdict.findings if finding.kind is VerdictKind.ERROR]
     verdict = Verdict.of([*errors, *(metric.finding for metric in metrics)], first.verdict.comparisons)
-    return replace(first, metrics=metrics, verdict=verdict, interrupted=report.interrupted, problem=report.problem, notes=tuple(dict.fromkeys((*first.notes, *second.notes))))
+    return replace(
+        first,
+        metrics=metrics,
+        verdict=verdict,
+        interrupted=report.interrupted,
+        problem=report.problem,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+    )
 
 
 def _settle(first: MetricComparison, second: MetricComparison | None) -> MetricComparison:
@@ -235,5 +269,7 @@ def _settle(first: MetricComparison, second: MetricComparison | None) -> MetricC
         finding = replace(second.finding, message=f"{second.finding.message}; confirmed by a rerun")
         return replace(second, finding=finding, confirmed=True)
     seen = f"; the rerun says {second.finding.message}" if second is not None else "; the rerun gave nothing"
-    finding = replace(first.finding, kind=VerdictKind.INCONCLUSIVE, message=f"not confirmed: {first.finding.message}{seen}")
+    finding = replace(
+        first.finding, kind=VerdictKind.INCONCLUSIVE, message=f"not confirmed: {first.finding.message}{seen}"
+    )
     return replace(first, finding=finding, confirmed=False)

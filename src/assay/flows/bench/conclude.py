@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.judge.reported import judge_report
@@ -33,7 +33,7 @@ _TAIL_BYTES = 2000
 class Surroundings:
     """What only the supervisor knows: missing where it was killed before the end."""
 
-    machine: Machine = Machine()
+    machine: Machine = field(default_factory=Machine)
     git: GitState | None = None
     commit: str | None = None
     foreign_limit: float = 0.1
@@ -41,7 +41,9 @@ class Surroundings:
     extra: Mapping[str, Any] | None = None
 
 
-def build_execution(run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: Surroundings) -> BenchExecution:
+def build_execution(
+    run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: Surroundings
+) -> BenchExecution:
     output_dir = _output_dir(run_dir, spec)
     story = load_story(os.path.join(run_dir, layout.BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
     times = rundir.load_times(run_dir).get(COMMAND)
@@ -88,7 +90,9 @@ def _output_dir(run_dir: str, spec: RunSpec) -> str:
 # ---------------------------------------------------------------- how it ended
 
 
-def _build_ending(run_dir: str, outcome: Outcome | None, state: str, times: tuple[float, float | None] | None) -> Ending:
+def _build_ending(
+    run_dir: str, outcome: Outcome | None, state: str, times: tuple[float, float | None] | None
+) -> Ending:
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     return Ending(
         state=state,
@@ -225,7 +229,11 @@ def build_setup(machine: Machine, framework: Framework | None, packages: Mapping
         "cuda": framework.cuda if framework else "",
         "cudnn": framework.cudnn if framework else "",
     }
-    setup |= {re.sub(r"[^\w.-]", "_", name): version for name, version in packages.items() if not framework or name != framework.name}
+    setup |= {
+        re.sub(r"[^\w.-]", "_", name): version
+        for name, version in packages.items()
+        if not framework or name != framework.name
+    }
     return {key: value for key, value in setup.items() if value}
 
 
@@ -238,7 +246,9 @@ def render_points(execution: BenchExecution) -> str:
     lines: list[dict[str, float]] = [dict(execution.result.numbers)]
     longest = max((len(values) for values in execution.result.samples.values()), default=0)
     for place in range(longest):
-        samples = {f"samples.{name}": values[place] for name, values in execution.result.samples.items() if place < len(values)}
+        samples = {
+            f"samples.{name}": values[place] for name, values in execution.result.samples.items() if place < len(values)
+        }
         lines.append({"step": place, **samples})
     stamp = execution.ended_at or 0.0
     return "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)

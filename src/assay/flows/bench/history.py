@@ -46,7 +46,9 @@ def load_histories(metric: str, method: str | None, options: HistoryOptions) -> 
         choose_metric(metric, executions)
     chosen = [choose_method(method, named)] if method and method in named else sorted(named)
     triage = load_triage(place.dir)
-    return [build_history(name, metric, [e for e in executions if e.method == name], options, triage) for name in chosen]
+    return [
+        build_history(name, metric, [e for e in executions if e.method == name], options, triage) for name in chosen
+    ]
 
 
 def build_history(
@@ -185,7 +187,11 @@ def add_triage_words(change: Change, near: set[str], said: Sequence[Triage]) -> 
 
 
 def _find_moves(
-    executions: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
+    executions: Sequence[BenchExecution],
+    metric: str,
+    direction: Direction,
+    options: HistoryOptions,
+    said: Sequence[Triage],
 ) -> list[Change]:
     moves = []
     for label in dict.fromkeys(execution.label for execution in executions):

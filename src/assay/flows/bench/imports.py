@@ -31,7 +31,12 @@ class Imported:
     methods: tuple[str, ...]
 
 
-def import_files(paths: Sequence[str], root: str | None, label: str | None = None, complain: Callable[[str], None] = lambda _text: None) -> Imported:
+def import_files(
+    paths: Sequence[str],
+    root: str | None,
+    label: str | None = None,
+    complain: Callable[[str], None] = lambda _text: None,
+) -> Imported:
     """All files are read before the first figure is written: a file that cannot be read adds nothing."""
     found = [execution for path in paths for execution in load_foreign(path)]
     place = find_place(root)
@@ -52,8 +57,12 @@ def _write(place: StudyPlace, execution: BenchExecution, label: str | None) -> b
     params = {"method": execution.method, "kind": "import", "trial": execution.trial, "source": execution.source}
     if chosen:
         params["label"] = chosen
-    spec = RunSpec(spec_id((), params), name, params, (), title=execution.execution_id, tag=chosen, code=CodePolicy("live"))
-    record = rundir.RunRecord(spec, place.name, rundir.new_uid(), execution.started_at or time.time(), workdir=".", commit=execution.commit)
+    spec = RunSpec(
+        spec_id((), params), name, params, (), title=execution.execution_id, tag=chosen, code=CodePolicy("live")
+    )
+    record = rundir.RunRecord(
+        spec, place.name, rundir.new_uid(), execution.started_at or time.time(), workdir=".", commit=execution.commit
+    )
     job = render_job(spec, JobText(record.uid, record.study, record.workdir))
 
     def fill(aside: str) -> None:

@@ -21,7 +21,11 @@ def parse_commands(texts: Sequence[str]) -> list[BenchMethod]:
         match = _NAMED.fullmatch(text.strip())
         if not text.strip():
             raise UsageError("an empty --command", "write --command 'python train.py'")
-        found.append(BenchMethod(match["text"], match["name"], "command") if match else BenchMethod(text.strip(), text.strip(), "command"))
+        found.append(
+            BenchMethod(match["text"], match["name"], "command")
+            if match
+            else BenchMethod(text.strip(), text.strip(), "command")
+        )
     return found
 
 
@@ -57,7 +61,9 @@ def parse_arguments(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"the constructor's arguments are no JSON: {error}", """such as --args '{"batch": 64}'""") from None
+        raise UsageError(
+            f"the constructor's arguments are no JSON: {error}", """such as --args '{"batch": 64}'"""
+        ) from None
     if not isinstance(found, dict):
         raise UsageError("the constructor's arguments must be a JSON object", """such as --args '{"batch": 64}'""")
     return found

@@ -60,7 +60,14 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None) -> BenchRe
     slots = _choose_slots(request, settings)
     witness = _Witness(request, {job.spec.name: job for job in jobs}, _gpus_of(slots))
     given = doors or Doors()
-    report = _run(request, place, settings, slots, [job.spec for job in jobs], replace(given, observe=lambda inner: given.observe(witness.around(inner))))
+    report = _run(
+        request,
+        place,
+        settings,
+        slots,
+        [job.spec for job in jobs],
+        replace(given, observe=lambda inner: given.observe(witness.around(inner))),
+    )
     executions = [witness.found[entry.dir] for entry in report.entries if entry.dir in witness.found]
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(report.notes))
 
@@ -70,10 +77,17 @@ def find_bench_place(root: str | None, settings: Settings) -> StudyPlace:
 
 
 def _run(
-    request: BenchRequest, place: StudyPlace, settings: Settings, slots: tuple[str, ...], specs: Sequence[RunSpec], doors: Doors
+    request: BenchRequest,
+    place: StudyPlace,
+    settings: Settings,
+    slots: tuple[str, ...],
+    specs: Sequence[RunSpec],
+    doors: Doors,
 ) -> Report:
     assert request.folder is not None
-    study = Study(STUDY, "native", "assay bench", request.folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live"))
+    study = Study(
+        STUDY, "native", "assay bench", request.folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live")
+    )
     options = RunOptions("", slots=slots, grace_s=request.grace_s, command_line=request.command_line)
     return run_study(Prepared(study, Plan(study, tuple(specs)), place, True, None, settings, options), doors)
 
@@ -158,8 +172,14 @@ def _build_ids(fixed: str | None) -> Iterator[str]:
         now += timedelta(microseconds=1)
 
 
-def _build_spec(request: BenchRequest, method: BenchMethod, trial: int, variant: BenchVariant | None, execution_id: str) -> RunSpec:
-    output = os.path.join(request.output_root, execution_id) if request.output_root else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_OUTPUT_DIR}"
+def _build_spec(
+    request: BenchRequest, method: BenchMethod, trial: int, variant: BenchVariant | None, execution_id: str
+) -> RunSpec:
+    output = (
+        os.path.join(request.output_root, execution_id)
+        if request.output_root
+        else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_OUTPUT_DIR}"
+    )
     commands = (Command(COMMAND, _render_command(request, method, variant, output)),)
     label = variant.label if variant else request.label
     params: dict[str, Any] = {"method": method.name, "kind": method.kind, "trial": trial}
@@ -216,7 +236,9 @@ def _python(request: BenchRequest) -> list[str]:
 
 def _child_words(request: BenchRequest, output: str) -> list[str]:
     """As shell words: a reference to the run directory is left to the shell."""
-    return [f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word) for word in _child_flags(request, output)]
+    return [
+        f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word) for word in _child_flags(request, output)
+    ]
 
 
 def _child_flags(request: BenchRequest, output: str) -> list[str]:
@@ -231,7 +253,11 @@ def _child_flags(request: BenchRequest, output: str) -> list[str]:
         flags.append("--only-args")
     if request.profile:
         windows = ",".join(f"{w.begin_s:g}:{'' if w.end_s is None else f'{w.end_s:g}'}" for w in request.profile)
-        folder = f"{output}/profiler_data" if request.profile_in_output else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_PROFILE_DIR}"
+        folder = (
+            f"{output}/profiler_data"
+            if request.profile_in_output
+            else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_PROFILE_DIR}"
+        )
         flags += [f"--profile={windows}", f"--profiler={request.profiler}", f"--profile-dir={folder}"]
     return flags
 
@@ -296,7 +322,9 @@ class _Witness:
 
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
-        execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), self._look_around(entry, live))
+        execution = build_execution(
+            entry.dir, entry.spec, entry.outcome, str(entry.state), self._look_around(entry, live)
+        )
         with suppress(OSError):  # a full disk: it can be made again from what the child wrote
             write_execution(entry.dir, execution)
             write_points(entry.dir, execution)
@@ -312,7 +340,10 @@ class _Witness:
         if live.gpus:
             self._look_at_gpus(entry, live)
         after = load_gpus(self._devices, self._gpus, entry.handle.tag if entry.handle else None)
-        after = tuple(replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state for state in after)
+        after = tuple(
+            replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
+            for state in after
+        )
         seen = [reason for state in live.gpus.values() for reason in state.throttle]
         cpu_s = entry.outcome.cpu_s if entry.outcome and entry.outcome.cpu_s else 0.0
         foreign = live.meter.foreign_share(cpu_s, live.machine.logical_cpus) if live.meter else None

@@ -48,10 +48,15 @@ def compare_pairs(pairs: Sequence[Pair], min_effect: float, alpha: float = ALPHA
     for rank, place in enumerate(order):
         running = max(running, min(1.0, found[place][3] * (len(found) - rank)))
         adjusted[place] = running
-    return [_judge(pair, effect, interval, adjusted[place], min_effect, alpha) for place, (pair, effect, interval, _) in enumerate(found)]
+    return [
+        _judge(pair, effect, interval, adjusted[place], min_effect, alpha)
+        for place, (pair, effect, interval, _) in enumerate(found)
+    ]
 
 
-def _judge(pair: Pair, effect: float, interval: tuple[float, float], p: float, min_effect: float, alpha: float) -> Finding:
+def _judge(
+    pair: Pair, effect: float, interval: tuple[float, float], p: float, min_effect: float, alpha: float
+) -> Finding:
     worse = effect if pair.direction == "min" else -effect
     bound = interval[1] if pair.direction == "min" else -interval[0]
     kind = VerdictKind.PASS
@@ -64,7 +69,15 @@ def _judge(pair: Pair, effect: float, interval: tuple[float, float], p: float, m
     else:
         word = "no difference that matters"
     message = f"{effect:+.1%} [{interval[0]:+.1%}, {interval[1]:+.1%}]: {word} (p = {p:.2g}, {len(pair.base)} against {len(pair.head)})"
-    return Finding(kind, pair.subject, message, statistics.median(pair.head), statistics.median(pair.base), effect=effect, interval=interval)
+    return Finding(
+        kind,
+        pair.subject,
+        message,
+        statistics.median(pair.head),
+        statistics.median(pair.base),
+        effect=effect,
+        interval=interval,
+    )
 
 
 def _compare(old: Sequence[float], new: Sequence[float]) -> tuple[float, tuple[float, float], float]:

@@ -10,7 +10,26 @@ from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.archive import find_place, load_executions
 from assay.values.benchmark import BenchExecution
 
-_OWN_KEYS = ("label", "commit", "host", "method", "source", "trial", "framework", "framework_name", "framework_version", "cuda", "cudnn", "accelerator_model", "accelerator_driver", "accelerator_count", "cpu_model", "governor", "python", "branch")
+_OWN_KEYS = (
+    "label",
+    "commit",
+    "host",
+    "method",
+    "source",
+    "trial",
+    "framework",
+    "framework_name",
+    "framework_version",
+    "cuda",
+    "cudnn",
+    "accelerator_model",
+    "accelerator_driver",
+    "accelerator_count",
+    "cpu_model",
+    "governor",
+    "python",
+    "branch",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +47,26 @@ class SetupTable:
     left_out: int  # failed or contaminated
 
 
-def load_table(method: str | None, by: Sequence[str], metrics: Sequence[str] | None, root: str | None, everything: bool = False) -> SetupTable:
+def load_table(
+    method: str | None, by: Sequence[str], metrics: Sequence[str] | None, root: str | None, everything: bool = False
+) -> SetupTable:
     executions = load_executions(find_place(root), method)
-    good = [e for e in executions if not e.result.has_exception and not e.refused and (everything or not e.contaminated)]
+    good = [
+        e for e in executions if not e.result.has_exception and not e.refused and (everything or not e.contaminated)
+    ]
     if not good:
-        raise UsageError(f"none of {len(executions)} executions succeeded undisturbed", "take the disturbed ones as well: --all")
+        raise UsageError(
+            f"none of {len(executions)} executions succeeded undisturbed", "take the disturbed ones as well: --all"
+        )
     keys = _check_keys(by, good)
     names = _choose_metrics(metrics, good)
     groups: dict[tuple[str, ...], list[BenchExecution]] = {}
     for execution in good:
         groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(execution)
-    rows = [TableRow(values, len(found), {name: _values(found, name) for name in names}) for values, found in sorted(groups.items())]
+    rows = [
+        TableRow(values, len(found), {name: _values(found, name) for name in names})
+        for values, found in sorted(groups.items())
+    ]
     return SetupTable(tuple(keys), tuple(names), tuple(rows), len(executions) - len(good))
 
 

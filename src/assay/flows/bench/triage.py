@@ -13,7 +13,9 @@ from assay.record.benchmarks import Judgement, Triage, add_triage, load_triage
 from assay.values.bench_history import Change, MetricHistory
 
 
-def say_about(metric: str, method: str, name: str, judgement: str, note: str, root: str | None, everything: bool = False) -> str:
+def say_about(
+    metric: str, method: str, name: str, judgement: str, note: str, root: str | None, everything: bool = False
+) -> str:
     """Write it down; what is meant is said back."""
     place = find_place(root)
     (history,) = load_histories(metric, method, HistoryOptions(root, min_effect=0.0, everything=everything))
@@ -32,7 +34,9 @@ def _find_change(history: MetricHistory, name: str) -> Change | None:
     changes = history.changes
     if name == "last":
         if not changes:
-            raise UsageError(f"{history.method} {history.metric} has no change", "see: assay bench history METRIC METHOD")
+            raise UsageError(
+                f"{history.method} {history.metric} has no change", "see: assay bench history METRIC METHOD"
+            )
         return changes[-1]
     for change in changes:
         commits = [commit for commit in change.commits if commit]

@@ -19,8 +19,8 @@ from assay.record.index.points import forget_points, write_points
 from assay.record.index.row import pack_row, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.tally import FIELDS, NO_SUMMARY, parse_summaries
-from assay.values.state import State
 from assay.values.series import Summary
+from assay.values.state import State
 
 _PUT = """INSERT INTO runs (key, study, state, active_at, row) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
     SET study = excluded.study, state = excluded.state, active_at = excluded.active_at, row = excluded.row"""

@@ -1,0 +1,332 @@
+"""`assay golden` show, rebase, selftest, bisect and its reports, with the real program on a little training."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.acceptance.workshop import Ended, Workshop, open_workshop, until
+
+TRAIN = r"""
+import os, random, sys, time
+SCALE = 1.0
+def flag(name, default):
+    return sys.argv[len(sys.argv) - sys.argv[::-1].index(name)] if name in sys.argv else default
+start, last, folder = int(flag("--start", 0)), int(flag("--steps", 30)), flag("--out", None)
+scale = SCALE * float(os.environ.get("WORSE", "1")) * float(flag("--scale", "1"))
+noise = float(os.environ.get("NOISE", "0"))
+for step in range(start + 1, last + 1):
+    print(f"step {step} loss {scale * (1 + noise * random.gauss(0, 1)) * 10 / step!r}", flush=True)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+    if folder and step in (10, 20):
+        os.makedirs(folder, exist_ok=True)
+        path = os.path.join(folder, f"c{step}")
+        open(path, "w").write(str(step))
+        print("saved " + path, flush=True)
+"""
+
+STUDY = rf"""
+study: little
+command: {sys.executable} train.py --scale 1
+metrics: {{step: 'step (\d+)', loss: 'loss ({{number}})'}}
+golden:
+  segment: 8
+  save: 'saved (\S+)'
+  checkpoint: --out
+  resume: --from
+  start: --start
+  length: --steps
+  replicas: 3
+  selftest:
+    env: {{WORSE: ['1.05', '1.0001']}}
+    flags: {{--scale: [x1.1]}}
+resources: {{gpus: 0}}
+"""
+
+
+class Golden:
+    """A workshop with the program in it."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self.shop = shop
+        self.folder = shop.source
+        shop.write("train.py", TRAIN)
+        shop.write("golden.yml", STUDY)
+
+    def call(self, name: str, *arguments: str, **env: str) -> Ended:
+        return self.shop.call("golden", name, *arguments, **env)
+
+    def run(self, name: str, *arguments: str, **env: str) -> Ended:
+        where = ("golden.yml", "-j", "2", "--quiet", "--root", str(self.shop.root))
+        return self.call(name, *where, *arguments, **env)
+
+    def gather(self) -> None:
+        ended = self.run("gather", "-s", "store")
+        assert ended.code == 0, ended.out + ended.err
+
+    def git(self, *arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit(self, subject: str) -> str:
+        self.git("add", "train.py", "golden.yml", "notes.txt")
+        self.git("commit", "-qm", subject)
+        return self.git("rev-parse", "HEAD")
+
+    def plant(self, culprit: int, broken: int | None = None, count: int = 8) -> list[str]:
+        """A history of harmless commits; the `culprit`th scales the loss, the `broken`th one alone cannot run."""
+        self.git("init", "-q")
+        shas = []
+        for number in range(count + 1):
+            self.shop.write("notes.txt", f"note {number}\n")
+            text = TRAIN.replace("SCALE = 1.0", "SCALE = 1.3") if number >= culprit else TRAIN
+            self.shop.write("train.py", text if number != broken else "import no_such_module\n")
+            shas.append(self.commit(f"change {number}"))
+        return shas
+
+    def manifest(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.folder / "store" / MANIFEST).read_text())
+        return found
+
+
+MANIFEST = "little_convergence_harness_manifest.json"
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Iterator[Golden]:
+    with open_workshop(tmp_path) as shop:
+        yield Golden(shop)
+
+
+# ---------------------------------------------------------------- bisect
+
+
+def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden: Golden) -> None:
+    shas = golden.plant(culprit=5, broken=4)
+    (golden.folder / "train.py").write_text("# work in progress\n")
+    before = (golden.git("rev-parse", "HEAD"), golden.git("status", "--porcelain"), golden.git("branch", "-a"))
+    ended = golden.run("bisect", "--good", shas[0], "--bad", "HEAD", "--json")
+    assert ended.code == 0, ended.out + ended.err
+    facts = json.loads(ended.out)
+    assert facts["culprit"]["sha"] == shas[5]
+    assert facts["culprit"]["subject"] == "change 5"
+    assert facts["culprit"]["authored_at"]
+    assert facts["evidence"]["effect"] == pytest.approx(0.3, abs=0.01)
+    assert [trial["verdict"] for trial in facts["trials"] if trial["commit"] == shas[4]] == ["ERROR"], "it is skipped"
+    assert len(facts["trials"]) <= 7
+    after = (golden.git("rev-parse", "HEAD"), golden.git("status", "--porcelain"), golden.git("branch", "-a"))
+    assert before == after
+    assert (golden.folder / "train.py").read_text() == "# work in progress\n"
+
+
+def test_bisect_killed_goes_on_where_it_was(golden: Golden) -> None:
+    shas = golden.plant(culprit=3)
+    golden.git("checkout", "-q", shas[0])
+    golden.gather()
+    golden.git("checkout", "-q", "-")
+    where = ("bisect", "golden.yml", "-s", "store", "-j", "2", "--root", str(golden.shop.root))
+    arguments = (*where, "--good", shas[0], "--bad", shas[8])
+    program = subprocess.Popen(
+        [sys.executable, "-m", "assay", "golden", *arguments],
+        cwd=golden.folder,
+        env={**golden.shop.env, "PAUSE": "0.02"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    golden.shop.started.append(program)  # type: ignore[arg-type]
+
+    def trials() -> list[str]:
+        logs = list(golden.shop.root.glob("golden-little/.assay/bisect-*/log.jsonl"))
+        return logs[0].read_text().splitlines() if logs else []
+
+    until(lambda: len(trials()) >= 2, "two trials")
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    known = trials()
+    ended = golden.call(*arguments, "--json")
+    assert ended.code == 0, ended.out + ended.err
+    facts = json.loads(ended.out)
+    assert facts["culprit"]["sha"] == shas[3]
+    assert facts["resumed"] == len(known)
+    assert trials()[: len(known)] == known, "what was known is kept"
+    assert len({json.loads(line)["commit"] for line in trials()}) == len(trials()), "nothing is tried twice"
+    again = golden.call(*arguments)
+    assert again.code == 0
+    assert f"culprit: {shas[3][:12]} 'change 3'" in again.out
+    assert "going on: " in again.err
+
+
+def test_bisect_says_when_the_ends_do_not_differ_and_stops(golden: Golden) -> None:
+    shas = golden.plant(culprit=99, count=3)
+    ended = golden.run("bisect", "--good", shas[0], "--bad", shas[3])
+    assert ended.code == 3
+    assert "the two ends do not differ: both are good" in ended.out
+    assert ended.out.count("PASS") == 2
+    swapped = golden.run("bisect", "--good", shas[3], "--bad", shas[0])
+    assert swapped.code == 2
+    assert "swap --good and --bad" in swapped.err
+
+
+def test_bisect_skips_what_does_not_build(golden: Golden) -> None:
+    shas = golden.plant(culprit=3, count=4)
+    build = "! grep -q 'note 2' notes.txt"
+    ended = golden.run("bisect", "--good", shas[0], "--bad", shas[4], "--build", build, "--json")
+    facts = json.loads(ended.out)
+    assert ended.code == 3, "the commit before it cannot be judged"
+    assert [commit["sha"] for commit in facts["suspects"]] == shas[2:4]
+    assert any("the build ended with exit code 1" in trial["message"] for trial in facts["trials"])
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_a_check_writes_its_report_in_every_form(golden: Golden) -> None:
+    golden.gather()
+    ended = golden.run("check", "-s", "store", "--md", "r.md", "--junit", "r.xml", "--html", "r.html", WORSE="1.1")
+    assert ended.code == 1, ended.err
+    assert "FAIL" in ended.out
+    assert (golden.folder / "r.md").read_text().startswith("## ❌ little: FAIL")
+    top = ET.parse(golden.folder / "r.xml").getroot()
+    assert (top.get("tests"), top.get("failures")) == ("2", "2")
+    page = (golden.folder / "r.html").read_text()
+    assert page.count("<svg") == 2
+    assert '<rect class="fail"' in page
+
+
+def test_one_report_may_go_to_stdout_and_what_cannot_be_written_is_said_before_anything_runs(golden: Golden) -> None:
+    golden.gather()
+    ended = golden.run("check", "-s", "store", "--junit", "-")
+    assert ended.code == 0
+    assert ET.fromstring(ended.out).tag == "testsuites"
+    assert "little: PASS" in ended.err
+    for arguments, words in (
+        (("--junit", "-", "--md", "-"), "cannot both go to stdout"),
+        (("--junit", "-", "--json"), "cannot both go to stdout"),
+        (("--html", "no/such/folder/r.html"), "cannot be written"),
+    ):
+        refused = golden.run("check", "-s", "store", *arguments)
+        assert (refused.code, words in refused.err) == (2, True), refused.err
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_show_tells_noise_sensitivity_and_origin(golden: Golden) -> None:
+    golden.gather()
+    text = golden.call("show", "store")
+    assert text.code == 0, text.err
+    for words in ("recordings  3 of each segment", "one check finds", "after 10", "loss"):
+        assert words in text.out
+    by_file = golden.call("show", "golden.yml", "-s", "store", "--json", "--html", "golden.html")
+    (facts,) = json.loads(by_file.out)
+    assert facts["sensitivity"][0]["metric"] == "loss"
+    assert facts["sensitivity"][0]["one_check"] == pytest.approx(0.005)
+    assert "<svg" in (golden.folder / "golden.html").read_text()
+    single = golden.call("show", f"store/{MANIFEST}", "-m", "loss")
+    assert single.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere",), "nowhere is not there"),
+        (("golden.yml",), "name its store"),
+        (("empty",), "there is no golden recording in empty"),
+        (("golden.yml", "-s", "empty"), "there is no golden recording"),
+    ],
+)
+def test_show_says_what_is_missing(golden: Golden, arguments: tuple[str, ...], words: str) -> None:
+    (golden.folder / "empty").mkdir()
+    ended = golden.call("show", *arguments)
+    assert ended.code == 2
+    assert words in ended.err
+
+
+# ---------------------------------------------------------------- rebase
+
+
+def test_rebase_keeps_the_old_one_the_reason_and_the_drift(golden: Golden) -> None:
+    golden.gather()
+    for scale, reason in (("1.02", "new optimiser"), ("1.04", "new data")):
+        golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", f"SCALE = {scale}"))
+        assert golden.run("check", "-s", "store").code == 1
+        ended = golden.run("rebase", "-s", "store", "--reason", reason)
+        assert ended.code == 0, ended.out + ended.err
+        assert golden.run("check", "-s", "store").code == 0
+    history = golden.manifest()["history"]
+    assert isinstance(history, list)
+    assert [entry["reason"] for entry in history] == ["new optimiser", "new data"]
+    assert history[1]["effects"]["loss"] == pytest.approx(0.02 / 1.02)
+    assert history[1]["since_first"]["loss"] == pytest.approx(0.04)
+    assert (golden.folder / "store" / f"{MANIFEST}.1").exists()
+    shown = golden.call("show", "store", "--no-plot")
+    assert "new optimiser" in shown.out
+    assert "loss has crept by +4% since the first golden, in 2 rebases" in shown.err
+
+
+def test_rebase_refuses_a_silent_widening(golden: Golden) -> None:
+    golden.gather()
+    before = golden.manifest()
+    ended = golden.run("rebase", "-s", "store", "--reason", "noisier now", NOISE="0.0005")
+    assert ended.code == 1
+    assert "the noise of loss grows" in ended.out
+    assert "--allow-wider" in ended.out
+    assert golden.manifest() == before
+    allowed = golden.run("rebase", "-s", "store", "--reason", "noisier now", "--allow-wider")
+    assert allowed.code == 0, allowed.out + allowed.err
+    assert "accepted although the noise of loss grows" in allowed.out
+    (entry,) = golden.manifest()["history"]  # type: ignore[misc]
+    assert entry["wider"]
+    assert golden.run("rebase", "-s", "store", "--reason", "  ").code == 2
+
+
+def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(golden: Golden) -> None:
+    golden.plant(culprit=99, count=0)
+    golden.gather()
+    before = golden.manifest()
+    golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.02"))
+    assert golden.run("check", "-s", "store", "--no-early-stop").code == 1
+    where = ("golden.yml", "-j", "2", "--root", str(golden.shop.root), "-s", "store")
+    ended = golden.call("rebase", *where, "--from", "check", "--reason", "as checked")
+    assert ended.code == 0, ended.out + ended.err
+    assert "2 runs of the last check are taken as they are" in ended.err
+    after = golden.manifest()
+    assert after["checkpoints"] == before["checkpoints"]
+    assert golden.run("check", "-s", "store").code == 0
+    golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
+    other = golden.call("rebase", *where, "--from", "check", "--reason", "other code")
+    assert "no run of a check was made with the code as it is now" in other.err
+
+
+# ---------------------------------------------------------------- selftest
+
+
+def test_selftest_says_which_faults_would_be_caught(golden: Golden) -> None:
+    golden.gather()
+    ended = golden.run("selftest", "-s", "store", "--flag", "--scale=x0.99", "--env", "WORSE=nonsense", "--json")
+    (facts,) = json.loads(ended.out)
+    assert facts["control"] == "PASS"
+    assert {each["fault"]: each["result"] for each in facts["faults"]} == {
+        "WORSE=1.05": "caught",
+        "WORSE=1.0001": "missed",
+        "--scale x1.1": "caught",
+        "--scale x0.99": "caught",
+        "WORSE=nonsense": "not tried",
+    }
+    assert ended.code == 1, "one was missed"
+    few = golden.run("selftest", "-s", "store", "--segment", "10")
+    assert "segment at 10: 2 of 3 faults would be caught" in few.out
+
+
+def test_selftest_is_worthless_when_the_program_fails_without_a_fault(golden: Golden) -> None:
+    golden.gather()
+    golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.5"))
+    ended = golden.run("selftest", "-s", "store")
+    assert ended.code == 1
+    assert "without any fault the check is FAIL already, so this says nothing" in ended.out
