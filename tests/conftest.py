@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -193,3 +194,19 @@ def hostile_path(tmp_path: Path, hostile_name: str) -> Path:
     path = tmp_path / hostile_name
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def forbidden_dir() -> Iterator[Path]:
+    """A folder that this process may look into and not write to, also when it is root: it is nobody meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        nobody = 65534
+        if os.geteuid() == 0:
+            os.seteuid(nobody)
+        try:
+            yield Path(folder)
+        finally:
+            if os.getuid() == 0:
+                os.seteuid(0)
+            os.chmod(folder, 0o700)

@@ -108,14 +108,14 @@ def golden(tmp_path: Path) -> Iterator[Golden]:
 
 
 def test_bisect_finds_the_planted_commit_and_never_touches_the_users_tree(golden: Golden) -> None:
-    shas = golden.plant(culprit=5, broken=4)
+    shas = golden.plant(culprit=6, broken=4)
     (golden.folder / "train.py").write_text("# work in progress\n")
     before = (golden.git("rev-parse", "HEAD"), golden.git("status", "--porcelain"), golden.git("branch", "-a"))
     ended = golden.run("bisect", "--good", shas[0], "--bad", "HEAD", "--json")
     assert ended.code == 0, ended.out + ended.err
     facts = json.loads(ended.out)
-    assert facts["culprit"]["sha"] == shas[5]
-    assert facts["culprit"]["subject"] == "change 5"
+    assert facts["culprit"]["sha"] == shas[6]
+    assert facts["culprit"]["subject"] == "change 6"
     assert facts["culprit"]["authored_at"]
     assert facts["evidence"]["effect"] == pytest.approx(0.3, abs=0.01)
     assert [trial["verdict"] for trial in facts["trials"] if trial["commit"] == shas[4]] == ["ERROR"], "it is skipped"

@@ -89,12 +89,9 @@ class TestWritable:
         with pytest.raises(UsageError, match="is not a directory"):
             check_writable(StudyPlace(str(tmp_path / "root"), "study"))
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-    def test_no_permission(self, tmp_path: Path) -> None:
-        tmp_path.chmod(0o500)
+    def test_no_permission(self, forbidden_dir: Path) -> None:
         with pytest.raises(UsageError, match="no permission"):
-            check_writable(StudyPlace(str(tmp_path), "study"))
-        tmp_path.chmod(0o700)
+            check_writable(StudyPlace(str(forbidden_dir), "study"))
 
     @pytest.mark.parametrize(
         ("field", "said"), [("f_bavail", "is full"), ("f_favail", "is full"), ("f_flag", "read-only")]

@@ -75,9 +75,7 @@ def _run(options: argparse.Namespace) -> int:
     write_line({"kind": "begin", "time": time.time(), "pid": os.getpid(), "python": sys.version.split()[0]})
     end: dict[str, Any] = {"kind": "end", "ok": False}
     try:
-        if ".filter:" in method:
-            raise NoSuchBenchmarkError(_explain_filter(method, options))
-        target = find_target(method)
+        target = _find(method, options)
         call = target.build(_build_arguments(options))
         _execute(target, call, options, end)
         end["ok"] = True
@@ -93,6 +91,12 @@ def _run(options: argparse.Namespace) -> int:
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
     return 0 if end["ok"] else 1
+
+
+def _find(method: str, options: argparse.Namespace) -> Target:
+    if ".filter:" in method:
+        raise NoSuchBenchmarkError(_explain_filter(method, options))
+    return find_target(method)
 
 
 def _explain_filter(method: str, options: argparse.Namespace) -> str:

@@ -56,7 +56,7 @@ def _torch_versions(torch: Any) -> dict[str, object]:
     return {
         "build_version": _try(lambda: torch.version.git_version),
         "cuda": _try(lambda: torch.version.cuda) or _try(lambda: torch.version.hip),
-        "cudnn": _dotted(_try(lambda: torch.backends.cudnn.version())),
+        "cudnn": _dotted(_try(lambda: torch.backends.cudnn.version() or None)),
     }
 
 

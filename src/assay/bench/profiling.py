@@ -86,7 +86,7 @@ class Profile:
         print(f"assay: window {self._count} has no profile: {type(error).__name__}: {error}", file=sys.stderr)
 
     def finish(self) -> list[str]:
-        """The benchmark is over: what runs is ended, what had not begun is left out. The files, relative to the folder."""
+        """The benchmark is over: what runs is ended, what had not begun is left out. The files, inside the folder."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._moments.clear()
         self._end()

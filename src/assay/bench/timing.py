@@ -185,7 +185,8 @@ def _wait_of(module: Any) -> Callable[[object], object] | None:
     if name == "torch":
         return _wait_of_torch(module)
     if name == "jax":
-        return lambda result: module.block_until_ready(result)
+        wait: Callable[[object], object] = module.block_until_ready
+        return wait
     if name == "tensorflow":
         sync = getattr(getattr(getattr(module, "test", None), "experimental", None), "sync_devices", None)
         return lambda result: sync() if sync else getattr(result, "numpy", bool)()

@@ -232,11 +232,11 @@ def compare(what: tuple[str, ...], span: str | None, build: str | None, method: 
     """
     from assay.flows.bench.compare import DEFAULT_TRIALS, compare_git, compare_recorded
 
-    options = build_compare_options(given)
+    options = build_compare_options(given, build)
     if span is not None:
         request = build_request(what, given, default_trials=DEFAULT_TRIALS)
         doors = build_doors(given["quiet"] or given["as_json"])
-        report = compare_git(span, request, options, build, doors, lambda line: print(line, file=sys.stderr))
+        report = compare_git(span, request, options, doors, lambda line: print(line, file=sys.stderr))
     else:
         if len(what) != 2:
             raise UsageError(
@@ -247,7 +247,7 @@ def compare(what: tuple[str, ...], span: str | None, build: str | None, method: 
     return _show_comparison(report, given)
 
 
-def build_compare_options(given: dict[str, Any]) -> CompareOptions:
+def build_compare_options(given: dict[str, Any], build: str | None) -> CompareOptions:
     from assay.flows.bench.compare import CompareOptions
 
     return CompareOptions(
@@ -256,6 +256,7 @@ def build_compare_options(given: dict[str, Any]) -> CompareOptions:
         min_effect=given["min_effect"],
         everything=given["everything"],
         confirm=not given.get("no_confirm"),
+        build=build,
     )
 
 
@@ -317,7 +318,7 @@ def dataclass_facts(value: Any) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def bisect(methods: tuple[str, ...], good: str, bad: str, metric: str, build: str | None, **given: Any) -> int:
     """Find the commit that made a metric worse. Each commit runs in turns with the good one, in trees of our own."""
-    from assay.flows.bench.bisect import bisect_benchmark
+    from assay.flows.bench.bisect import Question, bisect_benchmark
     from assay.flows.bench.compare import DEFAULT_TRIALS
     from assay.show.bench_history import render_bisect
     from assay.show.json_text import render_facts
@@ -325,7 +326,7 @@ def bisect(methods: tuple[str, ...], good: str, bad: str, metric: str, build: st
     request = build_request(methods, given, default_trials=DEFAULT_TRIALS)
     doors = build_doors(True)
     say = (lambda _line: None) if given["quiet"] else (lambda line: print(line, file=sys.stderr))
-    found = bisect_benchmark(good, bad, metric, request, build_compare_options(given), build, doors, say)
+    found = bisect_benchmark(Question(good, bad, metric), request, build_compare_options(given, build), doors, say)
     facts = dataclass_facts(found)
     sys.stdout.write(render_facts(facts) if given["as_json"] else render_bisect(facts))
     if found.interrupted:
@@ -395,9 +396,9 @@ def triage(metric: str, method: str, change: str, judgement: str, note: str, eve
     CHANGE is the execution where it begins, a commit of its range, or `last`. ack: seen, no alarm. wontfix: the new
     level is meant. invalid: the executions of that level do not count. open: take an earlier word back.
     """
-    from assay.flows.bench.triage import say_about
+    from assay.flows.bench.triage import Word, say_about
 
-    print(say_about(metric, method, change, judgement, note, root, everything))
+    print(say_about(Word(metric, method, change, judgement, note), root, everything))
     return int(ExitCode.OK)
 
 

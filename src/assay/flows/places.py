@@ -56,7 +56,7 @@ def check_writable(place: StudyPlace) -> None:
         raise UsageError(
             f"the output root {place.root} cannot be made: {path} is not a directory", "choose another: --root DIR"
         )
-    if not os.access(path, os.W_OK | os.X_OK):
+    if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(
             f"the output root {place.root} cannot be written: no permission in {path}", "choose another: --root DIR"
         )

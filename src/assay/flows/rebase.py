@@ -217,7 +217,7 @@ def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doo
     """The checkpoints stay; what a check of now logs after them becomes what is expected."""
     wanted = (scene.options.replicas + 1) if scene.options.replicas is not None else max(1, _count(before))
     found = {} if options.fresh else _find_runs(scene, before)
-    if not found:
+    if not any(found.values()):
         tell("no run of a check was made with the code as it is now: all recordings are made anew")
     runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
     reused = sum(map(len, runs.values()))

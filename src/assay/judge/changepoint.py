@@ -42,9 +42,9 @@ class Look:
 class Tuning:
     """The few numbers of the method, tuned on annotated histories (benchmarks/changepoint.py)."""
 
-    gamma: float = 0.2  # of the kernel, on values scaled by their noise
-    penalty: float = 0.5  # of a cut, times ln n
-    stretch: int = 200  # points that are cut together
+    gamma: float = 0.15  # of the kernel, on values scaled by their noise
+    penalty: float = 0.45  # of a cut, times ln n
+    stretch: int = 400  # points that are cut together
     near: Look = Look(20, 3.0, 1.0)
     far: Look = Look(60, 5.0, 0.5)  # small steps that last
     floor: float = 0.5  # added to a look's own spread, in units of the whole series' noise

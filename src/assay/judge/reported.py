@@ -15,7 +15,7 @@ _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
 def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = False) -> BenchResult:
-    """A benchmark that never reports has `wall_time` -1 and has not succeeded; a command's wall time is its duration."""
+    """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
     merged = _merge(story.reports)
     if is_command and "wall_time" not in merged.plain and ending.elapsed_s is not None:
         merged.plain["wall_time"] = ending.elapsed_s

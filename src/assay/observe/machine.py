@@ -68,7 +68,7 @@ def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuSt
 
 
 def _is_ours(pid: int, tag: str | None) -> bool:
-    """With a tag, a process that cannot be looked at is left out: in a container the driver tells numbers of outside."""
+    """With a tag, a process that cannot be looked at is left out: in a container the driver tells outside numbers."""
     if tag is None:
         return False
     return not os.path.exists(f"/proc/{pid}") or load_tag(pid) == tag.encode()

@@ -45,7 +45,10 @@ def load_foreign(path: str) -> list[BenchExecution]:
     return found
 
 
-_HINT = "known: PerfZero's perfzero_summary.json, asv's results/MACHINE/*.json, pytest-benchmark's and google-benchmark's JSON, :::MLLOG lines"
+_HINT = (
+    "known: PerfZero's perfzero_summary.json, asv's results/MACHINE/*.json, pytest-benchmark's and google-benchmark's "
+    "JSON, :::MLLOG lines"
+)
 
 
 def parse_foreign(text: str, file: str) -> Iterator[BenchExecution]:

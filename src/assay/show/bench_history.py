@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from assay.show import table as tables
@@ -45,10 +46,7 @@ def _describe_series(series: MetricSeries, metric: str) -> list[str]:
     setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown set-up"
     label = f"label {series.label}; " if series.label else ""
     edges = [0, *(change.step.at for change in series.changes), len(series.points)]
-    levels = [
-        render_values(metric, [point.value for point in series.points[a:b]])
-        for a, b in zip(edges, edges[1:], strict=False)
-    ]
+    levels = [render_values(metric, [point.value for point in series.points[a:b]]) for a, b in pairwise(edges)]
     return [
         f"  {clean(label + setup)}",
         f"    {_draw([point.value for point in series.points])}",
@@ -172,9 +170,8 @@ def render_bisect(facts: Mapping[str, Any]) -> str:
     lines = [f"{sha[:12]} {outcome}: {why}" for sha, outcome, why in facts["tried"]]
     culprit = facts["culprit"]
     if culprit:
-        lines.append(
-            f"first worse commit: {culprit['sha'][:12]} {culprit['subject']} ({culprit['author']}, {culprit['authored_at']})"
-        )
+        who = f"{culprit['author']}, {culprit['authored_at']}"
+        lines.append(f"first worse commit: {culprit['sha'][:12]} {culprit['subject']} ({who})")
         if facts["evidence"]:
             lines.append(f"  {facts['evidence']['finding']['message']}")
     elif facts["suspects"]:

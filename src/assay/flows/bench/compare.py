@@ -34,6 +34,7 @@ class CompareOptions:
     min_effect: float = 0.02
     everything: bool = False  # contaminated executions count as well
     confirm: bool = True
+    build: str | None = None  # run in each work tree first
 
 
 # ---------------------------------------------------------------- what is there already
@@ -169,21 +170,22 @@ def compare_git(
     span: str,
     request: BenchRequest,
     options: CompareOptions,
-    build_command: str | None = None,
     doors: Doors | None = None,
     tell: Tell = lambda _line: None,
 ) -> ComparisonReport:
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
-    base, head, variants = prepare_variants(span, request, build_command)
+    workshop = open_workshop(request, options.build)
+    commits = [load_commit(workshop.repository, name) for name in parse_span(span)]
+    variants = tuple(workshop.open(side, commit) for side, commit in zip(("base", "head"), commits, strict=True))
     request = replace(request, variants=variants)
     report = run_benchmarks(request, doors)
-    result = _compare_report(report, variants, options)
+    result = compare_variants(report, variants, options)
     suspects = [metric for metric in result.metrics if metric.finding.kind is VerdictKind.FAIL]
     if suspects and options.confirm and not (report.interrupted or report.problem):
         tell(f"{len(suspects)} metrics look worse: running again to confirm")
         result = _confirm(request, result, suspects, options, doors)
-    return replace(result, base=_describe(base), head=_describe(head))
+    return replace(result, base=_describe(commits[0]), head=_describe(commits[1]))
 
 
 def _describe(commit: Commit) -> str:
@@ -197,39 +199,42 @@ def parse_span(span: str) -> tuple[str, str]:
     return base, head.lstrip(".")
 
 
-def prepare_variants(
-    span: str, request: BenchRequest, build_command: str | None
-) -> tuple[Commit, Commit, tuple[BenchVariant, ...]]:
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where commits of a repository are checked out and built, beside the user's own tree."""
+
+    repository: str
+    inside: str  # the folder that benchmarks run in, relative to the repository
+    folder: str  # of the trees
+    build: str | None
+
+    def open(self, side: str, commit: Commit) -> BenchVariant:
+        """A tree at this commit; the same place every time, so that compiled parts can stay."""
+        tree = open_tree(self.repository, os.path.join(self.folder, side))
+        switch(tree, commit.sha, keep_ignored=self.build is not None)
+        folder = os.path.normpath(os.path.join(tree.path, self.inside))
+        if not os.path.isdir(folder):
+            raise UsageError(f"commit {commit.short} has no folder {self.inside}")
+        problem = build(tree, self.build, folder) if self.build else None
+        if problem:
+            raise UsageError(f"commit {commit.short} cannot be built: {problem}")
+        return BenchVariant(f"{side}-{commit.short}", folder, commit.sha)
+
+
+def open_workshop(request: BenchRequest, build_command: str | None) -> Workshop:
     folder = os.path.abspath(request.folder or os.getcwd())
     repository = find_repository(folder)
-    base, head = (load_commit(repository, name) for name in parse_span(span))
-    inside = os.path.relpath(folder, repository)
-    variants = tuple(
-        open_variant(side, commit, repository, inside, request.root, build_command)
-        for side, commit in (("base", base), ("head", head))
-    )
-    return base, head, variants
-
-
-def open_variant(
-    side: str, commit: Commit, repository: str, inside: str, root: str | None, build_command: str | None
-) -> BenchVariant:
-    """A tree of our own at this commit; the same place every time, so that compiled parts can stay."""
-    place = find_bench_place(root, load_settings(os.getcwd(), os.environ))
+    place = find_bench_place(request.root, load_settings(os.getcwd(), os.environ))
     key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
-    path = os.path.join(place.dir, layout.STUDY_META_DIR, TREES_DIR, key, side)
-    tree = open_tree(repository, path)
-    switch(tree, commit.sha, keep_ignored=build_command is not None)
-    folder = os.path.normpath(os.path.join(path, inside))
-    if not os.path.isdir(folder):
-        raise UsageError(f"commit {commit.short} has no folder {inside}")
-    problem = build(tree, build_command, folder) if build_command else None
-    if problem:
-        raise UsageError(f"commit {commit.short} cannot be built: {problem}")
-    return BenchVariant(f"{side}-{commit.short}", folder, commit.sha)
+    trees = os.path.join(place.dir, layout.STUDY_META_DIR, TREES_DIR, key)
+    return Workshop(
+        repository, os.path.relpath(os.path.realpath(folder), os.path.realpath(repository)), trees, build_command
+    )
 
 
-def _compare_report(report: BenchReport, variants: Sequence[BenchVariant], options: CompareOptions) -> ComparisonReport:
+def compare_variants(
+    report: BenchReport, variants: Sequence[BenchVariant], options: CompareOptions
+) -> ComparisonReport:
     sides = [(variant.label, [e for e in report.executions if e.label == variant.label]) for variant in variants]
     result = compare_executions(sides[0], sides[1], options)
     return replace(result, interrupted=report.interrupted, problem=report.problem)
@@ -246,7 +251,7 @@ def _confirm(
     methods = {metric.method for metric in suspects}
     again = replace(request, methods=tuple(m for m in request.methods if m.name in methods or m.is_filter))
     report = run_benchmarks(again, doors)
-    second = _compare_report(report, request.variants, options)
+    second = compare_variants(report, request.variants, options)
     by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
     metrics = tuple(
         _settle(metric, by_key.get((metric.method, metric.metric))) if metric in suspects else metric

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from assay.judge.reported import judge_report
@@ -188,8 +189,7 @@ def _build_peaks(story: Story, outcome: Outcome | None, readings: Sequence[Readi
 
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
     """Of one core; over the whole execution where it was too short for two readings."""
-    pairs = zip(readings, readings[1:], strict=False)
-    shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairs if b.time > a.time]
+    shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
     if cpu_s is not None and elapsed_s:
         shares.append(cpu_s / elapsed_s)
     return 100 * max(shares, default=0.0)

@@ -159,7 +159,7 @@ def _build_change(
         commits=(points[step.at - 1].commit, points[step.at].commit),
         cause="code",
         is_worse=worse,
-        holds=_holds(step, last_level, direction),
+        holds=_holds(step, last_level),
     )
     near = {point.execution_id for point in points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]}
     return add_triage_words(change, near, said)
@@ -169,7 +169,7 @@ def is_worse(effect: float, direction: Direction) -> bool:
     return effect > 0 if direction == "min" else effect < 0
 
 
-def _holds(step: Step, last_level: float, direction: Direction) -> bool:
+def _holds(step: Step, last_level: float) -> bool:
     """The newest level is still more on the new side than on the old one."""
     middle = (step.before + step.after) / 2
     return last_level > middle if step.after > step.before else last_level < middle

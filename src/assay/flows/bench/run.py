@@ -63,7 +63,6 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None) -> BenchRe
     report = _run(
         request,
         place,
-        settings,
         slots,
         [job.spec for job in jobs],
         replace(given, observe=lambda inner: given.observe(witness.around(inner))),
@@ -79,12 +78,12 @@ def find_bench_place(root: str | None, settings: Settings) -> StudyPlace:
 def _run(
     request: BenchRequest,
     place: StudyPlace,
-    settings: Settings,
     slots: tuple[str, ...],
     specs: Sequence[RunSpec],
     doors: Doors,
 ) -> Report:
     assert request.folder is not None
+    settings = load_settings(os.getcwd(), os.environ)
     study = Study(
         STUDY, "native", "assay bench", request.folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live")
     )
@@ -275,7 +274,7 @@ class _Live:
 
 
 class _Witness:
-    """Looks at the machine when a benchmark begins, while it runs and when it ends; then writes down what came of it."""
+    """Looks at the machine when a benchmark begins, while it runs and when it ends; then writes what came of it."""
 
     def __init__(self, request: BenchRequest, jobs: Mapping[str, _Job], gpus: tuple[int, ...]) -> None:
         self._request = request

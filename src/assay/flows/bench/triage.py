@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
+from dataclasses import dataclass
 from typing import cast
 
 from assay.errors import NotFoundError, UsageError
@@ -13,21 +14,30 @@ from assay.record.benchmarks import Judgement, Triage, add_triage, load_triage
 from assay.values.bench_history import Change, MetricHistory
 
 
-def say_about(
-    metric: str, method: str, name: str, judgement: str, note: str, root: str | None, everything: bool = False
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What somebody says about a change: by the execution where it begins, by a commit of its range, or `last`."""
+
+    metric: str
+    method: str
+    change: str
+    judgement: str
+    note: str = ""
+
+
+def say_about(word: Word, root: str | None, everything: bool = False) -> str:
     """Write it down; what is meant is said back."""
     place = find_place(root)
-    (history,) = load_histories(metric, method, HistoryOptions(root, min_effect=0.0, everything=everything))
-    change = _find_change(history, name)
-    said = [t for t in load_triage(place.dir) if t.method == history.method and t.metric == metric]
+    (history,) = load_histories(word.metric, word.method, HistoryOptions(root, min_effect=0.0, everything=everything))
+    change = _find_change(history, word.change)
+    said = [t for t in load_triage(place.dir) if t.method == history.method and t.metric == word.metric]
     if change is None:
-        first, until = _find_said(said, name, history)
+        first, until = _find_said(said, word.change, history)
     else:
         first, until = change.execution_id, change.until
-    word = cast("Judgement", judgement)
-    add_triage(place.dir, Triage(history.method, metric, first, until, word, note, _user(), time.time()))
-    return f"{history.method} {metric}: the change at {first} is {judgement}"
+    judgement = cast("Judgement", word.judgement)
+    add_triage(place.dir, Triage(history.method, word.metric, first, until, judgement, word.note, _user(), time.time()))
+    return f"{history.method} {word.metric}: the change at {first} is {judgement}"
 
 
 def _find_change(history: MetricHistory, name: str) -> Change | None:
