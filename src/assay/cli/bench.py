@@ -216,11 +216,18 @@ def _say_problems(report: BenchReport) -> None:
 @click.option(
     "--min-effect",
     type=click.FloatRange(min=0),
-    default=0.02,
+    default=0.05,
     show_default=True,
     metavar="SHARE",
     help="Smaller differences do not matter.",
 )
+@click.option(
+    "--most-trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --git: trials on each side while it is inconclusive.  [default: 30]",
+)
+@click.option("--allow-changed", is_flag=True, help="Better than expected is good enough: exit code 0.")
 @click.option("--no-confirm", is_flag=True, help="With --git: say FAIL without running again.")
 @click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
 @report_options
@@ -248,7 +255,7 @@ def compare(what: tuple[str, ...], span: str | None, build: str | None, method: 
 
 
 def build_compare_options(given: dict[str, Any], build: str | None) -> CompareOptions:
-    from assay.flows.bench.compare import CompareOptions
+    from assay.flows.bench.compare import DEFAULT_MOST, CompareOptions
 
     return CompareOptions(
         metrics=tuple(given.get("only") or ()),
@@ -257,6 +264,7 @@ def build_compare_options(given: dict[str, Any], build: str | None) -> CompareOp
         everything=given["everything"],
         confirm=not given.get("no_confirm"),
         build=build,
+        most=given.get("most_trials") or DEFAULT_MOST,
     )
 
 
@@ -272,6 +280,7 @@ def _parse_directions(texts: Sequence[str]) -> dict[str, Direction]:
 
 def _show_comparison(report: ComparisonReport, given: dict[str, Any]) -> int:
     from assay.show.bench_history import build_comparison_cases, render_comparison
+    from assay.values.verdict import VerdictKind
 
     if report.problem:
         print(f"assay: {report.problem}", file=sys.stderr)
@@ -282,7 +291,8 @@ def _show_comparison(report: ComparisonReport, given: dict[str, Any]) -> int:
         lambda color, width: render_comparison(report, color=color, width=width),
         lambda: dataclass_facts(report),
     )
-    codes = {report.verdict.kind.exit_code}
+    kind = report.verdict.kind
+    codes = {ExitCode.OK if given["allow_changed"] and kind is VerdictKind.CHANGED else kind.exit_code}
     codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
     codes |= {ExitCode.INTERNAL} if report.problem else set()
     return int(ExitCode.worst(codes))
@@ -308,7 +318,7 @@ def dataclass_facts(value: Any) -> dict[str, Any]:
 @click.option(
     "--min-effect",
     type=click.FloatRange(min=0),
-    default=0.02,
+    default=0.05,
     show_default=True,
     metavar="SHARE",
     help="Smaller differences do not matter.",

@@ -13,11 +13,11 @@ ERROR, FAIL   nothing to compare, or values that are not finite: never PASS
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from assay.judge.numerics import load_numpy, normal_quantile
+from assay.judge.numerics import Array, load_numpy, normal_quantile
 from assay.judge.trials import describe_trials
 from assay.values.bench import Comparison, NextStep, Samples
 from assay.values.series import Direction
@@ -28,7 +28,6 @@ ALPHA = 0.01
 MOST_TRIALS = 60  # per side, before one says that it is too close to tell
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 POWER = 0.8
-RANK_COST = 1.05  # what Mann-Whitney needs more trials than a t test in normal noise: pi / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SamplePair:
     """One metric of both sides. Plain sequences of numbers become `Samples` by `build_pair`."""
 
     subject: str
@@ -52,8 +51,8 @@ class Pair:
 
 def build_pair(
     subject: str, base: Samples | Sequence[float], head: Samples | Sequence[float], question: Question
-) -> Pair:
-    return Pair(subject, _as_samples(base), _as_samples(head), question)
+) -> SamplePair:
+    return SamplePair(subject, _as_samples(base), _as_samples(head), question)
 
 
 def _as_samples(given: Samples | Sequence[float]) -> Samples:
@@ -76,7 +75,7 @@ def judge_pair(
     return judge_pairs([build_pair(subject, base, head, Question(direction, threshold, alpha))])
 
 
-def judge_pairs(pairs: Iterable[Pair]) -> Verdict:
+def judge_pairs(pairs: Iterable[SamplePair]) -> Verdict:
     """Many metrics together: before one of them fails, its p value is corrected for all (Holm)."""
     comparisons = compare_pairs(pairs)
     return Verdict.of(map(build_finding, comparisons), sum(one.p is not None for one in comparisons))
@@ -95,7 +94,7 @@ def build_finding(comparison: Comparison) -> Finding:
     )
 
 
-def compare_pairs(pairs: Iterable[Pair]) -> tuple[Comparison, ...]:
+def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
     asked = tuple(pairs)
     measured = [_measure(pair) for pair in asked]
     adjusted = iter(adjust_holm([one.p for one in measured if one.p is not None]))
@@ -119,16 +118,19 @@ def adjust_holm(values: Sequence[float]) -> list[float]:
 # ---------------------------------------------------------------- one pair
 
 
-def _measure(pair: Pair) -> Comparison:
+def _measure(pair: SamplePair) -> Comparison:
     """All numbers, and no verdict yet unless there is nothing to compare."""
     base, head = pair.base.clean, pair.head.clean
     empty = Comparison(pair.subject, VerdictKind.ERROR, "", len(base), len(head))
     refusal = _find_refusal(pair)
     if refusal:
         return replace(empty, kind=refusal[0], message=refusal[1])
-    fewest = find_fewest(pair.question.alpha)
-    if min(len(base), len(head)) < fewest:
-        return replace(empty, **_ask_for_more(pair, fewest - min(len(base), len(head))))
+    more = _count_needed(pair)
+    if more:
+        message = f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
+        warnings = describe_trials(pair.base, pair.head)
+        kind = VerdictKind.INCONCLUSIVE
+        return replace(empty, kind=kind, message=message, missing_trials=more, warnings=warnings)
     logs = min(*base, *head) > 0
     shift = measure_shift(_scale(base, logs), _scale(head, logs), pair.question.alpha)
     center = abs(_median(base)) or abs(_median(head)) or 1.0
@@ -139,13 +141,13 @@ def _measure(pair: Pair) -> Comparison:
         head=_median(head),
         effect=effect,
         interval=(low, high),
-        p=test_ranks(base, head),
+        p=measure_p(base, head),
         detectable=_find_detectable(shift, pair.question.alpha, logs, center),
         warnings=describe_trials(pair.base, pair.head),
     )
 
 
-def _find_refusal(pair: Pair) -> tuple[VerdictKind, str] | None:
+def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
     asked = pair.question
     if not math.isfinite(asked.threshold) or asked.threshold < 0:
         return VerdictKind.ERROR, f"a threshold of {asked.threshold:g} makes no sense; it is a proportion such as 0.05"
@@ -161,14 +163,11 @@ def _find_refusal(pair: Pair) -> tuple[VerdictKind, str] | None:
     return None
 
 
-def _ask_for_more(pair: Pair, more: int) -> dict[str, object]:
-    spoilt = len(pair.base.contaminated) + len(pair.head.contaminated)
-    why = f" ({spoilt} contaminated ones left out)" if spoilt else ""
-    return {
-        "kind": VerdictKind.INCONCLUSIVE,
-        "message": f"too few trials{why} for an alpha of {pair.question.alpha:g}: needs {more} more on each side",
-        "missing_trials": more,
-    }
+def _count_needed(pair: SamplePair) -> int:
+    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed."""
+    fewest = find_fewest(pair.question.alpha)
+    sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
+    return max(max(fewest - clean, total - 2 * clean, 0) for clean, total in sides)
 
 
 def _conclude(asked: Question, found: Comparison) -> Comparison:
@@ -179,14 +178,13 @@ def _conclude(asked: Question, found: Comparison) -> Comparison:
     most = max(sign * bound for bound in found.interval)
     sure = found.p_adjusted < asked.alpha
     if sure and worse > asked.threshold:
-        return _word(found, VerdictKind.FAIL, f"worse by more than {asked.threshold:.3g}")
+        return _word(found, VerdictKind.FAIL, f"worse by more than {asked.threshold:.2%}")
     if sure and -worse > asked.threshold:
-        return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.3g}")
+        return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
     if most <= asked.threshold:
-        return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.3g}")
+        return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     more = count_missing(found, asked)
-    reached = min(found.base_trials, found.head_trials) + more
-    hope = f"needs {more} more trials on each side" if reached <= MOST_TRIALS else "too close to the threshold to tell"
+    hope = f"cannot be told from {asked.threshold:.2%}; needs about {more} more trials on each side"
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
 
 
@@ -233,8 +231,8 @@ def decide_next(comparisons: Sequence[Comparison], *, confirmed: bool = False, m
 # ---------------------------------------------------------------- ranks
 
 
-def test_ranks(base: Sequence[float], head: Sequence[float]) -> float:
-    """Two-sided Mann-Whitney. Exact by counting all ways to deal the ranks, ties included; normal when there are many."""
+def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
+    """Two-sided Mann-Whitney: exact by counting all ways to deal the ranks, ties included; normal for many trials."""
     ranks = _rank_twice((*base, *head))
     total, trials = sum(ranks[: len(base)]), len(ranks)
     if trials <= LARGEST_EXACT:
@@ -263,7 +261,7 @@ def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def _deal(ranks: tuple[int, ...], dealt: int) -> object:
+def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
     """How many ways there are to draw `dealt` of the ranks with each sum."""
     np = load_numpy()
     ways = np.zeros((dealt + 1, sum(ranks[-dealt:]) + 1))
@@ -306,7 +304,7 @@ def _count_aside(base: int, head: int, alpha: float) -> int:
     if base + head > LARGEST_EXACT:
         width = normal_quantile(alpha / 2) * math.sqrt(base * head * (base + head + 1) / 12)
         return max(0, math.floor(base * head / 2 - width))
-    ways = _deal(tuple(range(1, base + head + 1)), base)[base * (base + 1) // 2 :]  # type: ignore[index]
+    ways = _deal(tuple(range(1, base + head + 1)), base)[base * (base + 1) // 2 :]
     below = load_numpy().cumsum(ways) / ways.sum()
     return max(0, int((below <= alpha / 2).sum()) - 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from assay.errors import UsageError
-from assay.flows.bench.compare import CompareOptions, Workshop, compare_variants, open_workshop
+from assay.flows.bench.compare import CompareOptions, Workshop, compare_executions, open_workshop, split_variants
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.sweep import Doors
 from assay.judge.search import Found, History, Outcome, Stuck, Trial, Try, next_step
@@ -95,7 +95,7 @@ class _Search:
             return "open", self.interrupted, None
         if any(e.result.has_exception for e in report.executions if e.commit == sha):
             return "skip", "it fails", None
-        found = compare_variants(report, variants, self.options).metrics[0]
+        found = compare_executions(*split_variants(report.executions, variants), self.options).metrics[0]
         outcomes: dict[VerdictKind, Outcome] = {VerdictKind.FAIL: "bad", VerdictKind.INCONCLUSIVE: "open"}
         return outcomes.get(found.finding.kind, "good"), found.finding.message, found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +11,12 @@ from assay.config.settings import load_settings
 from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.archive import find_place, load_executions, load_file_executions
 from assay.flows.bench.run import find_bench_place, run_benchmarks
-from assay.flows.bench.statistics import Pair, compare_pairs
 from assay.flows.sweep import Doors
+from assay.judge.samples import ALPHA, THRESHOLD, Question, SamplePair, build_finding, compare_pairs, decide_next
 from assay.record.imported import load_foreign
 from assay.stage.checkout import Commit, build, find_repository, load_commit, open_tree, switch
 from assay.values import layout
+from assay.values.bench import Comparison, Samples
 from assay.values.bench_history import ComparisonReport, MetricComparison, Side
 from assay.values.benchmark import BenchExecution, BenchReport, BenchRequest, BenchVariant
 from assay.values.series import Direction, direction_of
@@ -24,14 +24,29 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Tell = Callable[[str], None]
 DEFAULT_TRIALS = 10
+DEFAULT_MOST = 30
 TREES_DIR = "trees"
+Key = tuple[str, str]  # method, metric
+
+
+@dataclass(frozen=True, slots=True)
+class Executions:
+    """One side, and what it is called."""
+
+    name: str
+    found: tuple[BenchExecution, ...]
+
+    def good(self, method: str) -> list[BenchExecution]:
+        return [e for e in self.found if e.method == method and not e.result.has_exception and not e.refused]
 
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
     metrics: tuple[str, ...] = ()  # none: all that both sides have
     directions: Mapping[str, Direction] | None = None
-    min_effect: float = 0.02
+    min_effect: float = THRESHOLD
+    alpha: float = ALPHA
+    most: int = DEFAULT_MOST  # trials on each side, before one says that it is too close to tell
     everything: bool = False  # contaminated executions count as well
     confirm: bool = True
     build: str | None = None  # run in each work tree first
@@ -45,8 +60,8 @@ def compare_recorded(
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
     known = _Known(root, method)
-    sides = known.load(base), known.load(head)
-    return compare_executions((base, sides[0]), (head, sides[1]), options)
+    sides = [Executions(name, tuple(known.load(name))) for name in (base, head)]
+    return compare_executions(sides[0], sides[1], options)
 
 
 class _Known:
@@ -85,82 +100,92 @@ def _load_path(path: str) -> list[BenchExecution]:
 # ---------------------------------------------------------------- judging
 
 
-def compare_executions(
-    base: tuple[str, Sequence[BenchExecution]], head: tuple[str, Sequence[BenchExecution]], options: CompareOptions
-) -> ComparisonReport:
+def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
     """Every metric that both sides have, corrected for their number; what failed on a side is an error, not a gap."""
-    notes: list[str] = []
-    sides = [_keep_good(name, found, options, notes) for name, found in (base, head)]
-    methods = [m for m in dict.fromkeys(e.method for e in base[1]) if any(e.method == m for e in head[1])]
-    findings = _find_missing(base, head)
-    keys = [(method, metric) for method in methods for metric in _common_metrics(method, sides, options)]
-    values = {key: (_collect(sides[0], *key, notes), _collect(sides[1], *key, notes)) for key in keys}
-    pairs = [
-        Pair(f"{method} {metric}", *values[method, metric], _direction(metric, options)) for method, metric in keys
-    ]
-    judged = compare_pairs(pairs, options.min_effect) if pairs else []
+    return build_report(base, head, compare_sides(base, head, options), options)
+
+
+def compare_sides(
+    base: Executions, head: Executions, options: CompareOptions
+) -> dict[Key, tuple[SamplePair, Comparison]]:
+    there = {execution.method for execution in head.found}
+    methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
+    keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
+    pairs = [_build_pair(key, base, head, options) for key in keys]
+    return dict(zip(keys, zip(pairs, compare_pairs(pairs), strict=True), strict=True))
+
+
+def _build_pair(key: Key, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
+    direction = (options.directions or {}).get(key[1]) or direction_of(key[1])
+    question = Question(direction, options.min_effect, options.alpha)
+    return SamplePair(" ".join(key), _collect(base, key, options), _collect(head, key, options), question)
+
+
+def build_report(
+    base: Executions, head: Executions, compared: Mapping[Key, tuple[SamplePair, Comparison]], options: CompareOptions
+) -> ComparisonReport:
     metrics = tuple(
-        MetricComparison(
-            method, metric, Side(base[0], values[method, metric][0]), Side(head[0], values[method, metric][1]), finding
-        )
-        for (method, metric), finding in zip(keys, judged, strict=True)
+        MetricComparison(method, metric, _side(pair.base), _side(pair.head), build_finding(comparison))
+        for (method, metric), (pair, comparison) in compared.items()
     )
-    verdict = Verdict.of([*findings, *judged], len(metrics))
-    return ComparisonReport(base[0], head[0], metrics, verdict, tuple(dict.fromkeys(notes)))
+    findings = [*_find_missing(base, head), *(metric.finding for metric in metrics)]
+    notes = [_describe_single(side, key[0]) for key in compared for side in (base, head) if _is_single(side, key)]
+    notes += [] if options.everything else [note for side in (base, head) if (note := _describe_dirt(side))]
+    counted = sum(comparison.p is not None for _, comparison in compared.values())
+    return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), tuple(dict.fromkeys(notes)))
 
 
-def _direction(metric: str, options: CompareOptions) -> Direction:
-    return (options.directions or {}).get(metric) or direction_of(metric)
+def _side(samples: Samples) -> Side:
+    return Side(samples.label, samples.clean, len(samples.values))
 
 
-def _keep_good(
-    name: str, found: Sequence[BenchExecution], options: CompareOptions, notes: list[str]
-) -> list[BenchExecution]:
-    good = [e for e in found if not e.result.has_exception and not e.refused]
-    clean = good if options.everything else [e for e in good if not e.contaminated]
-    if len(clean) < len(good) and clean:
-        notes.append(f"{name}: {len(good) - len(clean)} contaminated executions are left out")
-    elif good and not clean:
-        notes.append(f"{name}: every execution is contaminated; they are taken all the same")
-    return clean or good
-
-
-def _find_missing(
-    base: tuple[str, Sequence[BenchExecution]], head: tuple[str, Sequence[BenchExecution]]
-) -> list[Finding]:
+def _find_missing(base: Executions, head: Executions) -> list[Finding]:
     """A benchmark that one side does not have, or that did not succeed there."""
     findings = []
-    for (name, found), (other, others) in ((base, head), (head, base)):
-        for method in dict.fromkeys(e.method for e in others):
-            here = [e for e in found if e.method == method]
+    for side, other in ((base, head), (head, base)):
+        for method in dict.fromkeys(e.method for e in other.found):
+            here = [e for e in side.found if e.method == method]
             failed = [e for e in here if e.result.has_exception]
             if not here:
-                findings.append(Finding(VerdictKind.ERROR, method, f"{other} has it, {name} does not"))
+                findings.append(Finding(VerdictKind.ERROR, method, f"{other.name} has it, {side.name} does not"))
             elif failed:
                 reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
-                message = f"{len(failed)} of {len(here)} executions of {name} failed: {reason}"
+                message = f"{len(failed)} of {len(here)} executions of {side.name} failed: {reason}"
                 findings.append(Finding(VerdictKind.ERROR, method, message))
     return findings
 
 
-def _common_metrics(method: str, sides: Sequence[Sequence[BenchExecution]], options: CompareOptions) -> list[str]:
-    names = [{name for e in side if e.method == method for name in e.result.numbers} for side in sides]
-    common = [name for name in sorted(names[0] & names[1]) if not options.metrics or name in options.metrics]
-    missing = [name for name in options.metrics if name not in names[0] & names[1]]
-    if missing:
-        raise NotFoundError("metric", missing[0], names[0] & names[1])
-    return common
+def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
+    names = [{n for e in side.good(method) for n in e.result.numbers} for side in (base, head)]
+    common = names[0] & names[1]
+    missing = [name for name in options.metrics if name not in common]
+    if missing and common:
+        raise NotFoundError("metric", missing[0], common)
+    return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 
-def _collect(side: Sequence[BenchExecution], method: str, metric: str, notes: list[str]) -> tuple[float, ...]:
+def _collect(side: Executions, key: Key, options: CompareOptions) -> Samples:
     """One value for each execution; the raw samples where there is a single one, which says less."""
-    mine = [e for e in side if e.method == method and metric in e.result.numbers]
-    values = [e.result.numbers[metric] for e in mine]
-    samples = mine[0].result.samples.get(metric, ()) if len(mine) == 1 else ()
-    if len(samples) > 1:
-        notes.append(f"{method}: one process only; its samples say nothing about how processes differ: use --trials")
-        values = list(samples)
-    return tuple(value for value in values if math.isfinite(value))
+    method, metric = key
+    mine = [e for e in side.good(method) if metric in e.result.numbers]
+    if _is_single(side, key):
+        return Samples(mine[0].result.samples[metric], side.name)
+    dirt = {} if options.everything else {n: e.contaminated[0] for n, e in enumerate(mine) if e.contaminated}
+    return Samples(tuple(e.result.numbers[metric] for e in mine), side.name, dirt)
+
+
+def _is_single(side: Executions, key: Key) -> bool:
+    mine = [e for e in side.good(key[0]) if key[1] in e.result.numbers]
+    return len(mine) == 1 and len(mine[0].result.samples.get(key[1], ())) > 1
+
+
+def _describe_single(side: Executions, method: str) -> str:
+    return f"{method}: {side.name} is one process; its samples do not tell how processes differ: use --trials"
+
+
+def _describe_dirt(side: Executions) -> str | None:
+    count = sum(bool(e.contaminated) for e in side.found)
+    return f"{side.name}: {count} contaminated executions are left out (--all takes them)" if count else None
 
 
 # ---------------------------------------------------------------- run both, in turns
@@ -178,14 +203,8 @@ def compare_git(
     workshop = open_workshop(request, options.build)
     commits = [load_commit(workshop.repository, name) for name in parse_span(span)]
     variants = tuple(workshop.open(side, commit) for side, commit in zip(("base", "head"), commits, strict=True))
-    request = replace(request, variants=variants)
-    report = run_benchmarks(request, doors)
-    result = compare_variants(report, variants, options)
-    suspects = [metric for metric in result.metrics if metric.finding.kind is VerdictKind.FAIL]
-    if suspects and options.confirm and not (report.interrupted or report.problem):
-        tell(f"{len(suspects)} metrics look worse: running again to confirm")
-        result = _confirm(request, result, suspects, options, doors)
-    return replace(result, base=_describe(commits[0]), head=_describe(commits[1]))
+    found = _Contest(replace(request, variants=variants), options, doors, tell).run()
+    return replace(found, base=_describe(commits[0]), head=_describe(commits[1]))
 
 
 def _describe(commit: Commit) -> str:
@@ -232,49 +251,82 @@ def open_workshop(request: BenchRequest, build_command: str | None) -> Workshop:
     )
 
 
-def compare_variants(
-    report: BenchReport, variants: Sequence[BenchVariant], options: CompareOptions
-) -> ComparisonReport:
-    sides = [(variant.label, [e for e in report.executions if e.label == variant.label]) for variant in variants]
-    result = compare_executions(sides[0], sides[1], options)
-    return replace(result, interrupted=report.interrupted, problem=report.problem)
+def split_variants(
+    executions: Sequence[BenchExecution], variants: Sequence[BenchVariant]
+) -> tuple[Executions, Executions]:
+    base, head = (Executions(v.label, tuple(e for e in executions if e.label == v.label)) for v in variants)
+    return base, head
 
 
-def _confirm(
-    request: BenchRequest,
-    first: ComparisonReport,
-    suspects: Sequence[MetricComparison],
-    options: CompareOptions,
-    doors: Doors | None,
+class _Contest:
+    """Both sides in turns, until every metric has its verdict. What was seen first raises a suspicion; only new
+    executions may confirm it."""
+
+    def __init__(self, request: BenchRequest, options: CompareOptions, doors: Doors | None, tell: Tell) -> None:
+        self._request = request
+        self._options = options
+        self._doors = doors
+        self._tell = tell
+        self._end: BenchReport | None = None  # it was interrupted
+
+    def run(self) -> ComparisonReport:
+        first = self._run_round(self._request, confirmed=not self._options.confirm)
+        suspects = [metric for metric in first.metrics if metric.finding.kind is VerdictKind.FAIL]
+        if not suspects or not self._options.confirm or self._end:
+            return self._sign(first)
+        methods = {metric.method for metric in suspects}
+        again = replace(
+            self._request, methods=tuple(m for m in self._request.methods if m.name in methods or m.is_filter)
+        )
+        return self._sign(_settle(first, suspects, self._run_round(again, confirmed=True)))
+
+    def _run_round(self, request: BenchRequest, *, confirmed: bool) -> ComparisonReport:
+        """Trials until decided; a suspicion ends the first round at once."""
+        executions: list[BenchExecution] = []
+        options = self._options
+        while True:
+            report = run_benchmarks(request, self._doors)
+            executions += report.executions
+            base, head = split_variants(executions, request.variants)
+            compared = compare_sides(base, head, options)
+            result = build_report(base, head, compared, options)
+            step = decide_next(
+                [comparison for _, comparison in compared.values()], confirmed=confirmed, most=options.most
+            )
+            if report.interrupted or report.problem:
+                self._end = report
+            if self._end or step.kind == "stop":
+                return result
+            self._tell(f"{step.reason} ({step.trials} trials on each side)")
+            if step.kind == "confirm":
+                return result
+            request = replace(request, trials=step.trials)
+
+    def _sign(self, report: ComparisonReport) -> ComparisonReport:
+        end = self._end
+        return replace(report, interrupted=end.interrupted, problem=end.problem) if end else report
+
+
+def _settle(
+    first: ComparisonReport, suspects: Sequence[MetricComparison], second: ComparisonReport
 ) -> ComparisonReport:
-    """New executions alone decide: what was seen first has raised the suspicion and may not be its witness."""
-    methods = {metric.method for metric in suspects}
-    again = replace(request, methods=tuple(m for m in request.methods if m.name in methods or m.is_filter))
-    report = run_benchmarks(again, doors)
-    second = compare_variants(report, request.variants, options)
     by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
     metrics = tuple(
-        _settle(metric, by_key.get((metric.method, metric.metric))) if metric in suspects else metric
+        _settle_metric(metric, by_key.get((metric.method, metric.metric))) if metric in suspects else metric
         for metric in first.metrics
     )
-    errors = [finding for finding in first.verdict.findings if finding.kind is VerdictKind.ERROR]
-    verdict = Verdict.of([*errors, *(metric.finding for metric in metrics)], first.verdict.comparisons)
-    return replace(
-        first,
-        metrics=metrics,
-        verdict=verdict,
-        interrupted=report.interrupted,
-        problem=report.problem,
-        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-    )
+    judged = [metric.finding for metric in first.metrics]
+    others = [finding for finding in first.verdict.findings if finding not in judged]
+    verdict = Verdict.of([*others, *(metric.finding for metric in metrics)], first.verdict.comparisons)
+    return replace(first, metrics=metrics, verdict=verdict, notes=tuple(dict.fromkeys((*first.notes, *second.notes))))
 
 
-def _settle(first: MetricComparison, second: MetricComparison | None) -> MetricComparison:
+def _settle_metric(first: MetricComparison, second: MetricComparison | None) -> MetricComparison:
     if second is not None and second.finding.kind is VerdictKind.FAIL:
         finding = replace(second.finding, message=f"{second.finding.message}; confirmed by a rerun")
         return replace(second, finding=finding, confirmed=True)
     seen = f"; the rerun says {second.finding.message}" if second is not None else "; the rerun gave nothing"
-    finding = replace(
-        first.finding, kind=VerdictKind.INCONCLUSIVE, message=f"not confirmed: {first.finding.message}{seen}"
+    message = f"not confirmed: {first.finding.message}{seen}"
+    return replace(
+        first, finding=replace(first.finding, kind=VerdictKind.INCONCLUSIVE, message=message), confirmed=False
     )
-    return replace(first, finding=finding, confirmed=False)

@@ -1,0 +1,88 @@
+"""What the harness costs: time added to a benchmark process, and CPU time of sampling.
+
+    python benchmarks/overhead.py
+
+The claim: less than 150 ms more than a bare interpreter that calls the same method, and less than 1% of a CPU while a
+benchmark runs. The contestants take turns; medians are printed, ratios and verdicts last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from measuring import ASSAY, build_env, quick_folder
+
+ROUNDS = 15
+LONG_S = 10.0
+
+METHOD = """
+import time
+from assay.bench import Benchmark
+
+
+class B(Benchmark):
+    def nothing(self):
+        self.report_benchmark(wall_time=1.0)
+
+    def long(self):
+        time.sleep({long_s})
+        self.report_benchmark(wall_time=1.0)
+"""
+
+
+def main() -> int:
+    with quick_folder() as folder:
+        env = build_env(folder)
+        (folder / "method.py").write_text(textwrap.dedent(METHOD).format(long_s=LONG_S))
+        added_s = measure_added(folder, env)
+        share = measure_sampling(folder, env)
+    print(f"added to a benchmark process: {1000 * added_s:.0f} ms (claimed: below 150)")
+    print(f"sampling: {100 * share:.2f}% of a CPU (claimed: below 1%)")
+    return 0 if added_s < 0.150 and share < 0.01 else 1
+
+
+def measure_added(folder: Path, env: dict[str, str]) -> float:
+    """Start of job.sh to its end, as the run directory says it, against a bare interpreter that calls the method."""
+    bare_code = "import method; method.B().nothing()"
+    bare: list[float] = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", bare_code], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+        bare.append(time.perf_counter() - began)
+    flags = ["--trials", str(ROUNDS), "--foreign-limit", "1", "--json", "--root", str(folder / "runs")]
+    report = run_json([*ASSAY, "bench", "run", "method.B.nothing", *flags], folder, env)
+    ours = [execution["ended_at"] - execution["started_at"] for execution in report["executions"]]
+    print(f"bare interpreter {1000 * statistics.median(bare):.0f} ms, harness {1000 * statistics.median(ours):.0f} ms")
+    return statistics.median(ours) - statistics.median(bare)
+
+
+def measure_sampling(folder: Path, env: dict[str, str]) -> float:
+    """CPU time of the supervisor beyond that of a call whose benchmark does nothing, by the time it watched."""
+    flags = ["--foreign-limit", "1", "--quiet", "--root", str(folder / "runs")]
+    short = min(cpu_of([*ASSAY, "bench", "run", "method.B.nothing", *flags], folder, env) for _ in range(3))
+    long = cpu_of([*ASSAY, "bench", "run", "method.B.long", *flags], folder, env)
+    return max(0.0, long - short) / LONG_S
+
+
+def cpu_of(argv: list[str], folder: Path, env: dict[str, str]) -> float:
+    """User and system time of the process and of all that it waited for."""
+    process = subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, _, used = os.wait4(process.pid, 0)
+    process.returncode = 0
+    return used.ru_utime + used.ru_stime
+
+
+def run_json(argv: list[str], folder: Path, env: dict[str, str]) -> dict:
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

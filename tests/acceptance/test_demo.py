@@ -1,0 +1,42 @@
+"""`assay demo` tells a true story."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.acceptance.workshop import open_workshop
+
+from assay.flows.demo import BROKEN, HARMLESS, edited, find_examples
+
+
+def test_the_whole_story_ends_well(tmp_path: Path) -> None:
+    with open_workshop(tmp_path) as shop:
+        ended = shop.call("demo", "--plain", "--dir", "play")
+        assert ended.code == 0, ended.out + ended.err
+        program = shop.source / "play" / "charlm" / "charlm.py"
+        assert program.read_text() == (find_examples() / "charlm" / "charlm.py").read_text(), "it is put back"
+    gathered, harmless, broken = (part for part in ended.out.split("$ assay golden ")[1:])
+    assert "charlm: PASS" in gathered
+    assert "charlm: PASS" in harmless
+    assert "charlm: FAIL" in broken
+    assert "first shows from step 101" in broken
+    assert "loss       paired  FAIL" in broken
+
+
+def test_the_edits_fit_the_program_and_are_taken_back(tmp_path: Path) -> None:
+    program = tmp_path / "charlm.py"
+    text = (find_examples() / "charlm" / "charlm.py").read_text()
+    program.write_text(text)
+    for edit in (HARMLESS, BROKEN):
+        with edited(program, edit) as is_there:
+            assert is_there
+            assert edit.after in program.read_text()
+        assert program.read_text() == text
+
+
+def test_a_program_that_the_user_has_changed_is_left_alone(tmp_path: Path) -> None:
+    program = tmp_path / "charlm.py"
+    program.write_text("print('mine')\n")
+    with edited(program, BROKEN) as is_there:
+        assert not is_there
+    assert program.read_text() == "print('mine')\n"

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from tests.show import golden_reports as made
+
+from assay.errors import UsageError
+from assay.show.recording import build_charts, build_sections, render_charts
+from assay.show.sections import render_sections
+from assay.values.golden import Golden, Segment, Track
+
+
+@dataclass(frozen=True)
+class Told:
+    metric: str = "loss"
+    rule: str = "paired"
+    per_step: float = 0.001
+    per_window: float = 0.0002
+    delta: float | None = 0.005
+    one_check: float = 0.0061
+    most_checks: float = 0.0055
+
+
+def render(golden: Golden, *told: Told) -> str:
+    return render_sections(build_sections(golden, "store/m.json", told))
+
+
+def test_origin_segments_and_sensitivity():
+    origin = {
+        **made.golden().provenance,
+        "seeds": {"seed": "7"},
+        "hardware": {"cpu": "a cpu", "gpus": [{"name": "H200"}]},
+        "packages": {f"package{n}": "1" for n in range(12)},
+    }
+    text = render(made.golden(provenance=origin), Told(), Told("lr", "exact", delta=None))
+    assert "segments    1 of 20 steps, at 100" in text
+    assert "recordings  3 of each segment" in text
+    assert "commit      abcdef0123456789 with local changes" in text
+    assert "seeds       seed 7" in text
+    assert "hardware    a cpu, H200" in text
+    assert "and 4 more" in text
+    assert "loss    paired            0.1%       0.02%   0.5%            0.61%       0.55%" in text
+    assert "Drift" not in text, "nothing was rebased"
+
+
+def test_a_manifest_of_the_original_and_an_incomplete_one_say_so():
+    assert "format 1" in render(made.golden(version=1, steps_per_segment=0, provenance={}))
+    assert "the training did not end" in render(made.golden(complete=False))
+
+
+def test_drift_has_a_row_for_each_rebase():
+    entry = {"at": "2026-01-01", "reason": "new data", "to": {"commit": "0123456789abcdef"}}
+    history = (
+        {**entry, "effects": {"loss": 0.01}, "since_first": {"loss": 0.01}},
+        {**entry, "reason": "again", "effects": {"loss": 0.01}, "since_first": {"loss": 0.0201}},
+    )
+    lines = render(made.golden(history=history)).splitlines()
+    assert [line.split()[-2:] for line in lines[-2:]] == [["+1%", "+1%"], ["+1%", "+2.01%"]]
+    assert "0123456789ab" in lines[-1]
+
+
+def test_strange_history_breaks_nothing():
+    assert "Drift" not in render(made.golden(history=({"odd": 1}, {"effects": 7})))
+
+
+def test_one_chart_for_each_metric_with_a_band_for_each_segment():
+    golden = made.golden()
+    two = replace(golden, segments=(*golden.segments, replace(golden.segments[0], start_step=200)))
+    (chart,) = build_charts(two)
+    assert [line.label for line in chart.lines] == ["after 100", "after 200"]
+    assert chart.lines[0].members == 3
+    assert any(chart.lines[0].spread)
+    (text,) = render_charts([chart])
+    assert text.startswith("loss\n")
+    with pytest.raises(UsageError, match="no metric 'los'"):
+        build_charts(two, ("los",))
+
+
+def test_a_metric_without_finite_values_is_said_not_drawn():
+    nan = Golden("t", (Segment(1, "c", {"loss": {"": (Track((1, 2), (float("nan"), float("nan"))),)}}),))
+    (text,) = render_charts(build_charts(nan))
+    assert "no finite values" in text
