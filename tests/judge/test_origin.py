@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -47,7 +48,7 @@ def test_segments_cover_the_series_without_overlap(fingerprints):
     segments = split_by_environment(fingerprints)
     covered = [(place, segment.fingerprint) for segment in segments for place in range(segment.start, segment.stop)]
     assert covered == list(enumerate(fingerprints))
-    assert all(one.fingerprint != other.fingerprint for one, other in zip(segments, segments[1:], strict=False))
+    assert all(one.fingerprint != other.fingerprint for one, other in pairwise(segments))
 
 
 # ---------------------------------------------------------------- causes

@@ -394,3 +394,9 @@ def test_settled_metrics_stop(kind):
 
 def test_nothing_compared_stops():
     assert decide_next([]).kind == "stop"
+
+
+def test_values_near_the_ends_of_floats_do_not_overflow():
+    assert judge_pair((1e-300,) * 6, (1e300,) * 6, "min").kind is FAIL
+    assert judge_pair((-1e308,) * 6, (1e308,) * 6, "min").kind is FAIL
+    assert judge_pair((-1e308,) * 6, (1e308,) * 6, "max").kind is CHANGED

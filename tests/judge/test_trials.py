@@ -29,6 +29,14 @@ def test_noise_seldom_has_a_trend():
     assert sum(has_trend(rng.standard_normal(15).tolist()) for _ in range(300)) <= 6
 
 
+@pytest.mark.parametrize("large", [1e308, -1e308])
+def test_huge_values_do_not_overflow(large):
+    values = [large, -large, 0.0, large, 1.0, -large, 2.0, large, 0.0, 5.0]
+    assert not has_trend(values)
+    assert abs(measure_drift(values)) < 10
+    assert find_modes(values) is None
+
+
 def test_a_drift_about_nothing_is_no_division_by_zero():
     assert measure_drift([-1.0, 0.0, 1.0]) == 2.0
 

@@ -24,6 +24,7 @@ SHORTEST_SERIES = 6  # finite values; below that nothing can be told
 SHORTEST_PIECE = 3
 MAD_TO_SIGMA = 1.4826
 MOST_MEMORY = 0.95
+LARGEST_LOG = 700.0  # beyond, exp overflows
 QUIETEST = 0.2  # a stretch is not taken to be quieter than this, in units of the whole series' noise
 LONGEST_LOOK = 100
 LEVEL_COST = 1.19  # variance of an interquartile mean over that of a mean, in normal noise
@@ -73,21 +74,22 @@ class Signal:
 
     x: Array
     places: Array  # of the finite values in the given series
-    origin: float  # x = 0, as a log or in the user's units
-    scale: float  # one unit of x
+    origin: float  # what x = 0 stands for
+    scale: float  # and how far x = 1 is from there: as a log, or as a share of `unit`
+    unit: float  # the largest size of a value; 1 for logs
     memory: float  # lag-1 autocorrelation of the noise, 0 to MOST_MEMORY
     in_logs: bool
 
     def restore(self, x: float) -> float:
         """A level in the user's units."""
         level = self.origin + x * self.scale
-        return math.exp(level) if self.in_logs else level
+        return math.exp(min(level, LARGEST_LOG)) if self.in_logs else level * self.unit
 
     def relate(self, height: float, before: float) -> float:
         """A difference as a proportion of the level before; of a level of 0 everything is infinitely far."""
         if self.in_logs:
-            return math.expm1(min(height * self.scale, 700.0))
-        level = abs(self.restore(before))
+            return math.expm1(min(height * self.scale, LARGEST_LOG))
+        level = abs(self.origin + before * self.scale)
         return height * self.scale / level if level else math.copysign(math.inf, height)
 
     @property
@@ -104,10 +106,11 @@ def build_signal(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> Si
     if len(finite) < SHORTEST_SERIES or finite.min() == finite.max():
         return None
     in_logs = bool(finite.min() > 0)
-    levels = np.log(finite) if in_logs else finite
+    unit = 1.0 if in_logs else float(np.abs(finite).max())
+    levels = np.log(finite) if in_logs else finite / unit
     memory = measure_memory(levels, tuning)
     scale = measure_noise(levels) / math.sqrt(1 - memory)
-    return Signal((levels - levels[0]) / scale, places, float(levels[0]), scale, memory, in_logs)
+    return Signal((levels - levels[0]) / scale, places, float(levels[0]), scale, unit, memory, in_logs)
 
 
 def measure_noise(levels: Array) -> float:

@@ -95,11 +95,18 @@ def _classify(cause: Attribution, changes: Sequence[ChangePoint], asked: Asked) 
     sign = 1 if asked.direction == "min" else -1
     if sign * change.size < 0:
         return VerdictKind.CHANGED, f"better from here on; {cause.origin}: {cause.reason}"
-    if sign * (changes[-1].after - change.before) <= asked.threshold * abs(change.before):
+    if sign * (changes[-1].after - change.before) <= _find_slack(change, asked) * abs(change.before):
         return VerdictKind.PASS, "worse for a while; the level of today is as good as before"
     if cause.origin == "environment":
         return VerdictKind.INCONCLUSIVE, f"worse, environment: {cause.reason}"
     return VerdictKind.FAIL, f"worse from here on; {cause.origin}: {cause.reason}"
+
+
+def _find_slack(change: ChangePoint, asked: Asked) -> float:
+    """How much worse than before still is as good as before: levels are known no better than their step is."""
+    low, high = change.interval
+    uncertain = (high - low) / 2 if math.isfinite(high - low) else 0.0
+    return max(asked.threshold, uncertain)
 
 
 def _find_calm(change: ChangePoint, asked: Asked) -> str | None:

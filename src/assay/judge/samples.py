@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import median
 
 from assay.judge.numerics import Array, load_numpy, normal_quantile
 from assay.judge.trials import describe_trials
@@ -28,6 +29,7 @@ ALPHA = 0.01
 MOST_TRIALS = 60  # per side, before one says that it is too close to tell
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 POWER = 0.8
+LARGEST_LOG = 700.0  # beyond, exp overflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +133,17 @@ def _measure(pair: SamplePair) -> Comparison:
         warnings = describe_trials(pair.base, pair.head)
         kind = VerdictKind.INCONCLUSIVE
         return replace(empty, kind=kind, message=message, missing_trials=more, warnings=warnings)
-    logs = min(*base, *head) > 0
-    shift = measure_shift(_scale(base, logs), _scale(head, logs), pair.question.alpha)
-    center = abs(_median(base)) or abs(_median(head)) or 1.0
-    effect, low, high = (math.expm1(one) if logs else one / center for one in (shift.estimate, shift.low, shift.high))
+    scale = Scale.of((*base, *head), median(base))
+    shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
+    effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
     return replace(
         empty,
-        base=_median(base),
-        head=_median(head),
+        base=median(base),
+        head=median(head),
         effect=effect,
         interval=(low, high),
         p=measure_p(base, head),
-        detectable=_find_detectable(shift, pair.question.alpha, logs, center),
+        detectable=scale.relate(_find_detectable(shift, pair.question.alpha)),
         warnings=describe_trials(pair.base, pair.head),
     )
 
@@ -309,17 +310,29 @@ def _count_aside(base: int, head: int, alpha: float) -> int:
     return max(0, int((below <= alpha / 2).sum()) - 1)
 
 
-def _find_detectable(shift: Shift, alpha: float, logs: bool, center: float) -> float:
+def _find_detectable(shift: Shift, alpha: float) -> float:
     """From the interval's width: it is 2 z(alpha / 2) standard errors wide."""
     quantile = normal_quantile(alpha / 2)
     error = (shift.high - shift.low) / 2 / quantile
-    size = (quantile + normal_quantile(1 - POWER)) * error
-    return math.expm1(size) if logs else size / center
+    return (quantile + normal_quantile(1 - POWER)) * error
 
 
-def _scale(values: Sequence[float], logs: bool) -> Sequence[float]:
-    return [math.log(value) for value in values] if logs else values
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Logs, or shares of the largest value where some are not positive."""
 
+    in_logs: bool
+    unit: float
+    center: float  # the base's median, as a share of `unit`
 
-def _median(values: Sequence[float]) -> float:
-    return float(load_numpy().median(values))
+    @classmethod
+    def of(cls, values: Sequence[float], center: float) -> Scale:
+        unit = max(map(abs, values)) or 1.0
+        return cls(min(values) > 0, unit, abs(center) / unit or 1.0)
+
+    def apply(self, values: Sequence[float]) -> list[float]:
+        return [math.log(value) if self.in_logs else value / self.unit for value in values]
+
+    def relate(self, shift: float) -> float:
+        """A shift as a proportion of the base's median."""
+        return math.expm1(min(shift, LARGEST_LOG)) if self.in_logs else shift / self.center

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from assay.judge.numerics import load_numpy
+from assay.judge.numerics import Array, load_numpy
 from assay.values.bench import Samples
 
 FEWEST = 8  # trials; below that no shape can be told
@@ -47,8 +47,8 @@ def has_trend(values: Sequence[float]) -> bool:
         return False
     np = load_numpy()
     given = np.asarray(values, float)
-    above = np.sign(given[None, :] - given[:, None])
-    score = float(np.triu(above, 1).sum())
+    later, earlier = given[None, :], given[:, None]
+    score = float(np.triu((later > earlier).astype(int) - (later < earlier), 1).sum())
     ties = sum(count * (count - 1) * (2 * count + 5) for count in Counter(values).values())
     variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
     return variance > 0 and (abs(score) - 1) / math.sqrt(variance) > TREND_Z
@@ -57,7 +57,7 @@ def has_trend(values: Sequence[float]) -> bool:
 def measure_drift(values: Sequence[float]) -> float:
     """Theil-Sen slope over the whole run, as a proportion of the median."""
     np = load_numpy()
-    given = np.asarray(values, float)
+    given, _ = _share(values)
     first, second = np.triu_indices(len(given), 1)
     slope = float(np.median((given[second] - given[first]) / (second - first)))
     level = abs(float(np.median(given))) or 1.0
@@ -70,14 +70,23 @@ def measure_drift(values: Sequence[float]) -> float:
 def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
     """The two levels between which the trials jump, if there are two."""
     np = load_numpy()
-    ordered = np.sort(np.asarray(values, float))
-    smallest = max(2, math.ceil(SMALLEST_MODE * len(ordered)))
-    if len(ordered) < FEWEST:
+    if len(values) < FEWEST:
         return None
+    shares, unit = _share(values)
+    ordered = np.sort(shares)
+    smallest = max(2, math.ceil(SMALLEST_MODE * len(ordered)))
     cut = max(range(smallest, len(ordered) - smallest + 1), key=lambda place: ordered[place] - ordered[place - 1])
     low, high = ordered[:cut], ordered[cut:]
     apart, gap = float(high.mean() - low.mean()), float(ordered[cut] - ordered[cut - 1])
     spread = math.sqrt((float(low.var(ddof=1)) + float(high.var(ddof=1))) / 2)
     if gap <= 0 or apart <= APART * spread:
         return None
-    return float(np.median(low)), float(np.median(high))
+    return unit * float(np.median(low)), unit * float(np.median(high))
+
+
+def _share(values: Sequence[float]) -> tuple[Array, float]:
+    """Values as shares of the largest, which no sum of a few can overflow."""
+    np = load_numpy()
+    given = np.asarray(values, float)
+    unit = float(np.abs(given).max()) or 1.0
+    return given / unit, unit

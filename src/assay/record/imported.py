@@ -124,7 +124,9 @@ def _build(found: _Found) -> BenchExecution:
         label=found.label,
         commit=found.commit,
         setup=setup,
-        fingerprint=hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest(),
+        fingerprint=hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest()
+        if setup
+        else "",
         machine=found.machine,
         framework=found.framework,
         peaks=found.peaks,

@@ -9,7 +9,7 @@ from typing import Literal
 from assay.values.series import Direction
 from assay.values.verdict import Finding, Verdict
 
-Cause = Literal["code", "environment", "either"]
+Cause = Literal["code", "environment", "either", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Change:
     at: float | None
     commits: tuple[str | None, str | None]  # the last of the old level, the first of the new one
     cause: Cause
+    reason: str = ""  # for that
     differences: tuple[str, ...] = ()  # of the set-up: `cudnn 8.9.2 → 9.1.0`
     is_worse: bool = False
     holds: bool = True  # the level has not come back since

@@ -238,7 +238,8 @@ def build_setup(machine: Machine, framework: Framework | None, packages: Mapping
 
 
 def build_fingerprint(setup: Mapping[str, str]) -> str:
-    return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest()
+    """Empty where nothing is known."""
+    return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest() if setup else ""
 
 
 def render_points(execution: BenchExecution) -> str:

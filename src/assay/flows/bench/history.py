@@ -15,6 +15,7 @@ from assay.errors import UsageError
 from assay.flows.bench.archive import choose_method, find_place, load_executions
 from assay.flows.bench.statistics import compare_levels, find_steps
 from assay.record.benchmarks import Triage, load_triage
+from assay.values.bench import Attribution
 from assay.values.bench_history import Change, MetricHistory, MetricSeries, Point, Step
 from assay.values.benchmark import BenchExecution
 from assay.values.series import Direction, direction_of
@@ -138,28 +139,34 @@ def _build_series(
     found: Sequence[BenchExecution], metric: str, direction: Direction, options: HistoryOptions, said: Sequence[Triage]
 ) -> MetricSeries:
     points = tuple(build_point(execution, metric) for execution in found)
-    steps = [step for step in find_steps([point.value for point in points]) if abs(step.effect) >= options.min_effect]
-    changes = [_build_change(points, steps, number, direction, said) for number in range(len(steps))]
     first = found[0]
+    steps = find_steps(
+        [point.value for point in points], [first.fingerprint] * len(points), [point.commit for point in points]
+    )
+    steps = [(step, cause) for step, cause in steps if abs(step.effect) >= options.min_effect]
+    changes = [_build_change(points, steps, number, direction, said) for number in range(len(steps))]
     return MetricSeries(first.label, first.fingerprint, first.setup, points, tuple(changes))
 
 
 def _build_change(
-    points: Sequence[Point], steps: Sequence[Step], number: int, direction: Direction, said: Sequence[Triage]
+    points: Sequence[Point],
+    steps: Sequence[tuple[Step, Attribution]],
+    number: int,
+    direction: Direction,
+    said: Sequence[Triage],
 ) -> Change:
-    step = steps[number]
-    end = steps[number + 1].at if number + 1 < len(steps) else len(points)
-    worse = is_worse(step.effect, direction)
-    last_level = steps[-1].after
+    step, cause = steps[number]
+    end = steps[number + 1][0].at if number + 1 < len(steps) else len(points)
     change = Change(
         step=step,
         execution_id=points[step.at].execution_id,
         until=points[end - 1].execution_id,
         at=points[step.at].at,
         commits=(points[step.at - 1].commit, points[step.at].commit),
-        cause="code",
-        is_worse=worse,
-        holds=_holds(step, last_level),
+        cause=cause.origin,
+        reason=cause.reason,
+        is_worse=is_worse(step.effect, direction),
+        holds=_holds(step, steps[-1][0].after),
     )
     near = {point.execution_id for point in points[max(0, step.at - _NEAR) : step.at + _NEAR + 1]}
     return add_triage_words(change, near, said)
@@ -225,6 +232,7 @@ def _build_move(
         at=after.started_at,
         commits=(before.commit, after.commit),
         cause="environment" if same_code else "either",
+        reason="the commit is the same, the set-up is not" if same_code else "set-up and commit both changed",
         differences=describe_differences(before, after),
         is_worse=is_worse(step.effect, direction),
     )
@@ -250,7 +258,7 @@ def judge_history(history: MetricHistory, options: HistoryOptions) -> Verdict:
 def _judge_change(history: MetricHistory, change: Change, options: HistoryOptions) -> Finding:
     kind = VerdictKind.PASS
     if change.is_worse and change.holds and not change.judgement and _is_recent(history, change, options):
-        kind = VerdictKind.FAIL if change.cause == "code" else VerdictKind.INCONCLUSIVE
+        kind = VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
     return Finding(
         kind=kind,
         subject=f"{history.method} {history.metric}",
@@ -273,18 +281,13 @@ def _is_recent(history: MetricHistory, change: Change, options: HistoryOptions) 
     return True
 
 
-_CAUSES = {
-    "code": "the set-up is the same: it is the code, or the machine's mood",
-    "environment": "the commit is the same: it is the environment",
-    "either": "set-up and commit both changed: it may be either",
-}
-
-
 def describe_change(change: Change) -> str:
     words = [f"{change.step.effect:+.1%} since {change.execution_id}"]
     old, new = ((commit or "unknown")[:12] for commit in change.commits)
     words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
-    words.append(_CAUSES[change.cause] + (f" ({', '.join(change.differences)})" if change.differences else ""))
+    cause = "environment or code" if change.cause == "either" else change.cause
+    details = f" ({', '.join(change.differences)})" if change.differences else ""
+    words.append(f"{cause}: {change.reason}{details}")
     if not change.holds:
         words.append("it has come back since")
     if change.judgement:

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from assay.judge.changepoint import find_change_points
+from assay.judge.origin import attribute_changes
 from assay.judge.samples import Question, build_pair, compare_pairs
+from assay.values.bench import Attribution, ChangePoint
 from assay.values.bench_history import Step
 
 _MOVE_ALPHA = 0.05  # of a move to another set-up: it is looked at once, not searched for
 
 
-def find_steps(values: Sequence[float]) -> list[Step]:
-    """Where the level of a series changed and stayed."""
-    found = find_change_points(values)
-    return [Step(point.index, point.before, point.after, point.size, point.interval) for point in found]
+def find_steps(
+    values: Sequence[float], fingerprints: Sequence[str | None], commits: Sequence[str | None]
+) -> list[tuple[Step, Attribution]]:
+    """Where the level of a series changed and stayed, and what changed there beside it."""
+    causes = attribute_changes(find_change_points(values), values, fingerprints, commits=commits)
+    return [(build_step(cause.change), cause) for cause in causes]
+
+
+def build_step(point: ChangePoint) -> Step:
+    return Step(point.index, point.before, point.after, point.size, point.interval)
 
 
 def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Step | None:
