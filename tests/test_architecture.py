@@ -39,7 +39,26 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 MAY_IMPORT["cli"] += ("web",)  # `assay serve` starts it
 # Flows do not import one another: they share the one loop and the parts around it, named here.
-FLOW_PARTS = ("supervise", "sweep", "segments", "gather", "check", "attempts", "collect", "ingest", "places", "preflight", "sets", "slots", "prepared", "heritage", "finding", "standing", "bench")
+FLOW_PARTS = (
+    "supervise",
+    "sweep",
+    "segments",
+    "gather",
+    "check",
+    "attempts",
+    "collect",
+    "ingest",
+    "places",
+    "preflight",
+    "sets",
+    "slots",
+    "prepared",
+    "heritage",
+    "finding",
+    "standing",
+    "making",
+    "bench",
+)
 
 # Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
 HOMES: dict[str, tuple[str, ...]] = {

@@ -117,7 +117,7 @@ def _import_torch(purpose: str) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise UsageError(f"logx: {purpose} needs torch, which is not installed here: pip install torch") from error
+        raise MissingPackageError(f"logx: {purpose}", "torch") from error
     return torch
 
 

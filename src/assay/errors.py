@@ -4,7 +4,8 @@ AssayError                    anything a user can read and act on; a subclass ca
 ├── UsageError                exit 2: the command line or the surroundings are not as they must be
 │   ├── ConfigError           exit 2: problems in a file, all of them, each with its position
 │   ├── NotFoundError         exit 2: no such study, run, metric or file; carries suggestions
-│   └── MissingExtraError     exit 2: an optional part is not installed; carries the install command
+│   └── MissingExtraError     exit 2: an optional part is not installed; carries the install command; an ImportError
+│       └── MissingPackageError   the same for a package that is none of our extras, such as torch
 ├── FormatError               exit 4: a file of ours that is damaged, too old or too new
 └── InfrastructureError       exit 4: a farm, disk or service refused
 
@@ -48,6 +49,10 @@ class AssayError(Exception):
         """The text for a terminal, without a prefix."""
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
+    def __str__(self) -> str:
+        """What to do stands in a traceback too: a notebook shows nothing else."""
+        return self.render()
+
 
 class UsageError(AssayError):
     exit_code = ExitCode.USAGE
@@ -69,12 +74,20 @@ class NotFoundError(UsageError):
         super().__init__(f"no {kind} named {name!r}", hint or did_you_mean(name, self.known))
 
 
-class MissingExtraError(UsageError):
-    """An optional part that is not installed."""
+class MissingExtraError(UsageError, ImportError):
+    """An optional part that is not installed; also an ImportError, which is what a script expects and catches."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what} needs an optional part of Assay", f"install it: pip install 'assay[{extra}]'")
+
+
+class MissingPackageError(MissingExtraError):
+    """A package that Assay never installs by itself, such as torch."""
+
+    def __init__(self, what: str, package: str) -> None:
+        self.extra = package
+        UsageError.__init__(self, f"{what} needs {package}, which is not installed here: pip install {package}")
 
 
 class FormatError(AssayError):

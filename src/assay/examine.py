@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from assay.errors import FormatError, NotFoundError, UsageError
+from assay.errors import FormatError, MissingPackageError, NotFoundError, UsageError
 from assay.values import layout
 
 
@@ -79,7 +79,7 @@ class Examiner:
         try:
             params = load_params(path)
         except FormatError as error:  # one damaged folder must not cost the table
-            print(f"{error}, skip {path}", flush=True)
+            print(f"{error.message}, skip {path}", flush=True)
             return None
         if params is None:
             print(f"No '{layout.MLRUNNER_PARAM_FILE}' or '{layout.RUN_FILE}' found, skip {path}", flush=True)
@@ -179,7 +179,7 @@ def _parse_param(text: str, path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise UsageError("reading mlrunner's param files needs PyYAML: pip install PyYAML") from error
+        raise MissingPackageError("reading mlrunner's param files", "PyYAML") from error
     try:
         params = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 safe either way
     except yaml.YAMLError as error:

@@ -420,3 +420,18 @@ class TestBadInput:
         assert said.code == 2
         assert "the program 'pyhton' was not found" in said.err
         assert not Path("output").exists()
+
+
+def test_an_edited_template_keeps_the_folder_and_what_was_trained(desk: Desk) -> None:
+    """Train once, mend the test command, `-c test -f`: the everyday way."""
+    text = "template:\n  train: echo model > {{_output}}/m.pt\n  test: cat {{_output}}/m.pt; echo {word} {{norm}}\nresource: [0]\n---\nnorm: [a]\n"
+    desk.write("params.yaml", text.format(word="BLEU"))
+    assert desk.assay("mlrunner").code == 0
+    desk.write("params.yaml", text.format(word="BLEU4"))
+    assert desk.assay("mlrunner", "-c", "test", "-f").code == 0
+    folder = desk.folder / "output/Norm_a"
+    assert sorted(path.name for path in (desk.folder / "output").iterdir() if path.is_dir() and path.name[0] != ".") == [
+        "Norm_a"
+    ]
+    newest = max(folder.glob("log.test.*"), key=lambda path: path.stat().st_mtime_ns)
+    assert newest.read_text().endswith("model\nBLEU4 a\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from assay.config.load import LoadOptions, detect_dialect, load_study
@@ -31,6 +33,17 @@ def test_a_folder_is_refused(tmp_path):
 def test_an_empty_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"f.yml:1:1 the file is empty"):
         load_study("f.yml", write(tmp_path, ""))
+
+
+@pytest.mark.parametrize("dialect", [None, "runx", "mlrunner"])
+def test_the_answer_to_an_empty_file_holds_one_that_works(tmp_path, dialect):
+    options = replace(write(tmp_path, "# nothing\n"), dialect=dialect)
+    with pytest.raises(ConfigError) as caught:
+        load_study("f.yml", options)
+    lines = [line.removeprefix("      ") for line in caught.value.render().splitlines() if line.startswith("      ")]
+    study = load_study("g.yml", replace(write(tmp_path, "\n".join(lines), "g.yml"), dialect=dialect))
+    assert study.dialect == (dialect or "native")
+    assert study.sweeps
 
 
 @pytest.mark.parametrize(

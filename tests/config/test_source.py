@@ -31,8 +31,13 @@ def refusal(text: str) -> str:
         ("just words\n", "f.yml:1:1", "top level is a single value"),
         ("a: b: c\n", "f.yml:1:5", "broken YAML"),
         ("a:\n\tb: 1\n", "f.yml:2:1", "tab"),
-        ("a: [1, 2\nb: 3\n", "f.yml:2:", "broken YAML"),
-        ("a: 'open\n", "f.yml:2:1", "never closed"),
+        ("a: [1, 2\nb: 3\n", "f.yml:1:4", "this [ is not closed"),
+        ("params: {a: [1, 2", "f.yml:1:13", "bracket is opened and never closed"),
+        ("params: {a: [1, 2\n\n\n", "f.yml:1:13", "bracket is opened and never closed"),
+        ("a: [1]\nparams: {\n", "f.yml:2:9", "this { is not closed"),
+        ("a: x\nparams: {a: [1, 2}\n", "f.yml:2:18", "bracket is opened and never closed"),
+        ("a: 'open\n", "f.yml:1:4", "this ' is not closed"),
+        ("a: [1]]\n", "f.yml:1:7", "broken YAML"),
         ("a: @home\n", "f.yml:1:4", "into quotes"),
         ("a: *gone\n", "f.yml:1:4", "alias"),
         ("a: x\nb: \x07\n", "f.yml:2:4", "not allowed"),
@@ -45,6 +50,15 @@ def test_broken_files_are_refused_with_their_place(text, place, words):
     message = refusal(text)
     assert message.startswith(place)
     assert words in message
+
+
+@given(st.text(alphabet="ab: \n[]{}'\"-,#&*", max_size=40))
+def test_no_place_lies_behind_the_end_of_the_file(text):
+    try:
+        parse_documents(text, "f.yml")
+    except ConfigError as error:
+        (problem,) = error.problems
+        assert problem.position.line <= max(1, len(text.splitlines()))
 
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])

@@ -58,13 +58,51 @@ def test_code_that_has_changed_since_is_said_and_finished_runs_are_kept(shop: Wo
     write_study(shop, "bash train.sh")
     assert shop.run("--slots", "0").code == 0
     unchanged = shop.run("--slots", "0")
-    assert "the code has changed" not in unchanged.err
+    assert "changed since" not in unchanged.err
     shop.write("train.sh", "echo new\n")
     again = shop.run("--slots", "0")
     assert again.code == 0
-    assert "the code has changed since 1 of these runs" in again.err
+    assert "1 run kept: train.sh has changed since" in again.err
     assert "--force --new-code" in again.err
     assert shop.states(RUN) == [State.DONE]
+
+
+def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> None:
+    write_study(shop, "bash train.sh {n}", "params: {n: [1]}\n")
+    shop.write("train.sh", "echo old\n")
+    assert shop.run("--slots", "0").code == 0
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2]}\n")
+    shop.write("loss.png", "a picture")
+    again = shop.run("--slots", "0")
+    assert again.code == 0
+    assert "changed since" not in again.err
+
+
+def test_a_mended_program_reaches_failed_runs_only_by_new_code_and_that_is_said(shop: Workshop) -> None:
+    shop.write("train.sh", "exit 1\n")
+    write_study(shop, "bash train.sh")
+    assert shop.run("--slots", "0").code == 1
+    shop.write("train.sh", "exit 0\n")
+    again = shop.run("--slots", "0", "--retry", "failed")
+    assert again.code == 1
+    assert "1 run ran with the code of then: train.sh has changed since (--new-code takes the code of now)" in again.err
+    assert shop.run("--slots", "0", "--retry", "failed", "--new-code").code == 0
+
+
+def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Workshop) -> None:
+    wait = "while [ ! -e $ALL ]; do sleep 0.02; done"
+    shop.write("train.sh", f"echo old\n[ $1 != 1 ] || {wait}\n")
+    write_study(shop, "bash train.sh {n}", "params: {n: [1, 2, 3, 4, 5]}\n")
+    program = shop.start("--plain", "--slots", "0")
+    until(lambda: (shop.dir("n=1") / "run.log").exists() and log(shop, "n=1"), "the first run")
+    program.kill()
+    program.wait(60)
+    shop.write("train.sh", "echo new\n")
+    (shop.base / "all").touch()
+    again = shop.run("--slots", "0")
+    assert again.code == 0
+    assert [log(shop, f"n={n}") for n in (1, 2, 3, 4, 5)] == ["old\n"] * 5
+    assert "ran with the code of then: train.sh has changed since" in again.err
 
 
 def test_force_repeats_a_run_with_its_own_code(shop: Workshop) -> None:
@@ -89,7 +127,7 @@ def test_new_code_replaces_the_copy_and_keeps_the_old_one(shop: Workshop) -> Non
     assert (shop.dir(RUN) / "code.1/train.sh").read_text() == "echo old\n"
     assert code_hash(shop) not in (None, before)
     again = shop.run("--slots", "0")
-    assert (again.code, "the code has changed" in again.err) == (0, False)
+    assert (again.code, "changed since" in again.err) == (0, False)
     assert shop.run("--slots", "0", "--force", "--new-code").code == 0  # the same code: nothing to replace
     assert sorted(path.name for path in shop.dir(RUN).glob("code*")) == ["code", "code.1"]
 

@@ -66,7 +66,7 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run"), cwd: 
     folder = os.path.abspath(cwd or os.getcwd())
     full = os.path.join(folder, path)
     text = load_text(full, path, _HOW_TO)
-    nodes = parse_documents(text, path)
+    nodes = parse_documents(text, path, how_to=_HOW_TO)
     config_hash = hashlib.sha256(text.encode()).hexdigest()
     if _is_native(nodes) or not looks_like_convergence(nodes):
         study = parse_native(nodes, path, folder)

@@ -13,20 +13,20 @@ from assay.values.study import Dialect, Study
 __all__ = ["LoadOptions", "detect_dialect", "load_study"]
 
 _HOW_TO = """a smallest file:
-    study: demo
-    command: python train.py --lr {lr}
-    params: {lr: [0.1, 0.01]}
-  `assay demo` shows a whole one at work; runx's and mlrunner's files are read as well"""
+      study: demo
+      command: python train.py --lr {lr}
+      params: {lr: [0.1, 0.01]}
+    `assay demo` shows a whole one at work; runx's and mlrunner's files are read as well"""
 _HOW_TO_RUNX = """a smallest file:
-    CMD: python train.py
-    HPARAMS:
-      lr: [0.01, 0.02]"""
+      CMD: python train.py
+      HPARAMS:
+        lr: [0.01, 0.02]"""
 _HOW_TO_MLRUNNER = """a smallest file, another one is named with -y:
-    template:
-      train: python train.py [lr] --save-dir {_output}
-    resource: [0, 1]
-    ---
-    lr: [0.1, 0.01]"""
+      template:
+        train: python train.py [lr] --save-dir {_output}
+      resource: [0, 1]
+      ---
+      lr: [0.1, 0.01]"""
 _HOW_TOS = {"runx": _HOW_TO_RUNX, "mlrunner": _HOW_TO_MLRUNNER}
 _RUNX_KEYS = frozenset(("CMD", "HPARAMS", "hparams"))
 _MLRUNNER_KEYS = frozenset(("template",))
@@ -37,8 +37,9 @@ def load_study(path: str, options: LoadOptions | None = None) -> Study:
     """Reads and checks a study. Raises UsageError for a file that cannot be read, ConfigError for what is in it."""
     options = options or LoadOptions()
     cwd = os.path.abspath(options.cwd or os.getcwd())
-    text = load_text(os.path.join(cwd, path), path, _HOW_TOS.get(options.dialect or "", _HOW_TO))
-    nodes = parse_documents(text, path)
+    how_to = _HOW_TOS.get(options.dialect or "", _HOW_TO)
+    text = load_text(os.path.join(cwd, path), path, how_to)
+    nodes = parse_documents(text, path, how_to=how_to)
     dialect = options.dialect or detect_dialect(nodes)
     if dialect == "native":
         return parse_native(nodes, path, cwd)

@@ -27,6 +27,7 @@ MAX_DEPTH = 100
 _TAG = "tag:yaml.org,2002:"
 _KINDS: dict[str, Kind] = {"MappingNode": "mapping", "SequenceNode": "sequence", "ScalarNode": "scalar"}
 _QUOTES_HINT = "put the whole value into quotes if it begins with one of { [ * & ! % @ ` or holds ': ' or ' #'"
+_NEVER_CLOSED = "a quote or bracket is opened and never closed"
 _NUMBER = r"[-+]?(?:0|[1-9][0-9]*)"
 _EXPONENT = r"(?:[eE][-+]?[0-9]+)?"
 _FLOAT = (
@@ -127,14 +128,18 @@ _UNSET = object()
 # ---------------------------------------------------------------- reading
 
 
-def parse_documents(text: str, file: str, *, flavour: Flavour = "native") -> list[Node]:
+def parse_documents(
+    text: str, file: str, *, flavour: Flavour = "native", how_to: str | None = None
+) -> list[Node]:
     """Every document of a file; each is a mapping, or null where a document is empty.
+
+    `how_to` is what to say about a file without content: what one looks like.
 
     Raises ConfigError for broken YAML, for a file without content and for a document that is no mapping.
     """
     nodes = [_Builder(file, flavour).build(raw) for raw in _compose(text, file, flavour)]
     if all(node.is_null for node in nodes):
-        raise _error("the file is empty", Position(file, 1, 1), "`assay run --help` shows what a file looks like")
+        raise _error("the file is empty", Position(file, 1, 1), how_to)
     for node in nodes:
         if node.kind != "mapping" and not node.is_null:
             hint = "write `key: value` lines; `study:`, `command:` and `params:` make the smallest file"
@@ -336,6 +341,12 @@ def _position(file: str, mark: Any) -> Position:
     return Position(file, mark.line + 1, mark.column + 1)
 
 
+def _last_position(file: str, lines: list[str]) -> Position:
+    """Behind the last character that is written."""
+    full = [number for number, line in enumerate(lines, 1) if line.strip()]
+    return Position(file, full[-1], len(lines[full[-1] - 1].rstrip()) + 1) if full else Position(file, 1, 1)
+
+
 # ---------------------------------------------------------------- scalars
 
 
@@ -388,8 +399,13 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     if mark is None:
         return _error(f"broken YAML: {error}", Position(file, 1, 1), None)
     position = _position(file, mark)
+    opened = _find_open(error, text)
+    if opened is not None:
+        return _error(f"broken YAML: this {text[opened.index]} is not closed", _position(file, opened), _NEVER_CLOSED)
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
+    if mark.line >= len(lines):
+        position = _last_position(file, lines)
     if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
         return _error("a tab cannot indent YAML", position, "use spaces instead of the tab")
     context = f" {error.context}" if error.context else ""
@@ -398,11 +414,49 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
     return _error(f"broken YAML: {error.problem}{context}", position, _hint(str(error.problem)))
 
 
+def _find_open(error: Any, text: str) -> Any:
+    """The mark of the innermost bracket or the quote that is still open where the parser gave up; None: not known.
+
+    The parser notices it lines later, mostly behind the end of the file, where nobody would look.
+    """
+    if "end of stream" in error.problem:
+        return error.context_mark if _stands_at(error.context_mark, text, "'\"") else None
+    end = error.problem_mark.index if error.problem_mark else len(text)
+    is_at_end = not text[end:].strip()
+    begins = error.context_mark
+    if not is_at_end and not ("expected ','" in error.problem and begins and begins.line < error.problem_mark.line):
+        return None
+    opened = _scan_brackets(text, end)
+    return opened[-1] if opened and _stands_at(opened[-1], text, "[{") else None
+
+
+def _stands_at(mark: Any, text: str, characters: str) -> bool:
+    return mark is not None and mark.index < len(text) and text[mark.index] in characters
+
+
+def _scan_brackets(text: str, end: int) -> list[Any]:
+    """The marks of the brackets that are open before a place, outermost first."""
+    import yaml
+
+    opened: list[Any] = []
+    try:
+        for token in yaml.scan(text, Loader=_loader("native")):
+            if token.start_mark.index >= end:
+                break
+            if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+                opened.append(token.start_mark)
+            elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:
+                opened.pop()
+    except yaml.YAMLError:
+        return opened  # what it met before is what we ask for
+    return opened
+
+
 def _hint(problem: str) -> str:
     if "alias" in problem:
         return "define it first with &name, or put a text that begins with * into quotes"
-    if "end of stream" in problem:
-        return "a quote or bracket is opened and never closed"
+    if "end of stream" in problem or "expected ','" in problem:
+        return _NEVER_CLOSED
     return _QUOTES_HINT
 
 

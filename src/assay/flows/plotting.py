@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -55,7 +56,8 @@ def build_charts(
     if not known:
         raise UsageError(
             f"{names}: no metrics in these runs",
-            "say in the study's file where they are (metrics:), then: assay index reparse STUDY",
+            "say in the study's file where they are (metrics:), then read the logs again with it: "
+            f"assay index reparse {shlex.quote(places[0].name)} --file study.yml",
         )
     _check_names(options, known, rows)
     chosen = options.metrics or (choose_metric(counts),)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import threading
 import time
@@ -12,18 +11,17 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from assay.config.load import load_study
 from assay.config.settings import ENVIRONMENT, Settings, load_settings
 from assay.errors import NotFoundError
 from assay.execute.registry import build_executor
-from assay.execute.script import JobText, render_job
 from assay.execute.slots import SlotPool, build_entries
 from assay.flows import sets
 from assay.flows.attempts import RetryPolicy
 from assay.flows.collect import Collector, closing_quietly
+from assay.flows.making import DirBuilder
 from assay.flows.places import StudyPlace, check_writable, choose_root, place_of_study
 from assay.flows.preflight import check_executables
 from assay.flows.prepared import Prepared, Report, RunOptions
@@ -31,24 +29,21 @@ from assay.flows.slots import Slots, choose_slots
 from assay.flows.supervise import Entry, Event, Observer, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
 from assay.judge.bounds import judge_checks
-from assay.observe.environment import load_environment
 from assay.plan.expand import NameSource, build_plan
 from assay.plan.select import select
 from assay.record import presence, rundir
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
-from assay.stage.snapshot import Snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.slots import CPU
-from assay.values.study import Dialect, Farm, Study
+from assay.values.study import Dialect, Farm, Problem, Study
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from assay.execute.base import Executor
-    from assay.values.environment import Environment
 
 
 # ---------------------------------------------------------------- before anything is written
@@ -112,8 +107,22 @@ def _find_known(plan: Plan, place: StudyPlace, dialect: Dialect) -> Plan:
             by_id = _load_ids(place)
         is_free = taken_by is None and not (dialect == "mlrunner" and _holds_another(path, spec))
         names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
+    beside = [name for old, name in names.items() if _is_new_beside(place, old, name)]
+    if beside:
+        plan = replace(plan, warnings=(*plan.warnings, _describe_beside(beside)))
     runs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
     return replace(plan, runs=runs, links=tuple((name, names.get(target, target)) for name, target in plan.links))
+
+
+def _is_new_beside(place: StudyPlace, old: str, name: str) -> bool:
+    return name.startswith(f"{old}~") and _id_of(os.path.join(place.dir, name)) is None
+
+
+def _describe_beside(names: Sequence[str]) -> Problem:
+    """The commands are a part of what a run is: changed ones make another run."""
+    runs = "1 run has" if len(names) == 1 else f"{len(names)} runs have"
+    hint = f"what is new runs beside what was there, as {names[0]}{' …' if len(names) > 1 else ''}"
+    return Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
 
 
 def _holds_another(path: str, spec: RunSpec) -> bool:
@@ -169,11 +178,12 @@ def run_study(prepared: Prepared, doors: Doors) -> Report:
 def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
     prepared = sets.pin(prepared)
     _link_shared(prepared)
-    builder = _DirBuilder(prepared, doors)
+    builder = DirBuilder(prepared)
     with closing_quietly(open_index(prepared.place.root)) as index:
         collector = Collector(index, prepared.place, slots.devices, doors.echo)
         if prepared.study.dialect == "mlrunner":
             builder.adopt(prepared.plan.runs)
+            builder.update(prepared.plan.runs)
         entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
         executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
         if doors.one_by_one:
@@ -266,114 +276,6 @@ def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | No
     return None if names is None else frozenset(names)
 
 
-class _DirBuilder:
-    """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
-
-    def __init__(self, prepared: Prepared, doors: Doors) -> None:
-        self._prepared = prepared
-        self._doors = doors
-        self._environment: Environment | None = None
-        self._environment_path = ""
-        self._job_prefix: str | None = None
-        self.snapshot = self._take_snapshot()
-
-    def _take_snapshot(self) -> Snapshot | None:
-        """At the start, so that edits during the sweep change nothing for the runs that wait."""
-        study, place = self._prepared.study, self._prepared.place
-        if study.code.kind == "live":
-            return None
-        from pathlib import Path
-
-        store = Path(place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
-        return take_snapshot(
-            Path(study.folder),
-            store,
-            study.code.ignore,
-            exclude=[Path(place.root)],
-            guess=study.dialect != "runx",
-            link=study.code.link_ignored,
-        )
-
-    def create(self, entry: Entry) -> bool:
-        record = self._build_record(entry.spec)
-        fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
-        made = rundir.write_run_dir(entry.dir, record, _render_job(record), fill)
-        entry.record = record if made else None
-        return made
-
-    def adopt(self, specs: Sequence[RunSpec]) -> None:
-        """Directories that mlrunner itself began become ours."""
-        from assay.flows import heritage
-
-        for spec in specs:
-            run_dir = self._prepared.dir_of(spec)
-            if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
-                record = self._build_record(spec)
-                self._fill(run_dir, spec, run_dir)
-                heritage.adopt_dir(run_dir, record, _render_job(record))
-
-    def _build_record(self, spec: RunSpec) -> rundir.RunRecord:
-        prepared = self._prepared
-        environment = self._load_environment()
-        return rundir.RunRecord(
-            spec=spec,
-            study=prepared.place.name,
-            uid=rundir.new_uid(),
-            created_at=time.time(),
-            source=prepared.study.source,
-            workdir=layout.CODE_DIR if self.snapshot else prepared.study.folder,
-            code_hash=self.snapshot.hash if self.snapshot else None,
-            dialect=prepared.study.dialect,
-            set_number=prepared.set_number,
-            commit=environment.git.commit if environment.git else None,
-        )
-
-    def renew(self, entry: Entry) -> None:
-        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor has begun of it."""
-        entry.record = rundir.take_code(entry.dir, entry.attempt - 1) or entry.record
-        record, snapshot = entry.record, self.snapshot
-        if not self._prepared.options.new_code or record is None or snapshot is None:
-            return
-        if record.workdir != layout.CODE_DIR or record.code_hash == snapshot.hash:
-            return
-        from pathlib import Path
-
-        link = entry.spec.code.link_ignored
-        rundir.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
-        git = self._load_environment().git
-        entry.record = rundir.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
-
-    def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
-        if self.snapshot is not None:
-            from pathlib import Path
-
-            place_code(self.snapshot, Path(aside, layout.CODE_DIR), link=spec.code.link_ignored)
-        target = os.path.join(aside, layout.ENVIRONMENT_FILE)
-        try:
-            os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
-        except FileExistsError:  # another supervisor adopts this directory as well
-            pass
-        except OSError:
-            shutil.copyfile(self._environment_path, target)
-        if self._prepared.study.dialect != "native":
-            from assay.flows import heritage
-
-            heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir)
-
-    def _load_environment(self) -> Environment:
-        if self._environment is None:
-            prepared = self._prepared
-            self._environment = load_environment(prepared.study.folder, prepared.options.command_line)
-            name = f"environment-{rundir.new_uid()}.json"
-            self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
-            rundir.write_environment(self._environment_path, self._environment)
-        return self._environment
-
-
-def _render_job(record: rundir.RunRecord) -> str:
-    return render_job(record.spec, JobText(record.uid, record.study, record.workdir))
-
-
 def _link_shared(prepared: Prepared) -> None:
     """mlrunner: a second name for the same full parameter set is a link to the first one's folder."""
     for name, target in prepared.plan.links:
@@ -428,7 +330,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _build_report(prepared: Prepared, supervisor: Supervisor, builder: _DirBuilder) -> Report:
+def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilder) -> Report:
     report = Report(
         prepared=prepared,
         entries=supervisor.entries,
@@ -436,17 +338,5 @@ def _build_report(prepared: Prepared, supervisor: Supervisor, builder: _DirBuild
         left=supervisor.leave,
         problem=supervisor.problem.render() if supervisor.problem else None,
     )
-    changed = _runs_with_other_code(supervisor.entries, builder.snapshot)
-    if changed:
-        report.notes.append(
-            f"the code has changed since {changed} of these runs were made; they are kept as they are "
-            "(run them again with the code of now: --force --new-code)"
-        )
+    report.notes += builder.describe_other_code(supervisor.entries)
     return report
-
-
-def _runs_with_other_code(entries: Sequence[Entry], snapshot: Snapshot | None) -> int:
-    if snapshot is None:
-        return 0
-    kept = [entry for entry in entries if entry.state is State.DONE and not entry.finished_here]
-    return sum(rundir.load_record(entry.dir).code_hash not in (None, snapshot.hash) for entry in kept)

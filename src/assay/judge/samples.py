@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import median
+from statistics import median_high, median_low
 
 from assay.judge.numerics import Array, load_numpy, normal_quantile
 from assay.judge.trials import describe_trials
@@ -133,13 +133,13 @@ def _measure(pair: SamplePair) -> Comparison:
         warnings = describe_trials(pair.base, pair.head)
         kind = VerdictKind.INCONCLUSIVE
         return replace(empty, kind=kind, message=message, missing_trials=more, warnings=warnings)
-    scale = Scale.of((*base, *head), median(base))
+    scale = Scale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
     return replace(
         empty,
-        base=median(base),
-        head=median(head),
+        base=find_median(base),
+        head=find_median(head),
         effect=effect,
         interval=(low, high),
         p=measure_p(base, head),
@@ -207,8 +207,8 @@ def count_missing(found: Comparison, asked: Question) -> int:
     trials = min(found.base_trials, found.head_trials)
     if room == 0:
         return MOST_TRIALS
-    needed = trials * ((high - low) / 2 / room) ** 2
-    return max(1, min(math.ceil(needed * 1.1) - trials, 10 * MOST_TRIALS))  # a tenth more: the effect is itself a guess
+    times = min((high - low) / 2 / room, 1e3) ** 2 * 1.1  # a tenth more: the effect is itself a guess
+    return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
 
 
 def decide_next(comparisons: Sequence[Comparison], *, confirmed: bool = False, most: int = MOST_TRIALS) -> NextStep:
@@ -336,3 +336,7 @@ class Scale:
     def relate(self, shift: float) -> float:
         """A shift as a proportion of the base's median."""
         return math.expm1(min(shift, LARGEST_LOG)) if self.in_logs else shift / self.center
+
+
+def find_median(values: Sequence[float]) -> float:
+    return median_low(values) / 2 + median_high(values) / 2  # halves first: the sum of two huge values overflows

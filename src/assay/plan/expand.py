@@ -235,7 +235,9 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
     """Gives every draft its id. In runx a run that is said again is run again, as the next ordinal."""
     seen: Counter[str] = Counter()
     for draft in drafts:
-        draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
+        # mlrunner's folders go by parameters alone: who edits the test command keeps the trained model
+        commands = () if study.dialect == "mlrunner" else draft.commands
+        draft.id = spec_id(commands, draft.params, draft.ordinal)
         if study.dialect != "runx":
             continue
         first, draft.ordinal = draft.id, seen[draft.id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -132,6 +133,28 @@ def publish(target: str, text: str) -> bool:
         except FileExistsError:
             return False
     return True
+
+
+def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
+    """Which code each run was planned with (run id → hash). What was written first stands, unless `replace`."""
+    with _locked(os.path.dirname(path)):
+        known = (_load_json(path) or {}).get("codes", {})
+        merged = {**known, **planned} if replace else {**planned, **known}
+        if merged != known:
+            write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "codes": merged}))
+    return merged
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Supervisors of one study, one after another; held for a moment only."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the write is still atomic
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def write_environment(path: str, environment: Environment) -> None:

@@ -12,6 +12,7 @@ what was really copied names the snapshot, so an edit during the copy gives anot
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.stage.clone import copy_file
 from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
 from assay.values.layout import TEMPORARY_PREFIX
@@ -106,6 +107,23 @@ def load_snapshot(store: Path, digest: str) -> Snapshot:
     manifest = _load_manifest(os.fspath(store / digest))
     source, linked = Path(manifest["source"]), tuple(manifest["linked"])
     return Snapshot(digest, store / digest / _TREE, len(manifest["files"]), manifest["bytes"], linked, source)
+
+
+def list_changes(store: Path, old: str, new: str) -> list[str]:
+    """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
+    try:
+        before, after = (_list_files(store, digest) for digest in (old, new))
+    except (AssayError, OSError, ValueError, KeyError):
+        return []
+    changed = before ^ after
+    for path in before & after:
+        if not filecmp.cmp(store / old / _TREE / path, store / new / _TREE / path, shallow=False):
+            changed.add(path)
+    return sorted(changed)
+
+
+def _list_files(store: Path, digest: str) -> set[str]:
+    return {path for path, *_ in _load_manifest(os.fspath(store / digest))["files"]}
 
 
 # ---------------------------------------------------------------- taking

@@ -42,6 +42,7 @@ CODE_DIR = "code"
 METRICS_DIR = "metrics"
 READINGS_FILE = "readings.jsonl"
 STUDY_META_DIR = ".assay"
+CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 TEMPORARY_PREFIX = ".tmp-"
 TEMPORARY_SUFFIX = ".tmp"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from assay.errors import UsageError
 
 CPU = "cpu"
+_DEVICE = re.compile(r"\d+|(?:GPU|MIG)-[\w/.:-]+")  # as CUDA_VISIBLE_DEVICES has them
+_SLIP = re.compile(r"(?P<kind>cpus?|gpu|cuda)\W*(?P<number>\d+)", re.IGNORECASE | re.ASCII)
 
 
 def parse_slots(text: str) -> tuple[str, ...]:
@@ -29,6 +33,15 @@ def _parse_count(text: str, part: str) -> int:
 
 def _check_device(device: str, part: str) -> str:
     name = device.strip()
-    if not name or not all(c.isalnum() or c in "-_/.:" for c in name):
-        raise UsageError(f"bad slot {part!r}", "a slot is a GPU number such as 0, several as 0+1, or cpu:N")
+    if not name.isascii() or not _DEVICE.fullmatch(name):
+        hint = "a slot is a GPU's number such as 0 or its GPU-… or MIG-… id, several as 0+1, or cpu:N"
+        raise UsageError(f"bad slot {part!r}", _guess(name) or hint)
     return name
+
+
+def _guess(name: str) -> str | None:
+    match = _SLIP.fullmatch(name)
+    if match is None:
+        return None
+    meant = f"{CPU}:{match['number']}" if match["kind"].lower().startswith(CPU) else match["number"]
+    return f"did you mean {meant}?"

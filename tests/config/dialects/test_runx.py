@@ -498,7 +498,7 @@ def test_an_empty_runx_file_says_nothing(project):
 
 
 def test_a_broken_runx_file_is_named(project):
-    assert project.problems(INTRO, "LOGROOT: [\n").startswith(".runx:2:1")
+    assert project.problems(INTRO, "LOGROOT: [\n").startswith(".runx:1:10")
 
 
 def test_a_relative_logroot_is_relative_to_the_file_that_names_it(project):

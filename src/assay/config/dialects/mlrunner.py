@@ -242,7 +242,8 @@ class _Reader:
                     f"give it a value in a document or under `default`, or write {{{{{name}}}}} or [[{name}]] literally"
                 )
                 key = join_key("template", command.name)
-                self._problems.add(f"{name} has no value", key, command.position, f"{guess} {hint}" if guess else hint)
+                hint = f"{guess}\n    {hint}" if guess else hint
+                self._problems.add(f"{name} has no value", key, command.position, hint)
 
     def _check_cases(self, name: str, sweep: Sweep, cases: Mapping[str, Params]) -> None:
         axis = sweep.axes[name]

@@ -67,7 +67,7 @@ def _load(place: StudyPlace, row: RunRow, complain: Complain) -> BenchExecution 
     try:
         return load_execution(run_dir) or _rebuild(run_dir, row)
     except (AssayError, OSError) as error:
-        complain(f"{row.key}: {error}")
+        complain(f"{row.key}: {error.message if isinstance(error, AssayError) else error}")
         return None
 
 

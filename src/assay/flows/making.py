@@ -1,0 +1,224 @@
+"""Run directories: what goes into one, and which code it gets."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.errors import AssayError
+from assay.execute.script import JobText, render_job
+from assay.flows.prepared import Prepared
+from assay.flows.supervise import Entry
+from assay.observe.environment import load_environment
+from assay.record import rundir
+from assay.stage.snapshot import Snapshot, list_changes, load_snapshot, place_code, take_snapshot
+from assay.values import layout
+from assay.values.run import RunSpec, State
+from assay.values.study import Study
+
+if TYPE_CHECKING:
+    from assay.values.environment import Environment
+
+_NAMED_FILES = 3
+_CODE_SUFFIXES = frozenset(
+    (
+        *(".py", ".pyx", ".pyi", ".ipynb", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
+        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"),
+        *(".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"),
+    )
+)
+
+
+class DirBuilder:
+    """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._environment: Environment | None = None
+        self._environment_path = ""
+        self._store = Path(prepared.place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        self.snapshot = self._take_snapshot()
+        self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
+        self._codes = self._pin_codes()
+
+    def _take_snapshot(self) -> Snapshot | None:
+        """At the start, so that edits during the sweep change nothing for the runs that wait."""
+        study, place = self._prepared.study, self._prepared.place
+        if study.code.kind == "live":
+            return None
+        return take_snapshot(
+            Path(study.folder),
+            self._store,
+            (*study.code.ignore, *_own_file(study)),
+            exclude=[Path(place.root)],
+            guess=study.dialect != "runx",
+            link=study.code.link_ignored,
+        )
+
+    def _pin_codes(self) -> dict[str, str]:
+        """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
+        if self.snapshot is None:
+            return {}
+        path = os.path.join(self._prepared.place.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
+        waiting = [spec for spec in self._prepared.plan.runs if not os.path.isdir(self._prepared.dir_of(spec))]
+        planned = {self._code_key(spec): self.snapshot.hash for spec in waiting}
+        return rundir.merge_codes(path, planned, replace=self._prepared.options.new_code)
+
+    def _code_key(self, spec: RunSpec) -> str:
+        number = self._prepared.set_number
+        return spec.id if number is None else f"{number}:{spec.id}"
+
+    def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
+        """What the run was planned with; the code of now where that is not to be had any more."""
+        code = self._codes.get(self._code_key(spec))
+        if self.snapshot is None or code is None:
+            return self.snapshot
+        if code not in self._snapshots:
+            try:
+                self._snapshots[code] = load_snapshot(self._store, code)
+            except (OSError, AssayError):
+                self._snapshots[code] = self.snapshot
+        return self._snapshots[code]
+
+    def create(self, entry: Entry) -> bool:
+        record = self._build_record(entry.spec)
+        fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
+        made = rundir.write_run_dir(entry.dir, record, _render_job(record), fill)
+        entry.record = record if made else None
+        return made
+
+    def adopt(self, specs: Sequence[RunSpec]) -> None:
+        """Directories that mlrunner itself began become ours."""
+        from assay.flows import heritage
+
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+                record = self._build_record(spec)
+                self._fill(run_dir, spec, run_dir)
+                heritage.adopt_dir(run_dir, record, _render_job(record))
+
+    def update(self, specs: Sequence[RunSpec]) -> None:
+        """mlrunner's folders go by parameters alone: a template that was edited is what the next attempt runs."""
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            try:
+                record = rundir.load_record(run_dir)
+            except OSError:
+                continue
+            if record.spec.commands != spec.commands and rundir.load_history(run_dir).state is not State.RUNNING:
+                renewed = replace(record, spec=replace(record.spec, commands=spec.commands, params=spec.params))
+                rundir.write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed))
+                rundir.write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(renewed))
+
+    def _build_record(self, spec: RunSpec) -> rundir.RunRecord:
+        prepared, snapshot = self._prepared, self._snapshot_of(spec)
+        environment = self._load_environment()
+        return rundir.RunRecord(
+            spec=spec,
+            study=prepared.place.name,
+            uid=rundir.new_uid(),
+            created_at=time.time(),
+            source=prepared.study.source,
+            workdir=layout.CODE_DIR if snapshot else prepared.study.folder,
+            code_hash=snapshot.hash if snapshot else None,
+            dialect=prepared.study.dialect,
+            set_number=prepared.set_number,
+            commit=environment.git.commit if environment.git else None,
+        )
+
+    def renew(self, entry: Entry) -> None:
+        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor has begun of it."""
+        entry.record = rundir.take_code(entry.dir, entry.attempt - 1) or entry.record
+        record, snapshot = entry.record, self.snapshot
+        if not self._prepared.options.new_code or record is None or snapshot is None:
+            return
+        if record.workdir != layout.CODE_DIR or record.code_hash == snapshot.hash:
+            return
+        link = entry.spec.code.link_ignored
+        rundir.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
+        git = self._load_environment().git
+        entry.record = rundir.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
+
+    def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
+        snapshot = self._snapshot_of(spec)
+        if snapshot is not None:
+            place_code(snapshot, Path(aside, layout.CODE_DIR), link=spec.code.link_ignored)
+        target = os.path.join(aside, layout.ENVIRONMENT_FILE)
+        try:
+            os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
+        except FileExistsError:  # another supervisor adopts this directory as well
+            pass
+        except OSError:
+            shutil.copyfile(self._environment_path, target)
+        if self._prepared.study.dialect != "native":
+            from assay.flows import heritage
+
+            heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir)
+
+    def _load_environment(self) -> Environment:
+        if self._environment is None:
+            prepared = self._prepared
+            self._environment = load_environment(prepared.study.folder, prepared.options.command_line)
+            name = f"environment-{rundir.new_uid()}.json"
+            self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
+            rundir.write_environment(self._environment_path, self._environment)
+        return self._environment
+
+    def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
+        """What there is to say about runs whose code is not the code of now."""
+        if self.snapshot is None:
+            return []
+        kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
+        old = self._with_other_code([e for e in entries if e.finished_here])
+        notes = []
+        if old:
+            notes.append(f"{_count(old[0])} ran with the code of then: {old[1]} (--new-code takes the code of now)")
+        if kept:
+            notes.append(f"{_count(kept[0])} kept: {kept[1]} (again with the code of now: --force --new-code)")
+        return notes
+
+    def _with_other_code(self, entries: Sequence[Entry]) -> tuple[int, str] | None:
+        """How many of these runs have other code, and what differs; files that are no code are no news."""
+        assert self.snapshot is not None
+        hashes = [rundir.load_record(entry.dir).code_hash for entry in entries]
+        changed: dict[str, None] = {}
+        count = 0
+        for code in hashes:
+            if code is None or code == self.snapshot.hash:
+                continue
+            files = [name for name in list_changes(self._store, code, self.snapshot.hash) if _is_code(name)]
+            count += bool(files)
+            changed.update(dict.fromkeys(files))
+        return (count, _describe_files(list(changed))) if count else None
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def _describe_files(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
+    return f"{', '.join(names[:_NAMED_FILES])}{more} {'has' if len(names) == 1 else 'have'} changed since"
+
+
+def _is_code(name: str) -> bool:
+    base = os.path.basename(name)
+    return os.path.splitext(base)[1].lower() in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
+
+
+def _own_file(study: Study) -> tuple[str, ...]:
+    """The study's file is no code: adding a value to it changes nothing about the runs that are there."""
+    inside = os.path.relpath(os.path.abspath(study.source), study.folder)
+    return () if study.dialect != "native" or inside.startswith("..") else (glob.escape(inside),)
+
+
+def _render_job(record: rundir.RunRecord) -> str:
+    return render_job(record.spec, JobText(record.uid, record.study, record.workdir))

@@ -1,0 +1,187 @@
+"""The child, as a process: what it says when it goes well, when it does not, and when it cannot say anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.observe.child_report import load_story
+from assay.values import layout
+from assay.values.benchmark import Story
+
+MODULE = """
+import os, sys, time
+from assay.bench import Benchmark, report_benchmark
+
+class B(Benchmark):
+    def good(self): self.report_benchmark(wall_time=1.0)
+    def dies(self):
+        self.report_benchmark(wall_time=2.0)
+        os._exit(9)
+    def raises(self): raise ValueError("no luck")
+    def leaves(self): sys.exit(3)
+    def leaves_well(self):
+        self.report_benchmark(wall_time=1.0)
+        sys.exit(0)
+    def busy(self):
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until: sum(range(1000))
+        self.report_benchmark(wall_time=0.4)
+
+class Bad(Benchmark):
+    def __init__(self): raise OSError("no data here")
+    def good(self): ...
+
+def quick(): sum(range(10))
+def reports(): report_benchmark(throughput=5)
+print("a module may print")
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Any:
+    (tmp_path / "mod.py").write_text(MODULE)
+
+    def run(*arguments: str) -> tuple[int, Story, str]:
+        report = tmp_path / "report.jsonl"
+        done = subprocess.run(
+            [sys.executable, "-m", "assay.bench.child", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, layout.ENV_BENCH_REPORT: str(report)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, load_story(str(report)), done.stdout
+
+    return run
+
+
+def test_a_good_one(child: Any) -> None:
+    code, story, _ = child("run", "mod.B.good")
+    assert code == 0
+    assert story.begin["pid"] > 0
+    assert story.reports[0]["wall_time"] == 1.0
+    assert story.end["ok"] is True
+    assert story.end["peaks"]["max_rss"] > 1_000_000
+    assert story.end["wall_s"] >= 0
+
+
+def test_one_that_dies_leaves_what_it_said(child: Any) -> None:
+    code, story, _ = child("run", "mod.B.dies")
+    assert code == 9
+    assert story.reports[0]["wall_time"] == 2.0
+    assert story.end is None
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "words"),
+    [
+        ("mod.B.raises", "ValueError", "no luck"),
+        ("mod.Bad.good", "OSError", "no data here"),
+        ("mod.B.godo", "NoSuchBenchmark", "did you mean 'good'"),
+        ("mod.B.filter:x.*", "NoSuchBenchmark", "no method of mod.B matches"),
+        ("mod.B.leaves", "SystemExit", "sys.exit(3)"),
+    ],
+)
+def test_what_goes_wrong_is_said(child: Any, method: str, kind: str, words: str) -> None:
+    code, story, _ = child("run", method)
+    assert code == 1
+    assert story.end["ok"] is False
+    assert story.end["error"]["type"] == kind
+    assert words in story.end["error"]["message"]
+
+
+def test_leaving_with_zero_is_well(child: Any) -> None:
+    assert child("run", "mod.B.leaves_well")[1].end["ok"] is True
+
+
+def test_a_plain_function_is_timed(child: Any) -> None:
+    _, story, _ = child("run", "mod.quick")
+    (report,) = story.reports
+    assert report["wall_time"] > 0
+    assert len(report["samples"]["wall_time"]) >= 10
+
+
+def test_a_function_that_reports_is_called_once(child: Any) -> None:
+    _, story, _ = child("run", "mod.reports")
+    assert [report.get("throughput") for report in story.reports] == [5]
+
+
+def test_listing_prints_nothing_but_the_list(child: Any) -> None:
+    _, _, out = child("list", "mod.B.filter:good", "mod.B.filter:nothing", "absent.B.filter:x")
+    found = json.loads(out)
+    assert found["mod.B.filter:good"] == ["mod.B.good"]
+    assert "matches" in found["mod.B.filter:nothing"]
+    assert "no module" in found["absent.B.filter:x"]
+
+
+def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
+    for folder, value in (("first", 1), ("behind", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "other.py").write_text(f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n")
+    _, story, _ = child("run", "other.f", f"--path={tmp_path}/behind", "--first-path=first")
+    assert story.reports[0]["wall_time"] == 1
+
+
+# ---------------------------------------------------------------- profiles
+
+
+def test_two_windows_give_two_traces(child: Any, tmp_path: Path) -> None:
+    code, story, _ = child("run", "mod.B.busy", "--profile=0:0.15,0.25:", f"--profile-dir={tmp_path}/profile")
+    assert code == 0
+    assert story.end["profiles"] == ["python-1.json", "python-2.json"]
+    for name in story.end["profiles"]:
+        events = json.loads((tmp_path / "profile" / name).read_text())["traceEvents"]
+        assert any("busy" in event["name"] and event["ph"] == "X" for event in events)
+
+
+def test_a_window_after_the_end_gives_no_trace(child: Any, tmp_path: Path) -> None:
+    _, story, _ = child("run", "mod.B.good", "--profile=100:200", f"--profile-dir={tmp_path}/profile")
+    assert story.end["ok"] is True
+    assert story.end["profiles"] == []
+
+
+def test_a_profiler_that_is_missing_does_not_fail_the_benchmark(child: Any, tmp_path: Path) -> None:
+    _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=framework", f"--profile-dir={tmp_path}/p")
+    assert story.end["ok"] is True
+    assert story.end["profiles"] == []
+
+
+def test_py_spy_is_started_with_our_pid(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does."""
+    spy = tmp_path / "bin" / "py-spy"
+    spy.parent.mkdir()
+    spy.write_text(
+        "#!/usr/bin/env bash\nwhile [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; --format) form=$2;; esac; shift; done\n"
+        'trap \'echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; exit 0\' INT\nwhile :; do sleep 0.02; done\n'
+    )
+    spy.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
+    _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={tmp_path}/p")
+    written = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
+    assert written == {"pid": story.begin["pid"], "form": "chrometrace"}
+
+
+def test_torch_s_profiler_is_used_where_torch_is_loaded(child: Any, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "class profiler:\n"
+        "    class ProfilerActivity: CPU, CUDA = 'cpu', 'cuda'\n"
+        "    class profile:\n"
+        "        def __init__(self, activities): self.said = list(activities)\n"
+        "        def start(self): self.said.append('start')\n"
+        "        def stop(self): self.said.append('stop')\n"
+        "        def export_chrome_trace(self, path): open(path, 'w').write(','.join(self.said))\n"
+        "class cuda:\n    is_available = staticmethod(lambda: False)\n    is_initialized = staticmethod(lambda: False)\n"
+    )
+    (tmp_path / "withtorch.py").write_text("import torch\nfrom mod import B\n")
+    _, story, _ = child("run", "withtorch.B.busy", "--profile=0:0.1", f"--profile-dir={tmp_path}/p")
+    assert story.end["ok"] is True
+    assert (tmp_path / "p" / "torch-1.json").read_text() == "cpu,start,stop"

@@ -1,0 +1,70 @@
+"""Framework and peaks: asked of what is loaded, never imported, never fatal."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from assay.bench.framework import _dotted, find_framework, find_packages, load_peaks
+
+
+@pytest.fixture(autouse=True)
+def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tensorflow", "torch", "jax", "numpy", "sklearn", "onnxruntime", "cupy", "paddle", "mindspore", "mxnet"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def fake(name: str, number: str, /, **attributes: object) -> ModuleType:
+    module = ModuleType(name)
+    module.__version__ = number  # type: ignore[attr-defined]
+    for key, value in attributes.items():
+        setattr(module, key, value)
+    return module
+
+
+def test_nothing_loaded_is_no_framework() -> None:
+    assert find_framework() is None
+
+
+def test_torch_with_its_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = SimpleNamespace(git_version="abc", cuda="12.8", hip=None)
+    cudnn = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91002))
+    monkeypatch.setitem(sys.modules, "torch", fake("torch", "2.13.0", version=version, backends=cudnn))
+    assert find_framework() == {
+        "name": "torch",
+        "version": "2.13.0",
+        "build_version": "abc",
+        "cuda": "12.8",
+        "cudnn": "9.10.2",
+    }
+
+
+def test_tensorflow_before_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = SimpleNamespace(get_build_info=lambda: {"cuda_version": "12.5", "cudnn_version": "9"})
+    monkeypatch.setitem(sys.modules, "numpy", fake("numpy", "2.0"))
+    monkeypatch.setitem(sys.modules, "tensorflow", fake("tensorflow", "2.21.0", sysconfig=built, __git_version__="v2"))
+    found = find_framework()
+    assert found is not None
+    assert (found["name"], found["cuda"], found["build_version"]) == ("tensorflow", "12.5", "v2")
+    assert find_packages() == {"numpy": "2.0", "tensorflow": "2.21.0"}
+
+
+def test_a_framework_that_answers_with_an_error_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake("torch", "2.13.0"))
+    assert find_framework() == {"name": "torch", "version": "2.13.0"}
+
+
+@pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8902, "8.9.2"), (None, None)])
+def test_cudnn_numbers(number: int | None, text: str | None) -> None:
+    assert _dotted(number) == text
+
+
+def test_peaks_are_there_at_once() -> None:
+    held = bytearray(50_000_000)
+    held[::4096] = b"x" * len(held[::4096])
+    peaks = load_peaks()
+    assert peaks["max_rss"] > 50_000_000
+    assert peaks["max_vms"] >= peaks["max_rss"]
+    assert peaks["cpu_s"] > 0

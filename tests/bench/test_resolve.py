@@ -1,0 +1,132 @@
+"""From a name to a benchmark, and what a constructor is given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.bench.resolve import Arguments, NoSuchBenchmarkError, build_object, find_matches, find_target
+
+MODULE = """
+class Bench:
+    def __init__(self, output_dir, data_dir, **kwargs):
+        self.given = (output_dir, data_dir, kwargs)
+    def first(self): return "first"
+    def second(self): return "second"
+    def _hidden(self): ...
+    value = 3
+
+class Added:
+    def __init__(self):
+        self.made_later = lambda: None
+
+class Strict:
+    def __init__(self): ...
+    def only(self): ...
+
+def function(): return "function"
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "inner_bench.py").write_text(MODULE)
+    (package / "broken_bench.py").write_text("import no_such_library_anywhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name == "pack" or name.startswith("pack.")]:
+        del sys.modules[name]
+
+
+ARGUMENTS = Arguments("/out", "/data")
+
+
+@pytest.mark.parametrize("text", ["pack.inner_bench.Bench.first", "pack.inner_bench.Bench:first"])
+def test_a_method_is_found(text: str) -> None:
+    assert find_target(text).build(ARGUMENTS)() == "first"
+
+
+def test_a_function_is_found() -> None:
+    assert find_target("pack.inner_bench.function").build(ARGUMENTS)() == "function"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("pack.inner_bench.Bench.frist", "did you mean 'first'"),
+        ("pack.inner_bench.Bensh.first", "did you mean 'Bench'"),
+        ("pack.inner_bench.functoin", "did you mean 'function'"),
+        ("pack.no_such.Bench.first", "has no 'no_such'"),
+        ("nowhere_at_all.Bench.first", "no module 'nowhere_at_all'"),
+        ("pack.inner_bench", "is a module"),
+        ("pack.inner_bench.Bench", "is a class"),
+        ("pack.inner_bench.number", "is no function"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(text: str, complaint: str) -> None:
+    with pytest.raises(NoSuchBenchmarkError, match=complaint):
+        find_target(text)
+
+
+def test_a_module_that_cannot_be_imported_says_what_it_lacks() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_library_anywhere"):
+        find_target("pack.broken_bench.Bench.first")
+
+
+def test_a_filter_is_matched_from_the_start() -> None:
+    assert find_matches("pack.inner_bench.Bench.filter:(fi|se).*", ARGUMENTS) == [
+        "pack.inner_bench.Bench.first",
+        "pack.inner_bench.Bench.second",
+    ]
+    with pytest.raises(NoSuchBenchmarkError, match="it has: first, second"):
+        find_matches("pack.inner_bench.Bench.filter:econd", ARGUMENTS)
+
+
+def test_methods_that_a_constructor_makes_are_found() -> None:
+    assert find_matches("pack.inner_bench.Added.filter:made.*", ARGUMENTS) == ["pack.inner_bench.Added.made_later"]
+
+
+# ---------------------------------------------------------------- constructors
+
+
+def test_the_document_s_signature_gets_everything() -> None:
+    class Documented:
+        def __init__(self, output_dir: str, data_dir: str, **kwargs: Any) -> None:
+            self.given = (output_dir, data_dir, kwargs)
+
+    given = build_object(Documented, Arguments("/o", "/d", "grpc://tpu", {"batch": 8})).given
+    assert given == ("/o", "/d", {"root_data_dir": "/d", "tpu": "grpc://tpu", "batch": 8})
+
+
+def test_a_constructor_gets_only_what_it_takes() -> None:
+    class Old:
+        def __init__(self, output_dir: str, root_data_dir: str = "") -> None:
+            self.given = (output_dir, root_data_dir)
+
+    class Bare: ...
+
+    assert build_object(Old, ARGUMENTS).given == ("/out", "/data")
+    assert isinstance(build_object(Bare, ARGUMENTS), Bare)
+
+
+def test_an_argument_that_nobody_takes_is_refused() -> None:
+    class Bare:
+        def __init__(self, output_dir: str) -> None: ...
+
+    with pytest.raises(TypeError, match="takes no 'batch'"):
+        build_object(Bare, Arguments(further={"batch": 3}))
+
+
+def test_tf_benchmark_gets_the_constructor_args_alone() -> None:
+    class Own:
+        def __init__(self, **kwargs: Any) -> None:
+            self.given = kwargs
+
+    assert build_object(Own, Arguments("/o", "/d", None, {"a": 1}, only_further=True)).given == {"a": 1}

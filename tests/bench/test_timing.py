@@ -1,0 +1,147 @@
+"""Timing: samples are kept, devices are waited for, odd arguments are refused."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from assay.bench.timing import Timing, build_wait, measure, synchronize
+
+
+def test_every_sample_is_kept_and_in_seconds_per_call() -> None:
+    calls: list[int] = []
+    timing = measure(lambda: calls.append(1), repeats=7, warmup=2, inner=5, sync=False)
+    assert len(timing.samples_s) == 7
+    assert timing.iters == 35
+    assert len(calls) == 1 + 2 + 35
+    assert all(sample >= 0 for sample in timing.samples_s)
+
+
+def test_quick_functions_are_called_several_times_in_a_sample() -> None:
+    assert measure(lambda: None, repeats=10, sync=False).inner > 1
+
+
+def test_slow_functions_get_at_least_ten_samples() -> None:
+    timing = measure(lambda: sum(range(20_000)), seconds=0.0, warmup=1, sync=False)
+    assert len(timing.samples_s) == 10
+    assert timing.inner == 1
+
+
+@pytest.mark.parametrize("wrong", [{"repeats": 0}, {"inner": 0}, {"repeats": -3}])
+def test_counts_below_one_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        measure(lambda: None, **wrong)
+
+
+def test_an_error_of_the_function_is_passed_on_and_the_collector_is_on_again() -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        if len(calls) > 5:
+            raise RuntimeError("tired")
+
+    with pytest.raises(RuntimeError, match="tired"):
+        measure(fail, repeats=20, warmup=2, sync=False)
+    assert gc.isenabled()
+
+
+def test_summaries() -> None:
+    timing = Timing((1.0, 2.0, 3.0, 4.0, 100.0), device_samples_s=(0.5, 0.7, 0.9))
+    assert timing.median_s == 3.0
+    assert timing.best_s == 1.0
+    assert timing.mean_s == 22.0
+    assert timing.device_median_s == 0.7
+    assert timing.spread > 0
+    assert Timing((1.0,)).spread == 0.0
+    assert Timing((1.0,)).device_median_s is None
+
+
+# ---------------------------------------------------------------- devices
+
+
+class Device:
+    """Stands for torch with a GPU: work is done only when somebody waits."""
+
+    def __init__(self, initialized: bool = True) -> None:
+        self.waited = 0
+        self.events = 0
+        outer = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+                outer.events += 1
+
+            def record(self) -> None: ...
+
+            def elapsed_time(self, _other: Any) -> float:
+                return 2.0  # milliseconds
+
+        self.module = ModuleType("torch")
+        self.module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+            is_available=lambda: True, is_initialized=lambda: initialized, synchronize=self.wait, Event=Event
+        )
+
+    def wait(self) -> None:
+        self.waited += 1
+
+
+def test_a_gpu_is_waited_for_after_every_sample_and_events_are_recorded() -> None:
+    device = Device()
+    timing = measure(lambda: None, repeats=4, warmup=1, inner=10, sync=device.module)
+    assert device.waited == 1 + 1 + 4
+    assert device.events == 8
+    assert timing.device_samples_s == (0.0002,) * 4  # per call
+
+
+def test_a_gpu_that_nobody_uses_is_left_alone() -> None:
+    device = Device(initialized=False)
+    assert measure(lambda: None, repeats=3, warmup=1, sync=device.module).device_samples_s == ()
+    assert device.waited == 0
+
+
+def test_what_is_loaded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    monkeypatch.setitem(sys.modules, "torch", device.module)
+    synchronize()
+    assert device.waited == 1
+
+
+def test_a_device_that_the_function_starts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    measure(lambda: monkeypatch.setitem(sys.modules, "torch", device.module), repeats=2, warmup=1, inner=1)
+    assert device.waited == 1 + 1 + 2
+
+
+def test_jax_waits_for_the_result() -> None:
+    seen: list[object] = []
+    jax = ModuleType("jax")
+    jax.block_until_ready = seen.append  # type: ignore[attr-defined]
+    synchronize("result", jax)
+    assert seen == ["result"]
+
+
+def test_tensorflow_waits_for_its_devices_or_fetches_the_result() -> None:
+    seen: list[str] = []
+    new, old = ModuleType("tensorflow"), ModuleType("tensorflow")
+    new.test = SimpleNamespace(experimental=SimpleNamespace(sync_devices=lambda: seen.append("sync")))  # type: ignore[attr-defined]
+    synchronize(None, new)
+    synchronize(SimpleNamespace(numpy=lambda: seen.append("numpy")), old)
+    assert seen == ["sync", "numpy"]
+
+
+def test_a_function_of_ones_own_is_called() -> None:
+    seen: list[int] = []
+    synchronize(None, lambda: seen.append(1))
+    assert seen == [1]
+
+
+def test_something_else_is_refused() -> None:
+    with pytest.raises(TypeError, match="a module such as torch"):
+        build_wait("cuda")

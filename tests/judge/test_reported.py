@@ -1,0 +1,137 @@
+"""A report judged by itself: each way to fail must fail."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from assay.judge.reported import judge_report
+from assay.values.benchmark import NOT_REPORTED, BenchResult, Ending, Story
+from assay.values.verdict import VerdictKind
+
+WELL = {"kind": "end", "ok": True}
+
+
+def judge(*reports: dict[str, Any], end: dict[str, Any] | None = WELL, is_command: bool = False, **ending: Any) -> BenchResult:
+    return judge_report("m.C.f", Story({}, reports, end), Ending(**ending), is_command=is_command)
+
+
+def messages(result: BenchResult) -> str:
+    return "; ".join(f"{finding.kind} {finding.message}" for finding in result.findings)
+
+
+def test_a_good_report() -> None:
+    result = judge({"wall_time": 2.5, "iters": 10, "metrics": [{"name": "acc", "value": 0.9, "min_value": 0.9, "max_value": 0.9}]})
+    assert result.succeeded
+    assert not result.has_exception
+    assert (result.wall_time, result.iters) == (2.5, 10)
+
+
+def test_silence_is_a_failure() -> None:
+    result = judge()
+    assert (result.succeeded, result.wall_time, result.has_exception) == (False, NOT_REPORTED, False)
+    assert "never called report_benchmark" in messages(result)
+
+
+def test_a_report_without_a_number_is_a_failure() -> None:
+    assert "reported no number" in messages(judge({"iters": 3}))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("key", ["wall_time", "throughput", "cpu_time"])
+def test_numbers_that_are_none_fail(key: str, value: float) -> None:
+    result = judge({"wall_time": 1.0, key: value})
+    assert not result.succeeded
+    assert key in messages(result)
+
+
+def test_a_nan_metric_fails_also_within_bounds() -> None:
+    result = judge({"wall_time": 1, "metrics": [{"name": "acc", "value": math.nan, "min_value": 0, "max_value": 1}]})
+    assert not result.succeeded
+    assert "acc is nan" in messages(result)
+
+
+def test_bad_samples_and_negative_times_fail() -> None:
+    assert "1 of 2 samples" in messages(judge({"wall_time": 1, "samples": {"wall_time": [1, math.nan]}}))
+    assert "negative" in messages(judge({"wall_time": -2}))
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ({"value": 80, "min_value": 90}, "FAIL acc is 80, below its minimum 90"),
+        ({"value": 80, "max_value": 70}, "FAIL acc is 80, above its maximum 70"),
+        ({"value": 80, "min_value": 90, "max_value": 70}, "ERROR acc: its bounds contradict"),
+        ({"value": 80, "min_value": math.nan}, "ERROR acc: a bound that is no number"),
+    ],
+)
+def test_bounds(metric: dict[str, Any], words: str) -> None:
+    result = judge({"wall_time": 1, "metrics": [{"name": "acc", **metric}]})
+    assert not result.succeeded
+    assert words in messages(result)
+
+
+@pytest.mark.parametrize(
+    ("end", "ending", "words"),
+    [
+        (None, {"state": "failed", "reason": "bench ended with exit code 9", "last_words": "ouch"}, "exit code 9; its last words: ouch"),
+        (None, {"state": "timeout", "reason": "bench ran into its time limit"}, "time limit"),
+        (None, {"state": "stopped", "reason": ""}, "it is stopped"),
+        (None, {"state": "done"}, "os._exit"),
+        ({"ok": False, "error": {"type": "ValueError", "message": "no"}}, {"state": "failed"}, "ValueError: no"),
+        ({"ok": False, "error": {"type": "NoSuchBenchmark", "message": "did you mean"}}, {"state": "failed"}, "ERROR did you mean"),
+    ],
+)
+def test_ends_that_are_bad(end: dict[str, Any] | None, ending: dict[str, Any], words: str) -> None:
+    result = judge({"wall_time": 1.0}, end=end, **ending)
+    assert not result.succeeded
+    assert result.has_exception
+    assert result.wall_time == 1.0  # what was reported before is kept
+    assert words in messages(result)
+
+
+def test_an_unreadable_line_is_a_failure() -> None:
+    story = Story({}, ({"wall_time": 1},), WELL, ("line 2 of its report cannot be read",))
+    assert not judge_report("m", story, Ending()).succeeded
+
+
+# ---------------------------------------------------------------- several reports, extras, commands
+
+
+def test_later_reports_add_and_replace() -> None:
+    result = judge(
+        {"wall_time": 1, "metrics": [{"name": "a", "value": 1}]},
+        {"wall_time": 2, "metrics": [{"name": "b", "value": 3, "samples": [2, 3]}]},
+    )
+    assert result.wall_time == 2
+    assert result.numbers == {"a": 1, "b": 3, "wall_time": 2}
+    assert result.samples == {"b": (2, 3)}
+
+
+def test_reports_under_other_names_stand_beside() -> None:
+    result = judge({"name": "one", "wall_time": 1}, {"name": "two", "wall_time": 5, "extras": {"x": 1}})
+    assert result.wall_time == 1
+    assert result.numbers["two.wall_time"] == 5
+    assert result.extras == {"two.x": 1}
+
+
+def test_json_extras_become_metrics_and_may_fail() -> None:
+    good = json.dumps({"value": 0.5, "succeeded": True})
+    bad = json.dumps({"value": 0.1, "succeeded": False, "description": "too low"})
+    assert judge({"wall_time": 1, "extras": {"acc": good}}).numbers["acc"] == 0.5
+    result = judge({"wall_time": 1, "extras": {"acc": bad, "text": "{not json", "word": "{}"}})
+    assert not result.succeeded
+    assert "too low" in messages(result)
+
+
+def test_a_command_s_wall_time_is_its_duration() -> None:
+    result = judge(end=None, is_command=True, elapsed_s=1.5)
+    assert result.succeeded
+    assert result.wall_time == 1.5
+    failed = judge(end=None, is_command=True, elapsed_s=1.5, state="failed", reason="exit code 2")
+    assert not failed.succeeded
+    assert failed.has_exception
+    assert failed.findings[0].kind is VerdictKind.ERROR

@@ -1,0 +1,85 @@
+"""Names of benchmarks, profile windows, and what a report comes to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import ExitCode, UsageError
+from assay.values.benchmark import (
+    BenchExecution,
+    BenchMetric,
+    BenchReport,
+    BenchResult,
+    ProfileWindow,
+    parse_method,
+    parse_windows,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("m.C.f", "m.C.f"), ("m.C:f", "m.C.f"), ("m.f", "m.f"), ("a.b.C.filter:x.*", "a.b.C.filter:x.*")]
+)
+def test_methods(text: str, name: str) -> None:
+    assert parse_method(text).name == name
+    assert parse_method(text).is_filter == (".filter:" in text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "function", "m.C:", ":f", "m.C.filter:(", "..."])
+def test_names_that_name_nothing(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_method(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "windows"),
+    [
+        ("2:5", (ProfileWindow(2, 5),)),
+        ("2:", (ProfileWindow(2, None),)),
+        ("0.5:1, 2:3", (ProfileWindow(0.5, 1), ProfileWindow(2, 3))),
+    ],
+)
+def test_windows(text: str, windows: tuple[ProfileWindow, ...]) -> None:
+    assert parse_windows(text) == windows
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:2", "2:2", "a:b", "-1:2", "1:3,2:4", "1:,5:6", "nan:1", "1:inf", ":3", "1:2,"])
+def test_bad_windows_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="profile"):
+        parse_windows(text)
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=2, max_size=10, unique=True))
+def test_windows_in_order_are_all_taken(edges: list[int]) -> None:
+    ordered = sorted(edges)[: len(edges) // 2 * 2]
+    pairs = list(zip(ordered[::2], ordered[1::2], strict=True))
+    text = ",".join(f"{a}:{b}" for a, b in pairs)
+    assert [(w.begin_s, w.end_s) for w in parse_windows(text)] == pairs
+
+
+def execution(**fields: object) -> BenchExecution:
+    result = BenchResult("m.C.f", bool(fields.pop("succeeded", True)))
+    return BenchExecution("id", "m.C.f", 1, result, "", "", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [
+        (BenchReport((execution(),)), ExitCode.OK),
+        (BenchReport((execution(), execution(succeeded=False))), ExitCode.FAILED),
+        (BenchReport((execution(contaminated=("x",)),)), ExitCode.OK),
+        (BenchReport((execution(contaminated=("x",), refused=True),)), ExitCode.INCONCLUSIVE),
+        (BenchReport(()), ExitCode.FAILED),
+        (BenchReport((execution(),), interrupted="SIGINT"), ExitCode.INTERRUPTED),
+        (BenchReport((execution(),), problem="disk"), ExitCode.INTERNAL),
+    ],
+)
+def test_exit_codes(report: BenchReport, code: ExitCode) -> None:
+    assert report.exit_code is code
+
+
+def test_numbers_are_metrics_extras_and_the_standard_ones() -> None:
+    result = BenchResult("x", True, wall_time=2.0, metrics=(BenchMetric("acc", 0.5),), extras={"n": 3, "text": "no"})
+    assert result.numbers == {"n": 3, "acc": 0.5, "wall_time": 2.0}
+    assert "wall_time" not in BenchResult("x", False).numbers
