@@ -13,7 +13,7 @@ import re
 import zipfile
 from typing import Any, Self
 
-from assay.errors import UsageError
+from assay.errors import MissingPackageError, UsageError
 from assay.script import build_number
 
 METRIC_KEY = "__metric"

@@ -19,7 +19,7 @@ def run(
 
 
 def names(table: Any) -> list[str]:
-    return [column.name for column in table.columns]
+    return [column.name for column in getattr(table, "table", table).columns]
 
 
 def test_only_columns_with_something_to_say() -> None:
@@ -43,8 +43,23 @@ def test_columns_give_way_to_names() -> None:
     metrics = {"loss": (1.0, 3.0), "acc": (0.5, 3.0), "lr": (0.1, math.nan)}
     runs = [run(LONG, metrics=metrics, slot="cpu")]
     assert names(listing.build_run_table(runs, 0.0, 200)) == ["run", "state", "slot", "step", "acc", "loss", "lr"]
-    assert names(listing.build_run_table(runs, 0.0, 60)) == ["run", "state", "step", "acc"]
+    assert names(listing.build_run_table(runs, 0.0, 54)) == ["run", "state", "step", "acc"]
     assert names(listing.build_run_table(runs, 0.0, 20)) == ["run", "state"]
+
+
+def test_a_failed_run_does_not_cost_the_others_their_metrics() -> None:
+    metrics = {"loss": (1.0, 3.0), "acc": (0.5, 3.0)}
+    fine = [run(f"learning_rate=0.{n},norm=batch", metrics=metrics, slot="cpu") for n in range(3)]
+    reason = "train ended with exit code 1: out of memory"
+    bad = [run(f"learning_rate=1.{n},norm=batch", State.FAILED, slot="cpu", reason=reason) for n in range(7)]
+    found = listing.build_run_table([*fine, *bad[:1]], 0.0, 80)
+    assert names(found) == ["run", "state", "slot", "step", "acc", "loss"]
+    assert found.remarks == (f"failed: learning_rate=1.0,norm=batch: {reason}",)
+    many = listing.build_run_table([*fine, *bad], 0.0, 80)
+    assert len(many.remarks) == 6
+    assert many.remarks[-1] == "(2 more: assay show RUN)"
+    assert "reason" in names(listing.build_run_table([*fine, *bad], 0.0, 200))
+    assert listing.build_run_table([*fine, *bad], 0.0, 200).remarks == ()
 
 
 def test_studies_with_the_newest_last() -> None:

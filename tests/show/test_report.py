@@ -38,6 +38,7 @@ def test_a_failed_run_is_named_with_reason_log_and_its_end():
 def test_exit_code_and_attempts_are_said_when_the_reason_does_not():
     text = render_report(StudyReport("s", 1, 0, (failed(1, reason="train failed", attempts=3, state="timeout"),)))
     assert text.startswith("TIMEOUT r1: train failed, exit code 3, 3 attempts\n")
+    assert "s: 1 run: 1 timed out\n" in text
 
 
 def test_an_empty_log_is_said():
@@ -53,6 +54,32 @@ def test_many_failures_do_not_fill_the_screen():
     assert "FAILED r20:" not in text
     assert "and 280 more that failed" in text
     assert "300 failed" in text
+    assert "(their logs: assay logs s/RUN)" in text
+    three = render_report(StudyReport("s", 3, 0, tuple(failed(number) for number in range(3))))
+    assert "their logs" not in three
+
+
+def test_what_was_done_earlier_is_said_beside_what_is_done():
+    report = StudyReport("s", 7, 3, (failed(1, state="timeout"),), stopped=3, kept=1)
+    assert "s: 7 runs: 3 done (1 of them earlier), 1 timed out, 3 stopped\n" in render_report(report)
+
+
+def test_several_failures_are_repeated_at_once():
+    report = StudyReport("s", 3, 0, (failed(1), failed(2)), file="my sweep.yml", flags="--root out")
+    assert build_next_steps(report) == (
+        "assay logs s/r1 --root out",
+        "assay run 'my sweep.yml' --retry failed --root out   (after mending the code: --new-code)",
+    )
+    one = StudyReport("s", 3, 2, (failed(1),), running=1, file="f.yml", flags="--root out")
+    assert build_next_steps(one) == (
+        "assay logs s/r1 --root out", "assay rerun s/r1 --root out", "assay ls s --root out", "assay sum s --root out",
+    )  # fmt: skip
+
+
+def test_warnings_are_broken_between_words():
+    report = StudyReport("s", 1, 1, warnings=("some words that are " * 5,))
+    assert max(map(len, render_report(report, width=40).splitlines()[:-2])) <= 40
+    assert render_report(report, width=40).split() == render_report(report).split()
 
 
 def test_every_state_is_counted():

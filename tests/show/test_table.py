@@ -16,6 +16,7 @@ from assay.show.table import (
     Table,
     build_keys,
     build_texts,
+    fit_columns,
     render_csv,
     render_json,
     render_markdown,
@@ -222,3 +223,47 @@ def test_json_is_strict_and_says_nan():
 def test_json_keys_never_collide():
     columns = (Column("loss"), Column("loss"), Column("best", key="loss"), Column("x", key="y"))
     assert build_keys(columns) == ["loss", "loss_2", "loss_3", "y"]
+
+
+# ---------------------------------------------------------------- names in narrow tables
+
+
+def shown_names(names, width, **more):
+    table = Table((Column("run"), Column("loss", "number")), [(name, 0.1234) for name in names])
+    return [line.split("  ")[0].strip() for line in render_table(table, width=width, **more).splitlines()[2:]]
+
+
+def test_parts_that_all_names_share_go_first():
+    names = [f"learning_rate={lr},normalization=batchnorm,seed={s}" for lr in (0.0001, 0.0002) for s in (1, 2)]
+    assert shown_names(names, 45) == [
+        "learning_rate=0.0001,…,seed=1", "learning_rate=0.0001,…,seed=2",
+        "learning_rate=0.0002,…,seed=1", "learning_rate=0.0002,…,seed=2",
+    ]  # fmt: skip
+    assert shown_names(names, 45, plain=True)[0] == "learning_rate=0.0001,~,seed=1"
+    assert shown_names(names, 100) == names
+
+
+def test_the_date_of_runx_names_goes_and_the_words_stay():
+    names = [f"{tag}{words}_2026.11.15_09.05" for tag, words in (("a_b_", "brave-otter"), ("", "calm-jaguarundi"))]
+    assert shown_names(names, 30) == ["a_b_brave-otter…", "calm-jaguarundi…"]
+    assert shown_names(names, 60) == names
+
+
+@given(st.lists(st.text(alphabet="ab,_-=…", min_size=1, max_size=40), min_size=1, unique=True), st.integers(5, 50))
+def test_different_names_stay_different(names, width):
+    table = Table((Column("run"), Column("loss", "number")), [(name, 0.1234) for name in names])
+    rows = render_table(table, width=width).splitlines()[2:]
+    assert len(set(rows)) == len(names)
+
+
+def test_columns_leave_by_rank_before_the_others_are_cut():
+    columns = (
+        Column("run"), Column("acc", "number"), Column("validation_loss", "number", rank=2),
+        Column("± sd", "number", rank=2), Column("time_per_step", "number", rank=4),
+    )  # fmt: skip
+    table = Table(columns, [("a" * 30, 0.5, 0.25, 0.1, 3.0), ("b" * 30, 0.5, 0.25, 0.1, 3.0)])
+    assert fit_columns(table, 100) == (table, ())
+    for width, left in ((72, 4), (60, 2), (10, 2)):
+        fitted, dropped = fit_columns(table, width)
+        assert (fitted.columns, dropped) == (columns[:left], columns[left:])
+        assert {len(row) for row in fitted.rows} == {left}

@@ -167,3 +167,35 @@ def test_shorten_never_exceeds_the_width_and_keeps_what_fits(text, width):
     assert words.display_width(short) <= width
     if words.display_width(text) <= width:
         assert short == text
+
+
+PROSE = "The program and the study are in assay-demo/charlm: it trains a small language model with numpy."
+
+
+@given(st.text(alphabet="ab c`:", max_size=80), st.integers(5, 40))
+def test_wrapping_loses_nothing_but_spaces(text, width):
+    assert words.wrap(text, width).split() == text.split()
+
+
+@pytest.mark.parametrize("width", [30, 45, 200])
+def test_prose_is_broken_between_words(width):
+    lines = words.wrap(PROSE, width, "  ").split("\n")
+    assert max(map(len, lines)) <= width
+    assert " ".join(line.strip() for line in lines) == PROSE
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_what_people_copy_stays_in_one_piece():
+    command = "assay index reparse my-study --file study.yml --root somewhere/else"
+    text = f"say where they are, then read the logs again with it: {command}"
+    assert command in words.wrap(text, 40).split("\n")
+    assert "`assay run sweep.yml`" in words.wrap("kill the supervisor, then call `assay run sweep.yml` again", 40)
+    assert words.wrap(f"  {command}", 40) == f"  {command}"
+
+
+def test_without_a_width_nothing_is_wrapped():
+    assert words.wrap(PROSE, None) == PROSE
+
+
+def test_each_line_is_wrapped_with_its_own_margin():
+    assert words.wrap("one\n    two three four", 14) == "one\n    two three\n    four"

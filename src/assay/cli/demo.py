@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.errors import ExitCode
+from assay.show.terminal import terminal_width
+from assay.show.words import wrap
 
 if TYPE_CHECKING:
     from assay.flows.demo import Edit
+
+_PIPE_WIDTH = 110  # of the narration where there is no terminal
 
 
 @click.command()
@@ -37,8 +41,10 @@ def _tell_story(plain: bool, where: str) -> int:
     from assay.cli.main import run
 
     say = _Narrator()
-    say(f"Assay in a minute. The program and the study are in {where}: charlm.py trains a small character-level")
-    say("language model with numpy; sweep.yml asks for a grid of runs.")
+    say(
+        f"Assay in a minute. The program and the study are in {where}: charlm.py trains a small character-level "
+        "language model with numpy; sweep.yml asks for a grid of runs."
+    )
     say.shows("sweep.yml", _excerpt("sweep.yml"))
     code = say.runs("assay run sweep.yml" + (" --plain" if plain else ""), run)
     if code != ExitCode.OK:
@@ -53,7 +59,8 @@ def _tell_story(plain: bool, where: str) -> int:
     say(f"  cd {where}")
     say("  assay ls charlm; assay show RUN; assay logs RUN; assay diff RUN RUN")
     say("  edit sweep.yml (another lr) and `assay run sweep.yml`: only the new runs run")
-    say("  assay golden check golden.yml -s golden --html report.html; assay golden show golden")
+    say("  assay golden check golden.yml -s golden --html report.html")
+    say("  assay golden show golden")
     say("  start a longer sweep, kill the supervisor with `kill -9`, and `assay run sweep.yml` again: nothing is lost")
     return code
 
@@ -70,8 +77,10 @@ def _tell_convergence(say: _Narrator, run: Callable[[Sequence[str]], int]) -> in
         return code
     say("Somebody makes the program quicker. The last digits change, the training does not:")
     good = _check_edit(say, run, HARMLESS)
-    say("Somebody else tidies up, and the gradient of one layer is lost. It trains on, prints plausible numbers and")
-    say("ends with exit code 0; the check says from which step on it is worse, and by how much:")
+    say(
+        "Somebody else tidies up, and the gradient of one layer is lost. It trains on, prints plausible numbers and "
+        "ends with exit code 0; the check says from which step on it is worse, and by how much:"
+    )
     bad = _check_edit(say, run, BROKEN)
     if good is None or bad is None:
         return int(ExitCode.OK)
@@ -97,7 +106,7 @@ class _Narrator:
         self._color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, text: str) -> None:
-        print(text, flush=True)
+        print(wrap(text, terminal_width(sys.stdout, _PIPE_WIDTH)), flush=True)
 
     def shows(self, name: str, text: str) -> None:
         print(f"\n{self._dim(f'--- {name}')}\n{text}{self._dim('---')}", flush=True)

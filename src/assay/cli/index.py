@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.warnings import warn
+
 if TYPE_CHECKING:
     from assay.flows.upkeep import Reparsed
 
@@ -49,7 +51,7 @@ def rebuild(root: str | None) -> int:
     from assay.flows import upkeep
     from assay.flows.finding import load_roots
 
-    for path, count in upkeep.rebuild(load_roots(root), _warn):
+    for path, count in upkeep.rebuild(load_roots(root), warn):
         print(f"{path}: {count} {'run' if count == 1 else 'runs'} read")
     return 0
 
@@ -70,7 +72,7 @@ def reparse(study: str, file: str | None, root: str | None) -> int:
 
     (place,) = find_places([study], root)
     with open_index_of([place]) as index:
-        result = upkeep.reparse(index, place, file, _warn)
+        result = upkeep.reparse(index, place, file, warn)
     print(_describe(place.name, result))
     return 0
 
@@ -92,7 +94,7 @@ def ingest(folder: str) -> int:
     """Add what runx, logx or mlrunner left in DIR (a study, or a folder of studies)."""
     from assay.flows.upkeep import ingest_folder
 
-    found = ingest_folder(folder, _warn)
+    found = ingest_folder(folder, warn)
     made = ", ".join(f"{count} by {origin}" for origin, count in found.origins)
     studies = "1 study" if len(found.studies) == 1 else f"{len(found.studies)} studies"
     print(f"{studies}, {found.runs} runs ({made}) under {_near(found.root)}")
@@ -105,7 +107,3 @@ def ingest(folder: str) -> int:
 def _near(path: str) -> str:
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.warnings import warn
 from assay.values.run import State
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _list_studies(root: str | None, states: frozenset[State] | None, as_json: bo
     from assay.show.table import render_json
 
     roots = load_roots(root)
-    studies = list_studies(roots, _warn)
+    studies = list_studies(roots, warn)
     if states is not None:
         studies = [each for each in studies if any(each.row.counts.get(state) for state in states)]
     if as_json:
@@ -56,14 +57,18 @@ def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_
     from assay.flows.listing import build_run_facts, build_run_table, list_runs
     from assay.show.table import render_json
     from assay.show.terminal import terminal_width
+    from assay.show.words import wrap
 
     (place,) = find_places([name], root)
     with open_index_of([place]) as index:
-        runs = list_runs(index, place, states, _warn)
+        runs = list_runs(index, place, states, warn)
     if as_json:
         sys.stdout.write(render_json(build_run_facts(runs, place, time.time())))
     elif runs:
-        sys.stdout.write(render(build_run_table(runs, time.time(), terminal_width(sys.stdout))))
+        width = terminal_width(sys.stdout)
+        found = build_run_table(runs, time.time(), width)
+        sys.stdout.write(render(found.table))
+        sys.stdout.write("".join(f"{wrap(remark, width, '  ')}\n" for remark in found.remarks))
     else:
         print(f"{place.name}: no run{' in this state' if states else 's yet'}", file=sys.stderr)
     return 0
@@ -75,7 +80,3 @@ def render(table: Table) -> str:
 
     plain = not can_encode(sys.stdout, "…─")
     return render_table(table, width=terminal_width(sys.stdout), color=use_color(sys.stdout), plain=plain)
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)

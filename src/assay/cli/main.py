@@ -109,12 +109,10 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one ret
 
 
 def _complain(error: AssayError) -> int:
-    lines = error.render().splitlines() or [""]
-    prefix = "assay: "
-    if getattr(error, "problems", None):
-        print("\n".join(lines), file=sys.stderr)
-    else:
-        print("\n".join([prefix + lines[0], *lines[1:]]), file=sys.stderr)
+    from assay.cli.warnings import say
+
+    text = "\n".join(error.render().splitlines())
+    say(text if getattr(error, "problems", None) else f"assay: {text}")
     return int(error.exit_code)
 
 

@@ -11,7 +11,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from assay.cli.original import Parsed, echo, original_command, say_problems, warn, write_lines, write_report
+from assay.cli.original import Parsed, original_command, say_problems, warn, write_lines, write_report
+from assay.cli.telling import echo, say
 from assay.errors import ExitCode
 from assay.values import layout
 from assay.values.run import RunSpec, State
@@ -47,7 +48,7 @@ def run(parsed: Parsed) -> int:
 
     prepared = prepare_tasks(parsed)
     warn(problem for problem in prepared.warnings if "no command uses" not in problem.message)  # its own line says it
-    chronicle = Chronicle(prepared, lambda text: print(text, flush=True))
+    chronicle = Chronicle(prepared, say)
     chronicle.open()
     if parsed.dry_run:
         write_lines(build_dry_lines(prepared))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.telling import note, tell
+
 if TYPE_CHECKING:
     from assay.flows.prepared import Report
 
@@ -38,33 +40,27 @@ def original_command(
 
 def warn(lines: Iterable[object]) -> None:
     for line in lines:
-        print(f"warning: {line}", file=sys.stderr)
+        note(f"warning: {line}")
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def echo(data: bytes) -> None:
-    """A run's own output, byte for byte."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    tell("".join(f"{line}\n" for line in lines))
 
 
 def write_report(report: Report, elapsed_s: float) -> None:
     """How it went, and the end of the logs of what failed."""
     from assay.flows.watch import build_study_report
     from assay.show.report import render_report
-    from assay.show.terminal import use_color
+    from assay.show.terminal import terminal_width, use_color
 
-    text = render_report(build_study_report(report, elapsed_s), color=use_color(sys.stderr))
-    sys.stdout.flush()
-    sys.stderr.write(text)
+    found = build_study_report(report, elapsed_s)
+    text = render_report(found, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
+    tell("")
+    tell(text, sys.stderr)
 
 
 def say_problems(report: Report) -> None:
     if report.problem:
-        print(f"assay: {report.problem}", file=sys.stderr)
+        note(f"assay: {report.problem}")
     if report.interrupted:
-        print(f"interrupted by {report.interrupted}; the same command goes on", file=sys.stderr)
+        note(f"interrupted by {report.interrupted}; the same command goes on")

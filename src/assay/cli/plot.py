@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.warnings import warn
 from assay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def command(
     options = PlotOptions(metrics, tuple(part for each in group_by for part in each.split(",")), log, best)
     places, runs = _find(names, root)
     with open_index_of(places) as index:
-        charts = build_charts(index, places, runs, options, _warn)
+        charts = build_charts(index, places, runs, options, warn)
     _say_choices(charts)
     if output is not None:
         return _write_files(charts, output, width, height)
@@ -106,7 +107,3 @@ def _write_files(charts: Sequence[BuiltChart], output: str, width: float | None,
         write_figure(chart.chart, Path(path), width=width or 8.0, height=height or 4.5)
         print(path)
     return 0
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.telling import note, say, tell
 from assay.errors import ExitCode, UsageError
 from assay.values import layout
 from assay.values.state import State
@@ -70,6 +71,7 @@ def command(
     runs are kept, running ones are watched, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
     them.
     """
+    from assay.flows.preflight import check_prepared
     from assay.flows.prepared import RunOptions
     from assay.flows.sweep import prepare
 
@@ -91,11 +93,12 @@ def command(
     )
     prepared = prepare(options)
     for warning in prepared.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        note(f"warning: {warning}")
     if dry_run:
         return show_plan(prepared, as_json)
-    if not prepared.root_was_asked:
-        print(f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)", file=sys.stderr)
+    check_prepared(prepared)
+    if not prepared.root_was_asked and not quiet:
+        note(f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)")
     if detach and not _go_to_background(prepared.place.dir):
         return int(ExitCode.OK)
     return supervise(prepared, quiet=quiet or as_json, plain=plain or detach, as_json=as_json)
@@ -134,14 +137,14 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     watcher = Watcher(progress, prepared.place.name)
     report = run_study(prepared, Doors(listen=watcher.listen, draw=watcher.draw, finish=watcher.finish))
     if as_json:
-        print(json.dumps(build_json(report), indent=1, ensure_ascii=False))
+        say(json.dumps(build_json(report), indent=1, ensure_ascii=False))
     else:
-        sys.stderr.write(render_report(build_study_report(report, time.time() - began), color=use_color(sys.stderr)))
-        sys.stderr.write("".join(f"{line}\n" for line in describe_checks(report.verdict)))
+        tell(render_report(build_study_report(report, time.time() - began), color=use_color(sys.stderr)), sys.stderr)
+        tell("".join(f"{line}\n" for line in describe_checks(report.verdict)), sys.stderr)
     if report.problem:
-        print(f"assay: {report.problem}", file=sys.stderr)
+        note(f"assay: {report.problem}")
     if report.interrupted:
-        print(f"interrupted by {report.interrupted}; go on with: {shlex.join(_same_call())}", file=sys.stderr)
+        note(f"interrupted by {report.interrupted}; go on with: {shlex.join(_same_call())}")
     return int(report.exit_code)
 
 

@@ -8,7 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from assay.cli.original import Parsed, echo, original_command, say_problems, warn, write_lines, write_report
+from assay.cli.original import Parsed, original_command, say_problems, warn, write_lines, write_report
+from assay.cli.telling import echo, note, say
 from assay.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(parsed: Parsed) -> int:
     from assay.flows.dry import build_dry_lines
+    from assay.flows.preflight import check_prepared
     from assay.flows.sweep import prepare
 
     prepared = prepare(build_options(parsed))
@@ -45,7 +47,8 @@ def run(parsed: Parsed) -> int:
         write_lines(build_dry_lines(prepared))
         return int(ExitCode.OK)
     if not prepared.root_was_asked:
-        print(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}", file=sys.stderr)
+        check_prepared(prepared)
+        note(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}")
     return supervise(prepared)
 
 
@@ -72,7 +75,7 @@ def supervise(prepared: Prepared) -> int:
     report = run_study(prepared, build_doors(prepared))
     left = sum(not entry.state.is_over for entry in report.entries)
     if left and report.left and prepared.farm is not None and not report.problem:
-        print(describe_farm(prepared.place.name, prepared.farm.name, left), file=sys.stderr)
+        note(describe_farm(prepared.place.name, prepared.farm.name, left))
     else:
         write_report(report, time.time() - began)
     say_problems(report)
@@ -87,9 +90,9 @@ def build_doors(prepared: Prepared) -> Doors:
     def listen(event: Event) -> None:
         spec = event.entry.spec
         if event.kind == "started":
-            print(build_line(prepared, spec, spec.commands[0].text), flush=True)
+            say(build_line(prepared, spec, spec.commands[0].text))
         elif event.kind == "adopted":
-            print(f"{spec.name} is on its way already (attempt {event.entry.attempt})", file=sys.stderr)
+            note(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
 
     if prepared.farm is not None:
         return Doors(listen=listen, tick_s=_TICK_S, leaves=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.warnings import warn
 from assay.errors import UsageError
 from assay.values.state import State
 
@@ -52,7 +53,9 @@ def command(
     Folders that runx, logx or mlrunner filled are tabled as well.
     """
     from assay.flows.finding import find_places, open_index_of
-    from assay.flows.summary import SummaryOptions, summarise
+    from assay.flows.summary import SummaryOptions, fit_summary, summarise
+    from assay.show import words
+    from assay.show.terminal import terminal_width
 
     if sum((as_csv, as_json, as_markdown)) > 1:
         raise UsageError("choose one of --csv, --json and --md")
@@ -69,10 +72,15 @@ def command(
     with open_index_of(places) as index:
         if tensorboard is not None:
             return _write_tensorboard(index, places, tensorboard)
-        summary = summarise(index, places, options, lambda text: print(f"warning: {text}", file=sys.stderr))
+        summary = summarise(index, places, options, warn)
+    width = terminal_width(sys.stdout)
+    if width is not None and not (as_csv or as_json or as_markdown):
+        summary = fit_summary(summary, width)
     sys.stdout.write(_render(summary.table, as_csv, as_json, as_markdown))
     if summary.hidden and not (as_csv or as_json or as_markdown):
-        print(f"({summary.hidden} more metrics: --metrics all)", file=sys.stderr)
+        print(f"({words.render_count(summary.hidden, 'more metric')}: --metrics all)", file=sys.stderr)
+    if summary.left_out:
+        print(f"({words.render_count(summary.left_out, 'more row')}: leave out -n)", file=sys.stderr)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Literal, cast
 
@@ -23,6 +24,7 @@ from assay.values.study import (
     MetricFile,
     Pattern,
     Place,
+    Problem,
     Random,
     Resources,
     Study,
@@ -37,6 +39,9 @@ KEYS = (
 LOCAL_FARM = "local"
 _COMMAND_NAME = re.compile(r"\w[\w-]*")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_STRANGE = 5  # with more unknown keys, or none that is known, it is another kind of file
+_MOST_SHOWN = 20
+_HOW_TO = "a study needs a command, as in `command: python train.py --lr {lr}`; `assay demo` shows a whole one at work"
 _JOB_NAME = "job"  # job.log is what job.sh itself has to say
 
 
@@ -48,9 +53,24 @@ def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
         problems.add("a native file holds one document", "", extra.position, "remove the `---` line")
     for key, position in find_duplicates(documents[0]):
         problems.add("this key is here twice", key, position, "remove one of the two")
+    _check_kind(documents[0])
     study = _Reader(documents[0], path, cwd, problems).study()
     problems.raise_if_any()
     return study
+
+
+def _check_kind(document: Node) -> None:
+    """Any file with colons in it can be read as YAML: what is no study is refused once, and not repeated key by key."""
+    keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
+    strange = [
+        key for key in keys if key not in KEYS and not get_close_matches(key.lower(), KEYS, n=1)
+    ]  # no mere slips
+    if not strange or (len(strange) <= _MOST_STRANGE and len(strange) < len(keys)):
+        return
+    named = ", ".join(repr(key if len(key) <= _MOST_SHOWN else f"{key[:_MOST_SHOWN]}…") for key in strange[:3])
+    more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+    message = f"this does not look like a study file: it has the unknown keys {named}{more}"
+    raise ConfigError([Problem(message, "", document.position, _HOW_TO)])
 
 
 class _Reader:

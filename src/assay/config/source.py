@@ -128,9 +128,7 @@ _UNSET = object()
 # ---------------------------------------------------------------- reading
 
 
-def parse_documents(
-    text: str, file: str, *, flavour: Flavour = "native", how_to: str | None = None
-) -> list[Node]:
+def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to: str | None = None) -> list[Node]:
     """Every document of a file; each is a mapping, or null where a document is empty.
 
     `how_to` is what to say about a file without content: what one looks like.

@@ -20,9 +20,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from assay.errors import InfrastructureError
 from assay.values.slots import CPU
+
+Wait = Literal["slot", "device"]  # all are taken by other runs; or one is free, and its device is not
 
 _WANT_S = 10.0
 
@@ -91,7 +94,8 @@ class SlotPool:
     ) -> None:
         self.entries = tuple(entries)
         self._directory = directory or slots_directory()
-        self._usable = usable
+        self.usable = usable
+        self.wait: Wait | None = None  # what the last `acquire` found in the way
         self._priority = priority
         self._want_fd: int | None = None
         self._next = 0
@@ -103,6 +107,7 @@ class SlotPool:
         look. With `wants_more` the wish stands on after a success, instead of being announced again a moment later.
         """
         count = len(self.entries)
+        self.wait = None
         if held_here >= count:
             self._announce_want()
             return None
@@ -112,9 +117,11 @@ class SlotPool:
             held = self._try(entry) if spoken_for.isdisjoint(entry.locks) else None
             if held is not None:
                 self._next = (self._next + offset + 1) % count
+                self.wait = None
                 if not wants_more:
                     self.withdraw_want()
                 return held
+        self.wait = self.wait or "slot"
         self._announce_want()
         return None
 
@@ -140,8 +147,10 @@ class SlotPool:
                 break
             fds.append(fd)
         held = HeldSlot(entry, tuple(fds))
-        if len(fds) == len(entry.locks) and (not check_usable or self._usable(entry)):
-            return held
+        if len(fds) == len(entry.locks):
+            if not check_usable or self.usable(entry):
+                return held
+            self.wait = "device"
         held.let_go()
         return None
 

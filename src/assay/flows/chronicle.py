@@ -26,6 +26,7 @@ class Chronicle:
     say: Say
     numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> i, n of its document
     width: int = 0
+    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: began before we came
 
     def __post_init__(self) -> None:
         runs = self.prepared.plan.runs
@@ -45,10 +46,13 @@ class Chronicle:
         self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{_describe_links(links)}")
 
     def listen(self, event: Event) -> None:
-        if event.kind == "command_started":
+        if event.kind == "adopted":
+            self._note_begun(event.entry)
+        elif event.kind == "command_started":
             for name in self._skipped_before(event):
                 self._line("SKIP", event.entry, name)
-            self._line("START", event.entry, event.command)
+            if (event.entry.dir, event.entry.attempt, event.command) not in self.begun:
+                self._line("START", event.entry, event.command)
         elif event.kind == "command_ended" and event.code != 0:
             self._line("FAIL", event.entry, event.command)
 
@@ -59,6 +63,18 @@ class Chronicle:
             if not entry.reported & {f"+{name}", f"={name}"}:
                 entry.reported.add(f"={name}")
                 yield name
+
+    def _note_begun(self, entry: Entry) -> None:
+        """Another call started these commands, and has said so: up to the first that has not ended yet."""
+        names = os.listdir(entry.dir)
+        ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
+        for name in entry.commands:
+            if name in entry.skipped and name not in ended:
+                continue
+            self.begun.add((entry.dir, entry.attempt, name))
+            if name not in ended:
+                self._line("RUNNING", entry, name)
+                return
 
     def close(self, report: Report) -> None:
         """What was finished before, and how many failed; `report` tells the rest."""

@@ -30,6 +30,7 @@ READ_BYTES = 1 << 20
 READING_S = 1.0
 _FLUSHES = 5
 _REST_S = 60.0
+UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
 
 Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
 
@@ -299,7 +300,7 @@ class Collector:
         self._live[entry.dir] = live
         if entry.attempt > 1:  # the new attempt's log counts, not the old one's
             self._index.forget_points(live.key)
-        self._put(entry, live.key)
+        self._put(entry, live.key, time.time())
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         for entry in running:
@@ -326,12 +327,14 @@ class Collector:
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
         key = self._place.key(entry.dir)
+        if live is not None:
+            self._pass_output_on(live)
+        stamp = UNREAD
         with contextlib.suppress(OSError), self._guarded():
-            if live is not None:
-                self._pass_output_on(live)
             self._read_last(entry, key, live)
+            stamp = time.time()
         with contextlib.suppress(OSError), self._guarded():
-            self._put(entry, key)
+            self._put(entry, key, stamp)
         self._over[key] = entry
 
     def _read_last(self, entry: Entry, key: str, live: _Live | None) -> None:
@@ -345,14 +348,17 @@ class Collector:
 
     def flush(self) -> None:
         """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
-        over, self._over = self._over, {}
         with contextlib.suppress(OSError), self._guarded():
             for _ in range(_FLUSHES):
-                refused = {key for key, _ in self._index.flush()} & over.keys()
+                refused = {key for key, _ in self._index.flush()} & self._over.keys()
+                self._over = {key: self._over[key] for key in refused}
                 if not refused:
                     break
-                for key in refused:
-                    read_sources(self._index, key, over[key].dir, over[key].spec)
+                for key, entry in self._over.items():
+                    self._put(entry, key, UNREAD)  # until it is read
+                for key, entry in self._over.items():
+                    read_sources(self._index, key, entry.dir, entry.spec)
+                    self._put(entry, key, time.time())
             self.failure = None
 
     @contextlib.contextmanager
@@ -372,11 +378,11 @@ class Collector:
             merged.update(follower.last)
         return merged
 
-    def _put(self, entry: Entry, key: str) -> None:
+    def _put(self, entry: Entry, key: str, stamp: float) -> None:
         if entry.record is None:
             entry.record = rundir.load_record(entry.dir)
         self._index.put_runs(
-            [_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, time.time())]
+            [_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp)]
         )
 
     def _read(self, live: _Live) -> None:
@@ -408,6 +414,15 @@ class Collector:
         return self._devices.read(indices) if indices else None
 
     def _pass_output_on(self, live: _Live) -> None:
+        """Whoever reads it may have left: that is no reason to read nothing into the index."""
+        try:
+            self._echo_news(live)
+        except BrokenPipeError:
+            self._echo = None
+        except OSError:  # the log cannot be read, or the terminal is gone
+            pass
+
+    def _echo_news(self, live: _Live) -> None:
         if self._echo is None:
             return
         if live.echo is None:

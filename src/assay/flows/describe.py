@@ -21,7 +21,7 @@ from assay.show import words
 from assay.show.sections import Section, render_moment
 from assay.show.table import Column, Table
 from assay.values import layout
-from assay.values.series import Reading, Summary, direction_of
+from assay.values.series import Reading, Summary, direction_of, whole_step
 
 _FILES_SHOWN = 30
 
@@ -348,4 +348,5 @@ def _attempt_facts(attempt: Attempt) -> dict[str, Any]:
 
 def _summary_facts(summary: Summary) -> dict[str, Any]:
     best, step = best_of(summary)
-    return {**asdict(summary), "best": best, "best_step": step}
+    facts = {**asdict(summary), "best": best, "best_step": step}
+    return {name: whole_step(value) if name.endswith("_step") else value for name, value in facts.items()}

@@ -10,7 +10,7 @@ from typing import Any
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
 from assay.flows.attempts import Action, Decision, RetryPolicy, decide
-from assay.flows.collect import build_row, read_sources
+from assay.flows.collect import UNREAD, build_row, read_sources
 from assay.flows.places import StudyPlace, find_studies
 from assay.record import originals, rundir
 from assay.record.folders import Changes, find_changes
@@ -39,7 +39,7 @@ def apply_changes(index: Index, place: StudyPlace, changes: Changes, complain: C
             try:
                 refresh_run(index, place, path, stamp, is_ours)
             except (AssayError, OSError) as error:
-                complain(f"{path}: {error}")
+                complain(f"{path}: {error.message if isinstance(error, AssayError) else error}")
         if changes.gone:
             index.forget_runs(changes.gone)
     return len(changes.changed)
@@ -57,8 +57,12 @@ def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_our
     history = load_history(path)
     row = build_row(record, key, history, stamp)
     row = replace_state(row, path, record, history)
+    try:
+        read_sources(index, key, path, record.spec, final=row.state.is_over)
+    except (AssayError, OSError):  # listed all the same, and read again by whoever looks next
+        index.put_runs([row._replace(stamp=UNREAD)])
+        raise
     index.put_runs([row])
-    read_sources(index, key, path, record.spec, final=row.state.is_over)
 
 
 def replace_state(row: RunRow, path: str, record: rundir.RunRecord, history: rundir.History) -> RunRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,17 @@ from assay.flows.places import StudyPlace, find_studies
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
 from assay.show import words
-from assay.show.table import Column, Table, build_texts
+from assay.show.table import Column, Table, fit_columns
 from assay.values.run import State
 from assay.values.series import tellingness
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 
-_REASON_WIDTH = 24  # how much of a reason is worth a column
+MOST_REASONS = 5  # below the table, where there is no room for a column
+
+# The ranks by which columns leave a narrow table, the highest first: a reason can stand below it.
+_REASON_RANK = 9
+_METRIC_RANKS = (2, 6, 7)
 
 Complain = Callable[[str], None]
 
@@ -104,40 +108,47 @@ def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, 
     return found
 
 
-def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> Table:
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """`remarks` are lines for below the table: reasons that had no room in it."""
+
+    table: Table
+    remarks: tuple[str, ...] = ()
+
+
+def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> RunTable:
     """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
     shown = sorted({name for run in runs for name in run.metrics}, key=tellingness)[:MOST_METRICS]
     candidates: list[tuple[Column, list[Any]]] = [
         (Column("run"), [run.row.name for run in runs]),
         (Column("state", "state"), [str(run.row.state) for run in runs]),
-        (Column("attempt", "number"), _if_any_above_one([run.row.attempt for run in runs])),
-        (Column("slot"), [run.row.slot for run in runs]),
-        (Column("time", "clock"), [elapsed_s(run.row, now) for run in runs]),
-        (Column("step", "number", digits=12), [_last_step(run) for run in runs]),
-        *((Column(name, "number"), [run.metrics.get(name, (None,))[0] for run in runs]) for name in shown),
-        (Column("reason"), [run.row.reason or None for run in runs]),
+        (Column("attempt", "number", rank=4), _if_any_above_one([run.row.attempt for run in runs])),
+        (Column("slot", rank=5), [run.row.slot for run in runs]),
+        (Column("time", "clock", rank=1), [elapsed_s(run.row, now) for run in runs]),
+        (Column("step", "number", digits=12, rank=3), [_last_step(run) for run in runs]),
+        *(
+            (Column(name, "number", rank=_METRIC_RANKS[place]), [run.metrics.get(name, (None,))[0] for run in runs])
+            for place, name in enumerate(shown)
+        ),
+        (Column("reason", rank=_REASON_RANK), [run.row.reason or None for run in runs]),
     ]
     telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
     columns = [column for column, _ in telling]
     cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in telling]
-    if width is not None:
-        _drop_columns(columns, cells, [*reversed(shown[1:]), "slot", "step", *shown[:1], "attempt"], width)
-    return Table(tuple(columns), list(zip(*cells, strict=True)))
+    table = Table(tuple(columns), list(zip(*cells, strict=True)))
+    if width is None:
+        return RunTable(table)
+    fitted, dropped = fit_columns(table, width)
+    is_told = any(column.rank == _REASON_RANK for column in dropped)
+    return RunTable(fitted, tuple(_build_remarks(runs)) if is_told else ())
 
 
-def _drop_columns(columns: list[Column], cells: list[list[Any]], order: Sequence[str], width: int) -> None:
-    """Two runs whose names are cut to the same text cannot be told apart: other columns go first."""
-    for name in order:
-        if sum(map(_needed, columns, cells)) + 2 * (len(columns) - 1) <= width:
-            return
-        place = next((i for i, column in enumerate(columns) if i >= 2 and column.name == name), None)
-        if place is not None:
-            del columns[place], cells[place]
-
-
-def _needed(column: Column, values: Sequence[Any]) -> int:
-    widest = max(map(words.display_width, build_texts(column, values)), default=0)
-    return max(words.display_width(column.name), min(widest, _REASON_WIDTH) if column.name == "reason" else widest)
+def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
+    """Why runs ended as they did, a line each."""
+    told = [run.row for run in runs if run.row.reason]
+    yield from (f"{row.state}: {words.clean(row.name)}: {words.clean(row.reason)}" for row in told[:MOST_REASONS])
+    if len(told) > MOST_REASONS:
+        yield f"({len(told) - MOST_REASONS} more: assay show RUN)"
 
 
 def _if_any_above_one(attempts: Sequence[int]) -> list[Any]:

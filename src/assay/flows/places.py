@@ -63,7 +63,8 @@ def check_writable(place: StudyPlace) -> None:
     space = os.statvfs(path)
     if not space.f_blocks and not _can_hold(path):  # /proc and the like; some that do hold files count no blocks either
         raise UsageError(f"the file system under {path} cannot hold files", "choose another output root: --root DIR")
-    if space.f_blocks and space.f_bavail * space.f_frsize < _ROOM_BYTES or (space.f_files and space.f_favail < _ROOM_FILES):
+    has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
+    if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
         raise UsageError(f"the disk under {path} is full", "make room, or choose another output root: --root DIR")
     if space.f_flag & os.ST_RDONLY:
         raise UsageError(f"the file system under {path} is read-only", "choose another output root: --root DIR")

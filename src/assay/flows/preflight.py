@@ -8,6 +8,8 @@ import shutil
 from collections.abc import Iterator
 
 from assay.errors import ConfigError
+from assay.flows.places import check_writable
+from assay.flows.prepared import Prepared
 from assay.values.run import Plan
 from assay.values.study import Problem, Study
 
@@ -96,6 +98,12 @@ _SHELL_WORDS = frozenset(
         "}",
     ]
 )
+
+
+def check_prepared(prepared: Prepared) -> None:
+    """Everything that would be refused anyway, before a door says where the runs go."""
+    check_writable(prepared.place)
+    check_executables(prepared.study, prepared.plan)
 
 
 def check_executables(study: Study, plan: Plan) -> None:

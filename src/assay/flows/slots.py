@@ -18,6 +18,21 @@ _FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
 
 
 @dataclass(frozen=True, slots=True)
+class HasMemory:
+    """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""
+
+    devices: Devices
+    needed: Mapping[int, int]  # GPU -> bytes
+
+    def __call__(self, entry: SlotEntry) -> bool:
+        return all(self.devices.free_memory(int(index)) >= self.needed[int(index)] for index in entry.devices)
+
+    @property
+    def least_bytes(self) -> int:
+        return min(self.needed.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     labels: tuple[str, ...]
     devices: Devices
@@ -77,10 +92,6 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
         for gpu in gpus
     }
 
-    def usable(entry: SlotEntry) -> bool:
-        """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""
-        return all(devices.free_memory(int(index)) >= needed[int(index)] for index in entry.devices)
-
     # NVML counts GPUs by their place on the bus, CUDA by speed unless it is told otherwise
     env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return Slots(tuple(labels) * resources.runs_per_gpu, devices, usable, env)
+    return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from assay.errors import FormatError
 from assay.execute import process
 from assay.flows.ingest import conclude, load_history
-from assay.record import rundir
+from assay.record import presence, rundir
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State
 
@@ -72,9 +72,12 @@ class SupervisorProcess:
         return process.is_alive(self.pid, self.start, self.boot)
 
 
-def find_supervisors(run_dirs: Iterable[str]) -> list[SupervisorProcess]:
-    """Who started the last attempts of these runs and still lives, here; ourselves left out."""
-    found = set()
+def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorProcess]:
+    """Who started the last attempts of these runs and still lives, here; ourselves left out.
+
+    With `study_dir` also those who have started nothing yet: they wait for a slot, or watch the runs of another.
+    """
+    found = _find_registered(study_dir) if study_dir is not None else set()
     for run_dir in run_dirs:
         last = rundir.load_history(run_dir).last
         handle = last.handle if last else None
@@ -82,3 +85,11 @@ def find_supervisors(run_dirs: Iterable[str]) -> list[SupervisorProcess]:
             continue
         found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
     return sorted(supervisor for supervisor in found if supervisor.is_alive)
+
+
+def _find_registered(study_dir: str) -> set[SupervisorProcess]:
+    return {
+        SupervisorProcess(who.pid, who.start, who.boot)
+        for who in presence.load_attendants(study_dir)
+        if who.host == process.host_name() and who.pid != os.getpid()
+    }

@@ -117,11 +117,20 @@ def _interrupt_supervisors(studies: Iterable[StudyPlace]) -> list[tuple[StudyPla
     """As Ctrl-C would: what waits in their queues is not started."""
     told = []
     for place in studies:
-        for supervisor in find_supervisors(rundir.find_run_dirs(place.dir)):
+        for supervisor in find_supervisors(rundir.find_run_dirs(place.dir), place.dir):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(supervisor.pid, signal.SIGINT)
+                os.kill(supervisor.pid, _choose_signal(supervisor.pid))
                 told.append((place, supervisor))
     return told
+
+
+def _choose_signal(pid: int) -> signal.Signals:
+    """A script's background job (`assay run f.yml &`) is made deaf to Ctrl-C by its shell; TERM says the same."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        ignored = next((int(line.split()[1], 16) for line in file if line.startswith("SigIgn:")), 0)
+        if ignored >> (signal.SIGINT - 1) & 1:
+            return signal.SIGTERM
+    return signal.SIGINT
 
 
 def _await_leaving(place: StudyPlace, supervisor: SupervisorProcess, grace_s: float) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from assay.flows.places import StudyPlace
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.record.index.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
-from assay.show.table import Column, Table
-from assay.values.series import Direction, direction_of, tellingness
+from assay.show.table import Column, Table, fit_columns
+from assay.values.series import Direction, direction_of, tellingness, whole_step
 from assay.values.state import State
 
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
@@ -37,12 +37,13 @@ class SummaryOptions:
 
 @dataclass(slots=True)
 class StudySummary:
-    """Everything the table is made of; `hidden` counts metrics that were left out."""
+    """Everything the table is made of; `hidden` counts metrics that were left out, `left_out` rows."""
 
     table: Table
     rows: list[RunRow]
     sort: SortKey | None
     hidden: int = 0
+    left_out: int = 0
     notes: list[str] = field(default_factory=list)
 
 
@@ -65,12 +66,28 @@ def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
     params = differing_params([data.rows[i].params for i in keep], options.ignore)
     if options.group_by:
         return _grouped(data, keep, options, sort, metrics, params, hidden)
-    order = sort_rows(data, keep, sort, options.sort)
-    if options.limit is not None:
-        order = order[: options.limit]
+    order = sort_rows(data, keep, sort, options.sort)[: options.limit]
     columns, cells = _run_columns(data, order, params, metrics, sort, options)
     rows = list(zip(*cells, strict=True)) if order else []
-    return StudySummary(Table(tuple(columns), rows), [data.rows[i] for i in order], sort, hidden)
+    table = Table(tuple(columns), rows)
+    return StudySummary(table, [data.rows[i] for i in order], sort, hidden, len(keep) - len(order))
+
+
+def fit_summary(summary: StudySummary, width: int) -> StudySummary:
+    """For a terminal: whole metrics leave the table before names become unreadable."""
+    table, dropped = fit_columns(summary.table, width)
+    metrics = {column.rank for column in dropped if column.rank % 2 == 0}
+    return replace(summary, table=table, hidden=summary.hidden + len(metrics))
+
+
+# The ranks by which columns leave a narrow table: metrics have even ones, the first stays as long as it can.
+_STEP_RANK = 1
+_STEP_TIME_RANK = 3
+
+
+def _metric_rank(place: int, options: SummaryOptions) -> int:
+    """0 for metrics that were asked for by name: they stay."""
+    return 2 * place if options.metrics is None else 0
 
 
 # ---------------------------------------------------------------- choosing
@@ -111,8 +128,10 @@ def _run_columns(
     for name in params:
         cells.append([each.get(name) for each in values])
         columns.append(Column(name, _param_kind(cells[-1]), digits=None))
-    for name in metrics:
+    for place, name in enumerate(metrics):
+        before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
+        columns[before:] = [replace(column, rank=_metric_rank(place, options)) for column in columns[before:]]
     _add_progress(columns, cells, data, order, metrics)
     return columns, cells
 
@@ -161,15 +180,15 @@ def _add_progress(
     chosen = [data.metrics[name] for name in metrics]
     steps = _combine([column.last_step for column in chosen], order, max)
     if any(step is not None for step in steps):
-        columns.append(Column("step", "number", digits=12))
-        cells.append(steps)
+        columns.append(Column("step", "number", digits=12, rank=_STEP_RANK))
+        cells.append(list(map(whole_step, steps)))
     seconds = [_seconds(data.rows[i]) for i in order]
     if any(second is not None for second in seconds):
         columns.append(Column("time", "clock", key="seconds"))
         cells.append(seconds)
     per_step = _seconds_per_step(data, chosen, order, steps)
     if any(value is not None and value >= 0.05 for value in per_step):
-        columns.append(Column("time/step", "duration", key="seconds_per_step"))
+        columns.append(Column("time/step", "duration", key="seconds_per_step", rank=_STEP_TIME_RANK))
         cells.append(per_step)
 
 
@@ -231,24 +250,34 @@ def _grouped(
     groups: dict[str, list[int]] = {}
     for i in keep:
         groups.setdefault(repr([data.rows[i].params.get(name) for name in shown]), []).append(i)
-    ordered = sorted(groups.values(), key=lambda members: _group_key(data, members, sort))
+    ordered = sorted(groups.values(), key=lambda members: _group_key(data, members, sort))[: options.limit]
+    best = sort if options.best or _group_best_tells_more(data, keep, sort) else None
     columns = [Column(name, "text", digits=None) for name in shown]
     columns += [Column("n", "number", digits=12)]
     if any(data.rows[i].state is not State.DONE for i in keep):
         columns.append(Column("not done", "number", digits=12, key="not_done"))
-    rows = [_group_row(data, members, shown, metrics, sort, len(columns) > len(shown) + 1) for members in ordered]
-    columns += _group_metric_columns(metrics, sort)
-    return StudySummary(Table(tuple(columns), rows), [data.rows[m[0]] for m in ordered], sort, hidden)
+    rows = [_group_row(data, members, shown, metrics, best, len(columns) > len(shown) + 1) for members in ordered]
+    columns += _group_metric_columns(metrics, best, options)
+    table = Table(tuple(columns), rows)
+    return StudySummary(table, [data.rows[m[0]] for m in ordered], sort, hidden, len(groups) - len(ordered))
 
 
-def _group_metric_columns(metrics: Sequence[str], sort: SortKey | None) -> list[Column]:
+def _group_best_tells_more(data: IndexTable, keep: Sequence[int], sort: SortKey | None) -> bool:
+    if sort is None:
+        return False
+    done = [i for i in keep if data.rows[i].state is State.DONE]
+    return _best_tells_more(data.metrics[sort.metric], done, sort.direction)
+
+
+def _group_metric_columns(metrics: Sequence[str], best: SortKey | None, options: SummaryOptions) -> list[Column]:
     columns = []
-    for name in metrics:
-        columns += [Column(name, "number"), Column("± sd", "number", digits=2, key=f"{name}_sd")]
-        if sort is not None and name == sort.metric:
+    for place, name in enumerate(metrics):
+        rank = _metric_rank(place, options)
+        columns += [Column(name, "number", rank=rank), Column("± sd", "number", digits=2, key=f"{name}_sd", rank=rank)]
+        if best is not None and name == best.metric:
             columns += [
-                Column(f"best {name}", "number", key=f"{name}_best"),
-                Column("± sd", "number", digits=2, key=f"{name}_best_sd"),
+                Column(f"best {name}", "number", key=f"{name}_best", rank=rank),
+                Column("± sd", "number", digits=2, key=f"{name}_best_sd", rank=rank),
             ]
     return columns
 
@@ -258,7 +287,7 @@ def _group_row(
     members: Sequence[int],
     shown: Sequence[str],
     metrics: Sequence[str],
-    sort: SortKey | None,
+    best: SortKey | None,
     mark: bool,
 ) -> list[Any]:
     done = [i for i in members if data.rows[i].state is State.DONE]
@@ -269,8 +298,8 @@ def _group_row(
     for name in metrics:
         column = data.metrics[name]
         row += mean_and_sd([column.last[i] for i in done if column.count[i]])
-        if sort is not None and name == sort.metric:
-            values = best_values(column, sort.direction)
+        if best is not None and name == best.metric:
+            values = best_values(column, best.direction)
             row += mean_and_sd([values[i] for i in done if column.count[i]])
     return row
 

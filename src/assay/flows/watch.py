@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from assay.flows.collect import Collector
 from assay.flows.prepared import Report
+from assay.flows.slots import HasMemory
 from assay.flows.supervise import Entry, Event, Supervisor
 from assay.record import rundir
+from assay.show import words
 from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
 from assay.show.report import FailedRun, StudyReport
 from assay.values import layout
@@ -31,6 +33,7 @@ class Watcher:
     ended: list[EndedRow] = field(default_factory=list)
     durations: list[float] = field(default_factory=list)
     kept: int | None = None
+    found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
 
     def listen(self, event: Event) -> None:
         if event.kind == "ended":
@@ -39,6 +42,7 @@ class Watcher:
             if event.entry.state is State.DONE and row.elapsed_s is not None:
                 self.durations.append(row.elapsed_s)
         elif event.kind == "adopted":
+            self.found.add((event.entry.spec.name, event.entry.attempt))
             self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
 
     def draw(self, supervisor: Supervisor) -> None:
@@ -54,7 +58,8 @@ class Watcher:
                 entry.finished_here for entry in supervisor.entries if entry.state is State.DONE
             )
         now = time.time()
-        running = tuple(_build_running(entry, supervisor, now) for entry in supervisor.running.values())
+        running = tuple(self._build_running(entry, supervisor, now) for entry in supervisor.running.values())
+        is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
         queued = len(supervisor.queue)
         slots = self.slots_total or max(1, len(running))
         ended, self.ended = tuple(self.ended), []
@@ -68,11 +73,31 @@ class Watcher:
             queued=queued,
             slots_used=sum(entry.is_mine for entry in supervisor.running.values()),
             slots_total=self.slots_total,
-            eta_s=estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots),
+            eta_s=None if is_leaving else self._estimate(running, queued, slots),
             elapsed_s=now - self.began,
             kept=self.kept,
             ended=ended,
+            messages=() if is_leaving else describe_wait(supervisor),
         )
+
+    def _estimate(self, running: tuple[RunningRow, ...], queued: int, slots: int) -> float | None:
+        return estimate_eta(self.durations[-200:], [row.elapsed_s for row in running], queued, slots)
+
+    def _build_running(self, entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
+        row = _build_running(entry, supervisor, now)
+        return replace(row, was_found=True) if (row.name, row.attempt) in self.found else row
+
+
+def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
+    """Why nothing of this study runs although something could."""
+    pool = supervisor.pool
+    if pool is None or pool.wait is None or not supervisor.queue or any(e.has_slot for e in supervisor.entries):
+        return ()
+    if pool.wait == "device" and isinstance(pool.usable, HasMemory):
+        return (f"waiting for a GPU with {words.render_size(pool.usable.least_bytes)} free",)
+    count = len(pool.entries)
+    taken = "the only one is" if count == 1 else f"all {count} are"
+    return (f"waiting for a slot: {taken} taken by other runs (assay ls shows them)",)
 
 
 def _build_ended(entry: Entry) -> EndedRow:

@@ -2,6 +2,9 @@
 
 Every supervisor holds a shared lock on one file of the study for as long as it lives; the kernel lets go of it however
 the supervisor ends. Who gets the lock for itself alone knows that nobody is there to miss a temporary file.
+
+A lock tells that somebody is there, not who: for `assay stop` each also has a file `supervisor.<host>.<pid>.<start>`
+with the boot inside. One that was killed leaves it behind, so it counts only while such a process exists.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from assay.values import layout
 
@@ -26,11 +30,80 @@ def attend(study_dir: str, clock: float | None = None) -> Iterator[None]:
         if fd is not None:
             if _try_lock(fd, fcntl.LOCK_EX):
                 remove_stale(study_dir, time.time() if clock is None else clock)
+                _remove_dead(study_dir)
             _try_lock(fd, fcntl.LOCK_SH)
-        yield
+        with _registered(study_dir):
+            yield
     finally:
         if fd is not None:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def _registered(study_dir: str) -> Iterator[None]:
+    """Without the file (a full disk, or this process is there already) nothing else changes."""
+    name = layout.supervisor_name(_host(), os.getpid(), _load_start())
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
+    try:
+        with open(path, "x", encoding="ascii") as file:
+            file.write(_load_boot())
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        _remove(path)
+
+
+def _host() -> str:
+    return os.uname().nodename
+
+
+def _load_start() -> int:
+    """Ours, in clock ticks since boot: a pid alone may be another's tomorrow."""
+    with open("/proc/self/stat", "rb") as file:
+        text = file.read()
+    return int(text[text.rindex(b")") + 2 :].split()[19])
+
+
+def _load_boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Attendant:
+    """Who said that it supervises a study; whether it still lives, the process table of its host knows."""
+
+    host: str
+    pid: int
+    start: int
+    boot: str
+
+
+def load_attendants(study_dir: str) -> list[Attendant]:
+    found = []
+    for path, (host, pid, start) in _find_registrations(study_dir):
+        with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="ascii") as file:  # it has just left
+            found.append(Attendant(host, pid, start, file.read()))
+    return found
+
+
+def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]]:
+    meta = os.path.join(study_dir, layout.STUDY_META_DIR)
+    try:
+        names = sorted(os.listdir(meta))
+    except OSError:
+        return []
+    return [(os.path.join(meta, name), who) for name in names if (who := layout.parse_supervisor(name))]
+
+
+def _remove_dead(study_dir: str) -> None:
+    """The caller has the lock alone: on this host nobody else is there."""
+    for path, (host, _, _) in _find_registrations(study_dir):
+        if host == _host():
+            _remove(path)
 
 
 def _open(study_dir: str) -> int | None:

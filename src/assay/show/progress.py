@@ -34,6 +34,7 @@ class RunningRow:
     attempt: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each
     step: float | None = None
+    was_found: bool = False  # it ran before we came: nobody starts it now
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +280,15 @@ class PlainProgress(Progress):
         self._clock = clock
         self._beat_at = clock() + heartbeat_s
         self._running: set[tuple[str, int]] = set()
+        self._notices: set[str] = set()  # standing ones are said once
         self._finished = False
 
     def update(self, view: ProgressView) -> None:
         lines = [render_ended(row) for row in view.ended]
-        lines += [render_started(row) for row in view.running if (row.name, row.attempt) not in self._running]
+        new = [row for row in view.running if not row.was_found and (row.name, row.attempt) not in self._running]
+        lines += map(render_started, new)
+        lines += [words.clean(text) for text in view.messages if text not in self._notices]
+        self._notices.update(view.messages)
         self._running = {(row.name, row.attempt) for row in view.running}
         if self._clock() >= self._beat_at:
             self._beat_at = self._clock() + self._heartbeat_s

@@ -28,7 +28,11 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class StudyReport:
-    """Counts of runs; `kept` of `done` were finished before. `next_steps` replaces what we would suggest."""
+    """Counts of runs; `kept` of `done` were finished before. `next_steps` replaces what we would suggest.
+
+    `file` is the study's file as the user wrote it, `flags` what every suggested command needs (`--root DIR`), quoted
+    for a shell.
+    """
 
     study: str
     total: int
@@ -42,12 +46,15 @@ class StudyReport:
     folder: str | None = None
     warnings: tuple[str, ...] = ()
     next_steps: tuple[str, ...] | None = None
+    file: str | None = None
+    flags: str = ""
 
 
-def render_report(report: StudyReport, *, color: bool = False) -> str:
+def render_report(report: StudyReport, *, color: bool = False, width: int | None = None) -> str:
+    """`width`: of the terminal; sentences are broken between words there."""
     blocks = [
-        _render_failures(report.failed, color),
-        [f"warning: {words.clean(text)}" for text in report.warnings],
+        _render_failures(report, color),
+        [words.wrap(f"warning: {words.clean(text)}", width, "  ") for text in report.warnings],
         [_paint(_render_outcome(report), _outcome_style(report), color)],
         _render_next(build_next_steps(report) if report.next_steps is None else report.next_steps),
     ]
@@ -65,21 +72,24 @@ def _outcome_style(report: StudyReport) -> str:
 
 
 def _render_outcome(report: StudyReport) -> str:
+    late = sum(run.state == "timeout" for run in report.failed)
+    kept = f" ({report.kept} of them earlier)" if report.kept else ""
     counts = (
-        (report.done, "done"),
-        (len(report.failed), "failed"),
+        (report.done, f"done{kept}"),
+        (len(report.failed) - late, "failed"),
+        (late, "timed out"),
         (report.stopped, "stopped"),
         (report.running, "still running"),
         (report.queued, "not started"),
     )
     said = ", ".join(f"{count} {name}" for count, name in counts if count) or "nothing ran"
-    kept = f" ({report.kept} of them earlier)" if report.kept else ""
     took = "" if report.elapsed_s is None else f" after {words.render_duration(report.elapsed_s)}"
     folder = f", in {words.clean(report.folder)}" if report.folder else ""
-    return f"{words.clean(report.study)}: {words.render_count(report.total, 'run')}: {said}{kept}{took}{folder}"
+    return f"{words.clean(report.study)}: {words.render_count(report.total, 'run')}: {said}{took}{folder}"
 
 
-def _render_failures(failed: Sequence[FailedRun], color: bool) -> Iterator[str]:
+def _render_failures(report: StudyReport, color: bool) -> Iterator[str]:
+    failed = report.failed
     for run in failed[:_IN_FULL]:
         yield _paint(_describe(run), "red", color)
         yield from _render_tail(run)
@@ -89,6 +99,7 @@ def _render_failures(failed: Sequence[FailedRun], color: bool) -> Iterator[str]:
     if len(failed) > _LISTED:
         yield f"and {len(failed) - _LISTED} more that failed"
     if len(failed) > _IN_FULL:
+        yield f"(their logs: {_command('assay logs', f'{report.study}/RUN', report)})"
         yield ""
 
 
@@ -129,12 +140,23 @@ def build_next_steps(report: StudyReport) -> tuple[str, ...]:
     steps = []
     if report.failed:
         first = f"{report.study}/{report.failed[0].name}"
-        steps += [f"assay logs {_quote(first)}", f"assay rerun {_quote(first)}"]
+        steps += [_command("assay logs", first, report), _build_retry(report, first)]
     if report.running:
-        steps.append(f"assay ls {_quote(report.study)}")
+        steps.append(_command("assay ls", report.study, report))
     if report.done:
-        steps.append(f"assay sum {_quote(report.study)}")
+        steps.append(_command("assay sum", report.study, report))
     return tuple(steps)
+
+
+def _build_retry(report: StudyReport, first: str) -> str:
+    """All that failed at once, where there are several and their file is known."""
+    if len(report.failed) < 2 or report.file is None:
+        return _command("assay rerun", first, report)
+    return f"{_command('assay run', report.file, report, '--retry failed')}   (after mending the code: --new-code)"
+
+
+def _command(command: str, argument: str, report: StudyReport, more: str = "") -> str:
+    return " ".join(part for part in (command, _quote(argument), more, report.flags) if part)
 
 
 def _quote(text: str) -> str:

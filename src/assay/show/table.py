@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal
@@ -19,20 +20,28 @@ Texts = list[str]
 
 MISSING = "-"
 _SMALLEST_TEXT = 10  # a text column is not shortened below this
-_SMALLEST_HEADER = 4  # nor the name over numbers below this
+_SMALLEST_HEADER = 6  # nor the name over numbers below this
+_READABLE_NAME = 32  # columns that can be spared give way to a name up to this width
+_READABLE_TEXT = 16  # and to another text up to this one
+_READABLE_HEADER = 14
+_SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first that all names are made with
 _SUMX_FIRST = 6  # the first column of sumx is never narrower
 _EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of an even column
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name."""
+    """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name.
+
+    `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays.
+    """
 
     name: str
     kind: Kind = "text"
     align: Align | None = None  # None: text and states left, everything else right
     digits: int | None = 4
     key: str | None = None
+    rank: int = 0
 
     @property
     def side(self) -> Align:
@@ -207,43 +216,139 @@ def _lay_column(column: Column, name: str, values: Sequence[Any]) -> _Laid:
     return _Laid(column, name, texts, max(cell_width, words.display_width(name)), cell_width, wide)
 
 
+def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
+    """The table without the columns that have to leave for the others to be readable, and those columns."""
+    laid = _lay_out(table)
+    gone: set[int] = set()
+    if _total(each.width for each in laid) > width:
+        needs = [_needed(each, is_name=not place) for place, each in enumerate(laid)]
+        for rank in sorted({column.rank for column in table.columns if column.rank}, reverse=True):
+            if _total(need for place, need in enumerate(needs) if place not in gone) <= width:
+                break
+            gone.update(place for place, column in enumerate(table.columns) if column.rank == rank)
+    if not gone:
+        return table, ()
+    kept = [place for place in range(len(laid)) if place not in gone]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    dropped = tuple(table.columns[place] for place in sorted(gone))
+    return Table(tuple(table.columns[place] for place in kept), rows), dropped
+
+
+def _total(widths: Iterable[int], gap: int = 2) -> int:
+    found = list(widths)
+    return sum(found) + gap * (len(found) - 1)
+
+
+def _needed(laid: _Laid, *, is_name: bool) -> int:
+    if is_name and laid.column.can_shorten:
+        _drop_common(laid, "…")
+        return min(laid.width, max(_READABLE_NAME, _smallest_distinct(laid.texts, "…")))
+    if laid.column.can_shorten:
+        return min(laid.width, _READABLE_TEXT)
+    return max(laid.cell_width, min(laid.width, _READABLE_HEADER))
+
+
 def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
-    """Shorten the widest columns first, down to a common level; numbers are never cut, only their names."""
+    """Shorten the widest columns first, down to a common level; numbers are never cut, only their names.
+
+    The first column names the rows: what all names share goes first, and two different ones stay different.
+    """
     room = width - gap * (len(laid) - 1)
-    floors = [_floor(column) for column in laid]
+    if sum(each.width for each in laid) > room and laid[0].column.can_shorten:
+        _drop_common(laid[0], mark)
+    floors = [_floor(each, mark, is_name=not place) for place, each in enumerate(laid)]
     level = max((column.width for column in laid), default=0)
     while level > 0 and sum(_limited(*pair, level) for pair in zip(laid, floors, strict=True)) > room:
         level -= 1
     for column, floor in zip(laid, floors, strict=True):
-        _narrow(column, _limited(column, floor, level), mark)
+        _narrow(column, _limited(column, floor, level), floor, mark)
 
 
-def _floor(laid: _Laid) -> int:
-    if laid.column.can_shorten:
-        return min(laid.width, _SMALLEST_TEXT)
-    return min(laid.width, max(laid.cell_width, _SMALLEST_HEADER))
+def _floor(laid: _Laid, mark: str, *, is_name: bool) -> int:
+    if not laid.column.can_shorten:
+        return min(laid.width, max(laid.cell_width, _SMALLEST_HEADER))
+    return min(laid.width, _smallest_distinct(laid.texts, mark) if is_name else _SMALLEST_TEXT)
 
 
 def _limited(laid: _Laid, floor: int, level: int) -> int:
     return min(laid.width, max(floor, level))
 
 
-def _narrow(laid: _Laid, width: int, mark: str) -> None:
+def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
     if width >= laid.width:
         return
     laid.name = words.shorten(laid.name, width, mark)
     if laid.cell_width > width:
-        laid.texts = _shorten_all(laid, width, mark)
+        # more room does not always tell more apart; at the floor it is known
+        cut = _cut_distinct(laid.texts, width, mark) or _cut_distinct(laid.texts, floor, mark)
+        laid.texts = cut or _cut(laid.texts, width, mark, None)
         laid.cell_width = width
     laid.width = width
 
 
-def _shorten_all(laid: _Laid, width: int, mark: str) -> Texts:
-    if laid.wide:
-        return [words.shorten(text, width, mark) for text in laid.texts]
-    tail = (width - 1) // 2
-    head = width - 1 - tail
-    return [f"{text[:head]}{mark}{text[-tail:]}" if len(text) > width else text for text in laid.texts]
+def _drop_common(laid: _Laid, mark: str) -> None:
+    """Parts that all names have in the same place say nothing about any of them."""
+    texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
+    cell_width = max(map(words.display_width, texts), default=0)
+    if cell_width < laid.cell_width and len(set(texts)) == len(set(laid.texts)):
+        laid.texts, laid.cell_width, laid.wide = texts, cell_width, not "".join(texts).isascii()
+        laid.width = max(cell_width, words.display_width(laid.name))
+
+
+def _drop_parts(texts: Texts, mark: str) -> Texts:
+    """`lr=0.1,norm=batch,seed=1` among others with `norm=batch`: `lr=0.1,…,seed=1`; nothing where that cannot be."""
+    for separator in _SEPARATORS:
+        rows = [text.split(separator) for text in texts]
+        if len(set(map(len, rows))) != 1 or len(rows[0]) < 2:
+            continue
+        columns = [column if len(set(column)) > 1 else None for column in zip(*rows, strict=True)]
+        if None not in columns or not any(columns):
+            continue
+        shown = [column for place, column in enumerate(columns) if column or not place or columns[place - 1]]
+        return [separator.join(row) for row in zip(*(column or [mark] * len(texts) for column in shown), strict=True)]
+    return []
+
+
+def _drop_ends(texts: Texts, mark: str) -> Texts:
+    """What all texts begin and end with, in whole parts: the date of runx's names."""
+    unique = set(texts)
+    if len(unique) < 2:
+        return texts
+    head = max(os.path.commonprefix(list(unique)).rfind(separator) + 1 for separator in _SEPARATORS)
+    backwards = os.path.commonprefix([text[::-1] for text in unique])
+    tail = max(backwards.rfind(separator) + 1 for separator in _SEPARATORS)
+    if min(map(len, unique)) < head + tail:
+        return texts
+    first, last = mark * (head > 1), mark * (tail > 1)
+    return [f"{first}{text[head if first else 0 : len(text) - tail if last else None]}{last}" for text in texts]
+
+
+def _smallest_distinct(texts: Texts, mark: str) -> int:
+    """The smallest width, not below that of any text, at which no two different texts become the same."""
+    unique = list(dict.fromkeys(texts))
+    low, high = _SMALLEST_TEXT, max(map(words.display_width, unique), default=0)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _cut_distinct(unique, middle, mark) else (middle + 1, high)
+    return low
+
+
+def _cut_distinct(texts: Texts, width: int, mark: str) -> Texts:
+    """Cut where the texts stay different: in the middle, else elsewhere; nothing where no place will do."""
+    wanted = len(set(texts))
+    for front in (None, 0, width, width // 4, width * 3 // 4):
+        cut = _cut(texts, width, mark, front)
+        if len(set(cut)) == wanted:
+            return cut
+    return []
+
+
+def _cut(texts: Texts, width: int, mark: str, front: int | None) -> Texts:
+    if not "".join(texts).isascii():
+        return [words.shorten(text, width, mark, front) for text in texts]
+    head = width // 2 if front is None else min(front, width - 1)
+    tail = width - 1 - head
+    return [text[:head] + mark + text[len(text) - tail :] if len(text) > width else text for text in texts]
 
 
 def _pad_column(laid: _Laid, align: Align) -> Texts:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
 _AGE_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
+# what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
+_ATOM = re.compile(r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+")
 _PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
 
 
@@ -133,14 +136,17 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def shorten(text: str, width: int, mark: str = "…") -> str:
-    """Cut in the middle to at most `width` columns: both ends of a run's name tell it from its neighbours."""
+def shorten(text: str, width: int, mark: str = "…", front: int | None = None) -> str:
+    """Cut to at most `width` columns, `front` of them from the beginning; unless said in the middle.
+
+    Both ends of a run's name tell it from its neighbours.
+    """
     if display_width(text) <= width:
         return text
     room = width - display_width(mark)
     if room <= 0:
         return _take_columns(text, max(width, 0))
-    head = _take_columns(text, room - room // 2)
+    head = _take_columns(text, room - room // 2 if front is None else min(front, room))
     tail = _take_columns(text[::-1], room - display_width(head))[::-1]
     return head + mark + tail
 
@@ -157,3 +163,27 @@ def _take_columns(text: str, width: int) -> str:
 def pad(text: str, width: int, align: str = "left") -> str:
     gap = " " * (width - display_width(text))
     return gap + text if align == "right" else text + gap
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """Prose in lines that end between words; `indent` stands before all but the first. None: one line, as it is.
+
+    Commands and words stay whole, also where they are longer than a line: a terminal joins what it broke by itself.
+    """
+    if width is None:
+        return text
+    return "\n".join(_wrap_line(line, width, indent) for line in text.split("\n"))
+
+
+def _wrap_line(line: str, width: int, indent: str) -> str:
+    if display_width(line) <= width:
+        return line
+    margin = line[: len(line) - len(line.lstrip(" "))]
+    lines, current = [], margin
+    for atom in _ATOM.finditer(line.strip(" ")):
+        gap = " " * bool(current.strip())
+        if gap and display_width(current) + 1 + display_width(atom[0]) > width:
+            lines.append(current)
+            current, gap = margin + indent, ""
+        current += gap + atom[0]
+    return "\n".join((*lines, current))

@@ -1,7 +1,7 @@
 """The file names of a study and of a run: the only module that knows them.
 
 <root>/<study>/                 a study
-    .assay/                     ours: sets (runx), code snapshots, temporary run directories
+    .assay/                     ours: sets (runx), code snapshots, temporary run directories, who supervises
     <run>/                      a run, complete from the moment it has this name
         run.json                what it is (immutable)
         job.sh                  how it runs (immutable, relative to itself)
@@ -47,6 +47,7 @@ CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 TEMPORARY_PREFIX = ".tmp-"
 TEMPORARY_SUFFIX = ".tmp"
 PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
+SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each supervisor that is there
 NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt
 ADHOC_STUDY = "adhoc"
 DEFAULT_ROOT = "runs"
@@ -86,6 +87,7 @@ _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
 _NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end)\.(?P<attempt>\d+)")
+_SUPERVISOR = re.compile(r"supervisor\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<start>\d+)")
 _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 
 
@@ -107,6 +109,16 @@ def outcome_name(attempt: int) -> str:
 
 def end_name(attempt: int) -> str:
     return f"end.{attempt}"
+
+
+def supervisor_name(host: str, pid: int, start: int) -> str:
+    return f"{SUPERVISOR_PREFIX}{host}.{pid}.{start}"
+
+
+def parse_supervisor(name: str) -> tuple[str, int, int] | None:
+    """`supervisor.node7.4711.99` → ("node7", 4711, 99): host, pid and start time of a supervisor."""
+    match = _SUPERVISOR.fullmatch(name)
+    return (match["host"], int(match["pid"]), int(match["start"])) if match else None
 
 
 # the number stands last in these: a command may be called "submit", and its own files must not be mistaken for ours

@@ -131,3 +131,8 @@ def tellingness(metric: str) -> tuple[int, int, str]:
     held_out = 0 if any(word in _HELD_OUT for word in words) else 1
     kind = next((i for i, word in enumerate(_TELLING) if any(word in part for part in words)), len(_TELLING))
     return held_out, kind, metric
+
+
+def whole_step(step: float | None) -> float | None:
+    """Steps are kept as floats; one that is whole is an integer to people and to JSON."""
+    return int(step) if isinstance(step, float) and step.is_integer() else step

@@ -63,7 +63,7 @@ def execution(number: int, value: float, **fields: Any) -> BenchExecution:
     metric = fields.pop("metric", "wall_time")
     numbers = {"wall_time": value} if metric == "wall_time" else {"extras": {metric: value}}
     result = BenchResult("m.C.f", True, **numbers)  # type: ignore[arg-type]
-    given = {"commit": f"{number:040x}", "setup": setup, "fingerprint": build_fingerprint(setup), "result": result, **fields}
+    given = {"commit": f"{number:x}".ljust(40, "0"), "setup": setup, "fingerprint": build_fingerprint(setup), "result": result, **fields}
     return BenchExecution(execution_id=f"e{number:04d}", method="m.C.f", trial=1, run_dir="", output_dir="", started_at=1e9 + number, **given)
 
 

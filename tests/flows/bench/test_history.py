@@ -41,7 +41,7 @@ def test_a_step_is_found_with_size_and_commits() -> None:
     low, high = change.step.interval  # type: ignore[misc]
     assert low < change.step.effect < high
     assert high - low < 0.03
-    assert change.commits == (f"{change.step.at - 1:040x}", f"{change.step.at:040x}")
+    assert change.commits == tuple(f"{n:x}".ljust(40, "0") for n in (change.step.at - 1, change.step.at))
     assert change.cause == "code"
     assert change.is_worse
     assert found.verdict.kind is VerdictKind.FAIL

@@ -93,8 +93,12 @@ def test_trials_are_interleaved_and_never_share_a_folder(lab: Path) -> None:
 def test_the_same_id_again_overwrites_nothing(lab: Path) -> None:
     first = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions[0]
     before = Path(first.run_dir, layout.BENCH_FILE).read_bytes()
-    run_benchmarks(request("mod.B.fixed", execution_id="same"))
+    (second,) = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions
+    assert second.execution_id == "same-2"
     assert Path(first.run_dir, layout.BENCH_FILE).read_bytes() == before
+    (lab / "out" / "mine").mkdir(parents=True)
+    (third,) = run_benchmarks(request("mod.B.fixed", execution_id="mine", output_root=str(lab / "out"))).executions
+    assert third.execution_id == "mine-2"
 
 
 def test_filters_become_methods(lab: Path) -> None:

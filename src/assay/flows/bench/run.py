@@ -56,7 +56,7 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None) -> BenchRe
     settings = load_settings(os.getcwd(), os.environ)
     place = find_bench_place(request.root, settings)
     methods = resolve_methods(request)
-    jobs = list(_build_jobs(request, methods))
+    jobs = list(_build_jobs(request, methods, place))
     slots = _choose_slots(request, settings)
     witness = _Witness(request, {job.spec.name: job for job in jobs}, _gpus_of(slots))
     given = doors or Doors()
@@ -147,14 +147,21 @@ class _Job:
     variant: BenchVariant | None
 
 
-def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod]) -> Iterator[_Job]:
+def _build_jobs(request: BenchRequest, methods: Sequence[BenchMethod], place: StudyPlace) -> Iterator[_Job]:
     """Trial by trial, and within a trial method by method; of two variants now the one begins, now the other."""
     ids = _build_ids(request.execution_id)
     for trial in range(1, request.trials + 1):
         for method in methods:
             variants: Sequence[BenchVariant | None] = request.variants or (None,)
             for variant in variants if trial % 2 else reversed(variants):
-                yield _Job(_build_spec(request, method, trial, variant, next(ids)), variant)
+                specs = (_build_spec(request, method, trial, variant, execution_id) for execution_id in ids)
+                yield _Job(next(spec for spec in specs if not _is_taken(request, place, spec)), variant)
+
+
+def _is_taken(request: BenchRequest, place: StudyPlace, spec: RunSpec) -> bool:
+    """By an earlier call with the same id: nothing is overwritten."""
+    output = os.path.join(request.output_root, spec.title or "") if request.output_root else None
+    return os.path.lexists(os.path.join(place.dir, spec.name)) or (output is not None and os.path.lexists(output))
 
 
 def _build_ids(fixed: str | None) -> Iterator[str]:

@@ -1,0 +1,18 @@
+"""What commands say beside their answer, in lines that end between words."""
+
+from __future__ import annotations
+
+import sys
+
+
+def warn(text: str) -> None:
+    """A warning on stderr."""
+    say(f"warning: {text}")
+
+
+def say(text: str) -> None:
+    """A remark on stderr; a pipe gets it in one line."""
+    from assay.show.terminal import terminal_width
+    from assay.show.words import wrap
+
+    print(wrap(text, terminal_width(sys.stderr), "  "), file=sys.stderr)

@@ -1,0 +1,221 @@
+"""`assay bench` as people call it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.flows.bench.laboratory import history, write_module
+from tests.flows.workbench import Bench
+
+from assay.record import rundir
+from assay.record.benchmarks import write_execution
+from assay.values.run import RunSpec
+
+Cli = Any
+QUIET = ("--foreign-limit", "1", "--quiet")
+
+
+@pytest.fixture
+def lab(own_bench: Bench) -> Bench:
+    write_module(own_bench.folder)
+    return own_bench
+
+
+def write_history(lab: Bench, values: list[float]) -> None:
+    """As if they had been run: each a run directory of the study."""
+    for execution in history(values):
+        params = {"method": execution.method, "kind": "import", "trial": 1}
+        spec = RunSpec("0" * 12, execution.execution_id, params, (), title=execution.execution_id)
+        record = rundir.RunRecord(spec, "bench", rundir.new_uid(), execution.started_at or 0.0)
+        path = lab.root / "bench" / execution.execution_id
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rundir.write_run_dir(str(path), record, "", lambda aside, e=execution: write_execution(aside, e))
+
+
+STEP = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
+
+
+def test_run_prints_a_table_and_everything_that_failed(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.good", "mod.B.raises", "--trials", "2", *QUIET)
+    assert result.code == 1
+    assert "mod.B.good" in result.out
+    assert "2/2" in result.out
+    assert "ERROR mod.B.raises: ValueError: no luck (trial 1, 2)" in result.out
+
+
+def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.good", "mod.B.nan", "--json", "--md", "r.md", "--junit", "r.xml", *QUIET)
+    facts = json.loads(result.out)
+    assert facts["exit_code"] == 1
+    assert [execution["succeeded"] for execution in facts["executions"]] == [True, False]
+    assert facts["executions"][1]["result"]["wall_time"] == "NaN"
+    assert "| FAIL | mod.B.nan | trial 1 | wall_time is nan |" in (lab.folder / "r.md").read_text()
+    suite = ET.parse(lab.folder / "r.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no benchmark is named"),
+        (("justafunction",), "its module is missing"),
+        (("m.C.filter:(",), "broken regular expression"),
+        (("m.f", "--profile", "5:2"), "ends before it begins"),
+        (("m.f", "--timeout", "soon"), "is no duration"),
+        (("m.f", "--args", "{"), "no JSON"),
+        (("m.f", "--args", "[1]"), "must be a JSON object"),
+        (("m.f", "--env", "NAME"), "no NAME=VALUE"),
+        (("m.f", "--metric", "x=("), "broken regular expression"),
+        (("m.f", "--metric", "x=abc"), "has no group"),
+        (("--command", " "), "empty --command"),
+        (("m.f", "--md", "-", "--json"), "cannot both go to stdout"),
+    ],
+)
+def test_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    result = cli("bench", "run", *arguments)
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_a_command_with_a_name_and_a_metric(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "--command", "say=echo value 4.5", "--metric", r"value=value ([\d.]+)", *QUIET, "--json")
+    (execution,) = json.loads(result.out)["executions"]
+    assert execution["method"] == "say"
+    assert execution["numbers"]["value"] == 4.5
+
+
+# ---------------------------------------------------------------- history and triage
+
+
+def test_history_tells_triage_silences(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 1
+    assert "FAIL +19" in result.out.replace("+20", "+19")
+    assert "commits " in result.out
+    said = cli("bench", "triage", "wall_time", "C.f", "last", "wontfix", "--note", "meant")
+    assert said.code == 0
+    result = cli("bench", "history", "wall_time", "C.f")
+    assert result.code == 0
+    assert "wontfix: meant" in result.out
+    assert cli("bench", "triage", "wall_time", "C.f", "e0020", "open").code == 0
+    assert cli("bench", "history", "wall_time").code == 1
+
+
+def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
+    write_history(lab, [5.0] * 20)
+    result = cli("bench", "triage", "wall_time", "C.f", "last", "ack")
+    assert result.code == 2
+    assert "has no change" in result.err
+    assert cli("bench", "triage", "wall_time", "C.f", "e9999", "ack").code == 2
+
+
+def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
+    assert "there is no benchmark" in cli("bench", "history", "wall_time").err
+    write_history(lab, [1.0])
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 2
+    assert "1 execution with wall_time: that is no history" in result.err
+    assert "did you mean 'wall_time'" in cli("bench", "history", "wal_time").err
+    assert "no benchmark named 'C.g'" in cli("bench", "history", "wall_time", "C.g").err
+
+
+def test_alerts_reach_a_webhook_and_a_pipeline(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    received: list[dict[str, Any]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/hook"
+        result = cli("bench", "history", "wall_time", "--webhook", address, "--junit", "-")
+        assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", address).code == 0
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert result.code == 1
+    assert ET.fromstring(result.out).get("failures") == "1"
+    (alert,) = received  # nothing is sent when all is well
+    assert alert["cases"][0]["verdict"] == "FAIL"
+    assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize(("url", "code"), [("ftp://x/y", 2), ("http://127.0.0.1:9/none", 4)])
+def test_a_webhook_that_cannot_be_reached_is_said(lab: Bench, cli: Cli, url: str, code: int) -> None:
+    write_history(lab, STEP)
+    assert cli("bench", "history", "wall_time", "--webhook", url).code == code
+
+
+# ---------------------------------------------------------------- table, compare, import
+
+
+def test_table(lab: Bench, cli: Cli) -> None:
+    cli("bench", "run", "mod.B.fixed", "--label", "one", *QUIET)
+    cli("bench", "run", "mod.B.fixed", "--label", "two", "--trials", "2", *QUIET)
+    result = cli("bench", "table", "B.fixed", "--by", "label,python", "--json")
+    rows = json.loads(result.out)
+    assert [(row["label"], row["n"], row["wall_time.median"]) for row in rows] == [("one", 1, 2.0), ("two", 2, 2.0)]
+    assert "two" in cli("bench", "table", "--by", "label").out
+    result = cli("bench", "table", "--by", "cudn")
+    assert result.code == 2
+    assert "no column named 'cudn'" in result.err
+    assert cli("bench", "table", "--metrics", "nothing").code == 2
+
+
+def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
+    for label in ("one", "two"):
+        cli("bench", "run", "mod.B.fixed", "--label", label, "--trials", "8", *QUIET)
+    result = cli("bench", "compare", "one", "two", "--only", "wall_time")
+    assert result.code == 0
+    assert "PASS" in result.out
+    assert cli("bench", "compare", "one").code == 2
+    assert cli("bench", "compare", "one", "tow").code == 2
+    assert cli("bench", "compare", "one", "two", "--better", "wall_time").code == 2
+
+
+def test_compare_git_outside_a_repository(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "compare", "--git", "a..b", "mod.B.good")
+    assert result.code == 2
+    assert "in no git repository" in result.err
+
+
+def test_import(lab: Bench, cli: Cli) -> None:
+    google = {"context": {}, "benchmarks": [{"name": "BM", "real_time": 1, "cpu_time": 1, "time_unit": "ms"}]}
+    (lab.folder / "g.json").write_text(json.dumps(google))
+    assert "1 executions imported, 0 were known: BM" in cli("bench", "import", "g.json").out
+    assert "0 executions imported, 1 were known" in cli("bench", "import", "g.json").out
+    (lab.folder / "bad.json").write_text("{}")
+    google["benchmarks"][0]["name"] = "BM2"
+    (lab.folder / "g2.json").write_text(json.dumps(google))
+    result = cli("bench", "import", "g2.json", "bad.json")
+    assert result.code == 2
+    assert "bad.json cannot be imported" in result.err
+    assert "BM2" not in cli("bench", "table", "--by", "method").out  # nothing of a bad call is kept
+    assert "BM" in cli("bench", "table", "--by", "method").out
+    assert "BM" in cli("ls", "bench").out
+
+
+def test_help_is_there(lab: Bench, cli: Cli) -> None:
+    for name in ("run", "compare", "history", "table", "triage", "import", "bisect"):
+        assert cli("bench", name, "--help").code == 0
+
+
+def test_a_moved_root_is_found(lab: Bench, cli: Cli, tmp_path: Path) -> None:
+    cli("bench", "run", "mod.B.fixed", "--root", str(tmp_path / "elsewhere"), *QUIET)
+    assert "2 s" in cli("bench", "table", "--root", str(tmp_path / "elsewhere")).out

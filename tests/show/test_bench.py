@@ -1,0 +1,102 @@
+"""Benchmarks as text: tables, reports for CI, histories."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.flows.bench.laboratory import execution, history
+
+from assay.flows.bench.history import HistoryOptions, build_history
+from assay.show.bench import (
+    build_report_facts,
+    build_run_cases,
+    render_bench_report,
+    render_cases_junit,
+    render_cases_markdown,
+    render_values,
+)
+from assay.show.bench_history import render_history, render_setups
+from assay.values.benchmark import BenchReport
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+BAD = Finding(VerdictKind.FAIL, "m", "worse | than\x00before", effect=0.1, interval=(0.05, 0.15))
+CASES = [
+    ("m.C.f", "wall_time", Verdict.of([], 1)),
+    ("m.C.g", "wall_time", Verdict.of([BAD], 1)),
+    ("m.C.h", "x", Verdict.of([], 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "text"),
+    [
+        ("wall_time", [0.0025], "2.5 ms"),
+        ("wall_time", [2.5e-6], "2.5 µs"),
+        ("wall_time", [2.5e-10], "0.25 ns"),
+        ("wall_time", [3600.0], "1h"),
+        ("throughput", [1234.5], "1234"),
+        ("x", [1.0, 1.0, 1.0], "1 ±0.0%"),
+        ("x", [math.nan], "nan"),
+        ("x", [math.nan, 2.0], "2"),
+        ("x", [0.0, 0.0, 0.0], "0"),
+        ("x", [], None),
+    ],
+)
+def test_values(name: str, values: list[float], text: str | None) -> None:
+    assert render_values(name, values) == text
+
+
+def test_a_report_names_every_trouble_once() -> None:
+    good = execution(1, 2.0)
+    bad = replace(good, trial=2, result=replace(good.result, succeeded=False, findings=(BAD,)))
+    dirty = replace(good, trial=3, contaminated=("load",), refused=True)
+    text = render_bench_report(BenchReport((good, bad, dirty)), color=False, width=None)
+    assert "1/3" in text
+    assert text.count("FAIL m.C.f: worse") == 1
+    assert "\x00" not in text
+    assert "REFUSED m.C.f: load (trial 3)" in text
+    facts = build_report_facts(BenchReport((good, bad)))
+    assert [each["succeeded"] for each in facts["executions"]] == [True, False]
+    kinds = [verdict.kind for _, _, verdict in build_run_cases(BenchReport((good, bad, dirty)))]
+    assert kinds == [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE]
+
+
+def test_nothing_at_all_is_rendered() -> None:
+    assert render_bench_report(BenchReport(()), color=False, width=None) == ""
+
+
+def test_markdown_lists_what_is_not_good() -> None:
+    text = render_cases_markdown("title", CASES)
+    assert text.startswith("## title: ERROR")
+    assert "| FAIL | m.C.g | wall_time | worse \\| than\\x00before | +10.0% [+5.0%, +15.0%] |" in text
+    assert "m.C.f" not in text
+    assert "|" not in render_cases_markdown("t", CASES[:1])
+
+
+def test_junit_never_leaves_what_is_not_good_green() -> None:
+    suites = ET.fromstring(render_cases_junit("title", CASES))
+    assert (suites.get("tests"), suites.get("failures"), suites.get("errors")) == ("3", "1", "1")
+    failure = suites.find(".//testcase[@classname='m.C.g']/failure")
+    assert failure is not None
+    assert failure.get("type") == "FAIL"
+
+
+def test_a_history_shows_levels_and_changes() -> None:
+    values = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
+    found = build_history("m.C.f", "wall_time", history(values), HistoryOptions(), [])
+    text = render_history(found, color=False, width=None)
+    assert "▁" * 20 + "█" * 20 in text
+    assert "10.01 s ±0.1% → 12.01 s ±0.1%" in text
+    assert "FAIL +20.0%" in text
+    assert "\x1b[" in render_history(found, color=True, width=None)
+    calm = build_history("m.C.f", "wall_time", history([1.0] * 200), HistoryOptions(), [])
+    assert "no change" in render_history(calm, color=False, width=None)
+    assert max(map(len, render_history(calm, color=False, width=None).splitlines())) < 120
+
+
+@pytest.mark.parametrize(("form", "words"), [("csv", "a,2,1.5"), ("json", '"x.median": 1.5'), ("md", "| a |"), ("text", "1.5")])
+def test_set_ups_in_every_form(form: str, words: str) -> None:
+    assert words in render_setups(["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}), (["b"], 0, {"x": ()})], form)
