@@ -67,7 +67,12 @@ def run_text(argv: list[str], env: dict[str, str]) -> str:
 def run_trials(folder: Path, env: dict[str, str], trials: int) -> dict:
     flags = ["--trials", str(trials), "--json", "--root", str(folder / "runs")]
     done = subprocess.run(
-        [*ASSAY, "bench", "run", *METHODS, *flags], cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, text=True, check=False
+        [*ASSAY, "bench", "run", *METHODS, *flags],
+        cwd=EXAMPLES,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     return json.loads(done.stdout)
 

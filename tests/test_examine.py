@@ -313,7 +313,7 @@ def test_without_pandas_the_table_is_a_list_of_rows(capsys, monkeypatch):
 
 def test_without_pyyaml_param_files_say_what_is_missing(output, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "yaml", None)
-    with pytest.raises(UsageError, match="needs PyYAML: pip install PyYAML"):
+    with pytest.raises(UsageError, match="needs PyYAML, which is not installed here: pip install PyYAML"):
         Examiner().exam(output)
 
 

@@ -52,8 +52,11 @@ def test_a_plain_install_is_small() -> None:
     assert {requirement_name(one) for one in PROJECT["dependencies"]} == {"click", "pyyaml", "rich"}
 
 
-def test_torch_is_never_asked_for() -> None:
-    assert "torch" not in pins()
+def test_torch_is_for_developers_only_and_pinned() -> None:
+    """An open requirement would bring gigabytes of drivers; users bring their own torch."""
+    asking = {name: [one for one in asked if requirement_name(one) == "torch"] for name, asked in EXTRAS.items()}
+    assert {name: found for name, found in asking.items() if found} == {"dev": ["torch==2.13.0"]}
+    assert pins()["torch"] == "2.13.0"
 
 
 @pytest.mark.parametrize("arguments", [[], ["help"]])

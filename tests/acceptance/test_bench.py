@@ -43,14 +43,21 @@ class Lab:
     def __init__(self, base: Path) -> None:
         self.folder = base / "repo"
         self.folder.mkdir()
-        self.env = {**os.environ, "ASSAY_SLOTS_DIR": str(base / "slots"), "ASSAY_CACHE_DIR": str(base / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.env = {
+            **os.environ,
+            "ASSAY_SLOTS_DIR": str(base / "slots"),
+            "ASSAY_CACHE_DIR": str(base / "cache"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     @property
     def root(self) -> Path:
         return self.folder / "runs"
 
     def git(self, *arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=self.folder, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     def commit(self, text: str, subject: str) -> str:
         (self.folder / "work.py").write_text(text)
@@ -136,7 +143,9 @@ def test_refs_that_lead_nowhere(lab: Lab, arguments: tuple[str, ...], words: str
 @pytest.mark.long
 def test_a_measured_slowdown_is_found(lab: Lab) -> None:
     commits = plant(lab, MEASURED, [20_000, 20_000, 22_000, 22_000])
-    code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", "--foreign-limit", "1", "--quiet")
+    code, out, err = lab.call(
+        "compare", "--git", f"{commits[0]}..main", "work.W.work", "--foreign-limit", "1", "--quiet"
+    )
     assert code == 1, out + err
 
 
@@ -175,7 +184,9 @@ def second():
 
 def test_ctrl_c_keeps_what_was_finished(lab: Lab) -> None:
     (lab.folder / "slow.py").write_text(SLOW.format(nap=200))
-    process = lab.start("run", "slow.first", "slow.second", "slow.first", "--foreign-limit", "1", "--json", "--trials", "2")
+    process = lab.start(
+        "run", "slow.first", "slow.second", "slow.first", "--foreign-limit", "1", "--json", "--trials", "2"
+    )
     until((lab.folder / "begun").exists)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)

@@ -126,7 +126,9 @@ def test_listing_prints_nothing_but_the_list(child: Any) -> None:
 def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
     for folder, value in (("first", 1), ("behind", 2)):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "other.py").write_text(f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n")
+        (tmp_path / folder / "other.py").write_text(
+            f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n"
+        )
     _, story, _ = child("run", "other.f", f"--path={tmp_path}/behind", "--first-path=first")
     assert story.reports[0]["wall_time"] == 1
 

@@ -12,7 +12,18 @@ from assay.bench.framework import _dotted, find_framework, find_packages, load_p
 
 @pytest.fixture(autouse=True)
 def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tensorflow", "torch", "jax", "numpy", "sklearn", "onnxruntime", "cupy", "paddle", "mindspore", "mxnet"):
+    for name in (
+        "tensorflow",
+        "torch",
+        "jax",
+        "numpy",
+        "sklearn",
+        "onnxruntime",
+        "cupy",
+        "paddle",
+        "mindspore",
+        "mxnet",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 

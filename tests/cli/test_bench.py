@@ -84,7 +84,9 @@ def test_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...],
 
 
 def test_a_command_with_a_name_and_a_metric(lab: Bench, cli: Cli) -> None:
-    result = cli("bench", "run", "--command", "say=echo value 4.5", "--metric", r"value=value ([\d.]+)", *QUIET, "--json")
+    result = cli(
+        "bench", "run", "--command", "say=echo value 4.5", "--metric", r"value=value ([\d.]+)", *QUIET, "--json"
+    )
     (execution,) = json.loads(result.out)["executions"]
     assert execution["method"] == "say"
     assert execution["numbers"]["value"] == 4.5

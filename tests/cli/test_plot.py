@@ -59,3 +59,5 @@ def test_nothing_to_plot(cli, own_bench: Bench) -> None:
     own_bench.run("study: mute\ncommand: 'true'\nresources: {gpus: 0}\n")
     result = cli("plot", "mute")
     assert (result.code, "no metrics in these runs" in result.err) == (2, True)
+    assert "assay index reparse " in result.err
+    assert result.err.endswith(" --file study.yml\n")

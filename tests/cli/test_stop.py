@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +52,26 @@ def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
     assert (now["x=1"], now["x=2"]) == ("stopped", "stopped")
     assert now.get("x=3", "queued") == "queued"
     assert not list((busy.root / "long").glob("x=3/lease.*"))
+
+
+@pytest.mark.parametrize("start", ["", "trap '' INT;"])
+def test_every_supervisor_of_a_study_leaves(cli, busy: Bench, start: str) -> None:
+    """The second has started nothing: both slots are taken. A script's background job does not hear Ctrl-C."""
+    second = subprocess.Popen(
+        ["bash", "-c", f'{start} exec "$@"', "-", sys.executable, "-m", "assay", "run", "long.yml", "-j", "2", "--quiet"],
+        cwd=busy.folder,
+        env=os.environ | busy.extra,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: len(list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))) == 2, "both are there")
+    result = cli("stop", "long")
+    assert busy.supervisor is not None
+    for pid in (second.pid, busy.supervisor.pid):
+        assert f"its supervisor (pid {pid}) has left" in result.out
+    assert second.wait(timeout=60) == 130
+    assert not list((busy.root / "long").glob("x=3/lease.*"))
+    assert not list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))
 
 
 def test_a_pattern_and_json(cli, busy: Bench) -> None:

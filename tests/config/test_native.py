@@ -208,3 +208,26 @@ def test_code_may_be_live_in_a_word():
 def test_a_flag_may_be_missing_in_one_sweep():
     found = study("command: a [x]\nsweep: [{x: 1}, {y: 1}]\n")
     assert [list(sweep.axes) for sweep in found.sweeps] == [["x"], ["y"]]
+
+
+# ---------------------------------------------------------------- files that are no study
+
+
+@pytest.mark.parametrize("count", [1, 6, 50])
+def test_another_kind_of_file_is_refused_once(count):
+    found = problems("".join(f"qq{number}: secret\n" for number in range(count)))
+    assert len(found) == 1
+    assert found[0].startswith("dir/f.yml:1:1 this does not look like a study file: it has the unknown keys 'qq0'")
+    assert found[0].count("qq") == min(count, 3)
+    assert "command: python train.py" in found[0]
+
+
+def test_many_unknown_keys_beside_known_ones():
+    text = "study: x\ncommand: a\n"
+    few, many = ("".join(f"qq{number}: 1\n" for number in range(count)) for count in (5, 6))
+    assert [line.count("unknown key") for line in problems(text + few)] == [1] * 5
+    assert len(problems(text + many)) == 1
+
+
+def test_slips_are_named_one_by_one_even_when_nothing_else_is_there():
+    assert "did you mean 'command'?" in refused("Comand: x", base="")

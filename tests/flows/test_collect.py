@@ -14,10 +14,13 @@ import pytest
 from assay.errors import InfrastructureError
 from assay.flows.attempts import RetryPolicy
 from assay.flows.collect import READ_BYTES, Collector, Follower, closing_quietly, find_sources, read_sources
+from assay.flows.ingest import refresh_study
 from assay.flows.places import StudyPlace
 from assay.flows.supervise import Entry
 from assay.observe.devices import Devices
 from assay.record import rundir
+from assay.record.folders import find_changes
+from assay.record.index.base import Cursor
 from assay.record.index.sqlite import SqliteIndex
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
 from assay.values.study import MetricFile, Pattern
@@ -247,6 +250,76 @@ def test_an_index_that_recovers_has_everything(tmp_path: Path, run_dir: Path) ->
     assert collector.failure is None
     assert losses(index) == [1.5, 2.5]
     index.close()
+
+
+def find_news(index: SqliteIndex, run_dir: Path) -> list[str]:
+    """What whoever lists the study next would read."""
+    changes = find_changes(str(run_dir.parent), "study", index.load_runs(["study"]))
+    return [change.path for change in changes.changed]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError])
+def test_a_reader_that_has_left_costs_no_metric(index: SqliteIndex, run_dir: Path, error: type[OSError]) -> None:
+    calls = []
+
+    def echo(data: bytes) -> None:
+        calls.append(data)
+        raise error
+
+    place = StudyPlace(str(run_dir.parent.parent), "study")
+    collector, entry = Collector(index, place, Devices({"ASSAY_FAKE_NVML": "/gone"}), echo), build_entry(run_dir)
+    say(run_dir, "loss 1.5\n")
+    collector.started(entry)
+    collector.tick([entry], time.time() + 2)
+    collector.flush()
+    assert losses(index) == [1.5]
+    say(run_dir, "loss 2.5\n")
+    collector.ended(entry)
+    collector.flush()
+    assert losses(index) == [1.5, 2.5]
+    assert find_news(index, run_dir) == []
+    assert len(calls) == (1 if error is BrokenPipeError else 2)
+
+
+def test_what_could_not_be_read_is_read_by_the_next_who_looks(
+    index: SqliteIndex, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector, entry = build_collector(index, run_dir), build_entry(run_dir)
+    say(run_dir, "loss 1.5\n")
+
+    def refuse(*_arguments: object) -> Cursor:
+        raise InfrastructureError("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "load_cursor", refuse)
+        collector.ended(entry)
+    collector.flush()
+    (row,) = index.load_runs(["study"])
+    assert row.state is State.DONE
+    assert find_news(index, run_dir) == [str(run_dir)]
+
+
+def test_a_refresh_that_breaks_off_is_repeated(
+    index: SqliteIndex, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = StudyPlace(str(run_dir.parent.parent), "study")
+    rundir.publish_lease(str(run_dir), JobHandle("local", "0", "host", 1, 0, "boot", None, 1, 1.0))
+    rundir.write_outcome(str(run_dir), Outcome(State.DONE, 1, {"train": 0}))
+    say(run_dir, "loss 1.5\n")
+    for name in (".", "train.log"):
+        os.utime(run_dir / name, (1.0, 1.0))  # long settled
+    complaints: list[str] = []
+
+    def refuse(*_arguments: object) -> Cursor:
+        raise InfrastructureError("busy", "what to do")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "load_cursor", refuse)
+        refresh_study(index, place, complaints.append)
+    assert complaints == [f"{run_dir}: busy"]
+    assert [row.state for row in index.load_runs(["study"])] == [State.DONE]
+    assert (refresh_study(index, place), losses(index)) == (1, [1.5])
+    assert refresh_study(index, place) == 0
 
 
 def test_a_directory_that_somebody_removed(index: SqliteIndex, run_dir: Path) -> None:

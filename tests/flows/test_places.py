@@ -169,3 +169,23 @@ class TestFinding:
         with pytest.raises(NotFoundError) as caught:
             find_study("x", [str(tmp_path)])
         assert "assay run FILE" in caught.value.render()
+
+
+class TestWithoutBlocks:
+    """A file system that counts no blocks is not full: it may be unlimited, or one that holds no files at all."""
+
+    @pytest.fixture(autouse=True)
+    def uncounted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        proc = os.statvfs("/proc")
+        assert proc.f_blocks == 0
+        monkeypatch.setattr(os, "statvfs", lambda _path: proc)
+
+    def test_one_that_holds_files(self, tmp_path: Path) -> None:
+        check_writable(StudyPlace(str(tmp_path), "study"))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_one_that_does_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "access", lambda *_args, **_options: True)  # as root
+        with pytest.raises(UsageError, match="under /proc cannot hold files") as caught:
+            check_writable(StudyPlace("/proc/x", "study"))
+        assert caught.value.hint == "choose another output root: --root DIR"

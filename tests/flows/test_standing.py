@@ -12,6 +12,7 @@ from assay.errors import FormatError
 from assay.execute import process
 from assay.flows.standing import find_supervisors, load_standing
 from assay.record import rundir
+from assay.values import layout
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
 
 
@@ -122,3 +123,23 @@ def test_an_unreadable_lease_is_a_dead_attempt(tmp_path: Path) -> None:
     Path(path, "lease.1").write_text(json.dumps({"nonsense": 1}))
     assert load_standing(path).state is State.LOST
     assert find_supervisors([path]) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "start", "boot", "count"),
+    [
+        (process.host_name(), 0, process.boot_id(), 1),
+        ("elsewhere", 0, process.boot_id(), 0),
+        (process.host_name(), 1, process.boot_id(), 0),
+        (process.host_name(), 0, "earlier", 0),
+    ],
+)
+def test_supervisors_that_have_started_nothing_yet(
+    tmp_path: Path, host: str, start: int, boot: str, count: int
+) -> None:
+    parent = os.getppid()
+    began = (process.process_start(parent) or 0) + start
+    (tmp_path / ".assay").mkdir()
+    (tmp_path / ".assay" / layout.supervisor_name(host, parent, began)).write_text(boot)
+    assert [found.pid for found in find_supervisors([], str(tmp_path))] == [parent] * count
+    assert find_supervisors([]) == []

@@ -15,7 +15,9 @@ from assay.values.verdict import VerdictKind
 WELL = {"kind": "end", "ok": True}
 
 
-def judge(*reports: dict[str, Any], end: dict[str, Any] | None = WELL, is_command: bool = False, **ending: Any) -> BenchResult:
+def judge(
+    *reports: dict[str, Any], end: dict[str, Any] | None = WELL, is_command: bool = False, **ending: Any
+) -> BenchResult:
     return judge_report("m.C.f", Story({}, reports, end), Ending(**ending), is_command=is_command)
 
 
@@ -24,7 +26,9 @@ def messages(result: BenchResult) -> str:
 
 
 def test_a_good_report() -> None:
-    result = judge({"wall_time": 2.5, "iters": 10, "metrics": [{"name": "acc", "value": 0.9, "min_value": 0.9, "max_value": 0.9}]})
+    result = judge(
+        {"wall_time": 2.5, "iters": 10, "metrics": [{"name": "acc", "value": 0.9, "min_value": 0.9, "max_value": 0.9}]}
+    )
     assert result.succeeded
     assert not result.has_exception
     assert (result.wall_time, result.iters) == (2.5, 10)
@@ -77,12 +81,20 @@ def test_bounds(metric: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("end", "ending", "words"),
     [
-        (None, {"state": "failed", "reason": "bench ended with exit code 9", "last_words": "ouch"}, "exit code 9; its last words: ouch"),
+        (
+            None,
+            {"state": "failed", "reason": "bench ended with exit code 9", "last_words": "ouch"},
+            "exit code 9; its last words: ouch",
+        ),
         (None, {"state": "timeout", "reason": "bench ran into its time limit"}, "time limit"),
         (None, {"state": "stopped", "reason": ""}, "it is stopped"),
         (None, {"state": "done"}, "os._exit"),
         ({"ok": False, "error": {"type": "ValueError", "message": "no"}}, {"state": "failed"}, "ValueError: no"),
-        ({"ok": False, "error": {"type": "NoSuchBenchmark", "message": "did you mean"}}, {"state": "failed"}, "ERROR did you mean"),
+        (
+            {"ok": False, "error": {"type": "NoSuchBenchmark", "message": "did you mean"}},
+            {"state": "failed"},
+            "ERROR did you mean",
+        ),
     ],
 )
 def test_ends_that_are_bad(end: dict[str, Any] | None, ending: dict[str, Any], words: str) -> None:

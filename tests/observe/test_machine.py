@@ -77,11 +77,17 @@ def test_contamination(machine: Machine, words: str) -> None:
 def test_throttling_of_any_moment_is_kept() -> None:
     machine = Machine(throttled=("sw_thermal",))
     after = (GpuState(0, "G", throttle=("hw_power_brake", "application_clocks")),)
-    assert add_aftermath(machine, after, ["sw_power_cap"], 0.1).throttled == ("hw_power_brake", "sw_power_cap", "sw_thermal")
+    assert add_aftermath(machine, after, ["sw_power_cap"], 0.1).throttled == (
+        "hw_power_brake",
+        "sw_power_cap",
+        "sw_thermal",
+    )
 
 
 def test_our_own_processes_are_no_strangers(tmp_path: Path) -> None:
-    ours = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENV_ATTEMPT: "tag.1"})
+    ours = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, ENV_ATTEMPT: "tag.1"}
+    )
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         content = {"gpus": [{"name": "G", "processes": [{"pid": ours.pid}, {"pid": other.pid}, {"pid": 4_000_000}]}]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import Any
 
@@ -80,10 +81,8 @@ def test_numbers_come_back(iters: int, wall_time: float) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    try:
-        parse_benchmark_entries(data)
-    except ValueError as error:
-        assert "no benchmark report" in str(error)
+    with contextlib.suppress(ValueError):  # anything else would escape
+        assert isinstance(parse_benchmark_entries(data), list)
 
 
 def test_a_cut_file_is_refused() -> None:

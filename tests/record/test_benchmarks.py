@@ -18,7 +18,19 @@ from assay.values.verdict import Finding, VerdictKind
 
 def full(run_dir: Path) -> BenchExecution:
     finding = Finding(VerdictKind.FAIL, "m", "low", 1.0, 2.0, 3.0, -0.5, (-0.6, -0.4), ((1.0, 2.0),))
-    result = BenchResult("m.C.f", False, True, 10, 2.5, 1.5, 4.0, (BenchMetric("acc", 0.5, 0.1, 0.9),), {"x": 1.5, "t": "text"}, {"wall_time": (1.0, 2.0)}, (finding,))
+    result = BenchResult(
+        "m.C.f",
+        False,
+        True,
+        10,
+        2.5,
+        1.5,
+        4.0,
+        (BenchMetric("acc", 0.5, 0.1, 0.9),),
+        {"x": 1.5, "t": "text"},
+        {"wall_time": (1.0, 2.0)},
+        (finding,),
+    )
     return BenchExecution(
         execution_id="id", method="m.C.f", trial=3, result=result, run_dir=str(run_dir), output_dir=str(run_dir / "output"),
         started_at=1.0, ended_at=2.0, label="l", commit="c", git=GitState("c", "main", True, "diff", ("new.txt",)),

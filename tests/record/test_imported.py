@@ -44,10 +44,43 @@ PYTEST: dict[str, Any] = {
 GOOGLE: dict[str, Any] = {
     "context": {"date": "2024-05-01T10:00:00+02:00", "host_name": "g", "num_cpus": 4, "mhz_per_cpu": 3000},
     "benchmarks": [
-        {"name": "BM_x/8", "run_name": "BM_x/8", "run_type": "iteration", "iterations": 10, "real_time": 2.0, "cpu_time": 1.0, "time_unit": "us", "items_per_second": 100.0},
-        {"name": "BM_x/8", "run_name": "BM_x/8", "run_type": "iteration", "iterations": 10, "real_time": 4.0, "cpu_time": 3.0, "time_unit": "us", "items_per_second": 300.0},
-        {"name": "BM_x/8_mean", "run_name": "BM_x/8", "run_type": "aggregate", "real_time": 3.0, "cpu_time": 2.0, "time_unit": "us"},
-        {"name": "BM_bad", "run_type": "iteration", "error_occurred": True, "error_message": "no device", "real_time": 0, "cpu_time": 0, "time_unit": "ns"},
+        {
+            "name": "BM_x/8",
+            "run_name": "BM_x/8",
+            "run_type": "iteration",
+            "iterations": 10,
+            "real_time": 2.0,
+            "cpu_time": 1.0,
+            "time_unit": "us",
+            "items_per_second": 100.0,
+        },
+        {
+            "name": "BM_x/8",
+            "run_name": "BM_x/8",
+            "run_type": "iteration",
+            "iterations": 10,
+            "real_time": 4.0,
+            "cpu_time": 3.0,
+            "time_unit": "us",
+            "items_per_second": 300.0,
+        },
+        {
+            "name": "BM_x/8_mean",
+            "run_name": "BM_x/8",
+            "run_type": "aggregate",
+            "real_time": 3.0,
+            "cpu_time": 2.0,
+            "time_unit": "us",
+        },
+        {
+            "name": "BM_bad",
+            "run_type": "iteration",
+            "error_occurred": True,
+            "error_message": "no device",
+            "real_time": 0,
+            "cpu_time": 0,
+            "time_unit": "ns",
+        },
     ],
 }
 ASV_2: dict[str, Any] = {
@@ -56,16 +89,47 @@ ASV_2: dict[str, Any] = {
     "env_name": "virtualenv-py3.11",
     "python": "3.11",
     "params": {"machine": "box", "cpu": "EPYC", "num_cpu": "2"},
-    "result_columns": ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25", "stats_q_75", "number", "repeat", "samples"],
+    "result_columns": [
+        "result",
+        "params",
+        "version",
+        "started_at",
+        "duration",
+        "stats_ci_99_a",
+        "stats_ci_99_b",
+        "stats_q_25",
+        "stats_q_75",
+        "number",
+        "repeat",
+        "samples",
+    ],
     "results": {
-        "suite.time_keys": [[0.1, 0.2, None], [["'a'", "'b'", "'c'"]], "v", 0, 0, None, None, None, None, None, None, [[0.1, 0.11], None, None]],
+        "suite.time_keys": [
+            [0.1, 0.2, None],
+            [["'a'", "'b'", "'c'"]],
+            "v",
+            0,
+            0,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            [[0.1, 0.11], None, None],
+        ],
         "suite.track_size": [[42], [], "v"],
         "suite.peakmem_load": [[1024], []],
         "suite.failed": [None, []],
     },
     "version": 2,
 }
-ASV_1: dict[str, Any] = {"commit_hash": "c0ffee", "date": 1, "params": {}, "results": {"time_x": 0.25, "time_y": {"result": [0.5], "params": []}}}
+ASV_1: dict[str, Any] = {
+    "commit_hash": "c0ffee",
+    "date": 1,
+    "params": {},
+    "results": {"time_x": 0.25, "time_y": {"result": [0.5], "params": []}},
+}
 MLLOG = """noise
 :::MLLOG {"namespace": "", "time_ms": 1000, "key": "submission_benchmark", "value": "resnet", "metadata": {}}
 :::MLLOG {"time_ms": 2000, "key": "run_start", "value": null}
@@ -99,7 +163,9 @@ def test_perfzero(load: Any) -> None:
 
 
 def test_a_failed_perfzero_summary_stays_failed(load: Any) -> None:
-    (found,) = load({**PERFZERO, "benchmark_result": {**PERFZERO["benchmark_result"], "succeeded": False, "wall_time": -1}})
+    (found,) = load(
+        {**PERFZERO, "benchmark_result": {**PERFZERO["benchmark_result"], "succeeded": False, "wall_time": -1}}
+    )
     assert not found.succeeded
 
 
@@ -146,7 +212,10 @@ def test_mlperf(load: Any) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [(MLLOG.replace("success", "aborted"), "aborted"), (MLLOG[: MLLOG.index(':::MLLOG {"time_ms": 12000')], "never stopped")],
+    [
+        (MLLOG.replace("success", "aborted"), "aborted"),
+        (MLLOG[: MLLOG.index(':::MLLOG {"time_ms": 12000')], "never stopped"),
+    ],
 )
 def test_an_mlperf_run_that_did_not_end_well(load: Any, text: str, words: str) -> None:
     (found,) = load(text)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.record.presence import STALE_S, attend, remove_stale
+from assay.record.presence import STALE_S, attend, load_attendants, remove_stale
+from assay.values import layout
 
 # another supervisor, as a process of its own
 OTHER = """
@@ -111,3 +112,35 @@ def test_an_error_passes_through_and_lets_go(study: Path) -> None:
     left = leave(study / ".assay" / ".tmp-run")
     with attend(str(study)):
         assert not left.exists()
+
+
+# ---------------------------------------------------------------- who is there
+
+
+def test_a_supervisor_registers_while_it_is_there(study: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with attend(str(study)):
+        (me,) = load_attendants(str(study))
+        assert (me.host, me.pid, me.boot) == (os.uname().nodename, os.getpid(), boot)
+        assert f" {me.start} " in Path("/proc/self/stat").read_text()
+        with attend(str(study)):  # the same process again
+            pass
+        assert load_attendants(str(study)) == [me]
+    assert load_attendants(str(study)) == []
+
+
+def test_what_the_dead_left_is_cleared_by_the_next_one_alone(study: Path) -> None:
+    here = study / ".assay" / layout.supervisor_name(os.uname().nodename, 1, 2)
+    elsewhere = study / ".assay" / layout.supervisor_name("elsewhere", 1, 2)
+    with attend(str(study)):
+        here.touch()
+        elsewhere.touch()
+        with attend(str(study)):
+            assert here.exists()
+    with attend(str(study)):
+        assert not here.exists()
+        assert elsewhere.exists()
+
+
+def test_no_study_has_no_attendants(tmp_path: Path) -> None:
+    assert load_attendants(str(tmp_path / "gone")) == []

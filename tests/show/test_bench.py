@@ -97,6 +97,8 @@ def test_a_history_shows_levels_and_changes() -> None:
     assert max(map(len, render_history(calm, color=False, width=None).splitlines())) < 120
 
 
-@pytest.mark.parametrize(("form", "words"), [("csv", "a,2,1.5"), ("json", '"x.median": 1.5'), ("md", "| a |"), ("text", "1.5")])
+@pytest.mark.parametrize(
+    ("form", "words"), [("csv", "a,2,1.5"), ("json", '"x.median": 1.5'), ("md", "| a |"), ("text", "1.5")]
+)
 def test_set_ups_in_every_form(form: str, words: str) -> None:
     assert words in render_setups(["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}), (["b"], 0, {"x": ()})], form)

@@ -340,3 +340,23 @@ def test_importing_does_not_load_rich():
     code = "import sys, assay.show.progress, assay.show.plot, assay.show.figure; print([m for m in ('rich', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# ---------------------------------------------------------------- what was there before, and what is waited for
+
+
+def test_a_run_that_was_found_is_not_started_again():
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    progress.update(
+        ProgressView("s", 2, running=(RunningRow("old", None, 9.0, was_found=True), RunningRow("new", None, 0.0)))
+    )
+    assert stream.getvalue() == "started  new\n"
+
+
+def test_a_standing_notice_is_said_once():
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    for _ in range(3):
+        progress.update(ProgressView("s", 2, queued=2, messages=("waiting for a slot",)))
+    assert stream.getvalue() == "waiting for a slot\n"

@@ -263,7 +263,7 @@ def test_columns_leave_by_rank_before_the_others_are_cut():
     )  # fmt: skip
     table = Table(columns, [("a" * 30, 0.5, 0.25, 0.1, 3.0), ("b" * 30, 0.5, 0.25, 0.1, 3.0)])
     assert fit_columns(table, 100) == (table, ())
-    for width, left in ((72, 4), (60, 2), (10, 2)):
+    for width, left in ((71, 4), (56, 2), (10, 2)):
         fitted, dropped = fit_columns(table, width)
         assert (fitted.columns, dropped) == (columns[:left], columns[left:])
         assert {len(row) for row in fitted.rows} == {left}

@@ -44,7 +44,9 @@ def test_windows(text: str, windows: tuple[ProfileWindow, ...]) -> None:
     assert parse_windows(text) == windows
 
 
-@pytest.mark.parametrize("text", ["", "5", "5:2", "2:2", "a:b", "-1:2", "1:3,2:4", "1:,5:6", "nan:1", "1:inf", ":3", "1:2,"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "5:2", "2:2", "a:b", "-1:2", "1:3,2:4", "1:,5:6", "nan:1", "1:inf", ":3", "1:2,"]
+)
 def test_bad_windows_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="profile"):
         parse_windows(text)

@@ -30,3 +30,17 @@ def test_other_files_count_as_the_first_attempt():
 
 def test_nothing_there():
     assert split_series([]) == ([], [])
+
+
+@pytest.mark.parametrize("host", ["node7", "node7.farm.example"])
+def test_a_supervisors_name_tells_who_it_is(host):
+    assert layout.parse_supervisor(layout.supervisor_name(host, 4711, 99)) == (host, 4711, 99)
+
+
+@pytest.mark.parametrize("name", ["supervisor.log", "supervisors.lock", "supervisor.1.2", "supervisor.h.1.x"])
+def test_what_is_no_supervisor(name):
+    assert layout.parse_supervisor(name) is None
+
+
+def test_whole_steps_are_integers():
+    assert [repr(series.whole_step(step)) for step in (3.0, 2.5, None, math.inf)] == ["3", "2.5", "None", "inf"]

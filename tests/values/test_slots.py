@@ -12,7 +12,7 @@ def test_no_slot(text):
         parse_slots(text)
 
 
-@pytest.mark.parametrize("text", ["cpu:0", "cpu:-1", "cpu:many", "0;1", "0+", "+1", "a b"])
+@pytest.mark.parametrize("text", ["cpu:0", "cpu:-1", "cpu:many", "0;1", "0+", "+1", "a b", "foo", "cpu4", "0+x", "١"])
 def test_a_bad_slot_is_named(text):
     with pytest.raises(UsageError, match="bad slot"):
         parse_slots(text)
@@ -30,7 +30,15 @@ def test_a_bad_slot_is_named(text):
         ("cpu,cpu", ("cpu", "cpu")),
         ("0,cpu:2", ("0", "cpu", "cpu")),
         ("GPU-8f6ad2b1,1", ("GPU-8f6ad2b1", "1")),
+        ("MIG-GPU-8f6ad2b1/1/0", ("MIG-GPU-8f6ad2b1/1/0",)),
     ],
 )
 def test_slots(text, slots):
     assert parse_slots(text) == slots
+
+
+@pytest.mark.parametrize(("text", "meant"), [("cpu4", "cpu:4"), ("CPU:4", "cpu:4"), ("cpus-2", "cpu:2"), ("gpu1", "1")])
+def test_a_slip_is_understood(text, meant):
+    with pytest.raises(UsageError, match="bad slot") as caught:
+        parse_slots(text)
+    assert caught.value.hint == f"did you mean {meant}?"

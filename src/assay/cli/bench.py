@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from assay.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from assay.flows.bench.compare import CompareOptions
-    from assay.flows.supervise import Event
+    from assay.flows.supervise import Event, Supervisor
     from assay.flows.sweep import Doors
     from assay.values.bench_history import ComparisonReport
     from assay.values.benchmark import BenchReport, BenchRequest
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from assay.values.verdict import Verdict
 
 Options = Callable[..., Any]
+_PATIENCE_S = 3.0
 
 
 @click.group()
@@ -180,7 +182,27 @@ def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any)
 def build_doors(quiet: bool) -> Doors:
     from assay.flows.sweep import Doors
 
-    return Doors(listen=(lambda _event: None) if quiet else _tell_event, tick_s=0.1)
+    if quiet:
+        return Doors(tick_s=0.1)
+    return Doors(listen=_tell_event, draw=_Patience().look, tick_s=0.1)
+
+
+class _Patience:
+    """Says once that a benchmark waits for a slot that something else holds."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._said = False
+
+    def look(self, supervisor: Supervisor) -> None:
+        now = time.monotonic()
+        if not supervisor.queue or supervisor.running:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since > _PATIENCE_S and not self._said:
+            self._said = True
+            print("waiting: another study holds the slot (see assay ls; another one: --slots)", file=sys.stderr)
 
 
 def _tell_event(event: Event) -> None:

@@ -13,7 +13,7 @@ from assay.flows.places import StudyPlace, find_studies
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
 from assay.show import words
-from assay.show.table import Column, Table, fit_columns
+from assay.show.table import Column, Table, fit_columns, table_width
 from assay.values.run import State
 from assay.values.series import tellingness
 
@@ -21,8 +21,8 @@ MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 
 MOST_REASONS = 5  # below the table, where there is no room for a column
 
-# The ranks by which columns leave a narrow table, the highest first: a reason can stand below it.
-_REASON_RANK = 9
+_REASON = "reason"
+# The ranks by which columns leave a narrow table, the highest first.
 _METRIC_RANKS = (2, 6, 7)
 
 Complain = Callable[[str], None]
@@ -130,17 +130,17 @@ def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = N
             (Column(name, "number", rank=_METRIC_RANKS[place]), [run.metrics.get(name, (None,))[0] for run in runs])
             for place, name in enumerate(shown)
         ),
-        (Column("reason", rank=_REASON_RANK), [run.row.reason or None for run in runs]),
+        (Column(_REASON), [run.row.reason or None for run in runs]),
     ]
     telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
     columns = [column for column, _ in telling]
     cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in telling]
     table = Table(tuple(columns), list(zip(*cells, strict=True)))
-    if width is None:
+    if width is None or table_width(table) <= width:
         return RunTable(table)
-    fitted, dropped = fit_columns(table, width)
-    is_told = any(column.rank == _REASON_RANK for column in dropped)
-    return RunTable(fitted, tuple(_build_remarks(runs)) if is_told else ())
+    if columns[-1].name == _REASON:  # half of it would be no use
+        table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
+    return RunTable(fit_columns(table, width)[0], tuple(_build_remarks(runs)))
 
 
 def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -20,7 +19,7 @@ Texts = list[str]
 
 MISSING = "-"
 _SMALLEST_TEXT = 10  # a text column is not shortened below this
-_SMALLEST_HEADER = 6  # nor the name over numbers below this
+_SMALLEST_HEADERS = (6, 4)  # nor the name over numbers below the first of these, or the second if need be
 _READABLE_NAME = 32  # columns that can be spared give way to a name up to this width
 _READABLE_TEXT = 16  # and to another text up to this one
 _READABLE_HEADER = 14
@@ -216,6 +215,11 @@ def _lay_column(column: Column, name: str, values: Sequence[Any]) -> _Laid:
     return _Laid(column, name, texts, max(cell_width, words.display_width(name)), cell_width, wide)
 
 
+def table_width(table: Table) -> int:
+    """Of the table as it is, with nothing shortened."""
+    return _total(each.width for each in _lay_out(table))
+
+
 def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
     """The table without the columns that have to leave for the others to be readable, and those columns."""
     laid = _lay_out(table)
@@ -256,7 +260,7 @@ def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
     room = width - gap * (len(laid) - 1)
     if sum(each.width for each in laid) > room and laid[0].column.can_shorten:
         _drop_common(laid[0], mark)
-    floors = [_floor(each, mark, is_name=not place) for place, each in enumerate(laid)]
+    floors = _build_floors(laid, room, mark)
     level = max((column.width for column in laid), default=0)
     while level > 0 and sum(_limited(*pair, level) for pair in zip(laid, floors, strict=True)) > room:
         level -= 1
@@ -264,9 +268,18 @@ def _fit(laid: list[_Laid], width: int, gap: int, mark: str) -> None:
         _narrow(column, _limited(column, floor, level), floor, mark)
 
 
-def _floor(laid: _Laid, mark: str, *, is_name: bool) -> int:
+def _build_floors(laid: list[_Laid], room: int, mark: str) -> list[int]:
+    floors: list[int] = []
+    for header in _SMALLEST_HEADERS:
+        floors = [_floor(each, header, mark, is_name=not place) for place, each in enumerate(laid)]
+        if sum(floors) <= room:
+            break
+    return floors
+
+
+def _floor(laid: _Laid, header: int, mark: str, *, is_name: bool) -> int:
     if not laid.column.can_shorten:
-        return min(laid.width, max(laid.cell_width, _SMALLEST_HEADER))
+        return min(laid.width, max(laid.cell_width, header))
     return min(laid.width, _smallest_distinct(laid.texts, mark) if is_name else _SMALLEST_TEXT)
 
 
@@ -314,13 +327,19 @@ def _drop_ends(texts: Texts, mark: str) -> Texts:
     unique = set(texts)
     if len(unique) < 2:
         return texts
-    head = max(os.path.commonprefix(list(unique)).rfind(separator) + 1 for separator in _SEPARATORS)
-    backwards = os.path.commonprefix([text[::-1] for text in unique])
-    tail = max(backwards.rfind(separator) + 1 for separator in _SEPARATORS)
+    head = _count_common(min(unique), max(unique))
+    backwards = sorted(text[::-1] for text in unique)
+    tail = _count_common(backwards[0], backwards[-1])
     if min(map(len, unique)) < head + tail:
         return texts
     first, last = mark * (head > 1), mark * (tail > 1)
     return [f"{first}{text[head if first else 0 : len(text) - tail if last else None]}{last}" for text in texts]
+
+
+def _count_common(first: str, last: str) -> int:
+    """How much two texts begin with alike, in whole parts; of many the first and the last in order speak for all."""
+    end = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return max(first.rfind(separator, 0, end) + 1 for separator in _SEPARATORS)
 
 
 def _smallest_distinct(texts: Texts, mark: str) -> int:

@@ -78,7 +78,9 @@ def test_it_is_in_the_index_at_once(lab: Path) -> None:
 
 
 def test_trials_are_interleaved_and_never_share_a_folder(lab: Path) -> None:
-    report = run_benchmarks(request("mod.B.good", "mod.quick", trials=2, execution_id="fixed", output_root=str(lab / "out")))
+    report = run_benchmarks(
+        request("mod.B.good", "mod.quick", trials=2, execution_id="fixed", output_root=str(lab / "out"))
+    )
     assert [(e.method, e.trial) for e in report.executions] == [
         ("mod.B.good", 1),
         ("mod.quick", 1),
@@ -148,7 +150,11 @@ def test_commands_are_measured_and_their_output_is_read(lab: Path) -> None:
 
 
 def test_a_program_may_report_by_itself(lab: Path) -> None:
-    program = BenchMethod(f"{sys.executable} -c 'from assay.bench import report_benchmark; report_benchmark(throughput=9)'", "own", "command")
+    program = BenchMethod(
+        f"{sys.executable} -c 'from assay.bench import report_benchmark; report_benchmark(throughput=9)'",
+        "own",
+        "command",
+    )
     (execution,) = run_benchmarks(replace(request(), methods=(program,))).executions
     assert execution.result.throughput == 9
     assert execution.result.wall_time > 0
@@ -164,10 +170,17 @@ def test_variants_run_in_turns_in_their_own_folders(lab: Path) -> None:
     variants = []
     for name, value in (("base", 1), ("head", 2)):
         (lab / name).mkdir()
-        (lab / name / "other.py").write_text(f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n")
+        (lab / name / "other.py").write_text(
+            f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n"
+        )
         variants.append(BenchVariant(name, str(lab / name), f"{value:040x}"))
     report = run_benchmarks(request("other.f", trials=2, variants=tuple(variants)))
-    assert [(e.label, e.result.wall_time) for e in report.executions] == [("base", 1), ("head", 2), ("head", 2), ("base", 1)]
+    assert [(e.label, e.result.wall_time) for e in report.executions] == [
+        ("base", 1),
+        ("head", 2),
+        ("head", 2),
+        ("base", 1),
+    ]
     assert report.executions[0].commit == f"{1:040x}"
 
 

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from assay.config.settings import Settings, load_settings
-from assay.errors import UsageError
 from assay.flows.bench.conclude import COMMAND, ENV_EXTRA, ENV_OUTPUT, Surroundings, build_execution, render_points
 from assay.flows.places import StudyPlace, choose_root
 from assay.flows.prepared import Prepared, Report, RunOptions
@@ -58,7 +57,7 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None) -> BenchRe
     methods = resolve_methods(request)
     jobs = list(_build_jobs(request, methods, place))
     slots = _choose_slots(request, settings)
-    witness = _Witness(request, {job.spec.name: job for job in jobs}, _gpus_of(slots))
+    witness = _Witness(request, {job.spec.name: job for job in jobs})
     given = doors or Doors()
     report = _run(
         request,
@@ -103,8 +102,9 @@ def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
     return (",".join(chosen) if chosen else CPU,)
 
 
-def _gpus_of(slots: Sequence[str]) -> tuple[int, ...]:
-    return tuple(int(part) for label in slots for part in label.split(",") if part.strip().isdecimal())
+def _gpus_of(entry: Entry) -> tuple[int, ...]:
+    slot = entry.handle.slot if entry.handle else None
+    return tuple(int(part) for part in (slot or "").split(",") if part.strip().isdecimal())
 
 
 # ---------------------------------------------------------------- methods
@@ -283,10 +283,9 @@ class _Live:
 class _Witness:
     """Looks at the machine when a benchmark begins, while it runs and when it ends; then writes what came of it."""
 
-    def __init__(self, request: BenchRequest, jobs: Mapping[str, _Job], gpus: tuple[int, ...]) -> None:
+    def __init__(self, request: BenchRequest, jobs: Mapping[str, _Job]) -> None:
         self._request = request
         self._jobs = jobs
-        self._gpus = gpus
         self._devices = Devices()
         self._environments: dict[str, Environment] = {}
         self._live: dict[str, _Live] = {}
@@ -304,7 +303,7 @@ class _Witness:
 
     def started(self, entry: Entry) -> None:
         environment = self._load_environment(entry)
-        machine = load_machine(environment, self._devices, self._gpus)
+        machine = load_machine(environment, self._devices, _gpus_of(entry))
         self._live[entry.dir] = _Live(machine, environment, _open_meter())
         self.inner.started(entry)
 
@@ -312,12 +311,12 @@ class _Witness:
         self.inner.tick(running, now)
         for entry in running:
             live = self._live.get(entry.dir)
-            if live is not None and self._gpus and now >= live.next_look:
+            if live is not None and now >= live.next_look and _gpus_of(entry):
                 live.next_look = now + _LOOK_AT_GPUS_S
                 self._look_at_gpus(entry, live)
 
     def _look_at_gpus(self, entry: Entry, live: _Live) -> None:
-        for state in load_gpus(self._devices, self._gpus, entry.handle.tag if entry.handle else None):
+        for state in load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None):
             before = live.gpus.get(state.index)
             throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
             processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
@@ -345,7 +344,7 @@ class _Witness:
             return Surroundings(extra=self._request.extra)
         if live.gpus:
             self._look_at_gpus(entry, live)
-        after = load_gpus(self._devices, self._gpus, entry.handle.tag if entry.handle else None)
+        after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
         after = tuple(
             replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
             for state in after
@@ -388,8 +387,3 @@ def write_points(run_dir: str, execution: BenchExecution) -> None:
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, POINTS_FILE), "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def check_trials(trials: int) -> None:
-    if trials < 1:
-        raise UsageError(f"{trials} trials are none", "at least 1")

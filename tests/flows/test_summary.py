@@ -1,0 +1,96 @@
+"""The summary table, from an index's columns."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from assay.flows.summary import StudySummary, SummaryOptions, build_summary, fit_summary
+from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.show.table import render_json, render_table
+from assay.values.state import State
+
+
+def metric(name: str, last: Sequence[float], best: Sequence[float] | None = None) -> MetricColumns:
+    """A metric to be minimised, or one whose best values are its last."""
+    values, least, ones = array("d", last), array("d", best or last), array("d", [1.0] * len(last))
+    steps = array("d", [200.0 + 0.5 * (place % 2) for place in range(len(last))])
+    return MetricColumns(name, ones, ones, values, steps, least, steps, values, steps, values, ones, ones)
+
+
+def build_data(count: int, *metrics: MetricColumns, state: State = State.DONE) -> Table:
+    params = [{"lr": 0.1 * (place // 2), "seed": place % 2} for place in range(count)]
+    rows = [RunRow(f"s/r{n}", "s", f"r{n}", "", state, 1, each) for n, each in enumerate(params)]
+    return Table(rows, {each.metric: each for each in metrics})
+
+
+def names(summary: StudySummary) -> list[str]:
+    return [column.name for column in summary.table.columns]
+
+
+def column(summary: StudySummary, key: str) -> list[Any]:
+    return [row[key] for row in json.loads(render_json(summary.table))]
+
+
+def grouped(data: Table, **more: Any) -> StudySummary:
+    return build_summary(data, SummaryOptions(group_by=("seed",), **more))
+
+
+def test_groups_show_the_best_only_where_it_tells_more() -> None:
+    last = [0.4, 0.3, 0.2, 0.1]
+    assert names(grouped(build_data(4, metric("loss", last)))) == ["lr", "n", "loss", "± sd"]
+    better = grouped(build_data(4, metric("loss", last, [0.4, 0.3, 0.2, 0.05])))
+    assert names(better) == ["lr", "n", "loss", "± sd", "best loss", "± sd"]
+    assert column(better, "loss_best") == [0.125, 0.35]
+    assert "best loss" in names(grouped(build_data(4, metric("loss", last)), best=True))
+
+
+def test_the_best_of_runs_that_do_not_count_tells_nothing() -> None:
+    data = build_data(4, metric("loss", [0.4, 0.3, 0.2, 0.1], [0.0, 0.3, 0.2, 0.1]))
+    data.rows[0] = data.rows[0]._replace(state=State.FAILED)
+    assert "best loss" not in names(grouped(data))
+
+
+def test_rows_beyond_the_limit_are_counted() -> None:
+    data = build_data(10, metric("loss", [0.1 * place for place in range(10)]))
+    summary = build_summary(data, SummaryOptions(limit=4))
+    assert (len(summary.table.rows), summary.left_out) == (4, 6)
+    assert build_summary(data, SummaryOptions()).left_out == 0
+    assert build_summary(data, SummaryOptions(limit=10)).left_out == 0
+    assert (len(grouped(data, limit=2).table.rows), grouped(data, limit=2).left_out) == (2, 3)
+
+
+def test_whole_steps_are_integers_to_machines() -> None:
+    found = column(build_summary(build_data(2, metric("loss", [0.1, 0.2])), SummaryOptions()), "step")
+    assert found == [200, 200.5]
+    assert [type(step) for step in found] == [int, float]
+
+
+def test_whole_metrics_leave_a_narrow_table_and_are_counted() -> None:
+    metrics = [metric(f"validation_loss_{n}", [0.1, 0.2]) for n in range(5)]
+    summary = build_summary(build_data(2, *metrics), SummaryOptions())
+    fitted = fit_summary(summary, 60)
+    shown = [name for name in names(fitted) if name.startswith("val")]
+    assert shown == ["validation_loss_0", "validation_loss_1"]
+    assert fitted.hidden == 3
+    assert max(map(len, render_table(fitted.table, width=60).splitlines())) <= 60
+    assert fit_summary(summary, 200).hidden == 0
+    narrowest = fit_summary(summary, 10)
+    assert (names(narrowest)[-1], narrowest.hidden) == ("validation_loss_0", 4)
+
+
+def test_metrics_that_were_asked_for_stay() -> None:
+    asked = tuple(f"validation_loss_{n}" for n in range(5))
+    data = build_data(2, *(metric(name, [0.1, 0.2]) for name in asked))
+    fitted = fit_summary(build_summary(data, SummaryOptions(metrics=asked)), 40)
+    assert set(asked) <= set(names(fitted))
+    assert fitted.hidden == 0
+
+
+def test_groups_lose_a_metric_with_its_deviation() -> None:
+    metrics = [metric(f"validation_loss_{n}", [0.1, 0.2, 0.3, 0.4]) for n in range(3)]
+    fitted = fit_summary(grouped(build_data(4, *metrics)), 50)
+    assert names(fitted) == ["lr", "n", "validation_loss_0", "± sd"]
+    assert fitted.hidden == 2
