@@ -58,7 +58,20 @@ def test_a_study_is_stopped_with_its_supervisor(cli, busy: Bench) -> None:
 def test_every_supervisor_of_a_study_leaves(cli, busy: Bench, start: str) -> None:
     """The second has started nothing: both slots are taken. A script's background job does not hear Ctrl-C."""
     second = subprocess.Popen(
-        ["bash", "-c", f'{start} exec "$@"', "-", sys.executable, "-m", "assay", "run", "long.yml", "-j", "2", "--quiet"],
+        [
+            "bash",
+            "-c",
+            f'{start} exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "assay",
+            "run",
+            "long.yml",
+            "-j",
+            "2",
+            "--quiet",
+        ],
         cwd=busy.folder,
         env=os.environ | busy.extra,
         start_new_session=True,

@@ -230,4 +230,4 @@ def test_many_unknown_keys_beside_known_ones():
 
 
 def test_slips_are_named_one_by_one_even_when_nothing_else_is_there():
-    assert "did you mean 'command'?" in refused("Comand: x", base="")
+    assert "Comand: unknown key\n    did you mean 'command'" in refused("Comand: x", command="")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from assay.values.series import direction_of
+from assay.values.series import direction_of, whole_step
 
 LOWER = """
 loss val_loss valLoss val.loss train/loss trainloss loss1 accuracy_loss top5_error error_rate err WER cer PPL perplexity
@@ -28,3 +30,7 @@ def test_higher_is_better(metric):
 def test_names_without_words():
     assert direction_of("") == "max"
     assert direction_of("42") == "max"
+
+
+def test_whole_steps_are_integers():
+    assert [repr(whole_step(step)) for step in (3.0, 2.5, None, math.inf)] == ["3", "2.5", "None", "inf"]

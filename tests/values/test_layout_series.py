@@ -1,5 +1,8 @@
-"""Which of a run's series count."""
+"""Which of a run's series count, and who supervises."""
 
+import pytest
+
+from assay.values import layout
 from assay.values.layout import split_series
 
 
@@ -40,7 +43,3 @@ def test_a_supervisors_name_tells_who_it_is(host):
 @pytest.mark.parametrize("name", ["supervisor.log", "supervisors.lock", "supervisor.1.2", "supervisor.h.1.x"])
 def test_what_is_no_supervisor(name):
     assert layout.parse_supervisor(name) is None
-
-
-def test_whole_steps_are_integers():
-    assert [repr(series.whole_step(step)) for step in (3.0, 2.5, None, math.inf)] == ["3", "2.5", "None", "inf"]

@@ -407,7 +407,7 @@ class Collector:
             return
         live.last_reading = reading
         with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:
-            file.write(render_reading(reading) + "\n")
+            file.write(render_reading(reading))
 
     def _read_gpu(self, slot: str | None) -> GpuReading | None:
         indices = [int(part) for part in (slot or "").split(",") if part.isdigit()]

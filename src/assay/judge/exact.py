@@ -45,12 +45,14 @@ def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[f
     if not places:
         return None
     first = places[0]
-    largest = max(_relative(golden[place], values[place]) for place in places)
+    worst = max(places, key=lambda place: _relative(golden[place], values[place]))
+    largest = _relative(golden[worst], values[worst])
     message = (
         f"first differs at step {pair.steps[first]}: {values[first]!r}, expected {golden[first]!r}; "
         f"{len(places)} of {len(golden)} values differ, by {100 * largest:.3g}% at most"
     )
-    return Finding(VerdictKind.CHANGED, pair.subject, message, values[first], golden[first], pair.steps[first], largest)
+    effect = math.copysign(largest, values[worst] - golden[worst])
+    return Finding(VerdictKind.CHANGED, pair.subject, message, values[worst], golden[worst], pair.steps[first], effect)
 
 
 def _relative(expected: float, value: float) -> float:

@@ -17,10 +17,12 @@ from fractions import Fraction
 from typing import Any, get_args
 
 from assay.judge.pairing import Aligned, Pair
+from assay.judge.wording import render_effect
 from assay.values.golden import Operator, Rule, Track
 from assay.values.verdict import Finding, VerdictKind
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
+_MEANT = {"=<": "<=", "=>": ">=", "=": "==", "≤": "<=", "≥": ">=", "≠": "!=", "<>": "!=", "===": "=="}
 CLOSE = 1e-9  # nearer to the boundary than this (relative), decimals decide
 
 
@@ -38,11 +40,10 @@ def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
     """Why these cannot be compared with; config files ask this too, so that nobody waits for a run to learn it."""
     if operator not in OPERATORS:
         known = ", ".join(OPERATORS)
-        return (
-            "no comparison is given; choose one of " + known
-            if not operator
-            else (f"{operator!r} is no comparison; choose one of {known}")
-        )
+        if not operator:
+            return f"no comparison is given; choose one of {known}"
+        meant = f"; did you mean {_MEANT[operator]!r}?" if operator in _MEANT else f"; choose one of {known}"
+        return f"{operator!r} is no comparison{meant}"
     if margin is None:
         return None if operator in ("<", ">") else "no margin is given"
     if not math.isfinite(margin) or margin < 0:
@@ -109,7 +110,7 @@ def _judge_check(rule: Rule, pair: Pair, check: Aligned) -> Finding | None:
         return None  # what is missing or not finite has been said; the rest must not look like a pass
     effects = [_effect(tested, expected) for tested, expected in zip(check.values, golden.values, strict=True)]
     largest = max(effects, key=abs)
-    message = f"{len(effects)} values {_words(rule)}; the largest difference is {100 * largest:+.3g}%"
+    message = f"{len(effects)} values {_words(rule)}; the largest difference is {render_effect(largest)}"
     return Finding(VerdictKind.PASS, pair.subject, message, effect=largest)
 
 
@@ -119,12 +120,12 @@ def _describe_failing(rule: Rule, pair: Pair, check: Aligned, failing: list[int]
     effect, at_first = _effect(check.values[worst], golden[worst]), _effect(check.values[first], golden[first])
     message = (
         f"{len(failing)} of {len(golden)} values are not {_words(rule)}; first at step {pair.steps[first]}: "
-        f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({100 * at_first:+.3g}%)"
+        f"{check.values[first]:.6g}, expected {golden[first]:.6g} ({render_effect(at_first)})"
     )
-    if worst != first:
-        message += f"; worst at step {pair.steps[worst]}: {100 * effect:+.3g}%"
+    if render_effect(effect) != render_effect(at_first):
+        message += f"; worst at step {pair.steps[worst]}: {render_effect(effect)}"
     return Finding(
-        VerdictKind.FAIL, pair.subject, message, check.values[first], golden[first], pair.steps[first], effect
+        VerdictKind.FAIL, pair.subject, message, check.values[worst], golden[worst], pair.steps[first], effect
     )
 
 

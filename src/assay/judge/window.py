@@ -18,6 +18,7 @@ from typing import Literal
 from assay.judge.exact import has_equal_replicas
 from assay.judge.numerics import Array, load_numpy, t_quantile
 from assay.judge.pairing import Aligned, Pair
+from assay.judge.wording import render_bounded, render_effect
 from assay.values.golden import Rule, Track
 from assay.values.series import told_direction
 from assay.values.verdict import Finding, VerdictKind
@@ -96,7 +97,7 @@ def build_starts(rule: Rule, steps: Sequence[int]) -> list[int]:
 class Effects:
     """Per window, as numpy arrays. `effect` and `error` are log-ratios, or scaled differences."""
 
-    golden: Array  # mean level, for reports
+    golden: Array  # mean level, for reports; the effect is how far `check` is from it
     check: Array
     effect: Array
     error: Array | None  # standard error; None: one recording against one check tells no noise
@@ -131,11 +132,17 @@ def measure_effects(golden: Array, checks: Array, starts: Sequence[int]) -> Effe
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         size = None if in_logs else measure_size(golden, starts)
         known, tested = (build_distances(values, golden[:1], starts, size) for values in (golden, checks))
-        levels = average(golden, starts).mean(axis=0), average(checks, starts).mean(axis=0)
+        levels = _average_levels(golden, starts, in_logs), _average_levels(checks, starts, in_logs)
         effect = np.where(np.isfinite(levels[1]), tested.mean(axis=0) - known.mean(axis=0), np.nan)
         spread, freedom = measure_spread(known, tested)
         error = None if spread is None else np.sqrt(share_variance(spread) * (1 / len(golden) + 1 / len(checks)))
     return Effects(*levels, effect, error, freedom, in_logs)
+
+
+def _average_levels(values: Array, starts: Sequence[int], in_logs: bool) -> Array:
+    """A window's mean over all runs: of logs the geometric one, so that check over golden is the effect."""
+    np = load_numpy()
+    return np.exp(average(np.log(values), starts).mean(axis=0)) if in_logs else average(values, starts).mean(axis=0)
 
 
 def average(values: Array, starts: Sequence[int]) -> Array:
@@ -254,7 +261,7 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
-        f"{_percent(relative[worst])} in {_stretch(pair.steps, starts, worst)}, and a golden of one recording does not "
+        f"{render_effect(float(relative[worst]))} in {_stretch(pair.steps, starts, worst)}, and a golden of one recording does not "
         "tell how much of that is noise; check again, or gather with replicas"
     )
     return Finding(
@@ -290,7 +297,7 @@ class Report:
         tests = len(self.starts) * self.peers if sure else 1
         low, high = self.effects.bounds(self.rule.alpha / tests)
         interval = float(low[worst]), float(high[worst])
-        shown = f"{_percent(relative[worst])} [{_percent(interval[0])}, {_percent(interval[1])}]"
+        shown = render_bounded(float(relative[worst]), *interval)
         return Finding(
             kind,
             self.pair.subject,
@@ -314,17 +321,22 @@ class Report:
             return f"within {delta}: at most {shown}, in {place}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
             return f"cannot be told from {delta}: {shown} in {place}; {many}; add a replica"
-        limit = f"{100 * float(build_alarms(self.rule, len(self.starts))[worst]):g}%"
+        limit = self._limit(worst)
         since = f"first shows from step {self.pair.steps[self.starts[int(marks.argmax())]]}"
         better = "suspiciously better: " if kind is VerdictKind.CHANGED else ""
         return f"{better}{shown} in {place}, more than {limit}; {since}; {many}"
+
+    def _limit(self, window: int) -> str:
+        """`5%`; where the first window has a limit of its own, both: `1% (the first window's; 5% later)`."""
+        alarms = [f"{100 * float(each):g}%" for each in build_alarms(self.rule, len(self.starts))]
+        if alarms[0] == alarms[-1]:
+            return alarms[window]
+        if window == 0:
+            return f"{alarms[0]} (the limit of the first window; {alarms[-1]} later)"
+        return f"{alarms[window]} ({alarms[0]} in the first window)"
 
 
 def _stretch(steps: Sequence[int], starts: Sequence[int], window: int) -> str:
     end = starts[window + 1] if window + 1 < len(starts) else len(steps)
     first, last = steps[starts[window]], steps[end - 1]
     return f"step {first}" if first == last else f"steps {first} to {last}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:+.3g}%"

@@ -234,7 +234,7 @@ def test_an_alias_in_a_template_is_refused(project):
 def test_a_place_without_a_value_is_refused_with_its_position(project):
     message = project.problems(one("run {data} [moment]", "dat: 1\nx: 2"))
     assert "params.yaml:2:10 template.train: data has no value" in message
-    assert "did you mean 'dat'?" in message
+    assert "did you mean 'dat'?\n    give it a value" in message
     assert "moment has no value" in message
 
 

@@ -1,0 +1,153 @@
+"""`assay run`, `assay runx` and `assay mlrunner` as somebody meets them who leaves, waits, mistypes or comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.flows.workbench import Bench, until
+
+SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}}\n"
+TRAIN = """
+import sys
+from assay.logx import logx
+logx.initialize(logdir=sys.argv[sys.argv.index("--logdir") + 1])
+logx.metric("val", {"accuracy": 0.5}, 0)
+print("trained " + "x" * 300)
+"""
+TASKS = """
+template:
+  first: 'echo first >> calls; touch {_output}/begun; while [ ! -e go ]; do sleep 0.02; done'
+  second: 'echo second >> calls'
+resource: [cpu]
+---
+x: [1]
+"""
+
+
+def call_deaf(bench: Bench, *arguments: str, deaf: str = "stdout") -> int:
+    """The program, with a reader that has left before the first word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | {deaf: writer}
+    command = [sys.executable, "-m", "assay", *arguments]
+    code = subprocess.run(command, cwd=bench.folder, env=os.environ | bench.extra, check=False, timeout=120, **streams)  # type: ignore[call-overload]
+    os.close(writer)
+    return int(code.returncode)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_runx_goes_on_when_its_reader_has_left(own_bench: Bench, failing: bool) -> None:
+    own_bench.write("train.py", TRAIN + ("sys.exit(3)" if failing else ""))
+    assert call_deaf(own_bench, "runx", own_bench.write("sweep.yml", SWEEP), "-i") == int(failing)
+    rows = json.loads(own_bench.assay("sum", "sweep", "--json").stdout)
+    assert len(rows) == 6
+    assert [row for row in rows if 0.5 not in [row.get(name) for name in row if "accuracy" in name]] == []
+
+
+@pytest.mark.parametrize(("command", "code"), [("echo {x}", 0), ("exit {x}", 1)])
+@pytest.mark.parametrize("deaf", ["stdout", "stderr"])
+def test_run_has_its_exit_code_without_a_reader(own_bench: Bench, command: str, code: int, deaf: str) -> None:
+    file = own_bench.write("s.yml", f"study: s\ncommand: {command}\nparams: {{x: [1, 2]}}\n")
+    assert call_deaf(own_bench, "run", file, "-j", "2", "--json", deaf=deaf) == code
+    assert call_deaf(own_bench, "run", file, "-j", "2", "--retry", "failed", deaf=deaf) == code
+
+
+def test_mlrunner_has_its_exit_code_without_a_reader(own_bench: Bench) -> None:
+    own_bench.write("params.yaml", "template: {train: exit 3}\nresource: [cpu]\n---\nx: [1, 2]\n")
+    assert call_deaf(own_bench, "mlrunner") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "said"),
+    [
+        ("command: pyhton x", (), "the program 'pyhton' was not found"),
+        ("command: 'true'", ("--root", "/proc/x"), "/proc"),
+    ],
+)
+def test_what_is_refused_is_not_announced(cli, own_bench: Bench, text: str, flags: tuple[str, ...], said: str) -> None:
+    result = cli("run", own_bench.write("s.yml", text), "-j", "1", *flags)
+    assert result.code == 2
+    assert said in result.err
+    assert "runs go to" not in result.err
+    assert not own_bench.root.exists()
+
+
+def test_quiet_says_nothing_of_the_root(cli, own_bench: Bench) -> None:
+    file = own_bench.write("s.yml", "command: 'true'\n")
+    assert "runs go to runs/s" in cli("run", file, "-j", "1").err
+    assert "runs go to" not in cli("run", file, "-j", "1", "--quiet").err
+
+
+def test_a_mistyped_slot_is_no_gpu(cli, own_bench: Bench) -> None:
+    result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "--slots", "cpu4")
+    assert (result.code, result.err) == (2, "assay: bad slot 'cpu4'\n  did you mean cpu:4?\n")
+
+
+def test_a_hint_is_printed_once(cli, own_bench: Bench) -> None:
+    own_bench.run("study: known\ncommand: 'true'\n")
+    assert cli("ls", "knwon").err == "assay: no study named 'knwon'\n  did you mean 'known'?\n"
+
+
+def kill_supervisor(bench: Bench, mark: str, *arguments: str) -> None:
+    """Start something, and kill the program when the run has begun."""
+    first = bench.start(*arguments)
+    until(lambda: list(bench.folder.glob(mark)), "the run has begun")
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+
+
+def test_a_run_that_was_found_is_not_announced_as_started(own_bench: Bench) -> None:
+    file = own_bench.write("s.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
+    kill_supervisor(own_bench, "begun", "run", file, "-j", "1")
+    second = own_bench.start("run", file, "-j", "1", "--plain")
+    assert second.stderr is not None
+    lines = [second.stderr.readline() for _ in range(2)]
+    (own_bench.folder / "go").touch()
+    rest = second.communicate(timeout=60)[1]
+    said = "".join([*lines, rest])
+    assert "found run still running (attempt 1)" in said
+    assert "finished run" in said
+    assert "started" not in said
+
+
+def test_mlrunner_announces_only_what_it_starts(own_bench: Bench) -> None:
+    own_bench.write("params.yaml", TASKS)
+    kill_supervisor(own_bench, "output/*/begun", "mlrunner")
+    second = own_bench.start("mlrunner")
+    assert second.stdout is not None
+    lines = []
+    while "RUNNING" not in "".join(lines):
+        line = second.stdout.readline()
+        assert line, lines
+        lines.append(line)
+    (own_bench.folder / "go").touch()
+    out, _ = second.communicate(timeout=60)
+    words = [
+        line.split()[0] + " " + line.split(",")[1].split(":")[0].strip()
+        for line in (*lines, *out.splitlines())
+        if "gpu:" in line
+    ]
+    assert words == ["RUNNING first", "START second"]
+    assert (own_bench.folder / "calls").read_text() == "first\nsecond\n"
+
+
+def test_waiting_for_a_slot_is_said(own_bench: Bench) -> None:
+    long = own_bench.write("long.yml", "command: 'touch begun; while [ ! -e go ]; do sleep 0.02; done'\ncode: live\n")
+    first = own_bench.start("run", long, "--slots", "0", "--quiet")
+    until((own_bench.folder / "begun").exists, "the slot is taken")
+    second = own_bench.start(
+        "run", own_bench.write("s.yml", "command: 'true'\n"), "--slots", "0", "--plain", "--root", "r"
+    )
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    (own_bench.folder / "go").touch()
+    said += second.communicate(timeout=60)[1]
+    assert said.startswith("waiting for a slot: the only one is taken by other runs (assay ls shows them)\n")
+    assert said.count("waiting") == 1
+    first.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
