@@ -88,12 +88,14 @@ def test_a_marked_function_is_a_whole_check(pytester, project, plugin):
 
 def test_a_worse_training_fails_and_the_findings_are_readable(pytester, project, plugin, monkeypatch):
     monkeypatch.setenv("WORSE", "1.1")
+    monkeypatch.setenv("COLUMNS", "250")
     pytester.makepyfile(MARKED)
     result = pytester.runpytest_subprocess(*plugin)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         ["*segment*metric*verdict*effect*", "*FAIL segment 10 loss: +10%*", "*curves: *report.html"]
     )
+    result.stdout.fnmatch_lines(["FAILED *Failed: little: FAIL, loss +10% from step 11*"])
     assert "Traceback" not in result.stdout.str()
     assert "pytest_plugin.py" not in result.stdout.str()
     page = next(line.split("curves: ")[1] for line in result.outlines if "curves: " in line)
@@ -175,6 +177,29 @@ def test_a_wrong_marker_fails_and_says_so(pytester, project, plugin):
     result = pytester.runpytest_subprocess(*plugin)
     result.assert_outcomes(failed=len(WRONG))
     assert [words for words in WRONG.values() if words not in result.stdout.str()] == []
+    assert "During handling" not in result.stdout.str(), "said once"
+
+
+def test_a_failure_of_the_originals_helper_says_what_is_wrong_and_shows_the_test(
+    pytester, project, plugin, monkeypatch
+):
+    monkeypatch.setenv("WORSE", "1.1")
+    monkeypatch.setenv("COLUMNS", "250")
+    pytester.makepyfile(
+        "from assay.convergence import do_convergence_test\n"
+        "def test_it():\n"
+        "    do_convergence_test('store', 'convergence_harness_manifest.json', 'golden.yml')\n"
+    )
+    result = pytester.runpytest_subprocess(*plugin)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*>*do_convergence_test('store'*",
+            "*FAIL segment 10 loss: +10%*",
+            "FAILED *ConvergenceFailure: little: FAIL, loss*",
+        ]
+    )
+    assert "raise ConvergenceFailure" not in result.stdout.str()
 
 
 def test_paths_beside_the_test_file_come_first_and_the_working_directory_stays(pytester, project, plugin):

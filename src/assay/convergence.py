@@ -62,8 +62,10 @@ def do_convergence_test(
     manifest_suffix: str,
     test_config_path: str | os.PathLike[str],
     do_gather: bool = False,
+    *,
+    timeout_s: float | None = None,
 ) -> None:
-    """Gather, or check against what was gathered, every test of a configuration."""
+    """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run."""
     from assay.flows.golden import GoldenOptions, check_file, gather_file
     from assay.values.verdict import VerdictKind
 
@@ -72,7 +74,9 @@ def do_convergence_test(
         store=os.path.abspath(os.fspath(storage_path)),
         manifest_name=manifest_suffix,
         replicas=0,
+        timeout_s=timeout_s,
         command_line=tuple(sys.argv),
+        is_harness=True,
     )
     try:
         report = (gather_file if do_gather else check_file)(options, tell=_warn)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from assay.values.golden import GoldenReport
 
 MARKER = "convergence"
+_HELPER = "assay.convergence"
 _CHECKED = "_assay_convergence_checked"
 _PATHS = ("config", "store")
 _OPTIONS = ("manifest_name", "tests", "slots", "most_checks", "early_stop", "timeout_s", "env")
@@ -47,6 +48,32 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     """Behind the test function itself: a marked test that has checked nothing does it now."""
     if item.get_closest_marker(MARKER) is not None and not getattr(item, _CHECKED, False):
         Convergence(item)()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:  # noqa: ARG001
+    """A failure of `do_convergence_test` says in its first line what is wrong, and shows the test's lines, not ours."""
+    found = call.excinfo
+    if found is None or found.type.__module__ != _HELPER or not hasattr(found.value, "report"):
+        return
+    from assay.show.golden import describe_headline
+
+    headline, text = describe_headline(found.value.report), str(found.value)
+    if not text.startswith(headline):
+        found.value.args = (f"{headline}\n{text.lstrip()}",)
+    _hide_ours(found.value)
+
+
+def _hide_ours(error: BaseException) -> None:
+    """The traceback ends with the last line that is not Assay's."""
+    ours = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    entry, last = error.__traceback__, None
+    while entry is not None:
+        if not os.path.abspath(entry.tb_frame.f_code.co_filename).startswith(ours):
+            last = entry
+        entry = entry.tb_next
+    if last is not None:
+        last.tb_next = None
 
 
 @pytest.fixture
@@ -87,7 +114,8 @@ class Convergence:
             with contextlib.chdir(os.path.dirname(config)):
                 return check_file(GoldenOptions(config, store, root=root, **options), Doors(tick_s=0.1))
         except AssayError as error:
-            pytest.fail(error.render(), pytrace=False)
+            said = error.render()
+        pytest.fail(said, pytrace=False)  # behind the handler: pytest would print the error a second time as its cause
 
     def _resolve(self, path: str | Path) -> str:
         """Beside the test's file, else under pytest's root folder."""
@@ -145,10 +173,10 @@ def _judge(report: GoldenReport, arguments: dict[str, Any], folder: str) -> None
 
 
 def _tell(report: GoldenReport, folder: str) -> str:
-    from assay.show.golden import render_golden
+    from assay.show.golden import describe_headline, render_golden
     from assay.show.html import render_html
 
     path = os.path.join(folder, "report.html")
     with open(path, "w", encoding="utf-8") as file:
         file.write(render_html(report))
-    return f"{render_golden(report)}curves: {path}\nruns: {folder}"
+    return f"{describe_headline(report)}\n{render_golden(report)}curves: {path}\nruns: {folder}"

@@ -221,7 +221,7 @@ def test_show_tells_noise_sensitivity_and_origin(golden: Golden) -> None:
     golden.gather()
     text = golden.call("show", "store")
     assert text.code == 0, text.err
-    for words in ("recordings  3 of each segment", "one check finds", "after 10", "loss"):
+    for words in ("recordings  3 of each segment", "1 check", "after 10", "loss"):
         assert words in text.out
     by_file = golden.call("show", "golden.yml", "-s", "store", "--json", "--html", "golden.html")
     (facts,) = json.loads(by_file.out)
@@ -293,7 +293,11 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gol
     golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.02"))
     assert golden.run("check", "-s", "store", "--no-early-stop").code == 1
     where = ("golden.yml", "-j", "2", "--root", str(golden.shop.root), "-s", "store")
-    ended = golden.call("rebase", *where, "--from", "check", "--reason", "as checked")
+    refused = golden.call("rebase", *where, "--from", "check", "--reason", "as checked")
+    assert refused.code == 1
+    assert "the last check did not pass: if this is how it should be, say --allow-failed" in refused.out
+    assert golden.manifest() == before
+    ended = golden.call("rebase", *where, "--from", "check", "--reason", "as checked", "--allow-failed")
     assert ended.code == 0, ended.out + ended.err
     assert "2 runs of the last check are taken as they are" in ended.err
     after = golden.manifest()
@@ -302,6 +306,30 @@ def test_rebase_from_the_last_check_takes_its_runs_and_keeps_the_checkpoints(gol
     golden.shop.write("train.py", TRAIN.replace("SCALE = 1.0", "SCALE = 1.03"))
     other = golden.call("rebase", *where, "--from", "check", "--reason", "other code")
     assert "no run of a check was made with the code as it is now" in other.err
+
+
+def test_rebase_from_a_check_that_was_stopped_because_it_failed_is_refused(golden: Golden) -> None:
+    """Outside of git, and with a fault that is in the environment alone: the same code would pass now."""
+    golden.gather()
+    before = golden.manifest()
+    assert golden.run("check", "-s", "store", WORSE="1.2").code == 1
+    where = ("golden.yml", "-j", "2", "--root", str(golden.shop.root), "-s", "store")
+    refused = golden.call("rebase", *where, "--from", "check", "--reason", "x")
+    assert refused.code == 1
+    assert "the last check did not pass" in refused.out
+    assert golden.manifest() == before
+    assert golden.run("check", "-s", "store").code == 0
+    ended = golden.call("rebase", *where, "--from", "check", "--reason", "x")
+    assert ended.code == 0, ended.out + ended.err
+    assert "outside of git nobody knows with which code a check was made" in ended.err
+
+
+def test_what_rebase_says_in_several_lines_is_shown_in_several_lines(golden: Golden) -> None:
+    golden.gather()
+    (golden.folder / "train.py").write_text("import no_such_module\n")
+    ended = golden.run("rebase", "-s", "store", "--reason", "x")
+    assert ended.code == 1
+    assert "\\n" not in ended.out
 
 
 # ---------------------------------------------------------------- selftest

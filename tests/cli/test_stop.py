@@ -77,14 +77,18 @@ def test_every_supervisor_of_a_study_leaves(cli, busy: Bench, start: str) -> Non
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     )
-    until(lambda: len(list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))) == 2, "both are there")
-    result = cli("stop", "long")
-    assert busy.supervisor is not None
-    for pid in (second.pid, busy.supervisor.pid):
-        assert f"its supervisor (pid {pid}) has left" in result.out
-    assert second.wait(timeout=60) == 130
-    assert not list((busy.root / "long").glob("x=3/lease.*"))
-    assert not list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))
+    try:
+        until(lambda: len(list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))) == 2, "both are there")
+        result = cli("stop", "long")
+        assert busy.supervisor is not None
+        for pid in (second.pid, busy.supervisor.pid):
+            assert f"its supervisor (pid {pid}) has left" in result.out
+        assert second.wait(timeout=60) == 130
+        assert not list((busy.root / "long").glob("x=3/lease.*"))
+        assert not list((busy.root / "long" / ".assay").glob("supervisor.*.*.*"))
+    finally:
+        second.kill()
+        second.wait()
 
 
 def test_a_pattern_and_json(cli, busy: Bench) -> None:

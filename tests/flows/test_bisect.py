@@ -62,6 +62,9 @@ def test_what_failed_speaks_before_what_crashed():
     crash = Finding(VerdictKind.ERROR, "s", "exit code 1")
     small, large = (Finding(VerdictKind.FAIL, "s", "m", effect=effect) for effect in (0.01, -0.2))
     assert min([crash, small, large], key=_rank) is large
+    early = Finding(VerdictKind.FAIL, "s", "m", step=101.0, effect=0.02)
+    late = Finding(VerdictKind.FAIL, "s", "m", step=301.0, effect=0.2)
+    assert min([crash, late, early], key=_rank) is early, "what comes later may follow from it"
     assert min([crash, Finding(VerdictKind.PASS, "s", "m")], key=_rank) is crash
     assert _rank(Finding(VerdictKind.FAIL, "s", "m", effect=math.inf)) < _rank(large)
 

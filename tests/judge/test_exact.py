@@ -32,7 +32,7 @@ def test_the_smallest_difference_is_found_with_its_step():
     verdict = judge([VALUES], changed)
     assert verdict.kind is VerdictKind.CHANGED
     (finding,) = verdict.findings
-    assert (finding.step, finding.value, finding.expected) == (103, changed[2], 1.25)
+    assert (finding.step, finding.value, finding.expected) == (103, 1.5, 1.125)
     assert finding.effect == pytest.approx(1.5 / 1.125 - 1)
     assert (
         "first differs at step 103: 1.2500000000000002, expected 1.25; 2 of 4 values differ, by 33.3%"

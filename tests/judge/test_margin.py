@@ -194,11 +194,22 @@ def test_a_check_that_failed_before_it_ended_is_a_failure():
 
 def test_a_finding_names_the_first_and_the_worst_step():
     (finding,) = judge("<=", 0.05, [1.0] * 5, [1.0, 1.1, 1.0, 1.5, 1.0]).findings
-    assert (finding.step, finding.value, finding.expected, finding.effect) == (102, 1.1, 1.0, 0.5)
+    assert (finding.step, finding.value, finding.expected, finding.effect) == (102, 1.5, 1.0, 0.5)
     assert finding.message == (
         "2 of 5 values are not <= the golden's within 5%; first at step 102: 1.1, expected 1 (+10%); "
         "worst at step 104: +50%"
     )
+
+
+def test_the_same_effect_is_not_told_twice():
+    (finding,) = judge("<=", 0.05, [1.0, 2.0], [1.5, 3.0]).findings
+    assert finding.message.endswith("first at step 101: 1.5, expected 1 (+50%)")
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("=<", "<="), ("=>", ">="), ("=", "=="), ("<>", "!=")])
+def test_a_comparison_that_is_written_backwards_is_understood(wrong, meant):
+    assert find_rule_problem(wrong, 0.1).endswith(f"did you mean {meant!r}?")
+    assert "did you mean" not in find_rule_problem("~", 0.1)
 
 
 def test_every_check_has_its_finding():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.judge.curves import falling, noisy, run, segment, track
 
 from assay.judge.convergence import judge_segment, next_action
-from assay.judge.window import better_way, build_alarms, build_starts, default_delta, measure_effects
+from assay.judge.window import better_way, build_alarms, build_starts, default_delta, find_first_delta, measure_effects
 from assay.values.golden import Rule
 from assay.values.verdict import VerdictKind
 
@@ -356,3 +356,21 @@ def test_a_rule_that_makes_no_sense_is_an_error(rule, words):
     verdict = judge([falling()] * 3, falling(), rule=rule)
     assert verdict.kind is ERROR
     assert words in verdict.findings[0].message
+
+
+def test_value_over_expected_is_the_effect():
+    golden, check = noisy(np.random.default_rng(3), 5), falling()
+    worse = [value * (1.02 + 0.01 * (place % 2)) for place, value in enumerate(check)]
+    (finding,) = [each for each in judge(golden, worse).findings if each.kind is FAIL]
+    assert finding.value / finding.expected - 1 == pytest.approx(finding.effect, rel=1e-9)
+
+
+def test_the_two_limits_of_a_gradient_norm_are_both_named():
+    golden, rule = [falling()] * 5, Rule("grad_norm")
+    assert find_first_delta(rule) == 0.01
+    assert find_first_delta(Rule("loss")) is None
+    (at_once,) = judge(golden, [value * 1.02 for value in falling()], rule=rule).findings
+    assert "more than 1% (the limit of the first window; 5% later)" in at_once.message
+    rising = [value * (1 + 0.1 * place / len(falling())) for place, value in enumerate(falling())]
+    (later,) = [each for each in judge(golden, rising, rule=rule).findings if each.kind is FAIL]
+    assert "more than 5% (1% in the first window)" in later.message

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from tests.show import golden_reports as made
@@ -10,6 +11,7 @@ from assay.show.golden import (
     build_golden_facts,
     build_rows,
     choose_finding,
+    describe_headline,
     render_golden,
     render_interval,
     render_percent,
@@ -98,7 +100,15 @@ def test_an_empty_report_is_no_text():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, ""), (0.0, "0%"), (0.0123, "+1.23%"), (-0.5, "-50%"), (1e-9, "+1e-7%"), (math.inf, "+inf%")],
+    [
+        (None, ""),
+        (0.0, "0%"),
+        (0.0123, "+1.23%"),
+        (-0.5, "-50%"),
+        (1e-9, "<0.001%"),
+        (-1e-9, "<0.001%"),
+        (math.inf, "+inf%"),
+    ],
 )
 def test_effects_in_percent(value, text):
     assert render_percent(value) == text
@@ -107,6 +117,7 @@ def test_effects_in_percent(value, text):
 def test_intervals_and_rules():
     assert render_interval((-0.001, 0.002)) == "-0.1% to +0.2%"
     assert render_interval(None) == ""
+    assert render_interval((0.03, 0.03)) == "+3%"
     assert render_rule(Rule("loss", "margin", operator="<=", margin=0.2)) == "<= 20%"
     assert render_rule(Rule("loss", delta=0.005)) == "paired 0.5%"
     assert render_rule(None) == ""
@@ -120,6 +131,7 @@ def test_the_facts_are_json_with_all_numbers():
     loss = test["segments"][0]["metrics"][0]
     assert loss["findings"][0]["effect"] == 0.02
     assert loss["findings"][0]["interval"] == [0.015, 0.025]
+    assert repr(loss["findings"][0]["step"]) == "105"
     assert loss["rule"] == {"metric": "loss", "kind": "paired", "alpha": 0.01}
     assert len(loss["golden"][""]) == 3
     assert test["segments"][0]["metrics"][3]["check"][""][0]["values"][-1] == "NaN"
@@ -131,3 +143,51 @@ def test_a_change_that_is_allowed_is_told_by_the_exit_code():
     changed = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED),))))
     assert build_golden_facts(changed)["exit_code"] == 3
     assert build_golden_facts(changed, allow_changed=True)["exit_code"] == 0
+
+
+def two_labels() -> GoldenReport:
+    found = [replace(made.FAILED, subject=f"segment at 100: loss {label}") for label in ("MLM", "NSP")]
+    return made.report(made.segment(made.metric(tuple(found))))
+
+
+def test_two_labels_of_a_metric_can_be_told_apart():
+    lines = [line for line in render_golden(two_labels()).splitlines() if line.startswith("FAIL")]
+    assert [line.split(":")[0] for line in lines] == ["FAIL segment 100 loss MLM", "FAIL segment 100 loss NSP"]
+    (row,) = build_rows(two_labels())
+    assert row.message.startswith("MLM: +2%")
+    half = replace(made.FAILED, subject="segment at 100: loss MLM, second half")
+    assert row.place_of(half) == "segment 100 loss MLM, second half"
+    assert row.place_of(replace(half, subject="segment at 100: loss, second half")) == "segment 100 loss, second half"
+    assert row.place_of(replace(half, subject="segment at 100: lossy")) == "segment 100 loss"
+
+
+def test_the_headline_says_what_is_wrong_and_from_where():
+    assert describe_headline(made.report(made.segment(made.metric((made.FAILED,))))) == (
+        "charlm: FAIL, loss +2% from step 105"
+    )
+    assert describe_headline(two_labels()) == "charlm: FAIL, loss MLM +2% from step 105"
+    assert describe_headline(made.error_report()) == "charlm: ERROR, golden: there is no golden recording"
+    assert describe_headline(made.good_report()) == "charlm: PASS"
+
+
+def test_a_gathering_has_recorded_not_passed():
+    gathered = replace(made.good_report(), mode="gather")
+    assert "charlm: recorded, 1 segment, 20 values recorded" in render_golden(gathered)
+    assert build_golden_facts(gathered)["verdict"] == "PASS"
+
+
+def test_a_column_of_intervals_is_there_only_when_there_are_some():
+    without = made.finding(VerdictKind.FAIL, "9 of 9 values are not equal", effect=0.2)
+    assert "interval" not in render_golden(made.report(made.segment(made.metric((without,)))))
+    assert "interval" in render_golden(made.good_report())
+
+
+def test_of_forty_segments_the_failing_ones_and_the_ends_are_shown():
+    segments = [made.segment(made.metric((made.FAILED if n == 20 else made.PASSED,)), start=100 * n) for n in range(40)]
+    report = made.report(*segments)
+    text = render_golden(report, every_row=False)
+    assert [line.split()[0] for line in text.splitlines()[2:5]] == ["0", "2000", "3900"]
+    assert "… 37 more passed; --all shows them" in text
+    assert "more passed" not in render_golden(report)
+    few = made.report(*segments[:5])
+    assert "more passed" not in render_golden(few, every_row=False)

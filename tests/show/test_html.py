@@ -91,6 +91,8 @@ def test_a_gathering_shows_its_recordings():
     page = render_html(GoldenReport("gather", "golden.yml", (replace(test, segments=()),)))
     read(page)
     assert "Golden recording" in page
+    assert '">PASS<' not in page, "nothing was judged"
+    assert '<span class="badge PASS">recorded</span>' in page
     assert page.count("<svg") == 1
     assert "noise 0.1%" in page
 
@@ -156,3 +158,33 @@ def test_a_step_in_words():
         describe_step("loss", 7, (1.0, 2.0, 3.0), (2.2, 2.2, 2.2)) == "step 7, loss\ngolden 2 (1 to 3)\ncheck 2.2\n+10%"
     )
     assert "nothing" in describe_step("loss", 7, (1.0, 1.0, 1.0), None)
+
+
+def read_strip_ticks(drawing: str) -> list[str]:
+    return re.findall(r'text-anchor="end">([^<]*%)<', drawing)
+
+
+def test_the_lower_part_has_three_ticks_and_names_the_effect():
+    ticks = read_strip_ticks(render_panel(panel(effect=0.1, delta=0.005)))
+    assert len(ticks) >= 3
+    assert {"0%", "10%"} <= set(ticks)
+
+
+@pytest.mark.parametrize("effect", [None, 0.0, 1e-16, 0.0004, -0.03, 5.0, 3e7, float("inf"), float("nan")])
+def test_ticks_of_the_lower_part_never_fail(effect):
+    steps = tuple(range(20))
+    ticks = read_strip_ticks(render_panel(panel(effect=effect, check=((steps, [1.0] * 20),))))
+    assert len(ticks) >= 3
+    assert len(set(ticks)) == len(ticks)
+
+
+def test_a_difference_in_the_last_digit_does_not_become_a_scale():
+    steps = tuple(range(20))
+    ticks = read_strip_ticks(render_panel(panel(check=((steps, [1.0 + 2e-16] * 20),))))
+    assert set(ticks) == {"-0.1%", "0%", "0.1%"}
+
+
+def test_what_was_found_names_its_label():
+    found = replace(made.FAILED, subject="segment at 100: loss NSP")
+    page = render_html(made.report(made.segment(made.metric((found,)))))
+    assert "<div>NSP: +2%" in page

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
+import pytest
 from tests.show import golden_reports as made
 
 from assay.show.junit import render_junit
@@ -77,3 +79,23 @@ def test_the_time_of_a_segments_runs_is_counted_once():
     (suite,) = parse(report)
     assert [case.get("time") for case in suite.findall("testcase")] == ["2.500", "0.000"]
     assert suite.get("time") == "2.500"
+
+
+def test_a_step_is_a_whole_number_and_the_label_is_named():
+    found = replace(made.FAILED, subject="segment at 100: loss MLM")
+    (suite,) = parse(made.report(made.segment(made.metric((found,)))))
+    (case,) = suite.findall("testcase")
+    told = properties(case)
+    assert (told["step"], told["label"]) == ("105", "MLM")
+    assert float(told["value"]) / float(told["expected"]) - 1 == pytest.approx(float(told["effect"]))
+    (failure,) = case.findall("failure")
+    assert str(failure.get("message")).startswith("MLM: ")
+
+
+def test_what_another_metric_cut_off_is_skipped_where_that_one_failed():
+    cut = made.finding(VerdictKind.INCONCLUSIVE, "stopped at step 110 for another metric, after 10 values")
+    both = made.segment(made.metric((made.FAILED,)), made.metric((cut,), "acc"))
+    top = parse(made.report(both))
+    assert (top.get("failures"), top.get("skipped")) == ("1", "1")
+    alone = parse(made.report(made.segment(made.metric((cut,), "acc"))))
+    assert (alone.get("failures"), alone.get("skipped")) == ("1", "0"), "nothing else would turn it red"

@@ -18,6 +18,7 @@ class Told:
     per_step: float = 0.001
     per_window: float = 0.0002
     delta: float | None = 0.005
+    first_delta: float | None = None
     one_check: float = 0.0061
     most_checks: float = 0.0055
 
@@ -40,13 +41,28 @@ def test_origin_segments_and_sensitivity():
     assert "seeds       seed 7" in text
     assert "hardware    a cpu, H200" in text
     assert "and 4 more" in text
-    assert "loss    paired            0.1%       0.02%   0.5%            0.61%       0.55%" in text
+    assert "loss    paired     0.1%      0.02%   0.5%    0.61%     0.55%" in text
     assert "Drift" not in text, "nothing was rebased"
 
 
 def test_a_manifest_of_the_original_and_an_incomplete_one_say_so():
     assert "format 1" in render(made.golden(version=1, steps_per_segment=0, provenance={}))
     assert "the training did not end" in render(made.golden(complete=False))
+
+
+def test_eighty_columns_hold_every_heading_and_both_limits_of_a_gradient_norm():
+    told = (Told("grad_norm", delta=0.05, first_delta=0.01), Told("lr", "exact", delta=None))
+    text = render_sections(build_sections(made.golden(), "m.json", told), width=80)
+    assert "metric     rule    sd/step  sd/window        delta  1 check  3 checks" in text
+    assert "1%, then 5%" in text
+
+
+def test_one_recording_has_no_spread_and_no_question_mark():
+    golden = made.golden(replicas=1, steps_per_segment=0)
+    text = render(golden)
+    assert "1 of 20 values, at 100" in text
+    assert "one recording of each segment, no spread" in text
+    assert "n=1" not in "".join(render_charts(build_charts(golden)))
 
 
 def test_drift_has_a_row_for_each_rebase():

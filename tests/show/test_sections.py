@@ -29,6 +29,11 @@ def test_long_values_are_folded_under_themselves() -> None:
     assert " ".join(text.split()).count("word") == 20
 
 
+def test_a_long_word_is_not_broken() -> None:
+    path = "/some/where/" + "x" * 60
+    assert path in render_sections([Section("H", [("key", f"in {path} it lies")])], width=40)
+
+
 def test_values_to_be_copied_stay_whole() -> None:
     assert len(render_sections([Section("H", [("key", "word " * 20)], folds=False)], width=40).splitlines()) == 2
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from functools import partial
 
-from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, show_report, warn
+from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, parse_timeout, show_report, warn
 from assay.cli.original import Parsed, original_command
 from assay.cli.run import parse_slot_flags
 
@@ -31,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="with -g: repeat each segment N times and measure the noise",
     )
+    ours.add_argument("--timeout", metavar="DURATION", help="time limit of each run, as in 90s or 2h")
     ours.add_argument("--slots", metavar="LIST", help="where runs may run: 0,1 (GPUs) or cpu:4 (default: found)")
     ours.add_argument("--root", metavar="DIR", help="where the runs go (default: ./runs)")
     ours.add_argument(
@@ -60,7 +61,9 @@ def run(parsed: Parsed) -> int:
         slots=parse_slot_flags(parsed.slots, None),
         replicas=parsed.replicas,
         early_stop=not parsed.no_early_stop,
+        timeout_s=parse_timeout(parsed.timeout),
         command_line=tuple(sys.argv),
+        is_harness=True,
     )
     go = partial(gather_file if parsed.gather else check_file, options, build_doors(parsed.quiet or parsed.json), warn)
     return show_report(go(), parsed.json, parsed.allow_changed)

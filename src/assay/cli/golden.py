@@ -34,7 +34,10 @@ def command() -> None:
 )
 @report_options
 def gather(replicas: int | None, quiet: bool, as_json: bool, **given: Any) -> int:
-    """Train once and record what follows each checkpoint; then repeat the segments to measure the noise."""
+    """Record a training and its noise.
+
+    Trains once and records what follows each checkpoint; then repeats the segments to measure the noise.
+    """
     from assay.flows.golden import gather_file
 
     stream = sys.stderr if prepare_reports({**given, "as_json": as_json}) else sys.stdout
@@ -54,11 +57,20 @@ def gather(replicas: int | None, quiet: bool, as_json: bool, **given: Any) -> in
 )
 @click.option("--no-early-stop", is_flag=True, help="Run every segment to its end, also when it has failed.")
 @click.option("--allow-changed", is_flag=True, help="CHANGED is good enough: exit code 0.")
+@click.option("--all", "every_row", is_flag=True, help="Show every segment that passed, however many there are.")
 @report_options
 def check(
-    most_checks: int | None, no_early_stop: bool, allow_changed: bool, quiet: bool, as_json: bool, **given: Any
+    most_checks: int | None,
+    no_early_stop: bool,
+    allow_changed: bool,
+    every_row: bool,
+    quiet: bool,
+    as_json: bool,
+    **given: Any,
 ) -> int:
-    """Run each recorded segment from its checkpoint and compare.
+    """Check a training against its golden.
+
+    Runs each recorded segment from its checkpoint and compares.
 
     Exit code 0: PASS. 1: FAIL, or a run crashed or timed out. 3: INCONCLUSIVE or CHANGED. The store is only read.
     """
@@ -68,7 +80,7 @@ def check(
     options = build_options(given, most_checks=most_checks, early_stop=not no_early_stop)
     report = check_file(options, build_doors(quiet or as_json), warn)
     write_reports(report, given, allow_changed)
-    return show_report(report, as_json, allow_changed, stream=stream)
+    return show_report(report, as_json, allow_changed, stream, every_row)
 
 
 @command.command()
@@ -82,7 +94,10 @@ def check(
 @click.option("-t", "--test", "tests", multiple=True, metavar="NAME", help="Only these tests of the file.")
 @click.option("--log", metavar="FILE", help="A sample log: say which patterns match nothing in it.")
 def validate(log: str | None, **given: Any) -> int:
-    """Look at FILE without running anything: its errors, its patterns, and every command it makes."""
+    """Look at FILE without running it.
+
+    Says its errors, its patterns, and every command it makes.
+    """
     from assay.flows.golden import validate_file
 
     found = validate_file(build_options(given), log)

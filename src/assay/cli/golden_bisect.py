@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 )
 @click.option("--fresh", is_flag=True, help="Forget what an earlier call of the same search found.")
 def bisect(good: str, bad: str, quiet: bool, as_json: bool, **given: Any) -> int:
-    """Find the commit that broke convergence, in a work tree of its own.
+    """Find the commit that broke convergence.
 
-    First both ends are checked: the good one has to pass and the bad one to fail. Without --store the good end is
-    gathered first. Commits that do not build or that crash are skipped, inconclusive ones tried again. Every trial is
-    kept: killed, the same call goes on. Exit code 0: found. 3: not found, and it says why.
+    Commits are tried in a work tree of their own, never in yours. First both ends are checked: the good one has to
+    pass and the bad one to fail. Without --store the good end is gathered first. Commits that do not build or that
+    crash are skipped, inconclusive ones tried again. Every trial is kept: killed, the same call goes on. Exit code 0:
+    found. 3: not found, and it says why.
     """
     from assay.flows.bisect import BisectOptions, bisect_file
 
@@ -87,7 +88,8 @@ def describe(report: BisectReport, color: bool = False) -> Iterator[str]:
         yield from render_evidence(report.evidence)
     tested = len({trial.commit for trial in report.tried})
     skipped = f", {report.skipped} of them skipped" if report.skipped else ""
-    yield f"{tested} of {report.commits + 1} commits tried{skipped}, {len(report.tried)} trials; log: {report.dir}"
+    trials = f"{len(report.tried)} trial{'' if len(report.tried) == 1 else 's'}"
+    yield f"{tested} of {report.commits + 1} commits tried{skipped}, {trials}; log: {report.dir}"
 
 
 def build_facts(report: BisectReport) -> dict[str, Any]:

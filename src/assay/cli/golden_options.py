@@ -105,7 +105,13 @@ def warn(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def show_report(report: GoldenReport, as_json: bool, allow_changed: bool = False, stream: TextIO | None = None) -> int:
+def show_report(
+    report: GoldenReport,
+    as_json: bool,
+    allow_changed: bool = False,
+    stream: TextIO | None = None,
+    every_row: bool = True,
+) -> int:
     from assay.show.golden import build_golden_facts, render_golden
     from assay.show.json_text import render_facts
     from assay.show.terminal import can_encode, terminal_width, use_color
@@ -115,7 +121,8 @@ def show_report(report: GoldenReport, as_json: bool, allow_changed: bool = False
     else:
         out = stream or sys.stdout
         plain = not can_encode(out, "…─")
-        out.write(render_golden(report, color=use_color(out), width=terminal_width(out), plain=plain))
+        look = {"color": use_color(out), "plain": plain, "every_row": every_row}
+        out.write(render_golden(report, width=terminal_width(out), **look))
     if report.problem:
         print(f"assay: {report.problem}", file=sys.stderr)
     return int(report.exit_code(allow_changed))

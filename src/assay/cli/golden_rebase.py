@@ -28,17 +28,21 @@ if TYPE_CHECKING:
 )
 @click.option("--replicas", type=click.IntRange(min=1), metavar="N", help="Recordings of each segment in all.")
 @click.option("--allow-wider", is_flag=True, help="Accept more noise, looser rules, or fewer recordings than before.")
+@click.option("--allow-failed", is_flag=True, help="With --from check: also when the last check did not pass.")
 @click.option("--fresh", is_flag=True, help="Do not take what an earlier call has staged, or the runs of a check.")
 def rebase(reason: str, quiet: bool, as_json: bool, **given: Any) -> int:
-    """Accept a new golden recording in place of the old one, which is kept beside it.
+    """Accept a new golden recording.
 
-    Exit code 0: accepted. 1: refused, and the old recording is untouched.
+    It takes the place of the old one, which is kept beside it. Exit code 0: accepted. 1: refused, and the old
+    recording is untouched.
     """
     from assay.flows.rebase import RebaseOptions, rebase_file
 
     replicas = given["replicas"]
     golden = build_options(given, replicas=None if replicas is None else replicas - 1)
-    options = RebaseOptions(golden, reason, given["source"], given["allow_wider"], given["fresh"])
+    options = RebaseOptions(
+        golden, reason, given["source"], given["allow_wider"], given["fresh"], given["allow_failed"]
+    )
     done = rebase_file(options, build_doors(quiet or as_json), (lambda _line: None) if quiet or as_json else warn)
     if as_json:
         from assay.show.json_text import render_facts
@@ -66,7 +70,10 @@ def _describe(outcome: Rebased) -> Iterator[str]:
     from assay.show.terminal import can_encode
 
     if not outcome.is_accepted:
-        yield from (f"refused: {words.clean(text)}" for text in outcome.refusals)
+        for text in outcome.refusals:
+            line, *more = text.splitlines() or [""]
+            yield f"refused: {words.clean(line)}"
+            yield from (f"  {words.clean(each.strip())}" for each in more)
         word = "interrupted" if outcome.interrupted else "not rebased"
         yield f"{words.clean(outcome.test)}: {word}; the old recording is untouched"
         return

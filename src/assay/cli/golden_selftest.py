@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 def selftest(
     envs: tuple[str, ...], flags: tuple[str, ...], segment: int | None, quiet: bool, as_json: bool, **given: Any
 ) -> int:
-    """Inject known faults into one segment and report which of them a check would catch.
+    """Inject faults: would a check catch them?
 
-    The faults are those of the file (golden.selftest) and of --env and --flag. A run without any fault comes first and
-    has to pass. Exit code 0: all were caught. 1: some were missed or could not be tried.
+    Each known fault is put into one segment. The faults are those of the file (golden.selftest) and of --env and
+    --flag. A run without any fault comes first and has to pass. Exit code 0: all were caught. 1: some were missed or
+    could not be tried.
     """
     from assay.flows.selftest import selftest_file
 
@@ -61,11 +62,14 @@ def parse_faults(texts: Sequence[str], kind: Literal["env", "flag"]) -> list[Fau
 
 def render(report: SelftestReport) -> str:
     from assay.show import words
-    from assay.show.table import render_table
+    from assay.show.table import render_table, table_width
     from assay.show.terminal import can_encode, terminal_width, use_color
 
     look = {"color": use_color(sys.stdout), "plain": not can_encode(sys.stdout, "…─")}
-    table = render_table(build_table(report), width=terminal_width(sys.stdout), **look)
+    whole, width = build_table(report), terminal_width(sys.stdout)
+    table = render_table(whole if width is None else shorten_table(whole, width), width=width, **look)
+    if width is not None and table_width(whole) > width:
+        table += "".join(f"{line}\n" for line in _list_faults(report, width))
     score = f"{report.caught} of {len(report.injected)} faults would be caught"
     lines = [f"{words.clean(report.test)}, segment at {report.start_step}: {score}"]
     if report.control.verdict.kind != "PASS":
@@ -77,6 +81,28 @@ def render(report: SelftestReport) -> str:
     lines += [f"not tried: {each.fault.title}: {words.clean(_speak(each))}" for each in failed]
     lines += [f"assay: {report.problem}"] if report.problem else []
     return table + "\n" + "\n".join(lines) + "\n"
+
+
+def shorten_table(table: Table, width: int) -> Table:
+    """Numbers in place of the faults' names where those do not fit; the names then stand below, each whole."""
+    from assay.show.table import Column, Table, table_width
+
+    if table_width(table) <= width:
+        return table
+    return Table(
+        (Column("fault"), *table.columns[1:]), [[_number(place), *row[1:]] for place, row in enumerate(table.rows)]
+    )
+
+
+def _number(place: int) -> str:
+    return f"#{place}" if place else "none"
+
+
+def _list_faults(report: SelftestReport, width: int) -> list[str]:
+    import textwrap
+
+    titles = [f"{_number(place)}  {each.fault.title}" for place, each in enumerate(report.injected, 1)]
+    return ["", *(line for title in titles for line in textwrap.wrap(title, width, subsequent_indent="    "))]
 
 
 def _speak(injected: Injected) -> str:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 @click.option("--html", metavar="FILE", help="Also write the recording as one HTML page; - for stdout.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(path: str, store: str | None, manifest_name: str, metrics: tuple[str, ...], **given: Any) -> int:
-    """Look at a golden recording: its curves with their band, its noise, the smallest effect it finds, its drift.
+    """Look at a golden recording.
 
+    Shows its curves with their band, its noise, the smallest effect it finds, its drift.
     STORE is a folder with recordings; FILE a manifest, or a convergence file together with --store.
     """
     from assay.cli.reports import prepare_reports

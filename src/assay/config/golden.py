@@ -68,12 +68,23 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run"), cwd: 
     text = load_text(full, path, _HOW_TO)
     nodes = parse_documents(text, path, how_to=_HOW_TO)
     config_hash = hashlib.sha256(text.encode()).hexdigest()
+    _refuse_neither(nodes)
     if _is_native(nodes) or not looks_like_convergence(nodes):
         study = parse_native(nodes, path, folder)
         test = _parse_section(nodes, study)
         return GoldenFile(path, full, "native", (test,), config_hash, study.warnings, study)
     tests, warnings = parse_convergence(parse_documents(text, path, flavour="originals"), needs)
     return GoldenFile(path, full, "convergence", tests, config_hash, warnings)
+
+
+def _refuse_neither(nodes: Sequence[Node]) -> None:
+    """A file that is of neither kind gets the hint of this door, not that of a study's."""
+    document = next(node for node in nodes if not node.is_null)
+    keys = {entry.key for entry in document.items()}
+    if not keys & {SECTION, "study", "command", "commands"} and not looks_like_convergence(nodes):
+        problems = Problems()
+        problems.add("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)
+        problems.raise_if_any()
 
 
 def _is_native(nodes: Sequence[Node]) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -146,7 +147,8 @@ class _Search:
 
     def run(self) -> BisectReport:
         tell = self._bench.tell
-        tell(f"{len(self._parents) - 1} commits from {self._good.short} to {self._bad.short}")
+        count = len(self._parents)
+        tell(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
         tell(f"trials are kept in {self._bench.log}")
         if self._resumed:
             tell(f"going on: {self._resumed} trials were made before")
@@ -327,8 +329,10 @@ def _summarise(sha: str, reports: Sequence[GoldenTestReport]) -> Tried:
 _ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 
 
-def _rank(finding: Finding) -> tuple[int, float]:
-    return _ORDER.index(finding.kind), -abs(finding.effect or 0.0)
+def _rank(finding: Finding) -> tuple[int, float, float]:
+    """Of several that fail the earliest speaks: what comes later may follow from it."""
+    since = math.inf if finding.step is None else finding.step
+    return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
 
 
 def _worst(report: GoldenTestReport) -> Finding:

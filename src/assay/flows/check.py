@@ -18,6 +18,10 @@ from assay.flows.segments import (
     build_spec,
     build_stamp,
     describe_end,
+    describe_places,
+    find_log,
+    find_unread,
+    load_log,
     run_specs,
 )
 from assay.flows.supervise import Entry
@@ -40,7 +44,7 @@ Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
 def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
-    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    golden = manifests.load_manifest(scene.manifest, scene.test.name, _say_how_to_gather(scene))
     refusals = find_refusals(scene.test.rules, measure_golden_noise(scene.test.rules, golden))
     if refusals and not scene.is_original:
         raise ConfigError(
@@ -61,7 +65,7 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
         golden=golden,
         segments=reports,
-        notes=(f"runs in {scene.folder} ({scene.folder_from})",),
+        notes=(*describe_places(scene), *_describe_logs(states, reports)),
         warnings=(*_build_warnings(scene, golden), *(f"{found.subject}: {found.message}" for _, found in refusals)),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
@@ -115,6 +119,7 @@ class _State:
     runs: list[SegmentRun] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
+    logs: list[str] = field(default_factory=list)
 
     @property
     def _subject(self) -> str:
@@ -186,10 +191,25 @@ class _State:
         run = build_run(entry, values.last_step, early)
         self.runs.append(_count_savings(run, self.segment) if early else run)
         self.values.append(values)
+        self.logs.append(find_log(entry))
         for problem in values.problems:
             self._find(problem)
+        if entry.state is State.DONE:
+            self._look_for_unread(entry, values)
         if entry.state is not State.DONE and early is None:
             self._find(f"the check did not end well: {describe_end(entry)}")
+
+    def _look_for_unread(self, entry: Entry, values: Values) -> None:
+        """Why there is nothing to compare, where the log can tell."""
+        test = self.scene.test
+        missing = {rule.metric for rule in test.rules} & test.parsed_metrics
+        missing = {metric for metric in missing if not values.steps_of(metric)}
+        if not missing:
+            return
+        why = find_unread(test, load_log(entry))
+        wanted = {test.step.metric} if test.step.metric in why else missing & why.keys()
+        for metric in sorted(wanted):
+            self._find(f"{metric}: {why[metric]}")
 
     def needs_another(self) -> bool:
         """Another run where the last one fell a step short, or while the verdict is open."""
@@ -266,13 +286,41 @@ def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
 # ---------------------------------------------------------------- around the segments
 
 
+def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -> list[str]:
+    """Where to read on about the segments that are no pass."""
+    bad = [pair[0] for pair in zip(states, reports, strict=True) if pair[1].verdict.kind is not VerdictKind.PASS]
+    return [f"log: {state.logs[-1]} (segment {state.segment.start_step})" for state in bad if state.logs]
+
+
 def _find_odd(scene: Scene, golden: Golden) -> list[Finding]:
     """What makes a verdict worthless however the segments compare."""
     subject = scene.test.name
     findings = [Finding(VerdictKind.ERROR, subject, note) for note in golden.notes if _concerns_rule(note, scene)]
     if not golden.segments:
         findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
+    if not golden.complete:
+        message = "the golden recording is not complete: its gathering did not come to a good end; gather it again"
+        findings.append(Finding(VerdictKind.ERROR, subject, message))
+    bad = manifests.find_not_finite(golden, {rule.metric for rule in scene.test.rules})
+    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is no good one: {place}") for place in bad]
     return findings
+
+
+def _say_how_to_gather(scene: Scene) -> str:
+    """In the words of the door, with the manifests of this test that lie there under another name."""
+    options = scene.options
+    hint = "gather it first: " + (
+        "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
+    )
+    prefix = scene.test.name + "_"
+    names = [os.path.basename(path) for path in manifests.list_manifests(scene.store)]
+    partial = os.path.basename(manifests.partial_path(scene.manifest))
+    others = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]
+    if others:
+        hint += f"; or name one that is there: --manifest-name {' or '.join(others)}"
+    if partial in names:
+        hint += f"; {partial} is of a gathering that did not come to a good end"
+    return hint
 
 
 def _concerns_rule(note: str, scene: Scene) -> bool:
@@ -281,8 +329,6 @@ def _concerns_rule(note: str, scene: Scene) -> bool:
 
 def _build_warnings(scene: Scene, golden: Golden) -> list[str]:
     warnings = []
-    if not golden.complete:
-        warnings.append("the golden recording is of a training that did not come to its end")
     for rule in scene.test.rules:
         if rule.metric not in scene.test.parsed_metrics and scene.is_original:
             warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")

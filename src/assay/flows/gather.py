@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import os
 import re
 import time
@@ -26,6 +26,10 @@ from assay.flows.segments import (
     build_stamp,
     check_store,
     describe_end,
+    describe_places,
+    find_log,
+    find_unread,
+    load_log,
     run_specs,
 )
 from assay.flows.supervise import Entry
@@ -45,7 +49,12 @@ _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE
 
 
 def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
-    """Train once, record, repeat the segments, measure the noise, write the manifest."""
+    """Train once, record, repeat the segments, measure the noise, write the manifest.
+
+    Until all that has come to a good end the golden that was there stays, with its checkpoints; what there is of the
+    new one stands beside it, in `<manifest>.partial`.
+    """
+    scene = place_checkpoints(scene)
     check_store(scene)
     work = _Gathering(scene)
     report = run_specs(scene, [work.spec], replace(doors, observe=lambda inner: Listening(inner, work.follow)))
@@ -57,6 +66,7 @@ def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         report, more = work.replicate(doors)
         runs += more
     work.measure()
+    work.settle(is_cut or bool(report.interrupted or report.problem))
     return replace(work.report(runs), interrupted=report.interrupted, problem=report.problem)
 
 
@@ -92,9 +102,12 @@ class _Gathering:
         self.golden: Golden | None = None
         self.findings: list[Finding] = []
         self.warnings: list[str] = []
-        self.notes: list[str] = [f"runs in {scene.folder} ({scene.folder_from})"]
+        self.notes: list[str] = describe_places(scene)
+        self.manifest = manifests.partial_path(scene.manifest)
         self._hashes: dict[str, str | None] = {}
-        self._before = _load_before(scene, self.warnings)
+        self._refusals: list[Finding] = []
+        self._log = ""
+        self._before, self._replacing = _load_before(scene)
 
     def follow(self, _entry: Entry) -> _Follower:
         """A new attempt trains from the start: what the one before it recorded does not count."""
@@ -107,15 +120,22 @@ class _Gathering:
         golden = self._build(entry, over, complete)
         if golden.segments:
             self.golden = golden
-            manifests.write_manifest(self.scene.manifest, golden)
+            self._write_partial(golden)
+
+    def _write_partial(self, golden: Golden) -> None:
+        """Never complete, whatever it holds: nobody has found it good yet."""
+        manifests.write_manifest(self.manifest, replace(golden, complete=False))
 
     def conclude(self, entry: Entry) -> None:
         self.recorder.finish()
-        self.warnings += self.recorder.warnings
         is_done = entry.state is State.DONE
+        last = self.recorder.describe_last_save() if is_done else None
+        self.warnings += [text for text in self.recorder.warnings if text != last]
+        self.notes += [text for text in self.recorder.warnings if text == last]
         if not is_done:
             self._find(VerdictKind.ERROR, "training", f"the training did not end well: {describe_end(entry)}")
         self.save(entry, complete=is_done)
+        self._log = find_log(entry)
         self._look_for_gaps(entry)
 
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
@@ -203,6 +223,10 @@ class _Gathering:
                 "log",
                 f"no line says that a checkpoint was saved ({_stream_words(self.scene, entry)})",
             )
+        told = {problem for recording in recorder.recordings for problem in recording.values.problems}
+        for problem in recorder.disorder[:1]:
+            if problem not in told:
+                self._find(VerdictKind.ERROR, "log", problem)
         for recording in recorder.recordings:
             subject = f"segment {recording.start_step}"
             for problem in recording.values.problems:
@@ -213,26 +237,20 @@ class _Gathering:
                     subject,
                     f"the checkpoint {recording.saved.path} is not there; this segment is not recorded",
                 )
-            for (metric, label), track in recording.values.found.items():
-                bad = next((step for step, (value, _) in sorted(track.items()) if not math.isfinite(value)), None)
-                if bad is not None:
-                    self._find(
-                        VerdictKind.ERROR,
-                        subject,
-                        f"{metric} {label}".strip() + f" is {track[bad][1]} at step {bad}: this is no good recording",
-                    )
-        self._look_for_metrics()
+        self._look_for_metrics(entry)
 
-    def _look_for_metrics(self) -> None:
+    def _look_for_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
         parsed = self.scene.test.parsed_metrics
+        why = find_unread(self.scene.test, load_log(entry)) if segments else {}
         for rule in self.scene.test.rules:
             if any(rule.metric in segment.tracks for segment in segments) or not segments:
                 continue
             if rule.metric in parsed or not self.scene.is_original:
-                self._find(VerdictKind.ERROR, rule.metric, "was not logged in any recorded segment")
+                cause = f": it {why[rule.metric]}" if rule.metric in why else ""
+                self._find(VerdictKind.ERROR, rule.metric, f"was not logged in any recorded segment{cause}")
             else:
-                self.warnings.append(f"{rule.metric}: no parser reads it, so a check cannot pass")
+                self._find(VerdictKind.INCONCLUSIVE, rule.metric, "no parser reads it, so a check cannot pass")
 
     # ------------------------------------------------------------ replicas
 
@@ -312,9 +330,14 @@ class _Gathering:
     # ------------------------------------------------------------ the end
 
     def measure(self) -> None:
-        """Noise, where there are replicas; and the manifest in its last form."""
+        """Noise, where there are replicas; and values that nothing can be compared with."""
         if self.golden is None:
             return
+        judged = {rule.metric for rule in self.scene.test.rules}
+        for place in manifests.find_not_finite(self.golden, judged):
+            self._find(VerdictKind.ERROR, "recording", f"{place}: this is no good recording")
+        others = {metric for segment in self.golden.segments for metric in segment.tracks} - judged
+        self.warnings += manifests.find_not_finite(self.golden, others)
         found = measure_golden_noise(self.scene.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found)
@@ -322,8 +345,36 @@ class _Gathering:
             if self.scene.is_original:
                 self.warnings.append(f"{finding.subject}: {finding.message}")
             else:
-                self.findings.append(finding)
-        manifests.write_manifest(self.scene.manifest, self.golden)
+                self._refusals.append(finding)
+
+    def settle(self, is_cut: bool) -> None:
+        """The new golden takes the old one's place, or stays beside it."""
+        bad = [found for found in self.findings if found.kind in (VerdictKind.ERROR, VerdictKind.FAIL)]
+        # a rule that is too narrow can be mended in the file: that is no reason to train again
+        is_good = not bad and not is_cut and not (self._refusals and self._before)
+        self.findings += self._refusals
+        if self.golden is not None and is_good:
+            self._replace(self.golden)
+            return
+        if self.golden is not None:
+            self.golden = replace(self.golden, complete=False)
+            self._write_partial(self.golden)
+        if self._replacing is not None:
+            self.notes.append(f"the golden recording that was there stays as it was: {self.scene.manifest}")
+        if bad:
+            self.notes.append(f"log: {self._log}")
+
+    def _replace(self, golden: Golden) -> None:
+        """First the manifest, then what only the old one needed."""
+        path = self.scene.manifest
+        old = manifests.load_references(path) if self._before else None
+        manifests.write_manifest(path, golden)
+        self.manifest = path
+        with contextlib.suppress(OSError):
+            os.unlink(manifests.partial_path(path))
+        manifests.remove_checkpoints(path, old or ())
+        if self._replacing is not None:
+            self.warnings.append(self._replacing)
 
     def report(self, runs: Sequence[SegmentRun]) -> GoldenTestReport:
         segments = self.golden.segments if self.golden else ()
@@ -340,7 +391,7 @@ class _Gathering:
             )
         return GoldenTestReport(
             test=self.scene.test.name,
-            manifest=self.scene.manifest,
+            manifest=self.manifest,
             verdict=Verdict.of(self.findings, values),
             golden=self.golden,
             runs=tuple(runs),
@@ -426,6 +477,20 @@ class _Recorder(TrainingRecorder):
         test = scene.test
         reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
         super().__init__(reader, test.steps_to_record, test.same_line)
+        self.disorder: list[str] = []
+
+    def _enter(self, step: int) -> bool:
+        """A step that comes back after the first save, also behind the end of a recording: segments cannot be told."""
+        if self.recordings and self.last_step is not None and step < self.last_step:
+            self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
+        return super()._enter(step)
+
+    def describe_last_save(self) -> str | None:
+        """What is warned of where the training ends on a save, as most do."""
+        last = self.recordings[-1] if self.recordings else None
+        if last is None or last.values.first_step is not None:
+            return None
+        return f"nothing was logged after the checkpoint of step {last.start_step}: it is left out"
 
 
 def _stream_words(scene: Scene, entry: Entry) -> str:
@@ -459,17 +524,21 @@ def _is_open(path: str, wanted: str) -> bool:
     return last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
 
 
-def _load_before(scene: Scene, warnings: list[str]) -> Golden | None:
+def place_checkpoints(scene: Scene) -> Scene:
+    """Where nothing is overwritten that a golden needs."""
+    return replace(scene, checkpoints=manifests.choose_checkpoint_dir(scene.manifest, scene.checkpoints))
+
+
+def _load_before(scene: Scene) -> tuple[Golden | None, str | None]:
+    """The golden that is there, and what to say when it is replaced."""
     try:
         before = manifests.load_manifest(scene.manifest, scene.test.name)
     except UsageError:
-        return None
+        return None, None
     except FormatError as error:
-        warnings.append(f"{error.message}; it is replaced")
-        return None
+        return None, f"{error.message}; it is replaced"
     when = before.provenance.get("gathered_at")
-    warnings.append(f"the golden recording {'of ' + str(when) if when else 'that was there'} is replaced")
-    return before
+    return before, f"the golden recording {'of ' + str(when) if when else 'that was there'} is replaced"
 
 
 def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:

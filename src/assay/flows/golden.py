@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from assay.config.dialects.convergence import Mode
 from assay.config.fields import parse_duration
 from assay.config.golden import load_golden_file
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.flows.check import check_test
-from assay.flows.gather import gather_test
+from assay.flows.gather import gather_test, place_checkpoints
 from assay.flows.preflight import first_program
-from assay.flows.segments import GoldenOptions, Scene, build_check_command, build_gather_command, build_scene
+from assay.flows.segments import (
+    NO_LINE,
+    NO_STEP_LINE,
+    GoldenOptions,
+    Scene,
+    build_check_command,
+    build_gather_command,
+    build_scene,
+    count_lines,
+    describe_places,
+    find_unread,
+)
 from assay.flows.sweep import Doors
 from assay.observe.recorder import LogReader, RunRecorder
 from assay.record import golden as manifests
 from assay.values.golden import GoldenFile, GoldenReport, GoldenTest, GoldenTestReport
-from assay.values.study import Pattern
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 __all__ = ["Doors", "GoldenOptions", "check_file", "gather_file", "load_file", "parse_duration", "validate_file"]
@@ -41,7 +51,10 @@ def check_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell = 
 
 
 def load_file(options: GoldenOptions, mode: str, replicas: bool = False) -> GoldenFile:
-    file = load_golden_file(options.file, ("gather",) if mode == "gather" else ("run",))
+    needs: tuple[Mode, ...] = ("run",)
+    if mode == "gather":  # the original gathers also where nothing says how to check
+        needs = ("gather",) if options.is_harness else ("gather", "run")
+    file = load_golden_file(options.file, needs)
     if mode == "gather" and replicas and (options.replicas or any(test.replicas for test in file.tests)):
         file = load_golden_file(options.file, ("gather", "run"))
     return replace(file, tests=_choose(file.tests, options.tests))
@@ -103,8 +116,8 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     problems: list[str] = []
     for test in file.tests:
         scene = build_scene(file, test, options)
-        commands += _build_commands(scene, notes)
-        notes.append(f"{test.name}: runs in {scene.folder} ({scene.folder_from})")
+        commands += _build_commands(place_checkpoints(scene), notes)
+        notes += [f"{test.name}: {note}" for note in describe_places(scene)]
         program = first_program(build_gather_command(scene))
         if program and not _is_there(program, scene):
             problems.append(f"{test.name}: the program {program!r} was not found")
@@ -147,26 +160,17 @@ def _try_patterns(test: GoldenTest, data: bytes, notes: list[str]) -> list[str]:
     """Patterns that match nothing, and metrics that never stand where they would be read."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     problems = []
+    unread = find_unread(test, data)
     for pattern in (test.step, test.save, *test.metrics):
-        count = _count_lines(pattern, text)
+        count = count_lines(pattern, text)
         where = f"{pattern.position}: " if pattern.position else ""
         if count:
             notes.append(f"{test.name} {pattern.metric}: matches {count} lines")
         else:
-            problems.append(f"{where}{test.name} {pattern.metric}: matches no line of the log")
+            problems.append(f"{where}{test.name} {pattern.metric}: {NO_LINE}")
     recorder = RunRecorder(LogReader(test.step, test.metrics, named_groups=not test.same_line), test.same_line)
     recorder.feed(data)
     recorder.finish()
     problems += [f"{test.name}: {problem}" for problem in recorder.values.problems]
-    if test.same_line:
-        problems += [
-            f"{test.name} {pattern.metric}: never stands on a line that says the step, so it is not read"
-            for pattern in test.metrics
-            if _count_lines(pattern, text) and not recorder.values.steps_of(pattern.metric)
-        ]
+    problems += [f"{test.name} {metric}: {why}" for metric, why in unread.items() if why == NO_STEP_LINE]
     return problems
-
-
-def _count_lines(pattern: Pattern, text: str) -> int:
-    regex = re.compile(pattern.regex)
-    return sum(regex.search(line) is not None for line in text.split("\n"))

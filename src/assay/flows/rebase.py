@@ -34,6 +34,7 @@ from assay.flows.segments import (
 )
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
+from assay.judge.convergence import count_peers, judge_rules
 from assay.judge.drift import find_creep, find_widening, measure_drift, measure_levels
 from assay.judge.noise import measure_golden_noise, summarise_noise
 from assay.observe.environment import load_environment
@@ -58,6 +59,7 @@ class RebaseOptions:
     source: Source = "gather"
     allow_wider: bool = False
     fresh: bool = False  # do not use what an earlier call staged
+    allow_failed: bool = False  # from a check: also when the last one did not pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +218,13 @@ def _load_staged(path: str, scene: Scene) -> Golden | None:
 def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
     """The checkpoints stay; what a check of now logs after them becomes what is expected."""
     wanted = (scene.options.replicas + 1) if scene.options.replicas is not None else max(1, _count(before))
-    found = {} if options.fresh else _find_runs(scene, before)
+    last = {} if options.fresh else _find_last_check(scene, before)
+    failures = [] if options.allow_failed else _find_failures(scene, before, last)
+    if failures:
+        return None, [*failures, "the last check did not pass: if this is how it should be, say --allow-failed"], None
+    found = _find_runs(scene, before, last)
     if not any(found.values()):
-        tell("no run of a check was made with the code as it is now: all recordings are made anew")
+        tell(_explain_anew(scene, options))
     runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
     reused = sum(map(len, runs.values()))
     if reused:
@@ -247,25 +253,68 @@ def _count(golden: Golden) -> int:
     return min((segment.replicas for segment in golden.segments), default=0)
 
 
-def _find_runs(scene: Scene, golden: Golden) -> dict[int, list[_Run]]:
-    """Of each segment the whole runs of the last check, made with the command and the code as they are now.
+def _explain_anew(scene: Scene, options: RebaseOptions) -> str:
+    if options.fresh:
+        return "all recordings are made anew"
+    if _code_now(scene) is None:
+        return "outside of git nobody knows with which code a check was made: all recordings are made anew"
+    return "no run of a check was made with the code as it is now: all recordings are made anew"
 
-    Without git nobody knows what the code was: then none is taken.
-    """
+
+def _find_last_check(scene: Scene, golden: Golden) -> dict[int, list[Entry]]:
+    """Of each segment the runs of the last check, made with the command as it is now and not with other code."""
     code = _code_now(scene)
-    found: dict[int, list[_Run]] = {}
-    for path in sorted(rundir.find_run_dirs(scene.place.dir), key=os.path.basename) if code else ():
+    found: dict[int, list[Entry]] = {}
+    for path in sorted(rundir.find_run_dirs(scene.place.dir), key=os.path.basename):
         entry = _load_entry(path)
         index = _segment_of(entry.spec, scene, golden) if entry else None
         if entry is None or index is None:
             continue
         if entry.spec.params.get("replica") == 1:
             found[index] = []  # a later check begins
-        if entry.state is State.DONE and _code_of(path) == code:
-            run = _read(entry, scene)
-            if _is_whole(golden.segments[index], run.values):
-                found.setdefault(index, []).append(run)
+        if _code_of(path) == code:
+            found.setdefault(index, []).append(entry)
     return found
+
+
+_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
+
+
+def _find_failures(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
+    """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
+    failures = []
+    for index, entries in sorted(last.items()):
+        segment, place = golden.segments[index], f"segment {golden.segments[index].start_step}"
+        bad = next((entry for entry in entries if entry.state in _NOT_PASSED), None)
+        if bad is not None:
+            failures.append(f"{place}: the last check's run {bad.spec.name} is {bad.state}, not done")
+            continue
+        whole = [run for run in (_read(entry, scene) for entry in entries) if _is_whole(segment, run.values)]
+        tracks = [_cut(segment, run) for run in whole]
+        verdict = judge_rules(scene.test.rules, segment, tracks, peers=count_peers(scene.test.rules, golden))
+        failed = [found for found in verdict.findings if found.kind is VerdictKind.FAIL and tracks]
+        failures += [f"{found.subject}: {found.message}" for found in failed]
+    return failures
+
+
+def _cut(segment: Segment, run: _Run) -> dict[str, dict[str, Track]]:
+    return {
+        metric: {label: cut_track(run.values, metric, label, old[0].steps) for label, old in labels.items()}
+        for metric, labels in segment.tracks.items()
+    }
+
+
+def _find_runs(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
+    """The whole runs among those of the last check. Without git nobody knows what the code was: then none is taken."""
+    if _code_now(scene) is None:
+        return {}
+    runs = {
+        index: [_read(entry, scene) for entry in entries if entry.state is State.DONE]
+        for index, entries in last.items()
+    }
+    return {
+        index: [run for run in found if _is_whole(golden.segments[index], run.values)] for index, found in runs.items()
+    }
 
 
 def _load_entry(path: str) -> Entry | None:

@@ -12,7 +12,7 @@ from assay.config.golden import load_golden_file
 from assay.errors import FormatError, UsageError
 from assay.judge.drift import find_creep
 from assay.judge.noise import Noise, measure_golden_noise
-from assay.judge.window import default_delta
+from assay.judge.window import default_delta, find_first_delta
 from assay.record import golden as manifests
 from assay.values.golden import Golden, Rule
 
@@ -30,8 +30,9 @@ class Sensitivity:
     delta: float | None
     one_check: float
     most_checks: float
-    suggested_delta: float
+    suggested_delta: float | None  # an exact rule has none
     replicas: int
+    first_delta: float | None = None  # of the first window, where it has one of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ def _combine(rule: Rule, noises: Sequence[Noise]) -> Sensitivity:
         rule.margin if rule.kind == "margin" else None if rule.kind == "exact" else default_delta(rule),
         max(noise.detectable[0] for noise in noises),
         max(noise.detectable[-1] for noise in noises),
-        max(noise.suggested_delta for noise in noises),
+        None if rule.kind == "exact" else max(noise.suggested_delta for noise in noises),
         min(noise.replicas for noise in noises),
+        find_first_delta(rule),
     )

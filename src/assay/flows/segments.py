@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,9 @@ COMMAND = "train"
 STUDY_PREFIX = "golden-"
 _READ_BYTES = 1 << 20
 _TAIL_BYTES = 2000
+_LOG_BYTES = 32 << 20  # of a log that nothing was read from: enough to say why
+NO_LINE = "matches no line of the log"
+NO_STEP_LINE = "never stands on a line that says the step, so it is not read"
 _LOG_NAMES: dict[LogStream, tuple[str, str]] = {  # what is parsed, and the other stream
     "stdout": ("{command}{suffix}.stdout.log", "{command}{suffix}.stderr.log"),
     "stderr": ("{command}{suffix}.stderr.log", "{command}{suffix}.stdout.log"),
@@ -57,6 +61,7 @@ class GoldenOptions:
     run_arguments: tuple[str, ...] = ()  # put behind the command of every check
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
+    is_harness: bool = False  # the call came through the original's door: its ways, its hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +384,46 @@ def describe_end(entry: Entry) -> str:
     reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
     last = load_last_words(entry)
     return f"{reason}; its last words: {last}" if last else reason
+
+
+def describe_places(scene: Scene) -> list[str]:
+    """Where the program runs, and where its runs are kept."""
+    runs = os.path.relpath(scene.place.dir)
+    shown = scene.place.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
+    return [f"program's folder: {scene.folder} ({scene.folder_from})", f"runs: {shown}"]
+
+
+def find_log(entry: Entry) -> str:
+    """The log that is parsed."""
+    return os.path.join(entry.dir, layout.log_name(entry.spec.log_name, COMMAND, max(1, entry.attempt), ""))
+
+
+def load_log(entry: Entry) -> bytes:
+    try:
+        with open(find_log(entry), "rb") as file:
+            return file.read(_LOG_BYTES)
+    except OSError:
+        return b""
+
+
+def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
+    """Patterns that match nothing in a log, and metrics that never stand where they would be read: name → why."""
+    text = data.decode("utf-8", "replace").replace("\r", "\n")
+    patterns = (test.step, test.save, *test.metrics)
+    found = {pattern.metric: NO_LINE for pattern in patterns if not count_lines(pattern, text)}
+    if test.same_line:
+        recorder = RunRecorder(LogReader(test.step, test.metrics), same_line=True)
+        recorder.feed(data)
+        recorder.finish()
+        for pattern in test.metrics:
+            if pattern.metric not in found and not recorder.values.steps_of(pattern.metric):
+                found[pattern.metric] = NO_STEP_LINE
+    return found
+
+
+def count_lines(pattern: Pattern, text: str) -> int:
+    regex = re.compile(pattern.regex)
+    return sum(regex.search(line) is not None for line in text.split("\n"))
 
 
 def load_last_words(entry: Entry) -> str:

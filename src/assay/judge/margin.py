@@ -42,8 +42,8 @@ def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
         known = ", ".join(OPERATORS)
         if not operator:
             return f"no comparison is given; choose one of {known}"
-        meant = f"; did you mean {_MEANT[operator]!r}?" if operator in _MEANT else f"; choose one of {known}"
-        return f"{operator!r} is no comparison{meant}"
+        meant = f"; did you mean {_MEANT[operator]!r}?" if operator in _MEANT else ""
+        return f"{operator!r} is no comparison; choose one of {known}{meant}"
     if margin is None:
         return None if operator in ("<", ">") else "no margin is given"
     if not math.isfinite(margin) or margin < 0:

@@ -54,9 +54,16 @@ def is_gradient(rule: Rule) -> bool:
 def build_alarms(rule: Rule, windows: int) -> Array:
     """From which effect on a window may fail: delta, but for gradient norms less in the first window."""
     alarms = load_numpy().full(windows, default_delta(rule))
-    if rule.delta is None and rule.kind == "paired" and is_gradient(rule) and windows > 1:
-        alarms[0] = DELTA_GRADIENT_AT_FIRST
+    at_first = find_first_delta(rule)
+    if at_first is not None and windows > 1:
+        alarms[0] = at_first
     return alarms
+
+
+def find_first_delta(rule: Rule) -> float | None:
+    """What may fail in the first window already, where that is not delta."""
+    is_special = rule.delta is None and rule.kind == "paired" and is_gradient(rule)
+    return DELTA_GRADIENT_AT_FIRST if is_special else None
 
 
 def better_way(rule: Rule) -> Way:
@@ -261,8 +268,8 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
     relative = effects.relative(effects.effect)
     worst = int(np.argmax(np.abs(relative)))
     message = (
-        f"{render_effect(float(relative[worst]))} in {_stretch(pair.steps, starts, worst)}, and a golden of one recording does not "
-        "tell how much of that is noise; check again, or gather with replicas"
+        f"{render_effect(float(relative[worst]))} in {_stretch(pair.steps, starts, worst)}, and a golden of one "
+        "recording does not tell how much of that is noise; check again, or gather with replicas"
     )
     return Finding(
         VerdictKind.INCONCLUSIVE,

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
 from assay.record.rundir import write_atomic
 from assay.values.golden import Golden, Segment, Track
 
 VERSION = 2
 DEFAULT_NAME = "convergence_harness_manifest.json"
 CHECKPOINT_DIR = "ckpts"
+PARTIAL_SUFFIX = ".partial"  # of a gathering that is not over, or did not end well
 _REMEDY = "gather it again, or bring it back from a copy"
 _UNLABELLED = "0"  # how the original writes the only value of a metric without labels
 _HASH_CHUNK = 1 << 20
@@ -31,18 +34,22 @@ def manifest_path(store: str, test: str, name: str = DEFAULT_NAME) -> str:
     return os.path.join(store, f"{test}_{name}")
 
 
+def partial_path(manifest: str) -> str:
+    """Where a gathering keeps what it has until it has come to a good end."""
+    return manifest + PARTIAL_SUFFIX
+
+
 # ---------------------------------------------------------------- reading
 
 
-def load_manifest(path: str, test: str) -> Golden:
-    """Raises UsageError when there is none, FormatError when it cannot be used."""
+def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
+    """Raises UsageError when there is none, FormatError when it cannot be used. `how_to`: what to say about none."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(
-            f"there is no golden recording {path}", "gather it first: assay golden gather FILE -s STORE"
-        ) from None
+        hint = how_to or "gather it first: assay golden gather FILE -s STORE"
+        raise UsageError(f"there is no golden recording {path}", hint) from None
     except UnicodeDecodeError:
         raise _damaged(path, "it is not text") from None
     except OSError as error:
@@ -253,7 +260,10 @@ def _render_replicas(segment: Segment) -> dict[str, Any]:
 
 
 def write_manifest(path: str, golden: Golden) -> None:
-    """Readers see the old or the new one, never a part."""
+    """Readers see the old or the new one, never a part. What no check can be compared with is refused."""
+    broken = find_not_finite(golden, _judged_metrics(golden)) if golden.complete else []
+    if broken:
+        raise BadRecordingError(f"this is no good recording: {broken[0]}", f"{path} is left as it was")
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         write_atomic(path, render_manifest(golden))
@@ -261,7 +271,117 @@ def write_manifest(path: str, golden: Golden) -> None:
         raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
 
 
+class BadRecordingError(AssayError):
+    """A recording that must not become a golden."""
+
+    exit_code = ExitCode.FAILED
+
+
+def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
+    """`segment 9 loss is nan at step 11`: the first such place of each recorded track of these metrics."""
+    found = []
+    for segment in golden.segments:
+        for metric in segment.tracks.keys() & metrics:
+            for label, runs in segment.tracks[metric].items():
+                name = f"segment {segment.start_step} {metric} {label}".strip()
+                found += [f"{name} is {_texts(run)[place]} at step {run.steps[place]}" for run, place in _odd(runs)]
+    return list(dict.fromkeys(found))
+
+
+def _odd(runs: Iterable[Track]) -> Iterator[tuple[Track, int]]:
+    for run in runs:
+        place = next((place for place, value in enumerate(run.values) if not math.isfinite(value)), None)
+        if place is not None:
+            yield run, place
+
+
+def _judged_metrics(golden: Golden) -> set[str]:
+    """As far as the recording itself says what it is judged by."""
+    rules = golden.provenance.get("rules")
+    return set(map(str, rules)) if isinstance(rules, Mapping) else set()
+
+
 # ---------------------------------------------------------------- checkpoints
+
+
+def list_manifests(store: str) -> list[str]:
+    """Every manifest in a store, whatever its name: archived, partial and damaged ones too."""
+    try:
+        paths = [entry.path for entry in os.scandir(store) if entry.is_file()]
+    except OSError:
+        return []
+    return sorted(path for path in paths if _looks_like_manifest(path))
+
+
+def _looks_like_manifest(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return b'"ckpt_logs"' in file.read(4096)
+    except OSError:
+        return True  # nobody knows what it refers to
+
+
+def load_references(manifest: str) -> set[str] | None:
+    """The checkpoints that a manifest refers to; None when nobody can tell."""
+    try:
+        with open(manifest, encoding="utf-8") as file:
+            logs = json.load(file)["ckpt_logs"].values()
+        named = [str(log["checkpoint"]) for log in logs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return {path for name in named if (path := find_checkpoint(manifest, name)) is not None}
+
+
+def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
+    """`wanted`, or, when a manifest of the store has checkpoints in there, a folder below it that nobody uses.
+
+    The same as long as the store's manifests stay as they are: an interrupted gathering is gone on with.
+    """
+    store = os.path.dirname(os.path.abspath(manifest))
+    others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
+    used = [load_references(path) for path in others]
+    stem = os.path.basename(manifest).removesuffix(".json")
+    number = 0
+    while True:
+        below = stem if number < 2 else f"{stem}-{number}"
+        folder = os.path.join(wanted, below) if number else wanted
+        if not any(_is_used(folder, references) for references in used):
+            return folder
+        number += 1
+
+
+def _is_used(folder: str, references: set[str] | None) -> bool:
+    if references is None:
+        return os.path.isdir(folder) and bool(os.listdir(folder))
+    return any(path == folder or path.startswith(folder + os.sep) for path in references)
+
+
+def remove_checkpoints(manifest: str, old: Iterable[str]) -> None:
+    """Checkpoints of a golden that has been replaced, where they lie in the store and no manifest has them any more."""
+    store = os.path.dirname(os.path.abspath(manifest))
+    references = [load_references(path) for path in list_manifests(store)]
+    if None in references:
+        return
+    kept = {path for found in references if found is not None for path in found}
+    base = os.path.join(store, CHECKPOINT_DIR)
+    for path in old:
+        around = path + os.sep
+        if path.startswith(base + os.sep) and not any(
+            path == each or each.startswith(around) or path.startswith(each + os.sep) for each in kept
+        ):
+            _remove(path, base)
+
+
+def _remove(path: str, base: str) -> None:
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+        while (path := os.path.dirname(path)) != base:
+            os.rmdir(path)
+    except OSError:
+        return  # something else lies there, or somebody else removed it: neither harms the golden
 
 
 def find_checkpoint(manifest: str, checkpoint: str) -> str | None:

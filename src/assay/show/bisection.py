@@ -38,7 +38,8 @@ def render_evidence(evidence: Any) -> Iterator[str]:
     """`evidence`: a trial with the fields of a finding."""
     effect = render_percent(evidence.effect)
     if effect:
-        around = f" [{render_interval(evidence.interval)}]" if evidence.interval else ""
+        interval = render_interval(evidence.interval)
+        around = f" [{interval}]" if interval not in ("", effect) else ""
         since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
         yield f"  effect: {effect}{around}{since}"
     yield f"  {evidence.kind} {words.clean(evidence.subject)}: {words.clean(evidence.message)}"

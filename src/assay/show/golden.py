@@ -6,6 +6,8 @@ kept a segment or a whole test from being judged.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +22,9 @@ RUN = "run"  # stands for the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
 _SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 _MOST_FINDINGS = 20
+_MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
+_SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
+_CUT_OFF = re.compile(r"stopped at step \S+ for another metric")  # as flows/check.py says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,38 @@ class Row:
 
     @property
     def message(self) -> str:
-        return self.finding.message if self.finding else ""
+        return self.tell(self.finding) if self.finding else ""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it is undecided only because another metric's failure stopped the run."""
+        bad = [each for each in self.findings if each.kind is not VerdictKind.PASS]
+        return bool(bad) and all(
+            each.kind is VerdictKind.INCONCLUSIVE and _CUT_OFF.match(each.message) is not None for each in bad
+        )
 
     @property
     def place(self) -> str:
         """`segment 100 loss`."""
         segment = "" if self.segment is None else f"segment {self.segment} "
         return f"{segment}{self.metric}"
+
+    def place_of(self, finding: Finding) -> str:
+        """`segment 100 loss MLM`: of several labels the one that the finding is about."""
+        return f"{self.place}{self.label_of(finding, ' ')}"
+
+    def label_of(self, finding: Finding, before: str = "") -> str:
+        """What the finding's subject says beyond the metric; nothing for a metric without labels."""
+        start = f"segment at {self.segment}: {self.metric}"
+        rest = finding.subject.removeprefix(start) if finding.subject.startswith(start) else ""
+        if rest[:1] == ",":  # `, second half`
+            return rest if before else rest[1:].strip()
+        return f"{before}{rest.strip()}" if rest[:1] == " " else ""
+
+    def tell(self, finding: Finding) -> str:
+        """The message, with its label in front where there is one."""
+        label = self.label_of(finding)
+        return f"{label}: {finding.message}" if label else finding.message
 
 
 def build_rows(report: GoldenReport) -> tuple[Row, ...]:
@@ -111,11 +141,16 @@ def render_percent(value: float | None, digits: int = 3) -> str:
         return ""
     if value == 0:
         return "0%"
+    if abs(value) < _SMALLEST:
+        return "<0.001%"
     return f"{'+' if value > 0 else '-'}{words.render_number(abs(100.0 * value), digits)}%"
 
 
 def render_interval(interval: tuple[float, float] | None) -> str:
-    return "" if interval is None else f"{render_percent(interval[0], 2)} to {render_percent(interval[1], 2)}"
+    if interval is None:
+        return ""
+    low, high = (render_percent(each, 2) for each in interval)
+    return low if low == high else f"{low} to {high}"
 
 
 def render_rule(rule: Rule | None) -> str:
@@ -134,7 +169,12 @@ def render_share(value: float) -> str:
 
 
 def render_step(step: float | None) -> str:
-    return "" if step is None else words.render_number(int(step) if step == int(step) else step)
+    return "" if step is None else words.render_number(build_step(step) or 0)
+
+
+def build_step(step: float | None) -> float | None:
+    """101, not 101.0."""
+    return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
 
 
 def describe_golden(golden: Golden) -> list[str]:
@@ -174,18 +214,29 @@ def describe_extent(test: GoldenTestReport, mode: str) -> str:
 
 
 def render_golden(
-    report: GoldenReport, *, width: int | None = None, color: bool = False, plain: bool = False, notes: bool = True
+    report: GoldenReport,
+    *,
+    width: int | None = None,
+    color: bool = False,
+    plain: bool = False,
+    notes: bool = True,
+    every_row: bool = True,
 ) -> str:
-    """For people: a table of all verdicts, what is behind each that is not a pass, and where things are."""
+    """For people: a table of the verdicts, what is behind each that is not a pass, and where things are."""
     look = {"width": width, "color": color, "plain": plain}
-    blocks = [list(_render_test(report, test, look, notes)) for test in report.tests]
+    blocks = [list(_render_test(report, test, look, notes, every_row)) for test in report.tests]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n" if blocks else ""
 
 
-def _render_test(report: GoldenReport, test: GoldenTestReport, look: Mapping[str, Any], notes: bool) -> Iterator[str]:
+def _render_test(
+    report: GoldenReport, test: GoldenTestReport, look: Mapping[str, Any], notes: bool, every_row: bool
+) -> Iterator[str]:
     rows = build_test_rows(test)
     if report.mode == "check" and test.segments:
-        yield from render_table(build_table(rows), **look).splitlines()
+        shown = rows if every_row else choose_rows(rows)
+        yield from render_table(build_table(shown), **look).splitlines()
+        if len(shown) < len(rows):
+            yield f"{'...' if look['plain'] else '…'} {len(rows) - len(shown)} more passed; --all shows them"
         yield ""
     yield from render_findings(rows, look["color"])
     yield from (f"warning: {words.clean(text)}" for text in test.warnings)
@@ -193,6 +244,15 @@ def _render_test(report: GoldenReport, test: GoldenTestReport, look: Mapping[str
         yield from (words.clean(text) for text in test.notes)
         yield from _render_origin(test, report.mode)
     yield _render_outcome(report, test, look["color"])
+
+
+def choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """Of many rows those that did not pass, and the first and the last segment that did."""
+    passed = [row for row in rows if row.kind is VerdictKind.PASS]
+    if len(rows) <= _MOST_ROWS or not passed:
+        return rows
+    ends = {passed[0].segment, passed[-1].segment}
+    return [row for row in rows if row.kind is not VerdictKind.PASS or row.segment in ends]
 
 
 def build_table(rows: Sequence[Row]) -> Table:
@@ -206,7 +266,11 @@ def build_table(rows: Sequence[Row]) -> Table:
         Column("step", align="right"),
         Column("values", "number"),
     )
-    return Table(columns, [_build_cells(row) for row in rows])
+    cells = [_build_cells(row) for row in rows]
+    kept = [
+        place for place, column in enumerate(columns) if column.name != "interval" or any(row[place] for row in cells)
+    ]
+    return Table(tuple(columns[place] for place in kept), [[row[place] for place in kept] for row in cells])
 
 
 def _build_cells(row: Row) -> list[Any]:
@@ -232,7 +296,7 @@ def render_findings(rows: Sequence[Row], color: bool = False) -> Iterator[str]:
         kind = str(finding.kind)
         mark = terminal.paint(kind, terminal.STATE_COLORS[kind]) if color else kind
         lines = finding.message.splitlines() or [""]
-        yield f"{mark} {words.clean(row.place)}: {words.clean(lines[0])}"
+        yield f"{mark} {words.clean(row.place_of(finding))}: {words.clean(lines[0])}"
         yield from (f"  {words.clean(line.strip())}" for line in lines[1:])
     if len(bad) > _MOST_FINDINGS:
         yield f"and {len(bad) - _MOST_FINDINGS} more"
@@ -250,10 +314,38 @@ def _render_origin(test: GoldenTestReport, mode: str) -> Iterator[str]:
 
 def _render_outcome(report: GoldenReport, test: GoldenTestReport, color: bool) -> str:
     kind = str(test.verdict.kind)
+    word = describe_outcome(report, test)
     style = terminal.STATE_COLORS[kind]
-    mark = terminal.paint(kind, f"bold {style}") if color else kind
+    mark = terminal.paint(word, f"bold {style}") if color else word
     took = f" in {words.render_duration(report.elapsed_s)}" if report.elapsed_s and len(report.tests) == 1 else ""
     return f"{words.clean(test.test)}: {mark}, {describe_extent(test, report.mode)}{took}"
+
+
+def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
+    """The verdict; a gathering has judged nothing, so what went well was recorded."""
+    kind = test.verdict.kind
+    return "recorded" if report.mode == "gather" and kind is VerdictKind.PASS else str(kind)
+
+
+def describe_headline(report: GoldenReport) -> str:
+    """One line that says what is wrong: `charlm: FAIL, loss +20% from step 1`."""
+    bad = [test for test in report.tests if test.verdict.kind is not VerdictKind.PASS] or list(report.tests)
+    return "; ".join(_describe_worst(report, test) for test in bad)
+
+
+def _describe_worst(report: GoldenReport, test: GoldenTestReport) -> str:
+    outcome = f"{words.clean(test.test)}: {describe_outcome(report, test)}"
+    bad = [row for row in build_test_rows(test) if row.kind is test.verdict.kind and row.finding]
+    if not bad or test.verdict.kind is VerdictKind.PASS:
+        return outcome
+    row = min(bad, key=lambda each: each.finding.step if each.finding and each.finding.step is not None else math.inf)
+    assert row.finding is not None
+    effect, step = render_percent(row.finding.effect), render_step(row.finding.step)
+    if not effect:
+        lines = row.finding.message.splitlines() or [""]
+        return f"{outcome}, {words.clean(f'{row.place_of(row.finding)}: {lines[0]}')}"
+    name = words.clean(f"{row.metric}{row.label_of(row.finding, ' ')}")
+    return f"{outcome}, {name} {effect}{f' from step {step}' if step else ''}"
 
 
 # ---------------------------------------------------------------- facts
@@ -294,7 +386,7 @@ def _build_verdict_facts(verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": str(verdict.kind),
         "comparisons": verdict.comparisons,
-        "findings": [_build_plain(finding) for finding in verdict.findings],
+        "findings": [{**_build_plain(each), "step": build_step(each.step)} for each in verdict.findings],
     }
 
 

@@ -12,6 +12,7 @@ from assay.show.golden import (
     build_test_rows,
     describe_extent,
     describe_golden,
+    describe_outcome,
     describe_savings,
     render_interval,
     render_percent,
@@ -56,7 +57,11 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th { text-align: left; font-weight: 600; color: var(--soft); font-size: 13px; }
 th, td { padding: 6px 10px; border-bottom: 1px solid var(--rule); vertical-align: top; }
 tr:last-child td { border-bottom: 0; } td.num, th.num { text-align: right; white-space: nowrap; }
-td.why { min-width: 26em; font-size: 14px; } td.key { color: var(--soft); white-space: nowrap; width: 1%; }
+td { overflow-wrap: anywhere; } td.key { color: var(--soft); white-space: nowrap; width: 1%; overflow-wrap: normal; }
+tr.head td { border-bottom: 0; padding-bottom: 0; overflow-wrap: normal; }
+tr.why td { padding-top: 2px; font-size: 14px; }
+tr.why div { position: sticky; left: 10px; max-width: min(100%, calc(100vw - 72px)); width: fit-content; }
+tr.pass.why { color: var(--soft); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 16px; }
 figure { margin: 0; } figcaption { display: flex; gap: 10px; align-items: center; margin-bottom: 6px; flex-wrap: wrap; }
 figcaption .right { margin-left: auto; }
@@ -87,7 +92,8 @@ def render_html(report: GoldenReport) -> str:
     )
     took = f", {words.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
     what = "Convergence check" if report.mode == "check" else "Golden recording"
-    top = f"<h1>{what} {_badge(report.kind)}</h1>\n<p class=soft>{_text(report.source)}{took}</p>\n"
+    word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
+    top = f"<h1>{what} {_badge(report.kind, word)}</h1>\n<p class=soft>{_text(report.source)}{took}</p>\n"
     return f"{head}{top}{body}\n<footer>made by Assay</footer>\n</main>\n</body>\n</html>\n"
 
 
@@ -95,13 +101,13 @@ def _text(value: object) -> str:
     return escape(words.clean(str(value)))
 
 
-def _badge(kind: object) -> str:
-    return f'<span class="badge {kind}">{kind}</span>'
+def _badge(kind: object, word: str = "") -> str:
+    return f'<span class="badge {kind}">{word or kind}</span>'
 
 
 def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
     rows = build_test_rows(test)
-    yield f"<section>\n<h2>{_text(test.test)} {_badge(test.verdict.kind)}</h2>"
+    yield f"<section>\n<h2>{_text(test.test)} {_badge(test.verdict.kind, describe_outcome(report, test))}</h2>"
     savings = describe_savings(test)
     yield f"<p class=soft>{_text(describe_extent(test, report.mode))}{'; ' + savings if savings else ''}</p>"
     if test.golden:
@@ -109,7 +115,7 @@ def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
     said = [f"warning: {text}" for text in test.warnings]
     if said:
         yield "<ul class=said>" + "".join(f"<li>{_text(text)}</li>" for text in said) + "</ul>"
-    yield from _render_verdicts(rows)
+    yield from _render_verdicts(rows, "recorded" if report.mode == "gather" else "PASS")
     if report.mode == "gather" and test.golden:
         yield from _render_recording(test.golden)
     else:
@@ -121,16 +127,17 @@ def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
 # ---------------------------------------------------------------- verdicts
 
 
-def _render_verdicts(rows: Sequence[Row]) -> Iterator[str]:
-    names = ("segment", "metric", "rule", "verdict", "effect", "interval", "first step", "values", "what was found")
+def _render_verdicts(rows: Sequence[Row], good: str) -> Iterator[str]:
+    """`good`: the word for what went well; a gathering has judged nothing."""
+    names = ("segment", "metric", "rule", "verdict", "effect", "interval", "first step", "values")
     numeric = {"segment", "effect", "interval", "first step", "values"}
     head = "".join(f"<th{' class=num' if name in numeric else ''}>{name}</th>" for name in names)
     yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'
-    yield from (_render_row(row) for row in rows)
+    yield from (_render_row(row, good) for row in rows)
     yield "</tbody></table></div>"
 
 
-def _render_row(row: Row) -> str:
+def _render_row(row: Row, good: str) -> str:
     finding = row.finding
     step = finding.step if finding and row.kind is not VerdictKind.PASS else None
     figures = (
@@ -142,11 +149,13 @@ def _render_row(row: Row) -> str:
     )
     segment, effect, interval, first, count = (f"<td class=num>{_text(text or _EMPTY)}</td>" for text in figures)
     worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
-    why = "<br>".join(_text(each.message) for each in worst[:5])
+    why = "<br>".join(_text(row.tell(each)) for each in worst[:5])
     rule = _text(render_rule(row.rule) or _EMPTY)
+    word = good if row.kind is VerdictKind.PASS else ""
     return (
-        f"<tr>{segment}<td>{_text(row.metric)}</td><td>{rule}</td><td>{_badge(row.kind)}</td>"
-        f"{effect}{interval}{first}{count}<td class=why>{why}</td></tr>"
+        f"<tr class=head>{segment}<td>{_text(row.metric)}</td><td>{rule}</td><td>{_badge(row.kind, word)}</td>"
+        f"{effect}{interval}{first}{count}</tr>"
+        f"<tr class='why {str(row.kind).lower()}'><td colspan=8><div>{why}</div></td></tr>"
     )
 
 
@@ -190,6 +199,7 @@ def _render_metric(segment: SegmentReport, metric: MetricReport) -> Iterator[str
             metric.delta,
             tuple((_MARKED[each.kind], low, high) for each in found for low, high in each.stretches),
             tuple(each.step for each in found if each.step is not None and not each.stretches),
+            max((each.effect for each in found if each.effect is not None), key=abs, default=None),
         )
         noise = f"noise {render_share(metric.noise)}" if metric.noise is not None else ""
         yield (

@@ -2,8 +2,12 @@
 
 JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
 an error. INCONCLUSIVE and CHANGED are failures too, with their name as the `type`: a case that is skipped leaves a
-pipeline green, and nothing that was not shown to be good may do that. Where CHANGED was declared good enough, it is
-skipped, with its message.
+pipeline green, and nothing that was not shown to be good may do that. Two kinds of case are skipped, with their
+message: CHANGED where that was declared good enough, and a metric that is undecided only because another metric of the
+same segment failed and stopped the run: that one is the failure.
+
+`effect` is how far `value` is from `expected`, as a share of it: both are means over the window with the largest effect
+(or the value of the worst step, where single steps are compared). `step` is where it first shows.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
-from assay.show.golden import RUN, Row, build_test_rows, render_rule
+from assay.show.golden import RUN, Row, build_step, build_test_rows, render_rule
 from assay.values.golden import GoldenReport, GoldenTestReport
 from assay.values.verdict import VerdictKind
 
@@ -38,7 +42,8 @@ _COUNTED = ("tests", "failures", "errors", "skipped")
 
 def _build_suite(test: GoldenTestReport, allow_changed: bool) -> ET.Element:
     rows = build_test_rows(test)
-    cases = [_build_case(test, row, allow_changed) for row in rows]
+    failed = {row.segment for row in rows if row.kind in (VerdictKind.FAIL, VerdictKind.ERROR)}
+    cases = [_build_case(test, row, _find_excuse(row, allow_changed, row.segment in failed)) for row in rows]
     counts = [
         len(cases),
         *(sum(case.find(name) is not None for case in cases) for name in ("failure", "error", "skipped")),
@@ -68,13 +73,20 @@ def _describe_suite(test: GoldenTestReport) -> Iterator[tuple[str, object]]:
             yield f"golden.{name}", origin[name]
 
 
-def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> ET.Element:
+def _find_excuse(row: Row, allow_changed: bool, has_failed: bool) -> str | None:
+    """Why a case that is no pass is skipped. `has_failed`: its segment turns the pipeline red by another case."""
+    if row.kind is VerdictKind.CHANGED and allow_changed:
+        return "CHANGED, allowed"
+    return "undecided" if has_failed and row.is_cut_off else None
+
+
+def _build_case(test: GoldenTestReport, row: Row, excuse: str | None) -> ET.Element:
     place = "golden" if row.segment is None else f"segment {row.segment}"
     case = ET.Element("testcase", {"classname": _clean(f"{test.test}.{place}"), "name": _clean(row.metric)})
     case.set("time", f"{_case_seconds(test, row):.3f}")
     _add_properties(case, _describe_case(row))
-    if row.kind is VerdictKind.CHANGED and allow_changed:
-        ET.SubElement(case, "skipped", {"message": _clean(f"CHANGED, allowed: {row.message}")})
+    if excuse is not None:
+        ET.SubElement(case, "skipped", {"message": _clean(f"{excuse}: {row.message}")})
     elif row.kind in _ELEMENTS:
         found = ET.SubElement(case, _ELEMENTS[row.kind], {"type": str(row.kind), "message": _clean(row.message)})
         found.text = _clean(_tell(row))
@@ -97,8 +109,11 @@ def _describe_case(row: Row) -> Iterator[tuple[str, object]]:
     yield "comparisons", row.comparisons
     finding = row.finding
     if finding is not None:
+        label = row.label_of(finding)
+        if label:
+            yield "label", label
         named = (("effect", finding.effect), ("value", finding.value), ("expected", finding.expected))
-        yield from ((name, value) for name, value in (*named, ("step", finding.step)) if value is not None)
+        yield from ((name, value) for name, value in (*named, ("step", build_step(finding.step))) if value is not None)
         if finding.interval is not None:
             yield from zip(("interval_low", "interval_high"), finding.interval, strict=True)
     if row.noise is not None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.show import words
-from assay.show.golden import build_table, build_test_rows, describe_extent, describe_golden, describe_savings
+from assay.show.golden import (
+    build_table,
+    build_test_rows,
+    describe_extent,
+    describe_golden,
+    describe_outcome,
+    describe_savings,
+)
 from assay.show.table import render_markdown as render_table
 from assay.values.golden import GoldenReport, GoldenTestReport
 from assay.values.verdict import VerdictKind
@@ -27,7 +34,7 @@ def render_markdown(report: GoldenReport) -> str:
 
 def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
     kind = test.verdict.kind
-    yield f"## {_MARKS[kind]} {_inline(test.test)}: {kind}"
+    yield f"## {_MARKS[kind]} {_inline(test.test)}: {describe_outcome(report, test)}"
     took = f" in {words.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
     savings = describe_savings(test)
     yield f"{describe_extent(test, report.mode)}{took}{'; ' + savings if savings else ''}"
@@ -37,7 +44,8 @@ def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
     bad = [(row, each) for row in rows for each in row.findings if each.kind is not VerdictKind.PASS]
     if bad:
         lines = [
-            f"- **{each.kind}** {_inline(row.place)}: {_inline(each.message)}" for row, each in bad[:_MOST_FINDINGS]
+            f"- **{each.kind}** {_inline(row.place_of(each))}: {_inline(each.message)}"
+            for row, each in bad[:_MOST_FINDINGS]
         ]
         more = [f"- and {len(bad) - _MOST_FINDINGS} more"] if len(bad) > _MOST_FINDINGS else []
         yield "\n".join([*lines, *more])

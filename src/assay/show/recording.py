@@ -29,6 +29,8 @@ class Sensitivity(Protocol):
     @property
     def delta(self) -> float | None: ...
     @property
+    def first_delta(self) -> float | None: ...
+    @property
     def one_check(self) -> float: ...
     @property
     def most_checks(self) -> float: ...
@@ -37,7 +39,7 @@ class Sensitivity(Protocol):
 def build_sections(golden: Golden, manifest: str, sensitivity: Sequence[Sensitivity]) -> list[Section]:
     return [
         Section("", facts=list(_build_facts(golden, manifest))),
-        Section("Noise, and the smallest effect that a check finds", table=_build_noise(sensitivity)),
+        Section("Noise, and the smallest effect that 1 and 3 checks find", table=_build_noise(sensitivity)),
         Section("Drift", table=_build_drift(golden)),
     ]
 
@@ -47,16 +49,29 @@ def _build_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     starts = ", ".join(str(segment.start_step) for segment in golden.segments)
     yield "test", golden.test
     yield "manifest", manifest + ("" if golden.version > 1 else " (format 1, as the original writes it)")
-    yield "segments", f"{len(golden.segments)} of {golden.steps_per_segment or '?'} steps, at {starts}"
-    yield (
-        "recordings",
-        f"{count_recordings(golden)} of each segment" + ("" if golden.complete else "; the training did not end"),
-    )
+    yield "segments", f"{len(golden.segments)}{_describe_length(golden)}, at {starts}"
+    count = count_recordings(golden)
+    said = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
+    yield "recordings", said + ("" if golden.complete else "; the training did not end")
     yield from ((name, str(origin[key])) for name, key in _NAMED if origin.get(key) not in (None, "", {}, []))
     if origin.get("commit"):
         yield "commit", f"{origin['commit']}{' with local changes' if origin.get('dirty') else ''}"
     yield from _build_environment(origin)
     yield from (("note", note) for note in golden.notes)
+
+
+def _describe_length(golden: Golden) -> str:
+    """An older manifest does not say how many steps it recorded: then its tracks do."""
+    counts = {
+        len(tracks[0].steps)
+        for segment in golden.segments
+        for labels in segment.tracks.values()
+        for tracks in labels.values()
+        if tracks
+    }
+    if golden.steps_per_segment or not counts:
+        return f" of {golden.steps_per_segment} steps" if golden.steps_per_segment else ""
+    return f" of {max(counts)} values" if len(counts) == 1 else f" of {min(counts)} to {max(counts)} values"
 
 
 _NAMED = (("gathered", "gathered_at"), ("host", "host"), ("config", "config"), ("command", "command"), ("run", "run"))
@@ -78,7 +93,7 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
-    names = ("noise per step", "per window", "delta", "one check finds", "three find")
+    names = ("sd/step", "sd/window", "delta", "1 check", "3 checks")
     columns = (Column("metric"), Column("rule"), *(Column(name, align="right") for name in names))
     rows = [
         [
@@ -86,13 +101,21 @@ def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
             each.rule,
             render_share(each.per_step),
             render_share(each.per_window),
-            None if each.delta is None else render_share(each.delta),
+            _render_delta(each),
             render_share(each.one_check),
             render_share(each.most_checks),
         ]
         for each in sensitivity
     ]
     return Table(columns, rows)
+
+
+def _render_delta(sensitivity: Sensitivity) -> str | None:
+    """`0.5%`; `1%, then 5%` where the first window has a limit of its own."""
+    if sensitivity.delta is None:
+        return None
+    first = "" if sensitivity.first_delta is None else f"{render_share(sensitivity.first_delta)}, then "
+    return f"{first}{render_share(sensitivity.delta)}"
 
 
 def _build_drift(golden: Golden) -> Table:
@@ -137,7 +160,9 @@ def _build_chart(golden: Golden, metric: str) -> Iterator[Chart]:
             name = f"after {segment.start_step} {label}".strip()
             groups.append((name, [Line(name, track.steps, track.values) for track in tracks if track.steps]))
     if groups:
-        yield Chart(build_bands(groups), title=metric, y_name=metric)
+        bands = zip(build_bands(groups), groups, strict=True)
+        lines = tuple(members[0] if len(members) == 1 else band for band, (_, members) in bands)
+        yield Chart(lines, title=metric, y_name=metric)
 
 
 def render_charts(

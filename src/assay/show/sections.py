@@ -67,7 +67,8 @@ def fold(text: str, width: int | None) -> list[str]:
 
 
 def _fold_line(line: str, width: int) -> list[str]:
-    return textwrap.wrap(line, width, break_on_hyphens=False, drop_whitespace=True) or [""]
+    """Between words: a path or a hash that is longer than the line is the terminal's to break, so it can be copied."""
+    return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 def render_moment(seconds: float | None, now: float) -> str:

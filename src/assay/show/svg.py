@@ -16,9 +16,11 @@ from assay.show.plot import build_ticks, render_ticks
 
 Points = list[tuple[float, float]]
 
-WIDTH, HEIGHT = 560, 262
+WIDTH, HEIGHT = 560, 276
 _LEFT, _RIGHT, _TOP = 58, 12, 10
-_CURVE_HEIGHT, _STRIP_TOP, _STRIP_HEIGHT = 150, 178, 56
+_CURVE_HEIGHT, _STRIP_TOP, _STRIP_HEIGHT = 150, 178, 70
+_LEAST_STRIP = 0.001  # the lower part shows at least this much: differences far below it are not worth a scale
+_TICK_ROOM = 12  # that a text takes
 _MOST_POINTS = 500  # of a line
 _MOST_HOVERS = 150  # stretches with a text of their own
 _LARGEST = 1e300
@@ -34,6 +36,7 @@ class Panel:
     delta: float | None = None
     marks: tuple[tuple[str, float, float], ...] = ()  # class name, from step, to step
     lines: tuple[float, ...] = field(default=())  # single steps of interest
+    effect: float | None = None  # that the verdict speaks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ def _wrap(panel: Panel, parts: Sequence[str]) -> str:
 
 
 def _widen(low: float, high: float, share: float = 0.0) -> tuple[float, float]:
-    if high > low:
+    if high - low > 1e-9 * max(abs(low), abs(high)):
         return low - share * (high - low), high + share * (high - low)
     room = abs(low) * 0.01 or 1.0
     return low - room, high + room
@@ -201,17 +204,38 @@ def _render_strip(
     runs = build_relative(panel.check, band)
     spread = [point for run in build_relative(panel.golden, band) for point in run]
     reach = max([abs(value) for run in runs for _, value in run] + [abs(value) for _, value in spread], default=0.0)
-    wide = max(reach, 1.5 * (panel.delta or 0.0)) * 1.1 or 1e-6
+    wide = max(reach, abs(_finite(panel.effect)), 1.5 * (panel.delta or 0.0), _LEAST_STRIP / 1.1) * 1.1
     frame = Frame(x_range, (-wide, wide), _STRIP_TOP, _STRIP_HEIGHT)
     if panel.delta:
         top, bottom = frame.y(min(panel.delta, wide)), frame.y(-min(panel.delta, wide))
         yield _rect("delta", _LEFT, top, WIDTH - _LEFT - _RIGHT, bottom - top)
-    for value in build_ticks(-wide, wide, 3):
+    for value in build_strip_ticks(frame, _finite(panel.effect)):
         yield from _render_tick(frame, value, f"{words.render_number(100 * value, 3)}%")
     if len(panel.golden) > 1:
         yield from _render_spread(spread, frame)
     for number, points in enumerate(runs):
         yield _line("check" if number == 0 else "check again", points, frame)
+
+
+def _finite(value: float | None) -> float:
+    return value if value is not None and abs(value) <= _LARGEST else 0.0
+
+
+def build_strip_ticks(frame: Frame, effect: float) -> list[float]:
+    """Three at least: nothing, a round number on both sides, and the effect that the verdict speaks of."""
+    wide = frame.y_range[1]
+    around = [value for value in build_ticks(-wide, wide, 3) if value]
+    if len(around) < 2:
+        power = 10.0 ** math.floor(math.log10(wide))
+        nice = max(digit * power for digit in (1.0, 2.0, 5.0) if digit * power <= wide)
+        around = [-nice, nice]
+    if _is_clear(frame, effect, 0.0):
+        around = [value for value in around if _is_clear(frame, value, effect)] + [effect]
+    return sorted([value for value in around if _is_clear(frame, value, 0.0)] + [0.0])
+
+
+def _is_clear(frame: Frame, one: float, other: float) -> bool:
+    return abs(frame.y(one) - frame.y(other)) >= _TICK_ROOM
 
 
 def _render_spread(spread: Points, frame: Frame) -> Iterator[str]:

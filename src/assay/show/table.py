@@ -302,10 +302,15 @@ def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
 def _drop_common(laid: _Laid, mark: str) -> None:
     """Parts that all names have in the same place say nothing about any of them."""
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
-    cell_width = max(map(words.display_width, texts), default=0)
+    cell_width = max(map(_measure(texts, mark), texts), default=0)
     if cell_width < laid.cell_width and len(set(texts)) == len(set(laid.texts)):
-        laid.texts, laid.cell_width, laid.wide = texts, cell_width, not "".join(texts).isascii()
+        laid.texts, laid.cell_width = texts, cell_width
         laid.width = max(cell_width, words.display_width(laid.name))
+
+
+def _measure(texts: Texts, mark: str) -> Callable[[str], int]:
+    """How to measure these texts: character by character only where some are not one column wide."""
+    return len if "".join(texts).replace(mark, "").isascii() else words.display_width
 
 
 def _drop_parts(texts: Texts, mark: str) -> Texts:
@@ -345,7 +350,7 @@ def _count_common(first: str, last: str) -> int:
 def _smallest_distinct(texts: Texts, mark: str) -> int:
     """The smallest width, not below that of any text, at which no two different texts become the same."""
     unique = list(dict.fromkeys(texts))
-    low, high = _SMALLEST_TEXT, max(map(words.display_width, unique), default=0)
+    low, high = _SMALLEST_TEXT, max(map(_measure(unique, mark), unique), default=0)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if _cut_distinct(unique, middle, mark) else (middle + 1, high)
@@ -363,7 +368,7 @@ def _cut_distinct(texts: Texts, width: int, mark: str) -> Texts:
 
 
 def _cut(texts: Texts, width: int, mark: str, front: int | None) -> Texts:
-    if not "".join(texts).isascii():
+    if _measure(texts, mark) is not len:
         return [words.shorten(text, width, mark, front) for text in texts]
     head = width // 2 if front is None else min(front, width - 1)
     tail = width - 1 - head

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 from assay.config.dialects.base import build_duplicate_warnings
@@ -26,9 +27,10 @@ SET_BY_US: dict[str, tuple[str, ...]] = {
     "gather": ("checkpoint_output",),
     "run": ("checkpoint_input", "start_step", "run_for"),
 }
-_KEYS = ("directory", "executable", "log_output", "log_parsing", "metrics", "recording", "flags")
+_KEYS = ("directory", "executable", "log_output", "log_parsing", "metrics", "recording", "flags", "timeout")
 _NEEDED = ("executable", "log_parsing", "metrics", "recording", "flags")
 _FLAG_KEYS = ("key", "value", "set_in_script")
+_LENGTH = "run_for"  # the flag that may say what it counts
 _STEPS = "steps_to_record_after_save"
 _SHAPE = "each top-level name is a test with the keys " + ", ".join(_KEYS)
 _TEST_NAME = re.compile(r"[^/\x00-\x1f]+")
@@ -99,6 +101,7 @@ class _TestReader:
             run_flags=flags["run"],
             position=self._entry.position,
             same_line=True,
+            timeout_s=self._timeout(top.get("timeout")),
         )
 
     # ------------------------------------------------------------ small fields
@@ -132,6 +135,16 @@ class _TestReader:
         if entry is None:
             return ()
         wanted = "a list of texts, as in [python3, train.py]"
+        words = entry.node.text.split() if entry.node.kind == "scalar" and not entry.node.is_null else []
+        if len(words) > 1:
+            hint = f"as in executable: [{', '.join(words)}]"
+            self._problems.add(
+                "must be a list with one element for each word, not a text",
+                self._key("executable"),
+                entry.node.position,
+                hint,
+            )
+            return ()
         if entry.node.kind == "sequence":
             self._fields.elements(entry.node, self._key("executable"), wanted)
         return self._fields.texts(entry.node, self._key("executable"), wanted)
@@ -141,6 +154,10 @@ class _TestReader:
             return "stdout"
         found = self._fields.one_of(entry.node, self._key("log_output"), ("stdout", "stderr"))
         return cast("Literal['stdout', 'stderr']", found or "stdout")
+
+    def _timeout(self, entry: Entry | None) -> float | None:
+        """Ours: the time limit of each run."""
+        return self._fields.duration(entry.node, self._key("timeout")) if entry else None
 
     def _steps(self, entry: Entry | None) -> int | None:
         if entry is None:
@@ -265,6 +282,8 @@ class _TestReader:
             if section is None:
                 if mode in self._needs:
                     self._miss(MissingOption, f"the section {mode} is missing", key, entry)
+                elif mode == "run":
+                    self._warn("the section run is missing: checking will need it", key, entry)
                 found[mode] = ()
                 continue
             found[mode] = (*self._mode_flags(mode, section, join_key(key, mode)), *common)
@@ -303,7 +322,8 @@ class _TestReader:
         return tuple(flag for flag in found if flag is not None)
 
     def _flag(self, entry: Entry, key: str, ours: bool) -> FlagSpec | None:
-        fields = self._known(entry.node, key, _FLAG_KEYS)
+        has_length = ours and entry.key == _LENGTH
+        fields = self._known(entry.node, key, (*_FLAG_KEYS, "counts") if has_length else _FLAG_KEYS)
         if "key" not in fields:
             if entry.node.kind == "mapping":
                 kind = MissingFlag if ours else MissingOption
@@ -319,7 +339,8 @@ class _TestReader:
         if name is None:
             return None
         if ours:
-            return self._our_flag(entry, key, name, value, is_set)
+            flag = self._our_flag(entry, key, name, value, is_set)
+            return replace(flag, name="run_length") if self._counts_segment(fields.get("counts"), key) else flag
         if is_set:
             hint = (
                 "only "
@@ -339,7 +360,14 @@ class _TestReader:
             return FlagSpec(entry.key, name, value)
         if value is not None:
             self._warn("the value is decided by the harness; this one is passed over", key, entry)
+        elif is_set is None:
+            self._warn("says no set_in_script: taken as true, for the harness sets this flag", key, entry)
         return FlagSpec(entry.key, name, is_set=True)
+
+    def _counts_segment(self, entry: Entry | None, key: str) -> bool:
+        """Ours: whether the length of a check is an amount of steps, not the step to train to."""
+        counts = self._fields.one_of(entry.node, join_key(key, "counts"), ("total", "segment")) if entry else None
+        return counts == "segment"
 
     def _value(self, entry: Entry, key: str) -> str | None:
         """As Python's `str()` shows it, which is what the original passed on; null is the bare flag."""
