@@ -166,6 +166,15 @@ class Lab:
         return json.loads(self.manifest_path.read_text())
 
     @property
+    def partial_path(self) -> Path:
+        """Of a gathering that is not over or did not end well."""
+        return self.manifest_path.with_name(self.manifest_path.name + ".partial")
+
+    @property
+    def partial(self) -> dict[str, Any]:
+        return json.loads(self.partial_path.read_text())
+
+    @property
     def logs(self) -> dict[str, Any]:
         return self.manifest["ckpt_logs"]
 

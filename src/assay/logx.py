@@ -90,7 +90,7 @@ class LogX:
 
     # ------------------------------------------------------------ beginning and end
 
-    def initialize(  # noqa: PLR0917 runx's signature, which scripts may use by position
+    def initialize(
         self,
         logdir: str | os.PathLike[str] | None = None,
         coolname: bool = False,

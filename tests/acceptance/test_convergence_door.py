@@ -186,8 +186,9 @@ def test_a_crash_of_the_program_fails(lab: Lab) -> None:  # 06
 def test_a_crash_while_gathering_fails_and_keeps_what_was_recorded(lab: Lab) -> None:  # 06
     lab.change(exit=3)
     assert door(lab, "-g") == 1
-    assert list(lab.logs) == ["9", "19"]
-    assert lab.manifest["complete"] is False
+    assert list(lab.partial["ckpt_logs"]) == ["9", "19"]
+    assert lab.partial["complete"] is False
+    assert door(lab) == 2
 
 
 def test_no_step_line_at_all_never_passes(lab: Lab) -> None:  # 07
@@ -504,7 +505,7 @@ def test_what_is_missing_is_said_with_its_place(
 def test_a_metric_without_a_parser_warns_and_cannot_pass(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     lab.test["metrics"]["accuracy"] = {"margin": 0.1, "comparison": ">="}
     lab.write()
-    assert door(lab, "-g") == 0
+    assert door(lab, "-g") == 3
     assert "no parser reads this metric" in capsys.readouterr().err
     assert door(lab) == 1
 
@@ -527,6 +528,59 @@ do_convergence_test({str(lab.store)!r}, "m.json", {str(lab.file)!r})
 """
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=lab.folder)
+
+
+def test_a_time_limit_can_be_given_in_three_ways(lab: Lab) -> None:
+    from assay.convergence import ConvergenceFailure, do_convergence_test
+
+    assert door(lab, "-g", "--manifest-name", "m.json") == 0
+    lab.change(hold_at=12)
+    assert door(lab, "--timeout", "1s", "--manifest-name", "m.json") == 1
+    with pytest.raises(ConvergenceFailure, match="time limit"):
+        do_convergence_test(lab.store, "m.json", lab.file, timeout_s=1.0)
+    lab.test["timeout"] = "1s"
+    lab.write()
+    assert "time limit" in messages(lab.check_one(manifest_name="m.json"))
+
+
+def test_run_for_can_count_the_steps_of_the_segment(lab: Lab) -> None:
+    lab.test["flags"]["run"]["run_for"]["counts"] = "segment"
+    lab.write()
+    assert door(lab, "-g") == 0
+    door(lab)
+    assert {call[call.index("--until") + 1] for call in lab.calls()[1:]} <= {"4", "5"}
+
+
+def test_a_mandatory_flag_without_set_in_script_is_set_with_a_warning(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del lab.test["flags"]["run"]["start_step"]["set_in_script"]
+    lab.write()
+    assert door(lab, "-g") == 0
+    assert "says no set_in_script: taken as true" in capsys.readouterr().err
+    assert door(lab) == 0
+
+
+def test_hints_are_those_of_this_door(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(lab, "-g", "--manifest-name", "mine.json") == 0
+    capsys.readouterr()
+    assert door(lab) == 2
+    out = capsys.readouterr().out
+    assert "the same command with -g" in out
+    assert "--manifest-name mine.json" in out
+    for text in ("", "{}\n", "# nothing\n"):
+        lab.file.write_text(text)
+        assert door(lab) == 2
+        error = capsys.readouterr().err
+        assert "examples/convergence/demo_config.yml" in error
+        assert "assay run" not in error
+
+
+def test_an_executable_in_one_text_is_refused_with_the_list(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.test["executable"] = "python3 training.py"
+    lab.write()
+    assert door(lab, "-g") == 2
+    assert "executable: [python3, training.py]" in capsys.readouterr().err
 
 
 def test_the_help_names_the_originals_flags(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -388,7 +389,7 @@ class TestBadInput:
     def test_the_smallest_file_it_shows_works(self, desk: Desk) -> None:
         (desk.folder / "params.yaml").unlink()
         shown = desk.assay("mlrunner").err.split("-y:\n")[1]
-        desk.write("params.yaml", "\n".join(line.removeprefix("    ") for line in shown.splitlines()) + "\n")
+        desk.write("params.yaml", textwrap.dedent(shown) + "\n")
         assert desk.well("mlrunner", "--dry-run").lines[1] == "Tasks: 2, commands to run: 2"
 
     @pytest.mark.parametrize(
@@ -430,8 +431,8 @@ def test_an_edited_template_keeps_the_folder_and_what_was_trained(desk: Desk) ->
     desk.write("params.yaml", text.format(word="BLEU4"))
     assert desk.assay("mlrunner", "-c", "test", "-f").code == 0
     folder = desk.folder / "output/Norm_a"
-    assert sorted(path.name for path in (desk.folder / "output").iterdir() if path.is_dir() and path.name[0] != ".") == [
-        "Norm_a"
-    ]
+    assert sorted(
+        path.name for path in (desk.folder / "output").iterdir() if path.is_dir() and path.name[0] != "."
+    ) == ["Norm_a"]
     newest = max(folder.glob("log.test.*"), key=lambda path: path.stat().st_mtime_ns)
     assert newest.read_text().endswith("model\nBLEU4 a\n")

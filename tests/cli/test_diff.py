@@ -42,21 +42,21 @@ def test_code_and_environment(cli, own_bench: Bench, bench: Bench) -> None:
     shutil.copytree(bench.root, own_bench.root, symlinks=True)
     run = own_bench.root / "fit" / OTHER
     (run / "code" / "new.py").write_text("a = 1\n")
-    (run / "code" / "study.yml").write_text("other: text\n")
+    (own_bench.root / "fit" / GOOD.rpartition("/")[2] / "code" / "both.py").write_text("b = 1\n")
+    (run / "code" / "both.py").write_text("b = 2\n")
     (run / "code" / "blob").write_bytes(b"\0\1")
     fields = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(fields | {"code_hash": "f" * 32}))
     environment = json.loads((run / "environment.json").read_text())
     (run / "environment.json").unlink()  # one file for all runs
-    (run / "environment.json").write_text(json.dumps(environment | {"python": "2.7", "packages": {"torch": "9"}}))
+    (run / "environment.json").write_text(json.dumps(environment | {"python": "2.7", "packages": {"jax": "9"}}))
     facts = json.loads(cli("diff", GOOD, OTHER, "--json").out)
-    assert facts["code"] == {"blob": "only in the second", "new.py": "only in the second", "study.yml": "differs"}
+    assert facts["code"] == {"blob": "only in the second", "new.py": "only in the second", "both.py": "differs"}
     assert facts["environment"]["python"]["second"] == "2.7"
-    assert facts["environment"]["package torch"] == {"first": None, "second": "9"}
+    assert facts["environment"]["package jax"] == {"first": None, "second": "9"}
     lines = cli("diff", GOOD, OTHER, "--code").out.splitlines()
     assert "+a = 1" in lines
-    assert "+other: text" in lines
-    assert "-study: fit" in lines
+    assert "+b = 2" in lines
     assert "blob: only in the second (not text, or too large to show)" in lines
 
 

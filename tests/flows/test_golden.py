@@ -268,7 +268,8 @@ def test_a_twice_logged_step_while_gathering_is_not_recorded(lab: Lab) -> None:
     lab.change(again={"11": ["0.5"]})
     report = lab.gather().tests[0]
     assert report.verdict.kind is VerdictKind.ERROR
-    assert list(lab.logs) == ["19"]
+    assert list(lab.partial["ckpt_logs"]) == ["19"]
+    assert not lab.manifest_path.exists()
 
 
 def test_gathering_without_a_save_line_is_an_error(lab: Lab) -> None:
@@ -363,7 +364,7 @@ def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
     assert seen[0] == f"adopted {held.spec.name}"
     assert len(lab.calls()) == 1
     assert report.exit_code() is ExitCode.FAILED  # we ended it
-    assert list(lab.logs) == ["9"]  # and what it had recorded is kept
+    assert list(lab.partial["ckpt_logs"]) == ["9"]  # and what it had recorded is kept
 
 
 def _children(pid: int) -> list[int]:
@@ -384,9 +385,10 @@ def test_the_manifest_grows_with_every_filled_recording(lab: Lab) -> None:
     seen: list[list[str]] = []
 
     def draw(supervisor: object) -> None:
-        if lab.manifest_path.exists():
-            seen.append(list(lab.logs))
-            assert lab.manifest["complete"] is False
+        assert not lab.manifest_path.exists()
+        if lab.partial_path.exists():
+            seen.append(list(lab.partial["ckpt_logs"]))
+            assert lab.partial["complete"] is False
             supervisor.interrupted = "SIGTERM"  # type: ignore[attr-defined]
 
     report = gather_file(lab.options(), Doors(draw=draw, tick_s=0.02))
@@ -452,6 +454,107 @@ def test_a_native_file_with_several_runs_is_refused(native: Lab) -> None:
         )
     )
     assert "this file makes 2 runs" in messages(native.gather().tests[0])
+
+
+# ---------------------------------------------------------------- a golden is replaced by a good one only
+
+
+def _look(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("change", [{"exit": 3}, {"loss": {"11": "nan"}}, {"mute": True}, {"again": {"11": ["9"]}}])
+def test_a_gathering_that_fails_leaves_the_golden_as_it_was(lab: Lab, change: dict[str, object]) -> None:
+    assert lab.gather().exit_code() is ExitCode.OK
+    before = _look(lab.store)
+    lab.change(scale=0.5, **change)
+    report = lab.gather()
+    assert report.exit_code() is ExitCode.FAILED
+    after = _look(lab.store)
+    assert {name: after.get(name) for name in before} == before
+    assert not any("is replaced" in warning for warning in report.tests[0].warnings)
+    assert any(note.startswith("log: ") and Path(note[5:]).is_file() for note in report.tests[0].notes)
+    lab.change()
+    assert lab.check().exit_code() is ExitCode.OK
+
+
+def test_a_good_gathering_replaces_the_golden_and_its_checkpoints(lab: Lab) -> None:
+    for _ in range(3):
+        assert lab.gather().exit_code() is ExitCode.OK
+        found = [lab.store / entry["checkpoint"] for entry in lab.logs.values()]
+        assert all(path.is_file() for path in found)
+        assert lab.check().exit_code() is ExitCode.OK
+    assert not (lab.store / "ckpts" / "model_10.bin").exists()  # the first one's
+    assert not lab.partial_path.exists()
+
+
+def test_an_incomplete_golden_never_passes(lab: Lab) -> None:
+    lab.gather()
+    lab.manifest_path.write_text(json.dumps({**lab.manifest, "complete": False}))
+    report = lab.check()
+    assert report.exit_code() is ExitCode.FAILED
+    assert "the golden recording is not complete" in messages(report.tests[0])
+
+
+def test_two_manifests_of_a_store_keep_their_own_checkpoints(lab: Lab) -> None:
+    assert lab.gather().exit_code() is ExitCode.OK
+    first = _look(lab.store)
+    script = lab.folder / "training.py"
+    script.write_text(script.read_text().replace("path.write_text(str(number))", "path.write_text('other')"))
+    assert lab.gather(manifest_name="b.json").exit_code() is ExitCode.OK
+    assert {name: text for name, text in _look(lab.store).items() if name in first} == first
+    assert (lab.store / "ckpts" / "demo_b" / "model_10.bin").read_text() == "other"
+    assert lab.check().exit_code() is ExitCode.OK
+    assert lab.check(manifest_name="b.json").exit_code() is ExitCode.OK
+
+
+def test_a_golden_with_values_that_are_not_finite_never_passes(lab: Lab) -> None:
+    lab.gather()
+    lab.manifest_path.write_text(lab.manifest_path.read_text().replace("0.181818", "nan"))
+    lab.change(loss={"10": "nan"})
+    assert "segment 9 loss is nan at step 10" in messages(lab.check_one())
+
+
+def test_steps_that_come_back_behind_a_recording_are_an_error(lab: Lab) -> None:
+    script = lab.folder / "training.py"
+    line = "        if step == 16: print('Iteration: 14 Loss: 1', flush=True)\n        for again in"
+    script.write_text(script.read_text().replace("        for again in", line))
+    report = lab.gather()
+    assert report.exit_code() is ExitCode.FAILED
+    assert "step 14 is logged after step 16: out of order" in messages(report.tests[0])
+
+
+def test_gathering_needs_to_know_how_to_check_except_in_the_originals_door(lab: Lab) -> None:
+    del lab.test["flags"]["run"]
+    lab.write()
+    with pytest.raises(ConfigError, match="the section run is missing"):
+        lab.gather()
+    told: list[str] = []
+    report = gather_file(lab.options(is_harness=True), tell=told.append)
+    assert report.exit_code() is ExitCode.OK
+    assert any("checking will need it" in line for line in told)
+
+
+def test_a_training_that_ends_on_a_save_is_no_reason_to_warn(lab: Lab) -> None:
+    report = lab.gather().tests[0]
+    assert not report.warnings
+    assert any("nothing was logged after the checkpoint of step 29" in note for note in report.notes)
+
+
+def test_a_failed_check_names_its_logs_and_says_why_nothing_was_read(lab: Lab) -> None:
+    lab.gather()
+    lab.change(mute=True)
+    report = lab.check_one()
+    logs = [note for note in report.notes if note.startswith("log: ")]
+    assert [note.rpartition(" (")[2] for note in logs] == ["segment 9)", "segment 19)"]
+    assert all(Path(note[5:].rpartition(" (")[0]).is_file() for note in logs)
+    assert any(note.startswith("program's folder: ") for note in report.notes)
+    assert any(note.startswith("runs: ") for note in report.notes)
+    assert "step_num: matches no line of the log" in messages(report)
+    lab.change()
+    script = lab.folder / "training.py"
+    script.write_text(script.read_text().replace("Iteration: {text}{loss}", "Iteration: {text}\\n{loss}"))
+    assert "loss: never stands on a line that says the step, so it is not read" in messages(lab.check_one())
 
 
 # ---------------------------------------------------------------- metrics from files

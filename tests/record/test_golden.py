@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -223,3 +224,18 @@ def test_the_hash_of_a_checkpoint_sees_every_change(tmp_path: Path) -> None:
     assert len(seen) == 5
     assert None not in seen
     assert hash_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    from assay.errors import ExitCode
+    from assay.record.golden import BadRecordingError
+
+    path = tmp_path / "demo_m.json"
+    track = Track((1, 2), (1.0, float("nan")), ("1.0", "nan"))
+    golden = Golden("demo", (Segment(0, "c", {"loss": {"": (track,)}}),), provenance={"rules": {"loss": {}}})
+    with pytest.raises(BadRecordingError, match="segment 0 loss is nan at step 2") as caught:
+        write_manifest(str(path), golden)
+    assert caught.value.exit_code is ExitCode.FAILED
+    assert not path.exists()
+    write_manifest(str(path), dataclasses.replace(golden, complete=False))
+    assert path.exists()

@@ -39,3 +39,11 @@ def test_the_walk_is_ordered_and_counts(tmp_path):
     assert (tree.count, tree.bytes) == (4, 7)
     assert isinstance(tree.files[0], FileEntry)
     assert not tree.is_empty
+
+
+def test_a_single_file_can_be_left_out(tmp_path):
+    (tmp_path / "study.yml").write_text("x")
+    (tmp_path / "train.py").write_text("y")
+    tree = load_tree(tmp_path, Selection(exclude=(tmp_path / "study.yml",)))
+    assert [file.path for file in tree.files] == ["train.py"]
+    assert tree.linked == []

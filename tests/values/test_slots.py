@@ -12,7 +12,9 @@ def test_no_slot(text):
         parse_slots(text)
 
 
-@pytest.mark.parametrize("text", ["cpu:0", "cpu:-1", "cpu:many", "0;1", "0+", "+1", "a b", "foo", "cpu4", "0+x", "\N{SUPERSCRIPT TWO}"])
+@pytest.mark.parametrize(
+    "text", ["cpu:0", "cpu:-1", "cpu:many", "0;1", "0+", "+1", "a b", "foo", "cpu4", "0+x", "\N{SUPERSCRIPT TWO}"]
+)
 def test_a_bad_slot_is_named(text):
     with pytest.raises(UsageError, match="bad slot"):
         parse_slots(text)

@@ -130,7 +130,7 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     from assay.flows.watch import Watcher, build_study_report
     from assay.show.progress import choose_progress
     from assay.show.report import render_report
-    from assay.show.terminal import use_color
+    from assay.show.terminal import terminal_width, use_color
 
     began = time.time()
     progress = choose_progress(sys.stderr, quiet=quiet, live=False if plain else None)
@@ -139,7 +139,14 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     if as_json:
         say(json.dumps(build_json(report), indent=1, ensure_ascii=False))
     else:
-        tell(render_report(build_study_report(report, time.time() - began), color=use_color(sys.stderr)), sys.stderr)
+        tell(
+            render_report(
+                build_study_report(report, time.time() - began),
+                color=use_color(sys.stderr),
+                width=terminal_width(sys.stderr),
+            ),
+            sys.stderr,
+        )
         tell("".join(f"{line}\n" for line in describe_checks(report.verdict)), sys.stderr)
     if report.problem:
         note(f"assay: {report.problem}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import time
@@ -56,8 +55,8 @@ class DirBuilder:
         return take_snapshot(
             Path(study.folder),
             self._store,
-            (*study.code.ignore, *_own_file(study)),
-            exclude=[Path(place.root)],
+            study.code.ignore,
+            exclude=[Path(place.root), *_own_file(study)],
             guess=study.dialect != "runx",
             link=study.code.link_ignored,
         )
@@ -188,7 +187,7 @@ class DirBuilder:
     def _with_other_code(self, entries: Sequence[Entry]) -> tuple[int, str] | None:
         """How many of these runs have other code, and what differs; files that are no code are no news."""
         assert self.snapshot is not None
-        hashes = [rundir.load_record(entry.dir).code_hash for entry in entries]
+        hashes = [_load_code_hash(entry.dir) for entry in entries]
         changed: dict[str, None] = {}
         count = 0
         for code in hashes:
@@ -198,6 +197,13 @@ class DirBuilder:
             count += bool(files)
             changed.update(dict.fromkeys(files))
         return (count, _describe_files(list(changed))) if count else None
+
+
+def _load_code_hash(run_dir: str) -> str | None:
+    try:
+        return rundir.load_record(run_dir).code_hash
+    except OSError:  # somebody has removed it
+        return None
 
 
 def _count(runs: int) -> str:
@@ -214,10 +220,9 @@ def _is_code(name: str) -> bool:
     return os.path.splitext(base)[1].lower() in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
 
 
-def _own_file(study: Study) -> tuple[str, ...]:
+def _own_file(study: Study) -> tuple[Path, ...]:
     """The study's file is no code: adding a value to it changes nothing about the runs that are there."""
-    inside = os.path.relpath(os.path.abspath(study.source), study.folder)
-    return () if study.dialect != "native" or inside.startswith("..") else (glob.escape(inside),)
+    return (Path(os.path.abspath(study.source)),) if study.dialect == "native" else ()
 
 
 def _render_job(record: rundir.RunRecord) -> str:

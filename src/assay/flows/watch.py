@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -142,6 +143,8 @@ def build_study_report(
         elapsed_s=elapsed_s,
         folder=show_path(report.prepared.place.dir),
         warnings=tuple(report.notes),
+        file=report.prepared.options.file,
+        flags=shlex.join(("--root", report.prepared.options.root)) if report.prepared.options.root else "",
     )
 
 

@@ -134,7 +134,7 @@ class _Walker:
             return  # gone since the folder was listed: editors' temporary files do that
 
     def _take_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) or _identity(status) in self.excluded:
             tree.skipped.append(path)  # sockets, pipes and devices are nobody's code
         elif self.selection.link and status.st_size > self.limits.file_bytes:
             tree.linked.append(path)
