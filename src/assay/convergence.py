@@ -47,10 +47,10 @@ class ConvergenceFailure(AssertionError):  # noqa: N818 it is an assertion that 
     """The verdict is not PASS. `report` has everything; `findings` what speaks against it."""
 
     def __init__(self, report: GoldenReport) -> None:
-        from assay.show.golden import render_golden
+        from assay.show.golden import describe_headline, render_golden
 
         self.report = report
-        super().__init__("\n" + render_golden(report))
+        super().__init__(f"{describe_headline(report)}\n{render_golden(report)}")
 
     @property
     def findings(self) -> tuple[Finding, ...]:

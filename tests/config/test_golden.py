@@ -178,3 +178,12 @@ def test_a_missing_file_says_what_it_should_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no file") as caught:
         load_golden_file("none.yml", cwd=str(tmp_path))
     assert "golden:" in (caught.value.hint or "")
+
+
+def test_a_bare_margin_is_told_its_mapping_form(tmp_path: Path) -> None:
+    text = (EXAMPLES / "charlm/golden.yml").read_text()
+    path = tmp_path / "golden.yml"
+    path.write_text(text.replace("    loss: paired", "    loss: margin"))
+    with pytest.raises(ConfigError, match="a margin needs its operator and its size") as caught:
+        load_golden_file(str(path))
+    assert "loss: {operator: '<=', margin: 0.1}" in str(caught.value)

@@ -289,6 +289,10 @@ class _Reader:
         if entry.key not in known and not self._files:
             hint = did_you_mean(entry.key, known) or "add a pattern for it under metrics"
             self._problems.add("no pattern reads this metric", key, entry.position, hint)
+        if entry.node.kind == "scalar" and entry.node.text == "margin":
+            hint = f"as in {entry.key}: {{operator: '<=', margin: 0.1}}"
+            self._problems.add("a margin needs its operator and its size", key, entry.node.position, hint)
+            return None
         if entry.node.kind == "scalar":
             kind = self._fields.one_of(entry.node, key, _RULES[:-1])
             return Rule(entry.key, cast("RuleKind", kind), position=entry.position) if kind else None

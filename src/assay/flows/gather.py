@@ -340,7 +340,7 @@ class _Gathering:
         self.warnings += manifests.find_not_finite(self.golden, others)
         found = measure_golden_noise(self.scene.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
-        self.notes += describe_noise(found)
+        self.notes += describe_noise(found, self.scene.test.rules)
         for _, finding in find_refusals(self.scene.test.rules, found):
             if self.scene.is_original:
                 self.warnings.append(f"{finding.subject}: {finding.message}")
@@ -400,10 +400,13 @@ class _Gathering:
         )
 
 
-def describe_noise(found: Sequence[Noise]) -> list[str]:
-    """For each metric the noisiest place: what a check of this set-up can and cannot tell."""
+def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[str]:
+    """For each metric the noisiest place: what a check of this set-up can and cannot tell. Exact ones have no delta."""
+    exact = {rule.metric for rule in rules if rule.kind == "exact"}
     worst: dict[str, Noise] = {}
     for noise in found:
+        if noise.metric in exact:
+            continue
         if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
             worst[noise.metric] = noise
     return [
