@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from assay.record.rundir import publish
 from assay.values import layout
 
 STALE_S = 60.0  # where locks do not reach (some network file systems), what is being written is younger than this
@@ -44,16 +45,14 @@ def _registered(study_dir: str) -> Iterator[None]:
     """Without the file (a full disk, or this process is there already) nothing else changes."""
     name = layout.supervisor_name(_host(), os.getpid(), _load_start())
     path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
-    try:
-        with open(path, "x", encoding="ascii") as file:
-            file.write(_load_boot())
-    except OSError:
-        yield
-        return
+    is_new = False
+    with contextlib.suppress(OSError):
+        is_new = publish(path, _load_boot())  # whole from its first moment: an empty one would pass for a dead one's
     try:
         yield
     finally:
-        _remove(path)
+        if is_new:
+            _remove(path)
 
 
 def _host() -> str:
