@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts.executor import Run, Runs, members, until
 
-from assay.execute.script import JobText, quote_text, render_job
+from assay.execute.script import JobText, is_plain_call, quote_text, render_job
 from assay.values.run import Command, RunSpec
 
 
@@ -281,3 +281,26 @@ class TestStop:
         assert run.path("end.1").exists()
         run.path("code/go").touch()
         until(lambda: not members(run), "nothing is left")
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("true", True),
+        ("python train.py --lr 0.1 --tag=a,b", True),
+        ("./run.sh a", True),
+        ("exit 3", False),
+        ("cd x", False),
+        (". setup.sh", False),
+        ("A=1 python x", False),
+        ("python x | tee y", False),
+        ("python 'x y'", False),
+        ("python *.py", False),
+        ("python ~/x", False),
+        ("python {a,b}", False),
+        ("python x\npython y", False),
+        ("", False),
+    ],
+)
+def test_which_commands_need_no_shell_of_their_own(text: str, plain: bool) -> None:
+    assert is_plain_call(text) is plain

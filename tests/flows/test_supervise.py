@@ -130,7 +130,7 @@ def test_retry_stopped(shop: Workshop) -> None:
 
 # ---------------------------------------------------------------- deaths
 
-DIES = "kill -KILL $PPID $(ps -o ppid= -p $PPID)"  # the shell of the command, and job.sh
+DIES = "kill -KILL $(ps -o sid= -p $$)"  # job.sh, which leads the session
 
 
 def test_a_death_is_followed_by_another_attempt(shop: Workshop) -> None:

@@ -140,6 +140,93 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
 esac
 """
 
+# A plain program call cannot change the shell it is made from: no subshell, which saves a process for every run.
+_BARE = r"""
+case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
+  echo "$EPOCHREALTIME {name} start"
+  {{ cd -- {workdir} && {plain}; }} {streams} < /dev/null
+  _code=$?; cd -- "$ASSAY_RUN_DIR" || exit 4
+  : > "{name}$_s.exit.$_code"; echo "$EPOCHREALTIME {name} exit $_code"
+  [ $_code = 0 ] || exit $_code ;;
+esac
+"""
+_PLAIN_CALL = re.compile(r"[\w./+-]+(?: +[\w./=:,@%+-]+)*")
+# what bash does itself and would do to the shell of job.sh
+_SHELL_WORDS = frozenset(
+    [
+        ".",
+        "alias",
+        "bg",
+        "bind",
+        "break",
+        "builtin",
+        "caller",
+        "case",
+        "cd",
+        "command",
+        "compgen",
+        "complete",
+        "compopt",
+        "continue",
+        "coproc",
+        "declare",
+        "dirs",
+        "disown",
+        "do",
+        "done",
+        "elif",
+        "else",
+        "enable",
+        "esac",
+        "eval",
+        "exec",
+        "exit",
+        "export",
+        "fc",
+        "fg",
+        "fi",
+        "for",
+        "function",
+        "getopts",
+        "hash",
+        "help",
+        "history",
+        "if",
+        "in",
+        "jobs",
+        "kill",
+        "let",
+        "local",
+        "logout",
+        "mapfile",
+        "popd",
+        "pushd",
+        "read",
+        "readarray",
+        "readonly",
+        "return",
+        "select",
+        "set",
+        "shift",
+        "shopt",
+        "source",
+        "suspend",
+        "then",
+        "time",
+        "times",
+        "trap",
+        "type",
+        "typeset",
+        "ulimit",
+        "umask",
+        "unalias",
+        "unset",
+        "until",
+        "wait",
+        "while",
+    ]
+)
+
 _LIMITED = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
   echo "$EPOCHREALTIME {name} start"
@@ -157,16 +244,22 @@ esac
 
 def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
     command = next(c for c in spec.commands if c.name == name)
-    template = _LIMITED if _has_limit(spec) else _PLAIN
+    template = _LIMITED if _has_limit(spec) else _BARE if is_plain_call(command.text) else _PLAIN
     log = _inside_double(spec.log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
     other = _inside_double(spec.other_log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
     return template.format(
         name=name,
         workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
         text=quote_text(command.text),
+        plain=command.text,
         streams=_render_streams(spec, log, other),
         limit=_seconds(command.timeout_s),
     )
+
+
+def is_plain_call(text: str) -> bool:
+    """One program with plain words, nothing for the shell to do: `python train.py --lr 0.1`."""
+    return _PLAIN_CALL.fullmatch(text) is not None and text.split(maxsplit=1)[0] not in _SHELL_WORDS
 
 
 def _render_streams(spec: RunSpec, log: str, other: str) -> str:
