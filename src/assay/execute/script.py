@@ -126,7 +126,7 @@ _LIMITS = r"""
 _run_limit={run_limit}
 _limit() {{  # the smaller of the command's own limit and what is left of the run's; 0 is none
   _allowed=$1; [ "$_run_limit" -gt 0 ] || return 0
-  local left=$((_run_limit - SECONDS)); [ "$left" -ge 1 ] || left=1
+  local left=$((_run_limit - SECONDS + (SECONDS > 0))); [ "$left" -ge 1 ] || left=1  # SECONDS may tick at once
   if [ "$_allowed" = 0 ] || [ "$left" -lt "$_allowed" ]; then _allowed=$left; fi
 }}
 """

@@ -171,7 +171,7 @@ def run_study(prepared: Prepared, doors: Doors) -> Report:
     check_executables(prepared.study, prepared.plan)
     slots = choose_slots(prepared.study, _ask_slots(prepared, doors), prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
-    with presence.attend(prepared.place.dir):
+    with _held_back(), presence.attend(prepared.place.dir):
         return _supervise(prepared, doors, slots)
 
 
@@ -306,6 +306,16 @@ def _leave_terminal(fds: Sequence[int]) -> None:
 
 
 @contextmanager
+def _held_back() -> Iterator[None]:
+    """Who can be found as a supervisor can be told to stop: what comes before the loop can hear it waits until then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
     """Ctrl-C and TERM stop the runs; HUP leaves them running."""
     terminals = [fd for fd in (1, 2) if os.isatty(fd)]  # asked now: one that hung up says no
@@ -323,6 +333,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
     try:
         yield
     finally:
