@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from assay.flows.demo import NEEDS
+
 TOP = Path(__file__).parent.parent
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
@@ -50,6 +52,11 @@ def test_the_extra_all_is_every_extra_of_a_user() -> None:
 
 def test_a_plain_install_is_small() -> None:
     assert {requirement_name(one) for one in PROJECT["dependencies"]} == {"click", "pyyaml", "rich"}
+
+
+def test_the_demo_s_extra_is_all_that_the_demo_needs() -> None:
+    """`make demo` installs this extra and nothing else."""
+    assert {requirement_name(one) for one in EXTRAS["demo"]} == set(NEEDS)
 
 
 def test_torch_is_for_developers_only_and_pinned() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from assay.errors import MissingExtraError, UsageError
 
 _PROGRAM = "charlm"
+NEEDS = ("numpy", "scipy")  # the training program, and the judges of its curves
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def find_examples() -> Path:
 
 def lay_out(folder: Path) -> Path:
     """A copy of the example to play with; what a user has there already stays."""
-    if find_spec("numpy") is None:
+    if any(find_spec(name) is None for name in NEEDS):
         raise MissingExtraError("the demo's training program", "demo")
     target = folder / _PROGRAM
     source = find_examples() / _PROGRAM
