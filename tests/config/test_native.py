@@ -30,7 +30,7 @@ checks: [{metric: test.accuracy, at: last, min: 0.9}]
 
 
 def study(text: str, path: str = "dir/f.yml"):
-    return parse_native(parse_documents(text, path), path, "/work")
+    return parse_native(parse_documents(text, path), path, "/place")
 
 
 def problems(text: str) -> list[str]:
@@ -147,7 +147,7 @@ def test_every_key_is_known_by_its_own_name():
 
 def test_the_sketch_of_the_product_page():
     found = study(SKETCH)
-    assert (found.name, found.dialect, found.source, found.folder) == ("norm-ablation", "native", "dir/f.yml", "/work")
+    assert (found.name, found.dialect, found.source, found.folder) == ("norm-ablation", "native", "dir/f.yml", "/place")
     assert [command.name for command in found.commands] == ["train", "test"]
     first, second = found.sweeps
     assert list(first.axes) == ["data", "norm", "lr", "early-stop", "seed"]
@@ -195,7 +195,7 @@ def test_every_other_field():
     assert (found.repeat, found.priority, found.slots) == (3, -2, ("0", "1,2", "cpu"))
     assert found.env == (("A", "1e-4"), ("B", "no"), ("C", ""))
     assert found.code == CodePolicy("snapshot", ("*.pt", "data"), link_ignored=False)
-    assert found.root == "/work/out"
+    assert found.root == "/place/out"
     assert found.farm == "big"
     assert found.farms == {"big": Farm("big", "template", "qsub {script}", remote_root="/r", cancel="qdel {id}")}
     assert found.resources == Resources(2, 4, 10_000_000_000, 3)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from assay.values import layout
 from assay.values.run import RunSpec
+from assay.values.shell import SHELL_WORDS
 
 # Comments stay out of the generated file where they would repeat on ten thousand disks; the reasons are here.
 # - `set +eu` and the empty CDPATH: BASH_ENV, SHELLOPTS or a user's CDPATH must not change what this script does.
@@ -151,81 +152,6 @@ case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
 esac
 """
 _PLAIN_CALL = re.compile(r"[\w./+-]+(?: +[\w./=:,@%+-]+)*")
-# what bash does itself and would do to the shell of job.sh
-_SHELL_WORDS = frozenset(
-    [
-        ".",
-        "alias",
-        "bg",
-        "bind",
-        "break",
-        "builtin",
-        "caller",
-        "case",
-        "cd",
-        "command",
-        "compgen",
-        "complete",
-        "compopt",
-        "continue",
-        "coproc",
-        "declare",
-        "dirs",
-        "disown",
-        "do",
-        "done",
-        "elif",
-        "else",
-        "enable",
-        "esac",
-        "eval",
-        "exec",
-        "exit",
-        "export",
-        "fc",
-        "fg",
-        "fi",
-        "for",
-        "function",
-        "getopts",
-        "hash",
-        "help",
-        "history",
-        "if",
-        "in",
-        "jobs",
-        "kill",
-        "let",
-        "local",
-        "logout",
-        "mapfile",
-        "popd",
-        "pushd",
-        "read",
-        "readarray",
-        "readonly",
-        "return",
-        "select",
-        "set",
-        "shift",
-        "shopt",
-        "source",
-        "suspend",
-        "then",
-        "time",
-        "times",
-        "trap",
-        "type",
-        "typeset",
-        "ulimit",
-        "umask",
-        "unalias",
-        "unset",
-        "until",
-        "wait",
-        "while",
-    ]
-)
 
 _LIMITED = r"""
 case "${{ASSAY_DONE:-}}" in *:{name}:*) ;; *)
@@ -259,7 +185,7 @@ def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
 
 def is_plain_call(text: str) -> bool:
     """One program with plain words, nothing for the shell to do: `python train.py --lr 0.1`."""
-    return _PLAIN_CALL.fullmatch(text) is not None and text.split(maxsplit=1)[0] not in _SHELL_WORDS
+    return _PLAIN_CALL.fullmatch(text) is not None and text.split(maxsplit=1)[0] not in SHELL_WORDS
 
 
 def _render_streams(spec: RunSpec, log: str, other: str) -> str:

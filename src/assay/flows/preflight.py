@@ -11,93 +11,13 @@ from assay.errors import ConfigError
 from assay.flows.places import check_writable
 from assay.flows.prepared import Prepared
 from assay.values.run import Plan
+from assay.values.shell import SHELL_WORDS
 from assay.values.study import Problem, Study
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
 _PLAIN_WORD = re.compile(r"[\w./+@%,:-]+")
-# words that bash itself understands, or whose real program stands further on
-_SHELL_WORDS = frozenset(
-    [
-        "!",
-        ".",
-        ":",
-        "[",
-        "[[",
-        "alias",
-        "bg",
-        "bind",
-        "break",
-        "builtin",
-        "case",
-        "cd",
-        "command",
-        "continue",
-        "coproc",
-        "declare",
-        "dirs",
-        "disown",
-        "do",
-        "done",
-        "echo",
-        "elif",
-        "else",
-        "enable",
-        "esac",
-        "eval",
-        "exec",
-        "exit",
-        "export",
-        "false",
-        "fc",
-        "fg",
-        "fi",
-        "for",
-        "function",
-        "getopts",
-        "hash",
-        "help",
-        "history",
-        "if",
-        "in",
-        "jobs",
-        "kill",
-        "let",
-        "local",
-        "logout",
-        "mapfile",
-        "popd",
-        "printf",
-        "pushd",
-        "pwd",
-        "read",
-        "readarray",
-        "readonly",
-        "return",
-        "select",
-        "set",
-        "shift",
-        "shopt",
-        "source",
-        "suspend",
-        "test",
-        "then",
-        "time",
-        "times",
-        "trap",
-        "true",
-        "type",
-        "typeset",
-        "ulimit",
-        "umask",
-        "unalias",
-        "unset",
-        "until",
-        "wait",
-        "while",
-        "{",
-        "}",
-    ]
-)
+# and those whose real program stands further on, or is bash's own
+_NOT_TOLD = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd", "test", "true", "{", "}"}
 
 
 def check_prepared(prepared: Prepared) -> None:
@@ -136,7 +56,7 @@ def first_program(text: str) -> str | None:
     for word in text.split():
         if _ASSIGNMENT.fullmatch(word):
             continue
-        return word if _PLAIN_WORD.fullmatch(word) and word not in _SHELL_WORDS else None
+        return word if _PLAIN_WORD.fullmatch(word) and word not in _NOT_TOLD else None
     return None
 
 
