@@ -1,5 +1,6 @@
 # Needs bash, a Python of at least 3.11 and a way to its package registry; each target works as the first command in
-# a fresh clone. Virtual environments: .venv (development), .venv-demo (the demo's few needs), .venv-peers (benchmarks).
+# a fresh clone. Virtual environments: .venv (development), .venv-demo (the demo's few needs), .venv-peers (benchmarks),
+# .venv-tf (TensorFlow, for its own test).
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,6 +12,8 @@ BIN := .venv/bin
 JOBS ?= 2
 ARGS ?=
 TEST_TOOLS := git tmux
+# tool:package that brings it
+TEST_SERVICES := sshd:openssh-server npm:npm
 BENCH_TOOLS := parallel
 PIP_FLAGS := --quiet --disable-pip-version-check
 
@@ -26,6 +29,11 @@ install_packages() { \
 install_missing() { \
   local tool missing=(); \
   for tool in "$$@"; do command -v "$$tool" >/dev/null || missing+=("$$tool"); done; \
+  [ "$${#missing[@]}" = 0 ] || install_packages "$${missing[@]}"; \
+}; \
+install_services() { \
+  local pair missing=(); \
+  for pair in "$$@"; do command -v "$${pair%%:*}" >/dev/null || missing+=("$${pair#*:}"); done; \
   [ "$${#missing[@]}" = 0 ] || install_packages "$${missing[@]}"; \
 }
 endef
@@ -72,18 +80,35 @@ setup: .venv/.stamp ## .venv with every extra and the development tools; system 
 .venv/.stamp: pyproject.toml constraints.txt
 	@$(FIND_PYTHON); \
 	install_missing $(TEST_TOOLS); \
+	PATH="$$PATH:/usr/sbin" install_services $(TEST_SERVICES); \
 	[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || { \
 	  echo "Making .venv ..."; "$$python" -m venv --clear .venv; }; \
 	echo "Installing into .venv ..."; \
 	$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[all,dev]'
 	@touch $@
 
+# TensorFlow lives by itself: it holds back versions of others, and nobody but its own test needs it.
+.venv-tf/.stamp:
+	@$(FIND_PYTHON); \
+	echo "Setting up .venv-tf ..."; \
+	"$$python" -m venv --clear .venv-tf; \
+	.venv-tf/bin/python -m pip install $(PIP_FLAGS) tensorflow-cpu==2.21.0 \
+	  || echo "Could not install tensorflow-cpu (the tests with it will be skipped)." >&2
+	@touch $@
+
+# Azure's store on loopback, from npm.
+.tools/azurite/.stamp:
+	@mkdir -p .tools/azurite; \
+	npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix .tools/azurite azurite@3.37.0 >/dev/null 2>&1 \
+	  || echo "Could not install azurite (the tests with it will be skipped)." >&2
+	@touch $@
+
 .PHONY: test
-test: .venv/.stamp ## the tests, except the long ones (ARGS='-k name' to choose)
+test: .venv/.stamp .venv-tf/.stamp .tools/azurite/.stamp ## the tests, except the long ones (ARGS='-k name' to choose)
 	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
 
 .PHONY: test-long
-test-long: .venv/.stamp ## the tests that do a large count of something
+test-long: .venv/.stamp .venv-tf/.stamp .tools/azurite/.stamp ## the tests that do a large count of something
 	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
 
 .PHONY: lint
@@ -109,5 +134,5 @@ bench: .venv/.stamp .venv-peers/.stamp ## every claim of speed, measured beside 
 
 .PHONY: clean
 clean: ## remove the virtual environments, caches and build outputs; runs are kept
-	@rm -rf .venv .venv-demo .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf .venv .venv-demo .venv-peers .venv-tf .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,7 +21,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 
 ROOMS = ("config", "plan", "stage", "execute", "observe", "record", "probe", "judge", "show")
-DOORS = ("cli", "web", "pytest_plugin", "convergence", "examine", "runs")
+DOORS = ("cli", "web", "pytest_plugin", "convergence", "examine", "runs", "models")
 SCRIPT_SIDE = ("script", "logx", "checkpoint", "bench")
 FOUNDATION = ("values", "errors")
 
@@ -58,6 +58,7 @@ FLOW_PARTS = (
     "standing",
     "making",
     "bench",
+    "model",
 )
 
 # Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
@@ -79,10 +80,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("assay.probe",),
     "openvino": ("assay.probe",),
     "iree": ("assay.probe",),
+    "ml_dtypes": ("assay.probe", "assay.judge"),
+    "fsspec": ("assay.stage.objectstore",),
+    "google": ("assay.stage.bigquery",),
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
     "jinja2": ("assay.web",),
-    "pytest": ("assay.pytest_plugin",),
+    "pytest": ("assay.pytest_plugin", "assay.models"),
 }
 AT_TOP_LEVEL = {"click", "yaml", "starlette", "jinja2", "pytest"}  # the others only inside the function that needs them
 EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
