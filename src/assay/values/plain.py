@@ -1,0 +1,102 @@
+"""Values as JSON-like data and back, by their own annotations: for what travels to another process or into a file.
+
+Numbers that JSON does not know (NaN, infinities) travel as texts where a float is expected. Unknown keys are those of a
+newer version, and are passed over; a missing key takes the field's default.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_STRANGE = {"nan", "inf", "-inf"}
+
+
+def build_plain(value: Any) -> Any:
+    """Dataclasses become mappings, tuples lists, enumerations their value."""
+    if is_dataclass(value):
+        return {each.name: build_plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): build_plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [build_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def parse_plain(kind: type[T], content: Any) -> T:
+    """A value of this class from what `build_plain` made of it. Raises ValueError, TypeError or KeyError."""
+    parsed: T = _parse(kind, content)
+    return parsed
+
+
+def _parse(kind: Any, content: Any) -> Any:  # noqa: PLR0911 one return for each shape of an annotation
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or kind is object:
+        return content
+    if origin in (types.UnionType, typing.Union):
+        return _parse_union(inner, content)
+    if origin is tuple:
+        return _parse_tuple(inner, content)
+    if origin is list:
+        return [_parse(inner[0], each) for each in content]
+    if origin is typing.Literal:
+        return content
+    if origin is not None and issubclass(origin, Mapping):
+        return {key: _parse(inner[1], each) for key, each in content.items()}
+    if is_dataclass(kind):
+        return _parse_dataclass(kind, content)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(content)
+    return _parse_scalar(kind, content)
+
+
+def _parse_dataclass(kind: Any, content: Mapping[str, Any]) -> Any:
+    hints = _hints(kind)
+    known = {each.name for each in fields(kind) if each.init}
+    return kind(**{name: _parse(hints[name], value) for name, value in content.items() if name in known})
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _parse_tuple(inner: tuple[Any, ...], content: Any) -> tuple[Any, ...]:
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        return tuple(_parse(inner[0], each) for each in content)
+    if len(inner) != len(content):
+        raise ValueError(f"{len(content)} values where {len(inner)} are expected")
+    return tuple(_parse(each, value) for each, value in zip(inner, content, strict=True))
+
+
+def _parse_union(inner: tuple[Any, ...], content: Any) -> Any:
+    """The first alternative that takes it; texts and whole numbers are not bent into floats when they need not be."""
+    if content is None:
+        return None
+    choices = [each for each in inner if each is not type(None)]
+    exact = [each for each in choices if isinstance(each, type) and type(content) is each]
+    for choice in (*exact, *choices):
+        try:
+            return _parse(choice, content)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+    raise ValueError(f"{content!r} is none of {inner}")
+
+
+def _parse_scalar(kind: Any, content: Any) -> Any:
+    if kind is float and (isinstance(content, (int, float)) or content in _STRANGE):
+        return float(content)
+    if not isinstance(content, kind):
+        raise TypeError(f"{content!r} is no {kind.__name__}")
+    return content
