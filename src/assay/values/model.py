@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from assay.errors import ExitCode
 from assay.values.tensors import TensorComparison, TensorSpec, Tolerance
@@ -155,6 +155,43 @@ class Tolerances:
 
     def choose(self, tensor: str, op: str | None = None) -> Tolerance:
         return self.by_tensor.get(tensor) or self.by_op.get(op or "") or self.model
+
+
+@dataclass(frozen=True, slots=True)
+class InputChoice:
+    """Where a model's inputs come from: files, else a function, else seeded random numbers in fitting ranges."""
+
+    samples: int = 1
+    seed: int = 1234
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by input
+    dims: Mapping[str, int] = field(default_factory=dict)  # "batch" or "input.0" → size
+    files: tuple[str, ...] = ()
+    function: str | None = None  # "module:function"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a door asks for. JSON-like throughout: it travels to the process that does the work."""
+
+    model: str  # absolute
+    reference: Target
+    target: Target
+    voter: Target | None = None  # a second reference, asked where the target differs
+    goal: Literal["check", "bisect", "reduce"] = "check"
+    inputs: InputChoice = field(default_factory=InputChoice)
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
+    only: tuple[str, ...] = ()  # cases by name or shell pattern; none: all
+    limits: Limits = field(default_factory=Limits)
+    repeats: int = 1
+    recompute: bool = False
+    explain: bool = False  # say of each artifact why it was a hit or a miss
+    ir_dir: str | None = None
+    compile_profile_dir: str | None = None
+    run_profile_dir: str | None = None
+    store: str = ""  # folder of the artifact store
+    output: str = ""  # reduce: where the smallest model goes
+    folder: str = ""  # working directory of the caller: functions of inputs are looked for there
 
 
 # ---------------------------------------------------------------- what came of it
