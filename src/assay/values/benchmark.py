@@ -130,6 +130,7 @@ class BenchRequest:
     constructor_args: Mapping[str, Any] = field(default_factory=dict)
     class_type: Literal["tf_benchmark"] | None = None  # the constructor gets constructor_args alone
     output_root: str | None = None  # output_dir is <output_root>/<execution_id>; None: <run dir>/output
+    scratch_url: str | None = None  # with output_root: constructors are told <scratch_url>/<execution_id> instead
     execution_id: str | None = (
         None  # of the first execution; further ones get a number behind it. None: made from the time
     )

@@ -19,6 +19,7 @@
         benchmark.json          benchmarks: the result, and how the machine stood
         report.jsonl            benchmarks: what the child said, line by line
         output/  profile/       benchmarks: the method's own files, and traces
+        model.json              models: what a check came to, case by case
     .assay/triage.jsonl         benchmarks: what people said about changes (ack, invalid, wontfix)
 """
 
@@ -60,6 +61,11 @@ BENCH_PROFILE_DIR = "profile"
 BENCH_TRIAGE_FILE = "triage.jsonl"  # inside .assay
 ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child reports to
 ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
+
+# models
+MODEL_FILE = "model.json"
+MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: what differs
+MODEL_ERROR_FILE = "error.json"  # why there is no report
 
 # files of the originals
 HPARAMS_FILE = "hparams.json"

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from assay.values.verdict import Verdict
+from assay.values.verdict import Verdict, VerdictKind
+
+EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is all zero" comes beside them
+ACTUAL_CONSTANT = "actual is constant"
+EXPECTED_ZERO = "expected is all zero"
+ACTUAL_ZERO = "actual is all zero"
 
 Dim = int | str | None  # known, a symbol such as "batch", or nothing at all
 Number = float | int | str  # of one element; text for what JSON has no number for: "nan", "-inf", complex numbers
@@ -42,19 +47,21 @@ class Tolerance:
     """How far two tensors may lie apart. `None` leaves a bound to the tensor's type and operator.
 
     An element is right when |actual - expected| <= abs + rel * max(|expected|, scale), where scale is what the tensor
-    as a whole is made of: a small element beside large ones is as precise as they are, never more. Every other bound
-    is checked as well when it is given; a bound never switches another one off.
+    is made of around it (judge.tensor_scale): a small element beside large ones is as precise as they are, never more.
+    Every other bound is checked as well when it is given; a bound never switches another one off, and none of them
+    excuses another shape or type, a NaN or an infinity out of place, or a constant where there should be numbers.
     """
 
     abs: float | None = None
     rel: float | None = None
     ulp: int | None = None
-    int_abs: int = 0  # for integers: exact unless somebody says otherwise
+    int_abs: int | None = None  # for integers; exact but where an operator rounds into its type. abs, rel: not for them
+    int_share: float | None = None  # of the integers that may make use of int_abs: a tie is rare, a wrong rounding not
     allowed_wrong: float = 0.0  # share of elements that may break abs/rel/ulp
     min_cosine: float | None = None
     min_sqnr_db: float | None = None
     top_k: int | None = None  # the k largest along the last axis must be the same ones
-    allow_constant: bool = False  # both all zero or constant proves little, and is not PASS unless somebody allows it
+    allow_constant: bool = False  # both all zero proves nothing, and is not PASS unless somebody allows it
     check_dtype: bool = True
 
 
@@ -76,6 +83,19 @@ class Histogram:
     edges: tuple[float, ...]  # one more than counts
     counts: tuple[int, ...]
     zero: int = 0
+    broken: int = 0  # NaN or infinities where the other has something else: no error can be named
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """The largest error in each part of a tensor, seen along its two longest axes.
+
+    Errors are in units of what the tolerance allows: up to 1 is right. Infinite: NaN or infinity out of place.
+    """
+
+    axes: tuple[int, ...]  # of the tensor: down, across; one alone runs across; none for a single number
+    lengths: tuple[int, int]  # elements down and across
+    cells: tuple[tuple[float, ...], ...]  # at most as many as there are elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +128,27 @@ class TensorComparison:
         """One number to rank by: the relative error at the tensor's scale; infinite where nothing can be compared."""
         broken = self.misplaced or self.shape[0] != self.shape[1]
         return float("inf") if broken else self.max_rel
+
+    @property
+    def is_dead(self) -> bool:
+        """All zero or constant where the expected tensor is not."""
+        return ACTUAL_CONSTANT in self.flags and EXPECTED_CONSTANT not in self.flags
+
+    @property
+    def is_broken(self) -> bool:
+        """Wrong in a way that no rounding explains, however large the numbers are."""
+        retyped = self.tolerance.check_dtype and self.dtype[0] != self.dtype[1]
+        reshaped = self.shape[0] != self.shape[1]
+        return self.verdict.kind is VerdictKind.FAIL and bool(self.misplaced or retyped or reshaped or self.is_dead)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDiff:
+    """A comparison with its pictures, and where the two tensors lie."""
+
+    comparison: TensorComparison
+    expected: str  # path, with the tensor's name where the file holds several
+    actual: str
+    histogram: Histogram | None = None  # None: there was nothing to compare
+    heat: Heat | None = None
+    part: str = ""  # what of the tensors was compared: `slice 0,:,:`; empty: all

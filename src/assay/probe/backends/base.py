@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from importlib import import_module
+from typing import Any
 
+from assay.errors import InfrastructureError, MissingExtraError
 from assay.values.model import Ending, Job, Step, Target
+
+# Which of our extras brings a library.
+EXTRAS = {
+    "numpy": "models",
+    "ml_dtypes": "models",
+    "onnx": "models",
+    "onnxruntime": "models",
+    "openvino": "openvino",
+    "iree": "iree",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +49,50 @@ class BackendError(Exception):
 
 
 class Backend(ABC):
-    """A target's tools. One object serves many jobs, one after another."""
+    """A target's tools. One object serves many jobs, one after another.
 
-    extra: ClassVar[str] = "models"  # of pyproject: what to install when a library is missing
-    steps: ClassVar[tuple[Step, ...]] = (Step.COMPILE, Step.RUN)
+    It is built in the parent as well, to see whether the target makes sense: building one loads no library, starts
+    nothing, and raises UsageError for options that are wrong.
+    """
+
+    steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
 
     def __init__(self, target: Target) -> None:
         self.target = target
 
     @abstractmethod
     def identity(self) -> Mapping[str, str]:
-        """Every tool and its version: part of the key of all that is made with it. Raises MissingExtraError, or
-        InfrastructureError where a tool or a board is not to be found."""
+        """Every tool, its version and the options that change what comes out: part of the key of all that is made
+        with it. Raises MissingExtraError, or InfrastructureError where a tool or a board is not to be found."""
 
     @abstractmethod
     def perform(self, job: Job) -> Made:
         """Do one step. Raises BackendError where the tool refuses; whatever else escapes counts as an error too."""
+
+    def warm_up(self) -> None:  # noqa: B027 - most have something to load, none has to
+        """Load what takes long, before anything is timed. What is missing is said by `identity`."""
+
+    def close(self) -> None:  # noqa: B027
+        """End what was started for several jobs, such as a connection."""
+
+    def import_library(self, name: str) -> Any:
+        """A library that a back end needs; without it, what to install."""
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            root = name.partition(".")[0]
+            if error.name and error.name.partition(".")[0] != root:
+                raise InfrastructureError(f"{name} is installed and cannot be loaded: {error}") from error
+            raise MissingExtraError(f"the target {self.target.name!r}", EXTRAS[root]) from None
+        except (ImportError, OSError) as error:
+            raise InfrastructureError(f"{name} is installed and cannot be loaded: {error}") from error
+
+
+def describe_cpu() -> str:
+    """The processor and what it can do: libraries choose their kernels, and so their rounding, by it."""
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
+        lines = [line.partition(":")[::2] for line in stream.read().split("\n\n")[0].splitlines()]
+    fields = {name.strip(): value.strip() for name, value in lines}
+    name = fields.get("model name") or fields.get("Hardware") or os.uname().machine
+    features = fields.get("flags") or fields.get("Features") or ""
+    return f"{name} {hashlib.sha256(features.encode()).hexdigest()[:12]}"

@@ -1,0 +1,265 @@
+"""A model's cases: what goes into each layer and into the whole, and what the reference makes of it.
+
+A layer sees the values that it sees inside the model: the reference runs once with every intermediate tensor as an
+output, and layers are cut out with these real shapes and values.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from assay.errors import AssayError, ExitCode, NotFoundError
+from assay.flows.model.workshop import Product, Wants, Workshop, hash_model
+from assay.probe.backends.onnx_file import find_external
+from assay.probe.graph import build_outline, load_model, write_model
+from assay.probe.inputs import build_samples
+from assay.probe.mark import build_marked, build_typed
+from assay.probe.split import build_layers
+from assay.probe.submodel import describe_array
+from assay.probe.tensorfile import load_ref, load_refs, write_tensors
+from assay.values.model import InputChoice, Layer, Outline, StepOutcome, Target
+from assay.values.tensors import TensorRef, TensorSpec
+
+Arrays = Mapping[str, Any]  # name → numpy array
+
+
+class StepFailedError(AssayError):
+    """A step that everything else stands on: the reference cannot compute the model."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, what: str, outcome: StepOutcome) -> None:
+        self.outcome = outcome
+        words = outcome.message or str(outcome.ending)
+        super().__init__(f"{what}: {outcome.step} {outcome.ending}: {words}", outcome.hint or None)
+
+
+class Tensors(Mapping[str, Any]):
+    """A folder of tensors, each loaded when it is asked for: activations of a large model do not fit in memory."""
+
+    def __init__(self, folder: str) -> None:
+        self._refs = {ref.name: ref for ref in load_refs(folder)}
+
+    def __getitem__(self, name: str) -> Any:
+        return load_ref(self._refs[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._refs
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One sample of a case."""
+
+    model: Product
+    inputs: Product
+    expected: Arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    layer: Layer | None  # None: the full model
+    outputs: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    trials: tuple[Trial, ...] = ()
+    problem: str = ""  # why it cannot be taken out of the model
+
+    @property
+    def op(self) -> str | None:
+        return self.layer.ops[0] if self.layer else None
+
+    @property
+    def wants(self) -> Wants:
+        return Wants(self.outputs, self.specs)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose cases: a file, the reference, and where inputs come from."""
+
+    model: str
+    reference: Target
+    inputs: InputChoice = InputChoice()
+    groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
+    folder: str = ""
+
+
+class Cases:
+    """Everything is made when it is first asked for; the reference's results come from the store when it has them."""
+
+    def __init__(self, source: Source, workshop: Workshop) -> None:
+        self.source = source
+        self._workshop = workshop
+
+    @cached_property
+    def outline(self) -> Outline:
+        return build_outline(self.source.model, groups=self.source.groups)
+
+    @cached_property
+    def model(self) -> Product:
+        path = os.path.abspath(self.source.model)
+        return Product(path, hash_model(path, tuple(find_external(path))))
+
+    @cached_property
+    def proto(self) -> Any:
+        return load_model(self.source.model)
+
+    @cached_property
+    def samples(self) -> tuple[Product, ...]:
+        """The model's inputs."""
+        choice = self.source.inputs
+        found = build_samples(
+            self.outline,
+            model=self.proto,
+            count=choice.samples,
+            seed=choice.seed,
+            ranges=choice.ranges,
+            dims=choice.dims,
+            files=choice.files or None,
+            function=choice.function,
+        )
+        return tuple(self.write_inputs(arrays) for arrays in found)
+
+    def write_inputs(self, arrays: Arrays) -> Product:
+        folder = self._workshop.make_folder("inputs")
+        return Product(folder, _hash_refs(write_tensors(folder, arrays)))
+
+    # ------------------------------------------------------------ the whole
+
+    @cached_property
+    def full(self) -> Case:
+        """The model as it is, with the reference's outputs; a target gets open dimensions closed, as the sample is."""
+        specs = self.outline.outputs
+        names = tuple(spec.name for spec in specs)
+        folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
+        trials = tuple(
+            Trial(self._close_dims(number), sample, Tensors(folder))
+            for number, (sample, folder) in enumerate(zip(self.samples, folders, strict=True))
+        )
+        return Case(self.outline.full_name, None, names, specs, trials)
+
+    def _close_dims(self, number: int) -> Product:
+        if all(spec.is_static for spec in self.outline.inputs):
+            return self.model
+        proto = build_typed(self.proto, self.find_types(number))
+        return self.write_model(proto, self._workshop.make_folder("closed"), self.outline.full_name)
+
+    def find_types(self, number: int) -> dict[str, TensorSpec]:
+        refs = [*load_refs(self.samples[number].path), *load_refs(self.activations[number])]
+        return {ref.name: TensorSpec(ref.name, ref.dtype, ref.shape) for ref in refs}
+
+    @cached_property
+    def activations(self) -> tuple[str, ...]:
+        """Folders with every tensor that the reference makes, one for each sample."""
+        proto = build_marked(self.proto)
+        names = tuple(value.name for value in proto.graph.output)
+        model = self.write_model(proto, self._workshop.make_folder("marked"), self.outline.stem)
+        return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
+
+    @cached_property
+    def marked(self) -> Case:
+        """The model with every layer's outputs as outputs: one run on the target tells about all of them."""
+        wanted = [name for layer in self.outline.layers for name in layer.outputs]
+        trials, names = [], ()
+        for number, folder in enumerate(self.activations):
+            proto = build_marked(self.proto, wanted, types=self.find_types(number))
+            names = tuple(value.name for value in proto.graph.output)
+            name = f"{self.outline.stem}_marked"
+            model = self.write_model(proto, self._workshop.make_folder("marked"), name)
+            trials.append(Trial(model, self.samples[number], Tensors(folder)))
+        return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials))
+
+    def make_folder(self, hint: str) -> str:
+        return self._workshop.make_folder(hint)
+
+    def write_model(self, proto: Any, folder: str, name: str) -> Product:
+        path = os.path.join(folder, f"{name}.onnx")
+        write_model(proto, path)
+        return Product(path, hash_model(path, tuple(find_external(path))))
+
+    def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
+        work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
+        if work.failed is not None:
+            raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", work.failed)
+        return work.outputs
+
+    # ------------------------------------------------------------ layers
+
+    def find(self, name: str) -> Case:
+        if name == self.outline.full_name:
+            return self.full
+        return next(self.iterate([name]))
+
+    def choose(self, patterns: Sequence[str]) -> list[str]:
+        """Cases by name, by label (`Conv_3`) or by shell pattern, in the model's order; no pattern: all."""
+        if not patterns:
+            return list(self.outline.cases)
+        known = [(layer.name, layer.label) for layer in self.outline.layers]
+        known.append((self.outline.full_name, "full_model"))
+        for pattern in patterns:
+            if not any(_matches(each, pattern) for each in known):
+                raise NotFoundError("case", pattern, [label for _, label in known])
+        return [each[0] for each in known if any(_matches(each, pattern) for pattern in patterns)]
+
+    def iterate(self, names: Sequence[str]) -> Iterator[Case]:
+        """Layers one after another: the values of all of them together may be many times the model."""
+        wanted = {layer.number for layer in self.outline.layers if layer.name in set(names)}
+        pairs = zip(self.activations, self.samples, strict=True)
+        activations = [_Joined(Tensors(folder), Tensors(sample.path)) for folder, sample in pairs]
+        walks = [build_layers(self.proto, self.outline, each, numbers=wanted) for each in activations]
+        for parts in zip(*walks, strict=True):
+            yield self._build_case(parts)
+
+    def _build_case(self, parts: Sequence[Any]) -> Case:
+        layer = parts[0].layer
+        problem = next((part.problem for part in parts if part.problem), "")
+        if problem:
+            return Case(layer.name, layer, layer.outputs, (), (), problem)
+        folder = self._workshop.make_folder(layer.label)
+        trials = []
+        for number, part in enumerate(parts):
+            model = self.write_model(part.model, folder, f"{layer.name}.{number}" if number else layer.name)
+            trials.append(Trial(model, self.write_inputs(part.inputs), part.outputs))
+        outputs = tuple(trials[0].expected)
+        specs = tuple(describe_array(name, array) for name, array in trials[0].expected.items())
+        return Case(layer.name, layer, outputs, specs, tuple(trials))
+
+
+class _Joined(Mapping[str, Any]):
+    """Two folders of tensors as one."""
+
+    def __init__(self, *parts: Mapping[str, Any]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, name: str) -> Any:
+        for part in self._parts:
+            if name in part:
+                return part[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({name: None for part in self._parts for name in part})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _hash_refs(refs: Sequence[TensorRef]) -> str:
+    return hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest()
+
+
+def _matches(names: tuple[str, str], pattern: str) -> bool:
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for name in names)

@@ -1,0 +1,72 @@
+"""The command of a model's run: `python -m assay.flows.model.child RUN_DIR REQUEST`.
+
+It keeps a worker process for each back end, prints a line per case, and leaves `model.json` in the run directory. What a
+target does wrong is in there; the exit code is the report's, so that the run's own state tells it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from assay.errors import AssayError
+from assay.flows.model.bisect import bisect_model
+from assay.flows.model.check import check_model
+from assay.flows.model.figures import write_figures
+from assay.flows.model.reduce import reduce_failure
+from assay.flows.model.workshop import Dumps, Workshop
+from assay.record.artifacts import ArtifactStore
+from assay.record.models import write_report
+from assay.record.rundir import write_atomic
+from assay.show.model import render_case_line
+from assay.values import layout
+from assay.values.model import CaseReport, ModelReport, ModelRequest
+from assay.values.plain import build_plain, parse_plain
+
+_GOALS = {"check": check_model, "bisect": bisect_model, "reduce": reduce_failure}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    run_dir, text = sys.argv[1:] if arguments is None else arguments
+    request = parse_plain(ModelRequest, json.loads(text))
+    try:
+        report = examine(request, run_dir)
+    except AssayError as error:
+        write_error(run_dir, error)
+        print(f"assay: {error.render()}")
+        return int(error.exit_code)
+    return int(report.exit_code)
+
+
+def examine(request: ModelRequest, run_dir: str) -> ModelReport:
+    dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
+    if request.folder:
+        sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
+    with Workshop(
+        ArtifactStore(request.store),
+        request.limits,
+        recompute=request.recompute,
+        say=print if request.explain else None,
+        dumps=dumps,
+    ) as workshop:
+        go = _GOALS[request.goal]
+        report = go(request, workshop, os.path.join(run_dir, layout.MODEL_TENSORS_DIR), _tell)
+    write_report(run_dir, report)
+    write_figures(run_dir, report)
+    return report
+
+
+def _tell(report: CaseReport) -> None:
+    print(render_case_line(report), flush=True)
+
+
+def write_error(run_dir: str, error: AssayError) -> None:
+    """For the door that waits: it raises the same error."""
+    content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
+    write_atomic(os.path.join(run_dir, layout.MODEL_ERROR_FILE), json.dumps(build_plain(content)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

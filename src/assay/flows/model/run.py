@@ -1,0 +1,124 @@
+"""A check, a bisection or a reduction as a run of the study `model`: started, watched and kept like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from assay.config.settings import load_settings
+from assay.errors import AssayError, ExitCode, InfrastructureError
+from assay.flows.places import StudyPlace, choose_root
+from assay.flows.prepared import Prepared, Report, RunOptions
+from assay.flows.sweep import Doors, run_study
+from assay.plan.identity import spec_id
+from assay.record.models import load_report
+from assay.values import layout
+from assay.values.model import STUDY, ModelReport, ModelRequest
+from assay.values.plain import build_plain
+from assay.values.run import Command, Plan, RunSpec
+from assay.values.slots import CPU
+from assay.values.study import CodePolicy, Resources, Study
+
+COMMAND = "model"
+_TAIL_BYTES = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """How the run itself is to be made."""
+
+    root: str | None = None
+    timeout_s: float | None = None  # of the whole
+    command_line: tuple[str, ...] = ()
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The report; or None where somebody stopped it."""
+
+    report: ModelReport | None
+    run_dir: str
+    interrupted: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = None) -> Finished:
+    """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
+    settings = load_settings(os.getcwd(), os.environ)
+    place = StudyPlace(choose_root(choice.root, None, settings)[0], STUDY)
+    request = replace(request, folder=request.folder or os.getcwd())
+    spec = build_spec(request, choice)
+    study = Study(
+        STUDY, "native", "assay model", os.getcwd(), (), (), resources=Resources(gpus=0), code=CodePolicy("live")
+    )
+    options = RunOptions("", slots=(CPU,), command_line=choice.command_line)
+    prepared = Prepared(study, Plan(study, (spec,)), place, True, None, settings, options)
+    return conclude(run_study(prepared, doors or Doors(tick_s=0.1)))
+
+
+def build_spec(request: ModelRequest, choice: RunChoice) -> RunSpec:
+    stem = os.path.splitext(os.path.basename(request.model))[0]
+    now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
+    text = json.dumps(build_plain(request), allow_nan=False)
+    words = [shlex.quote(sys.executable), "-m", "assay.flows.model.child", f'"{layout.RUN_DIR_REFERENCE}"']
+    commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
+    params = {
+        "model": request.model,
+        "goal": request.goal,
+        "reference": request.reference.name,
+        "target": request.target.name,
+        "id": now,
+    }
+    return RunSpec(
+        id=spec_id(commands, params),
+        name=re.sub(r"[^\w.+-]+", "_", f"{stem}_{request.target.name}_{request.goal}_{now}")[:150],
+        params=params,
+        commands=commands,
+        title=stem,
+        tag=choice.label,
+        resources=Resources(gpus=0),
+        timeout_s=choice.timeout_s,
+        code=CodePolicy("live"),
+    )
+
+
+def conclude(report: Report) -> Finished:
+    """What the run left behind."""
+    if not report.entries or report.problem:
+        raise InfrastructureError(report.problem or "the check was not started")
+    entry = report.entries[0]
+    if report.interrupted:
+        return Finished(None, entry.dir, report.interrupted, tuple(report.notes))
+    found = load_report(entry.dir)
+    if found is not None:
+        return Finished(replace(found, run_dir=entry.dir), entry.dir, None, tuple(report.notes))
+    raise _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
+
+
+def _find_error(run_dir: str, reason: str) -> AssayError:
+    path = os.path.join(run_dir, layout.MODEL_ERROR_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        tail = _load_tail(run_dir)
+        return InfrastructureError(f"the check ended without a report: {reason or 'its process died'}", tail or None)
+    error = AssayError(content["message"], content.get("hint"))
+    error.exit_code = ExitCode(content["exit_code"])
+    return error
+
+
+def _load_tail(run_dir: str) -> str:
+    path = os.path.join(run_dir, f"{COMMAND}.log")
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,419 @@
+"""Any compiler and runner that is a program: `torq-compile` and `torq-run-module`, `trtexec`, a script.
+
+Options (`[tool.assay.targets.NAME]`):
+  run, compile, import   templates (see `template`); without `compile` the model itself is what is run
+  input                  onnx (default), or mlir: the model is handed to IREE's importer first
+  artifact               the name of what `compile` makes; default `artifact`
+  input_flag             one for each input, with {path} {name} {index} {shape} {dtype} {type}; makes {input_flags}
+  output_flag            the same for each output; makes {output_flags}
+  input_join             what stands between input flags where they are one word; without it each is a word
+  input_format           npy (default) or bin: how inputs lie in {inputs}
+  output_format          npy, bin, or auto (default): npy but for types that numpy's files do not know
+  chip, hardware         values of {chip} and {hardware}
+  env, cwd, depends      environment of the programs, their working directory, more files that results depend on
+  version                how to ask for a version; default: the program with --version
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from assay.errors import UsageError, did_you_mean
+from assay.probe.backends.base import Backend, BackendError, Made
+from assay.probe.backends.feed import write_outputs
+from assay.probe.backends.iree_compiler import import_model, name_mlir_type
+from assay.probe.backends.onnx_file import copy_model, find_model
+from assay.probe.backends.speech import Speech, run_program
+from assay.probe.backends.template import Template, Value, fill_text, parse_template
+from assay.probe.backends.tool import ask_version, describe_words, find_program
+from assay.probe.tensorfile import load_array, load_ref, load_refs
+from assay.values.model import Ending, Job, Step, Target
+from assay.values.tensors import Dim, TensorRef, TensorSpec
+
+KNOWN: dict[str, tuple[str, ...]] = {
+    "import": ("model", "out", "case", "chip", "hardware", "folder"),
+    "compile": (
+        "model", "artifact", "out", "ir_dir", "profile_dir", "chip", "hardware", "compile_flags", "case", "folder",
+    ),
+    "run": (
+        "artifact", "model", "out", "inputs", "outputs", "input_flags", "output_flags", "profile_dir", "chip",
+        "hardware", "run_flags", "case", "folder",
+    ),
+}  # fmt: skip
+FLAG_NAMES = ("path", "name", "index", "shape", "dtype", "type")
+OPTIONS = (
+    "run", "compile", "import", "input", "artifact", "input_flag", "output_flag", "input_join", "input_format",
+    "output_format", "chip", "hardware", "env", "cwd", "depends", "version", "folder",
+)  # fmt: skip
+_NUMPY_TYPES = ("bool", "float16", "float32", "float64", "complex64", "complex128")
+
+
+Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
+
+
+class Place(ABC):
+    """Where a program runs, and how our files look from there."""
+
+    @abstractmethod
+    def seen(self, path: str) -> str:
+        """The path of a file of ours, as the program finds it."""
+
+    @abstractmethod
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
+        """Run a program to its end; `env` comes on top of what there is."""
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Bring outputs and profiles back."""
+
+
+class Here(Place):
+    def seen(self, path: str) -> str:
+        return path
+
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
+        return run_program(argv, cwd=cwd, env={**os.environ, **env})
+
+    def fetch(self) -> None:
+        pass
+
+
+class CommandBackend(Backend):
+    options: tuple[str, ...] = OPTIONS
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._check_names()
+        self._templates = {
+            name: parse_template(target.options[name], known, f"target {target.name}: {name}")
+            for name, known in KNOWN.items()
+            if target.options.get(name) is not None
+        }
+        if "run" not in self._templates:
+            raise UsageError(
+                f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
+            )
+        self._input = self._choose("input", ("onnx", "mlir"))
+        self._input_format = self._choose("input_format", ("npy", "bin"))
+        self._output_format = self._choose("output_format", ("auto", "npy", "bin"))
+        for name in ("input_flag", "output_flag"):
+            parse_template([self._option(name) or "x"], FLAG_NAMES, f"target {target.name}: {name}")
+        imports = "import" in self._templates or self._input == "mlir"
+        self.steps = (Step.IMPORT, Step.COMPILE, Step.RUN) if imports else (Step.COMPILE, Step.RUN)
+
+    def _check_names(self) -> None:
+        for name in self.target.options:
+            if name not in self.options:
+                hint = did_you_mean(name, self.options)
+                raise UsageError(
+                    f"target {self.target.name}: {name} is not known to the {self.target.backend} back end", hint
+                )
+
+    def _choose(self, name: str, known: tuple[str, ...]) -> str:
+        value = str(self.target.options.get(name) or known[0])
+        if value not in known:
+            raise UsageError(f"target {self.target.name}: {name} = {value!r} is not known", did_you_mean(value, known))
+        return value
+
+    def _option(self, name: str) -> str:
+        return str(self.target.options.get(name) or "")
+
+    # ------------------------------------------------------------ who it is
+
+    def identity(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for name, template in self._templates.items():
+            found |= self._describe_tool(name, template)
+        if self._input == "mlir" and "import" not in self._templates:
+            found["iree-compiler"] = str(self.import_library("iree.compiler.version").VERSION)
+            found["onnx"] = str(self.import_library("onnx").__version__)
+        for path in self.target.options.get("depends") or ():
+            found |= describe_words([str(path)], self._project)
+        return found
+
+    def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
+        words = find_program(template.program, self._environment(), self._project)
+        content = {f"{name}: {file}": sha for file, sha in self._describe_content(words, template).items()}
+        version = self.target.options.get("version")
+        if version is False:
+            return content
+        asked = parse_template(version, (), "version").expand({}) if version else [*words, "--version"]
+        said = ask_version(asked, self._environment(), self._project)
+        return content | ({f"{name}: version": said} if said else {})
+
+    def _describe_content(self, words: Sequence[str], template: Template) -> dict[str, str]:
+        """Also of scripts and settings that the template names."""
+        named = [word for part in template.parts for word in part.words[:] if not part.names]
+        return describe_words([*words, *named[1:]], self._project)
+
+    # ------------------------------------------------------------ steps
+
+    def perform(self, job: Job) -> Made:
+        work = {Step.IMPORT: self._import, Step.COMPILE: self._compile, Step.RUN: self._run}
+        return work[job.step](job)
+
+    def _import(self, job: Job) -> Made:
+        target = os.path.join(job.folder, "model.mlir")
+        if "import" not in self._templates:
+            return Made(target, import_model(self.import_library, job.source, target))
+        values = self._values(job) | {"model": job.source, "out": target}
+        argv, speech = self._call("import", values, job.folder)
+        return self._check_made(target, argv, speech)
+
+    def _compile(self, job: Job) -> Made:
+        if "compile" not in self._templates:
+            return self._take_over(job)
+        target = os.path.join(job.folder, self._option("artifact") or "artifact")
+        for folder in (job.ir_dir, job.profile_dir):
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+        values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
+        argv, speech = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
+        made = self._check_made(target, argv, speech)
+        return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_files(job.profile_dir))
+
+    def _take_over(self, job: Job) -> Made:
+        """There is nothing to compile: the model is what is run."""
+        if job.source.endswith(".onnx"):
+            return Made(copy_model(job.source, job.folder), f"cp {shlex.quote(job.source)}")
+        target = os.path.join(job.folder, os.path.basename(job.source))
+        shutil.copyfile(job.source, target)
+        return Made(target, f"cp {shlex.quote(job.source)}")
+
+    def _run(self, job: Job) -> Made:
+        raw = os.path.join(job.folder, "raw")
+        for folder in (raw, job.profile_dir):
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+        refs = self._stage_inputs(job)
+        outputs = self._plan_outputs(job, raw)
+        artifact = find_model(job.source) if "compile" not in self._templates else job.source
+        with self._open_place(job, artifact, refs, raw) as place:
+            argv = self.build_command("run", self._build_run_values(job, place, artifact, refs, raw, outputs))
+            speech, times_s = self._call_timed(argv, place, job)
+            place.fetch()
+            arrays = self._load_outputs(outputs, raw, argv, speech)
+            for _ in range(job.repeats - 1):
+                times_s += self._call_timed(argv, place, job)[1]
+        path = write_outputs(job, list(arrays), list(arrays.values()))
+        for name in ("raw", "inputs"):
+            shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
+        return Made(path, shlex.join(argv), speech.stdout, speech.stderr, times_s, find_files(job.profile_dir))
+
+    def _build_run_values(
+        self, job: Job, place: Place, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
+    ) -> dict[str, Value]:
+        """As the program sees them, wherever it runs."""
+        there = [replace(ref, path=place.seen(ref.path)) for ref in refs]
+        planned = {name: (place.seen(path), spec) for name, (path, spec) in outputs.items()}
+        return self._values(job) | {
+            "artifact": place.seen(artifact), "model": place.seen(artifact),
+            "inputs": os.path.dirname(there[0].path) if there else place.seen(raw),
+            "outputs": place.seen(raw), "out": place.seen(raw),
+            "profile_dir": place.seen(job.profile_dir) if job.profile_dir else None,
+            "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
+        }  # fmt: skip
+
+    def _call_timed(self, argv: Sequence[str], place: Place, job: Job) -> tuple[Speech, tuple[float, ...]]:
+        start = time.perf_counter()
+        speech = place.call(argv, self._own_environment(), self._cwd(job.folder))
+        elapsed_s = time.perf_counter() - start
+        self._check_end(argv, speech)
+        return speech, (elapsed_s,)
+
+    def _open_place(
+        self, _job: Job, _artifact: str, _refs: Sequence[TensorRef], _raw: str
+    ) -> AbstractContextManager[Place]:
+        return nullcontext(Here())
+
+    # ------------------------------------------------------------ one command
+
+    def _values(self, job: Job) -> dict[str, Value]:
+        options = self.target.options
+        return {
+            "case": job.case, "chip": options.get("chip"), "hardware": options.get("hardware"),
+            "folder": job.folder, "compile_flags": self.target.compile_flags, "run_flags": self.target.run_flags,
+        }  # fmt: skip
+
+    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[list[str], Speech]:
+        argv = self.build_command(name, values)
+        speech = Here().call(argv, self._own_environment(), self._cwd(folder))
+        self._check_end(argv, speech)
+        return argv, speech
+
+    def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
+        template = self._templates[name]
+        words = template.expand(values)
+        flags = values.get(f"{name}_flags")
+        extra = list(flags) if flags and not isinstance(flags, str) and f"{name}_flags" not in template.names else []
+        return [*self._locate(name, template.program), *words[1:], *extra]  # flags that somebody gives never vanish
+
+    def _locate(self, _name: str, program: str) -> list[str]:
+        return find_program(program, self._environment(), self._project)
+
+    def _check_end(self, argv: Sequence[str], speech: Speech) -> None:
+        if speech.code == 0:
+            return
+        said = last_line(speech.stderr) or last_line(speech.stdout)
+        message = f"{os.path.basename(argv[0])} {describe_code(speech.code)}" + (f": {said}" if said else "")
+        ending = Ending.CRASH if speech.code < 0 else Ending.ERROR
+        raise BackendError(message, ending=ending, command=shlex.join(argv), stdout=speech.stdout, stderr=speech.stderr)
+
+    def _check_made(self, path: str, argv: Sequence[str], speech: Speech) -> Made:
+        if os.path.exists(path):
+            return Made(path, shlex.join(argv), speech.stdout, speech.stderr)
+        raise BackendError(
+            f"{os.path.basename(argv[0])} ended well and made no {os.path.basename(path)}",
+            command=shlex.join(argv), stdout=speech.stdout, stderr=speech.stderr,
+            hint="does the command write to {artifact}?",
+        )  # fmt: skip
+
+    @property
+    def _project(self) -> str:
+        """Relative paths of a target are relative to the file that describes it."""
+        return self._option("folder") or os.getcwd()
+
+    def _cwd(self, folder: str) -> str:
+        return os.path.join(self._project, fill_text(self._option("cwd"), {"folder": folder}))
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self._own_environment()}
+
+    def _own_environment(self) -> dict[str, str]:
+        return {str(name): str(value) for name, value in dict(self.target.options.get("env") or {}).items()}
+
+    # ------------------------------------------------------------ tensors
+
+    def _stage_inputs(self, job: Job) -> tuple[TensorRef, ...]:
+        refs = load_refs(job.inputs) if job.inputs else ()
+        if self._input_format == "npy":
+            return refs
+        folder = os.path.join(job.folder, "inputs")
+        os.makedirs(folder)
+        return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
+
+    def _build_input_flags(self, refs: Sequence[TensorRef]) -> Value:
+        flag = self._option("input_flag")
+        flags = (
+            [
+                fill_text(flag, describe_tensor(i, ref.name, ref.path, ref.dtype, ref.shape))
+                for i, ref in enumerate(refs)
+            ]
+            if flag
+            else []
+        )
+        join = self.target.options.get("input_join")
+        return flags if join is None else str(join).join(flags)
+
+    def _plan_outputs(self, job: Job, raw: str) -> Planned:
+        """Name → where a tool that is told so writes it, and what is known of it."""
+        specs = {spec.name: spec for spec in job.output_specs}
+        planned = {}
+        for i, name in enumerate(job.outputs):
+            spec = specs.get(name, TensorSpec(name, ""))
+            planned[name] = (os.path.join(raw, f"{i}.{self._choose_format(spec)}"), spec)
+        return planned
+
+    def _choose_format(self, spec: TensorSpec) -> str:
+        if self._output_format != "auto":
+            return self._output_format
+        return "bin" if spec.dtype and spec.is_static and not is_numpy_type(spec.dtype) else "npy"
+
+    def _build_output_flags(self, outputs: Planned) -> list[str]:
+        flag = self._option("output_flag")
+        rows = [
+            describe_tensor(i, name, path, spec.dtype, spec.shape or ())
+            for i, (name, (path, spec)) in enumerate(outputs.items())
+        ]
+        return [fill_text(flag, row) for row in rows] if flag else []
+
+    def _load_outputs(self, outputs: Planned, raw: str, argv: Sequence[str], speech: Speech) -> dict[str, Any]:
+        command = shlex.join(argv)
+        said = {"command": command, "stdout": speech.stdout, "stderr": speech.stderr}
+        found, missing = {}, []
+        for i, (name, (planned, spec)) in enumerate(outputs.items()):
+            path = find_output(raw, planned, i, name)
+            if path is None:
+                missing.append(name)
+            else:
+                found[name] = load_output(path, spec, said)
+        if missing:
+            there = ", ".join(sorted(os.listdir(raw))) or "nothing"
+            message = (
+                f"{os.path.basename(argv[0])} ended well and wrote no output {', '.join(missing)}; there is {there}"
+            )
+            raise BackendError(message, hint="outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin", **said)
+        return found
+
+
+def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
+    """Where a tool put an output: where it was told to, or under its number or name."""
+    stems = (str(index), name, f"output_{index}", name.replace("/", "_"))
+    candidates = [
+        planned,
+        *(os.path.join(folder, f"{stem}.{kind}") for stem in stems for kind in ("npy", "bin", "raw")),
+    ]
+    return next((path for path in candidates if os.path.isfile(path)), None)
+
+
+def load_output(path: str, spec: TensorSpec, said: Mapping[str, str]) -> Any:
+    is_raw = not path.endswith(".npy")
+    if is_raw and not (spec.dtype and spec.is_static):
+        message = f"{os.path.basename(path)} is raw, and the type and shape of {spec.name} are not known"
+        raise BackendError(message, hint="have the tool write .npy", **said)
+    try:
+        shape = [dim for dim in spec.shape or () if isinstance(dim, int)] if is_raw else None
+        return load_array(path, spec.dtype or None, shape)
+    except UsageError as error:
+        raise BackendError(f"the output {spec.name} cannot be read: {error.message}", **said) from error
+
+
+def write_raw(ref: TensorRef, path: str) -> TensorRef:
+    with open(path, "wb") as stream:
+        stream.write(load_ref(ref).tobytes())
+    return TensorRef(ref.name, path, ref.dtype, ref.shape, ref.sha)
+
+
+def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
+    """What the flag of an input or output may ask for."""
+    dims = "x".join("?" if dim is None else str(dim) for dim in shape)
+    kind = name_mlir_type(dtype)
+    typed = f"{dims}x{kind}" if dims else kind
+    return {"path": path, "name": name, "index": str(index), "shape": dims, "dtype": dtype, "type": typed}
+
+
+def is_numpy_type(dtype: str) -> bool:
+    return dtype in _NUMPY_TYPES or (
+        dtype.startswith(("int", "uint")) and dtype not in ("int2", "int4", "uint2", "uint4")
+    )
+
+
+def find_files(folder: str | None) -> tuple[str, ...]:
+    """Everything that a tool left in a folder."""
+    if not folder:
+        return ()
+    return tuple(sorted(os.path.join(place, name) for place, _, names in os.walk(folder) for name in names))
+
+
+def describe_code(code: int) -> str:
+    """A negative code is the program's own signal; shells tell one of theirs as 128 and its number."""
+    if code < 0:
+        return f"died of {_name_signal(-code)}"
+    return f"ended with exit code {code}" + (f" ({_name_signal(code - 128)})" if code > 128 else "")
+
+
+def _name_signal(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def last_line(text: str) -> str:
+    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,0 +1,174 @@
+"""A compiled IREE module: load it, feed it, read what comes out, and where its time goes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.probe.backends.base import BackendError
+from assay.probe.backends.iree_compiler import REFLECTION, Importer, find_program, parse_io, render_shape
+from assay.probe.backends.speech import Speech, run_program
+from assay.probe.tensorfile import load_refs
+from assay.values.model import Ending, Job
+from assay.values.tensors import TensorRef, TensorSpec
+
+Array = Any  # numpy.ndarray
+
+PROFILED = "host-execution,executable-metadata,queue-events"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A loaded module with its entry point."""
+
+    context: Any
+    function: Any
+    device: Any
+    inputs: tuple[TensorSpec, ...] | None  # None: the module was not imported by us, and does not say
+    outputs: tuple[TensorSpec, ...] | None
+
+    @property
+    def entry(self) -> str:
+        return str(self.function.name)
+
+
+def load_module(load: Importer, path: str, driver: str, command: str) -> Module:
+    runtime = load("iree.runtime")
+    try:
+        instance, device = runtime.VmInstance(), runtime.get_device(driver)
+        module = runtime.VmModule.mmap(instance, path)
+        context = runtime.VmContext(instance=instance, modules=[runtime.create_hal_module(instance, device), module])
+    except Exception as error:
+        raise explain(error, command) from error
+    function = module.lookup_function(_choose_entry(module.function_names, path))
+    text = dict(function.reflection).get(REFLECTION)
+    inputs, outputs = parse_io(text) if text else (None, None)
+    return Module(context, function, device, inputs, outputs)
+
+
+def _choose_entry(names: Sequence[str], path: str) -> str:
+    """Of the pair that IREE makes of each function, the one that returns when it is done."""
+    found = [name for name in names if not name.endswith("$async") and not name.startswith("__")]
+    if len(found) != 1:
+        raise BackendError(f"{path} has {len(found)} entry points, not one: {', '.join(found) or 'none'}")
+    return found[0]
+
+
+def invoke(load: Importer, module: Module, arrays: Sequence[Array], command: str) -> tuple[list[Array], float]:
+    """What comes out, and the seconds that it took."""
+    runtime = load("iree.runtime")
+    arguments = runtime.VmVariantList(len(arrays))
+    for array in arrays:
+        arguments.push_ref(_to_view(load, module.device, array))
+    results = runtime.VmVariantList(1)
+    start = time.perf_counter()
+    try:
+        module.context.invoke(module.function, arguments, results)
+    except Exception as error:
+        raise explain(error, command) from error
+    elapsed_s = time.perf_counter() - start
+    views = [results.get_as_object(i, runtime.HalBufferView) for i in range(len(results))]
+    return [_to_array(load, view) for view in views], elapsed_s
+
+
+def _to_view(load: Importer, device: Any, array: Array) -> Any:
+    runtime, np = load("iree.runtime"), load("numpy")
+    element = load("iree.runtime.dtypes").map_dtype_to_hal_element_type(array.dtype)
+    if element is None:
+        raise BackendError(f"IREE's runtime takes no {array.dtype.name}", ending=Ending.UNSUPPORTED)
+    plain = np.asarray(array, order="C")
+    if plain.dtype.isbuiltin != 1 or plain.dtype.kind == "b":
+        plain = plain.view(f"u{plain.dtype.itemsize}")
+    return device.allocator.allocate_buffer_copy(
+        memory_type=runtime.MemoryType.DEVICE_LOCAL,
+        allowed_usage=runtime.BufferUsage.DEFAULT | runtime.BufferUsage.MAPPING,
+        device=device, buffer=plain, element_type=element,
+    )  # fmt: skip
+
+
+def _to_array(load: Importer, view: Any) -> Array:
+    """Read as bytes: the runtime maps no type that numpy does not know."""
+    runtime, np = load("iree.runtime"), load("numpy")
+    shape = tuple(view.shape)
+    if 0 in shape:
+        return np.zeros(shape, _find_dtype(load, view.element_type))
+    width = runtime.HalElementType.dense_byte_count(view.element_type)
+    raw = view.map().asarray([int(np.prod(shape, dtype=np.int64)) * width], np.dtype("u1")).copy()
+    return raw.view(_find_dtype(load, view.element_type)).reshape(shape)
+
+
+def _find_dtype(load: Importer, element: Any) -> Any:
+    """Signless integers come out as signed ones; the module's own list of outputs knows better."""
+    dtypes, runtime = load("iree.runtime.dtypes"), load("iree.runtime")
+    for dtype, known in dtypes._ML_DTYPE_TO_HAL_ELEMENT_TYPE.items():  # noqa: SLF001 - it has no public name
+        if known == element:
+            return dtype
+    return runtime.HalElementType.map_to_dtype(element)
+
+
+def explain(error: Exception, command: str) -> BackendError:
+    text = str(error)
+    ending = Ending.MEMORY if "RESOURCE_EXHAUSTED" in text else Ending.ERROR
+    message = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return BackendError(message, ending=ending, command=command, stderr=text)
+
+
+# ---------------------------------------------------------------- by IREE's own programs
+
+
+def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str], flags: Sequence[str]) -> list[str]:
+    fed = [f"--input={text}" for text in inputs]
+    return ["iree-run-module", f"--module={path}", f"--device={driver}", f"--function={entry}", *fed, *flags]
+
+
+def describe_inputs(refs: Sequence[TensorRef]) -> list[str]:
+    """As IREE's programs take them. Types that numpy's files do not know need theirs said."""
+    return [
+        f"@{ref.path}" if _is_plain(ref.dtype) else f"{render_shape(ref.shape, ref.dtype)}=@{ref.path}" for ref in refs
+    ]
+
+
+def _is_plain(dtype: str) -> bool:
+    return dtype in ("bool", "float16", "float32", "float64") or dtype.startswith(("int", "uint"))
+
+
+def write_profile(load: Importer, job: Job, module: Module, driver: str) -> tuple[str, ...]:
+    """Run once more under IREE's profiler: its own bundle, and a table of the dispatches."""
+    folder = job.profile_dir or job.folder
+    os.makedirs(folder, exist_ok=True)
+    bundle = os.path.join(folder, f"{job.case or 'model'}_iree.ireeprof")
+    flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
+    refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
+    ordered = [refs[spec.name] for spec in module.inputs] if module.inputs is not None else list(refs.values())
+    argv = build_run_command(job.source, module.entry, driver, describe_inputs(ordered), flags)
+    run = run_program([find_program(load, "iree-run-module"), *argv[1:]])
+    if run.code:
+        return ()  # what it said is in the outcome's stderr; a profile is not worth a failed run
+    profile = [find_program(load, "iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]
+    return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
+
+
+def _write_dispatches(speech: Speech, path: str) -> str:
+    rows = [json.loads(line) for line in speech.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
+    events = [row for row in rows if "duration_ns" in row and "key" in row]
+    start_ns = min((row["start_host_time_ns"] for row in events), default=0)
+    with open(path, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["name", "op", "kernel", "start_us", "duration_us"])
+        for row in events:
+            begun_us = (row["start_host_time_ns"] - start_ns) / 1e3
+            writer.writerow(
+                [row["key"], _guess_op(row["key"]), "", f"{begun_us:.3f}", f"{row['duration_ns'] / 1e3:.3f}"]
+            )
+    return path
+
+
+def _guess_op(key: str) -> str:
+    """`main$async_dispatch_3_conv_16x32…` → conv: IREE names its dispatches for what is in them."""
+    words = key.rpartition("_dispatch_")[2].split("_")
+    return words[1] if len(words) > 1 else ""

@@ -1,0 +1,32 @@
+"""Back ends by name, loaded when they are asked for: OpenVINO is not imported to run IREE."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from assay.errors import NotFoundError
+from assay.probe.backends.base import Backend
+from assay.values.model import Target
+
+BACKENDS: dict[str, str] = {
+    "ort": "assay.probe.backends.ort:OrtBackend",
+    "reference": "assay.probe.backends.reference:ReferenceBackend",
+    "openvino": "assay.probe.backends.openvino_backend:OpenvinoBackend",
+    "iree": "assay.probe.backends.iree_backend:IreeBackend",
+    "command": "assay.probe.backends.command:CommandBackend",
+    "ssh": "assay.probe.backends.ssh:SshBackend",
+}
+
+
+def build_backend(target: Target) -> Backend:
+    """The back end of a target: one of ours, or `module:Class` of somebody's own."""
+    place = BACKENDS.get(target.backend, target.backend)
+    module, colon, attribute = place.partition(":")
+    if not colon:
+        raise NotFoundError("back end", target.backend, BACKENDS)
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFoundError("back end", target.backend, BACKENDS, hint=f"it cannot be loaded: {error}") from error
+    backend: Backend = found(target)
+    return backend

@@ -1,0 +1,153 @@
+"""What a tool or a library says on stdout and stderr: kept, bounded, and still on its way to where it went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end
+_CHUNK_BYTES = 65536
+_DRAIN_S = 2.0  # how long a stream may stay open after its program has ended: a grandchild may hold it for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """How a program ended. `code` is negative for a signal, as subprocess has it."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Excerpt:
+    """The head and the tail of a stream, however long it is."""
+
+    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
+        self._half = limit_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, chunk: bytes) -> None:
+        room = max(0, self._half - len(self._head))
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        extra = len(self._tail) - self._half
+        if extra > 0:
+            del self._tail[:extra]
+            self._dropped += extra
+
+    def render(self) -> str:
+        if not self._dropped:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        gap = f"\n… {self._dropped} bytes left out …\n"
+        return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
+
+
+def load_excerpt(path: str, limit_bytes: int = KEPT_BYTES) -> str:
+    """Of a file; nothing where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return _read_excerpt(stream, limit_bytes)
+    except FileNotFoundError:
+        return ""
+
+
+def _read_excerpt(stream: IO[bytes], limit_bytes: int = KEPT_BYTES) -> str:
+    excerpt = Excerpt(limit_bytes)
+    while chunk := stream.read(_CHUNK_BYTES):
+        excerpt.add(chunk)
+    return excerpt.render()
+
+
+# ---------------------------------------------------------------- programs
+
+
+def run_program(
+    argv: Sequence[str],
+    *,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> Speech:
+    """Run a program to its end. What it says goes on to our own stdout and stderr as it comes, and is kept."""
+    with subprocess.Popen(
+        argv, cwd=cwd, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:  # fmt: skip
+        return listen(process)
+
+
+def listen(process: subprocess.Popen[bytes]) -> Speech:
+    """Until the program ends."""
+    kept = Excerpt(), Excerpt()
+    streams = ((process.stdout, 1, kept[0]), (process.stderr, 2, kept[1]))
+    threads = [
+        threading.Thread(target=_pass_on, args=(stream, fd, excerpt), daemon=True)
+        for stream, fd, excerpt in streams
+        if stream is not None
+    ]
+    for thread in threads:
+        thread.start()
+    code = process.wait()
+    for thread in threads:
+        thread.join(_DRAIN_S)
+    return Speech(code, kept[0].render(), kept[1].render())
+
+
+def _pass_on(stream: IO[bytes], fd: int, excerpt: Excerpt) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed by the other side, or by us
+        while chunk := os.read(stream.fileno(), _CHUNK_BYTES):
+            excerpt.add(chunk)
+            with contextlib.suppress(OSError):
+                os.write(fd, chunk)
+
+
+# ---------------------------------------------------------------- libraries
+
+
+@dataclass(slots=True)
+class Overheard:
+    text: str = ""
+
+
+@contextlib.contextmanager
+def overhear_stderr() -> Iterator[Overheard]:
+    """What a library in this process writes to stderr meanwhile.
+
+    In a worker stderr is a file, and it is read there afterwards: a crash loses nothing. Elsewhere it is led through a
+    file of our own.
+    """
+    heard = Overheard()
+    sys.stderr.flush()
+    if stat.S_ISREG(os.fstat(2).st_mode):
+        start = os.fstat(2).st_size
+        yield heard
+        sys.stderr.flush()
+        heard.text = _read_from("/proc/self/fd/2", start)
+        return
+    with tempfile.TemporaryFile() as aside:
+        before = os.dup(2)
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield heard
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+            aside.seek(0)
+            heard.text = _read_excerpt(aside)
+            os.write(2, heard.text.encode())
+
+
+def _read_from(path: str, start: int) -> str:
+    with open(path, "rb") as stream:
+        stream.seek(start)
+        return _read_excerpt(stream)

@@ -1,0 +1,145 @@
+"""Layers as models of their own, with the values that they see in the model.
+
+Shapes and activations come from a reference run of one sample, never from shape inference: what that leaves open or
+gets wrong would turn good layers into failing ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from assay.errors import UsageError
+from assay.probe.fold import build_folding, evaluate
+from assay.probe.graph import infer_specs, measure_weights
+from assay.probe.onnx_library import Model, import_onnx
+from assay.probe.submodel import build_submodel, describe_array
+from assay.probe.tensorfile import Array
+from assay.probe.wiring import Wiring, build_wiring
+from assay.values.model import Layer, Outline
+from assay.values.tensors import TensorSpec
+
+_CHECKED_BYTES = 1_500_000_000  # the checker wants the model in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class LayerModel:
+    """One layer alone. `inputs` may be empty: a layer may need nothing but constants."""
+
+    layer: Layer
+    model: Model | None  # None: see `problem`
+    inputs: Mapping[str, Array] = field(default_factory=dict)  # in the order of the model's inputs
+    outputs: Mapping[str, Array] = field(default_factory=dict)  # what the reference computed
+    frozen: Mapping[str, Array] = field(default_factory=dict)  # activations that became initialisers
+    problem: str = ""  # why it cannot stand alone
+
+    def choose_inputs(self, activations: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Another sample's values for this model; None where its shapes or its frozen tensors are not this model's."""
+        if not all(_is_same(activations.get(name), value) for name, value in self.frozen.items()):
+            return None
+        chosen = {name: activations[name] for name in self.inputs if name in activations}
+        fits = [value.shape == self.inputs[name].shape for name, value in chosen.items()]
+        return chosen if all(fits) and len(fits) == len(self.inputs) else None
+
+
+def _is_same(one: Array | None, other: Array) -> bool:
+    """Bit for bit, NaN included."""
+    return (
+        one is not None
+        and one.shape == other.shape
+        and one.dtype == other.dtype
+        and bool(one.tobytes() == other.tobytes())
+    )
+
+
+def build_layers(
+    model: Model,
+    outline: Outline,
+    activations: Mapping[str, Array],
+    *,
+    numbers: Container[int] | None = None,
+) -> Iterator[LayerModel]:
+    """The layers of the outline, all or those with these numbers.
+
+    `activations` has the model's inputs, all intermediate tensors and the outputs of one sample. External data that is
+    not in the model yet is read from beside the model's file, layer by layer.
+    """
+    splitter = _Splitter(model, outline, activations)
+    for layer in outline.layers:
+        if numbers is None or layer.number in numbers:
+            yield splitter.build(layer)
+
+
+class _Splitter:
+    def __init__(self, model: Model, outline: Outline, activations: Mapping[str, Array]) -> None:
+        self.model = model
+        self.wiring: Wiring = build_wiring(model.graph)
+        self.values = dict(activations)
+        self.folder = os.path.dirname(outline.path)
+        self.folding = build_folding(self.wiring)
+        self.inferred: dict[str, TensorSpec] | None = None
+
+    def build(self, layer: Layer) -> LayerModel:
+        known = {name: self._find_value(name) for name in layer.inputs}
+        problem = self._find_problem(layer, known)
+        if problem:
+            return LayerModel(layer, None, problem=problem)
+        is_frozen = partial(self.folding.is_frozen, layer.nodes, layer.outputs)
+        frozen = {name: value for name, value in known.items() if is_frozen(name, value)}
+        inputs = {name: value for name, value in known.items() if name not in frozen}
+        outputs = {name: self.values[name] for name in layer.outputs if name in self.values}
+        try:
+            alone = self._extract(layer, inputs, frozen)
+        except UsageError as error:
+            return LayerModel(layer, None, problem=error.message)
+        problem = check(alone)
+        return LayerModel(layer, None if problem else alone, inputs, outputs, frozen, problem)
+
+    def _find_value(self, name: str) -> Array | None:
+        if name not in self.values and self.folding.is_foldable(name):
+            self.values[name] = evaluate(self.model, name, self.values)
+        return self.values.get(name)
+
+    def _find_problem(self, layer: Layer, known: Mapping[str, Array | None]) -> str:
+        missing = [name for name, value in known.items() if value is None]
+        if missing:
+            return f"the reference run brought no value of {', '.join(map(repr, missing))}"
+        values = {**known, **{name: self.values[name] for name in layer.outputs if name in self.values}}
+        others = [name for name, value in values.items() if not hasattr(value, "dtype")]
+        return f"{', '.join(map(repr, others))} is no tensor but a sequence, an optional or a map" if others else ""
+
+    def _extract(self, layer: Layer, inputs: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
+        made = (name for place in layer.nodes for name in self.wiring.nodes[place].output)
+        inner = [name for name in made if name not in layer.outputs and hasattr(self.values.get(name), "dtype")]
+        return build_submodel(
+            self.model,
+            self.wiring,
+            layer.nodes,
+            [describe_array(name, value) for name, value in inputs.items()],
+            [self._describe(name) for name in layer.outputs],
+            name=layer.name,
+            frozen=frozen,
+            values=[describe_array(name, self.values[name]) for name in inner],
+            folder=self.folder,
+        )
+
+    def _describe(self, name: str) -> TensorSpec:
+        if name in self.values:
+            return describe_array(name, self.values[name])
+        if self.inferred is None:
+            self.inferred = infer_specs(self.model)
+        return self.inferred.get(name, TensorSpec(name, ""))
+
+
+def check(model: Model) -> str:
+    """What the ONNX checker has against the model, in one line; "" where it has nothing."""
+    onnx = import_onnx()
+    if measure_weights(model) > _CHECKED_BYTES:
+        return ""
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        return "it is no valid model by itself: " + " ".join(str(error).split())
+    return ""
