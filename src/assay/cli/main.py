@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sum": ("sum", "The summary table of one or more studies."),
     "golden": ("golden", "Record a training that is good; check that it still converges."),
     "bench": ("bench", "Is it slower, since when, and is it the code or the machine?"),
+    "model": ("model", "Which layer of an ONNX model does a target get wrong?"),
     "index": ("index", "Look after the index: rebuild, reparse, ingest."),
     "doctor": ("doctor", "What works on this machine, and how to get the rest."),
     "demo": ("demo", "The whole story in a minute, without GPU or network."),
@@ -34,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sumx": ("sumx", "sumx's own flags and table."),
     "mlrunner": ("mlrunner", "mlrunner's own flags and files."),
     "convergence": ("convergence", "The convergence harness's own flags and files."),
+    "perfzero": ("perfzero", "PerfZero's own flags, workspace and summaries."),
 }
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -43,7 +43,7 @@ def prepare_reports(given: Mapping[str, Any]) -> bool:
 def write_reports(report: GoldenReport, given: Mapping[str, Any], allow_changed: bool = False) -> None:
     for name in FORMS:
         if given.get(name):
-            _write(given[name], _render(name, report, allow_changed))
+            write_text(given[name], _render(name, report, allow_changed))
 
 
 def _render(name: str, report: GoldenReport, allow_changed: bool) -> str:
@@ -60,7 +60,7 @@ def _render(name: str, report: GoldenReport, allow_changed: bool) -> str:
     return render_html(report)
 
 
-def _write(path: str, text: str) -> None:
+def write_text(path: str, text: str) -> None:
     if path == STDOUT:
         sys.stdout.write(text)
         return

@@ -2,6 +2,7 @@
 
 From the weakest to the strongest: `~/.config/assay/config.toml`; the nearest `assay.toml`, or `pyproject.toml` with a
 `[tool.assay]` table, from the working directory upwards; the environment (`ASSAY_ROOT`, `ASSAY_SLOTS`, `ASSAY_FARM`).
+The tables `targets` and `models` are handed on as they are: `targets` and `models` of this room read them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from assay.config.source import Problems, load_text
@@ -19,8 +20,32 @@ from assay.values.layout import DEFAULT_ROOT
 from assay.values.slots import parse_slots
 from assay.values.study import Position, Problem
 
-KEYS = ("root", "slots", "farm")
+TABLES = ("targets", "models")
+KEYS = ("root", "slots", "farm", *TABLES)
 ENVIRONMENT = {"root": "ASSAY_ROOT", "slots": "ASSAY_SLOTS", "farm": "ASSAY_FARM"}
+_OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our table, or one inside it
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """`[tool.assay.targets.NAME]`, with the file that it stands in."""
+
+    name: str
+    content: Mapping[str, Any]
+    file: str
+    text: str = field(default="", repr=False)
+
+    def find(self, key: str) -> Position:
+        """Where a key stands; the table's head, or the file's beginning, where it is written in another way."""
+        name = re.escape(self.name)
+        head = re.search(rf"^[ \t]*\[[^\n]*targets\s*\.\s*[\"']?{name}[\"']?\s*[].]", self.text, re.MULTILINE)
+        if head is None:
+            return Position(self.file, 1, 1)
+        after = re.compile(r"^[ \t]*\[", re.MULTILINE).search(self.text, head.end())
+        line = re.compile(rf"^[ \t]*[\"']?{re.escape(key)}[\"']?\s*[.=]", re.MULTILINE)
+        found = line.search(self.text, head.end(), after.start() if after else len(self.text)) or head
+        indent = len(found[0]) - len(found[0].lstrip(" \t"))
+        return Position(self.file, self.text.count("\n", 0, found.start()) + 1, indent + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +57,8 @@ class Settings:
     files: tuple[str, ...] = ()  # that were read
     slots_from: str | None = None
     farm_from: str | None = None
+    targets: Mapping[str, TargetTable] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -40,13 +67,17 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     environment = os.environ if env is None else env
     found: dict[str, tuple[Any, str]] = {}  # key -> value, where it comes from
     files = [path for path in (_user_file(environment), _project_file(folder)) if path is not None]
+    targets: dict[str, TargetTable] = {}
     for path in files:
-        found.update({key: (value, path) for key, value in _load_file(path).items()})
+        table = _load_file(path)
+        targets.update(table.pop("targets", {}))  # by name: a project adds to what the user has
+        found.update({key: (value, path) for key, value in table.items()})
     found.update(_from_environment(environment, folder))
     root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
     slots, slots_from = found.get("slots", (None, None))
     farm, farm_from = found.get("farm", (None, None))
-    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from)
+    models, _ = found.get("models", ({}, None))
+    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from, targets, models)
 
 
 # ---------------------------------------------------------------- where
@@ -73,7 +104,7 @@ def _project_file(folder: str) -> str | None:
 
 
 def _is_ours(text: str) -> bool:
-    return re.search(r"^\s*\[\s*tool\s*\.\s*assay\s*\]", text, re.MULTILINE) is not None
+    return re.search(_OURS, text, re.MULTILINE) is not None
 
 
 def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[Any, str]]:
@@ -130,11 +161,23 @@ class _Table:
             self._refuse(key, "unknown setting", did_you_mean(key, KEYS))
         elif key == "slots":
             return self._slots(value)
+        elif key in TABLES:
+            return self._inner(key, value)
         elif not isinstance(value, str) or not value.strip():
             self._refuse(key, "must be a text", f'as in {key} = "…"')
         elif key == "root":
             return _absolute(value, os.path.dirname(self._path))
         return value
+
+    def _inner(self, key: str, value: Any) -> Any:
+        inner = value.values() if isinstance(value, dict) and key == "targets" else [value]
+        if not all(isinstance(each, dict) for each in inner):
+            example = "[tool.assay.targets.NAME]" if key == "targets" else "[tool.assay.models]"
+            self._refuse(key, "must be a table", f"as in {example}")
+            return {}
+        if key == "models":
+            return value
+        return {name: TargetTable(name, content, self._path, self._text) for name, content in value.items()}
 
     def _slots(self, value: Any) -> tuple[str, ...]:
         plain = isinstance(value, list) and all(
@@ -150,7 +193,7 @@ class _Table:
 
     def _find(self, key: str) -> Position:
         """TOML's reader gives no positions; the key's first line after the table's head is near enough."""
-        head = re.search(r"^\s*\[\s*tool\s*\.\s*assay\s*\]", self._text, re.MULTILINE)
+        head = re.search(_OURS, self._text, re.MULTILINE)
         start = head.end() if head else 0
         match = re.compile(rf"^[ \t]*(\[?[\w.]*[\"']?{re.escape(key)})", re.MULTILINE).search(self._text, start)
         if match is None:

@@ -3,8 +3,10 @@
 Two steps. An rbf kernel cuts the series into more pieces than it should, in overlapping stretches, each scaled by its
 own noise: rare outliers and several modes do not trouble a bounded kernel, and a quiet month is not measured by a
 noisy one. Then the weakest cuts are taken back, one after the other, until every cut left is a step that someone who
-looks at the points beside it would call one: at least about as high as their spread, and sure. "Sure" counts points as
-fewer when neighbours resemble each other (autocorrelation); in such noise the jump itself is evidence too.
+looks at the points beside it would call one: at least about as high as their spread, and sure. How sure depends on
+the series: the longer it is, the more often chance makes a step somewhere; where neighbours resemble each other
+(memory) points count as fewer, and the jump itself is evidence too; where the level wanders, as on most real machines,
+less is believed than in noise that is nothing but noise.
 
 `docs/explanation/benchmark-statistics.md` says why, and how good it is.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from assay.errors import MissingExtraError
@@ -24,9 +27,13 @@ SHORTEST_SERIES = 6  # finite values; below that nothing can be told
 SHORTEST_PIECE = 3
 MAD_TO_SIGMA = 1.4826
 MOST_MEMORY = 0.95
+MEMORY_ERROR = 1.5  # divided by sqrt(n): about the standard error of what is measured
 LARGEST_LOG = 700.0  # beyond, exp overflows
 QUIETEST = 0.2  # a stretch is not taken to be quieter than this, in units of the whole series' noise
 LONGEST_LOOK = 100
+USUAL_LENGTH = 1000  # points; a look's z is meant for a series of that length
+BLOCK = 8  # points that wandering is looked for in
+FEWEST_BLOCKS = 8
 LEVEL_COST = 1.19  # variance of an interquartile mean over that of a mean, in normal noise
 
 
@@ -49,7 +56,9 @@ class Tuning:
     near: Look = Look(20, 3.0, 1.0)
     far: Look = Look(60, 5.0, 0.5)  # small steps that last
     floor: float = 0.5  # added to a look's own spread, in units of the whole series' noise
-    memory_margin: float = 1.5  # autocorrelation below this / sqrt(n) counts as none
+    least_memory: float = 0.2  # autocorrelation below this counts as none
+    ease: float = 0.7  # share of both bounds of a look that is enough where the level does not wander
+    unrest: float = 1.35  # from this much wandering on the bounds hold in full
 
 
 DEFAULT = Tuning()
@@ -61,8 +70,10 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
     signal = build_signal(values, tuning)
     if signal is None:
         return ()
-    cuts = prune_cuts(signal, find_candidates(signal, tuning), tuning)
-    return describe_cuts(signal, cuts, tuning)
+    candidates = find_candidates(signal, tuning)
+    cuts = prune_cuts(signal, candidates, tuning)
+    ease = find_ease(measure_wander(signal, cuts), tuning)
+    return describe_cuts(signal, prune_cuts(signal, candidates, tuning, ease) if ease < 1 else cuts, tuning)
 
 
 # ---------------------------------------------------------------- the series in units of its noise
@@ -96,6 +107,11 @@ class Signal:
     def thinning(self) -> float:
         """How many neighbouring points are worth one independent one."""
         return (1 + self.memory) / (1 - self.memory)
+
+    @property
+    def rigor(self) -> float:
+        """In a longer series there are more places for chance to make a step at."""
+        return math.log(len(self.x)) / math.log(USUAL_LENGTH)
 
 
 def build_signal(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> Signal | None:
@@ -134,8 +150,10 @@ def measure_memory(levels: Array, tuning: Tuning = DEFAULT) -> float:
     if first == 0:
         return 0.0
     ratio = (second + third) / 2 / first
-    found = math.sqrt(max(2 * ratio - 1, 0.0)) - 1 - tuning.memory_margin / math.sqrt(len(levels))
-    return min(max(found, 0.0), MOST_MEMORY)
+    found = math.sqrt(max(2 * ratio - 1, 0.0)) - 1
+    if found < tuning.least_memory:
+        return 0.0
+    return min(found + MEMORY_ERROR / math.sqrt(len(levels)), MOST_MEMORY)  # too little of it raises alarms
 
 
 def _squared_distance(levels: Array, lag: int) -> float:
@@ -192,12 +210,15 @@ def _separate(cuts: Iterable[int], n: int) -> list[int]:
 # ---------------------------------------------------------------- fewer
 
 
-def prune_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> list[int]:
-    """Takes the weakest cut back, weighs its neighbours anew, and goes on until each is strong enough."""
+def prune_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT, ease: float = 1.0) -> list[int]:
+    """Takes the weakest cut back, weighs its neighbours anew, and goes on until each is strong enough.
+
+    `ease`: this share of what must be seen is enough.
+    """
     edges = [0, *cuts, len(signal.x)]
 
     def weigh(place: int) -> float:
-        return weigh_cut(signal, edges[place - 1], edges[place], edges[place + 1], tuning)
+        return weigh_cut(signal, edges[place - 1], edges[place], edges[place + 1], tuning) / ease
 
     return _take_back(edges, weigh)
 
@@ -219,10 +240,47 @@ def weigh_cut(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning = 
     for look in (tuning.near, tuning.far):
         sides = measure_sides(signal, start, cut, stop, look.points)
         effect, z = measure_step(signal, cut, sides, tuning.floor)
-        strength = max(strength, min(z / (look.z + 0.5 * signal.memory), effect / look.effect))
-        if strength >= 1:
-            break
+        strength = max(strength, min(z / (look.z * signal.rigor + signal.memory), effect / look.effect))
     return strength
+
+
+def measure_wander(signal: Signal, cuts: Sequence[int]) -> float:
+    """How much farther apart levels of neighbouring points are than levels of as many points from all over the piece.
+
+    1 where the noise is nothing but noise, whatever its distribution; 1.2 to 2 in histories of real machines.
+    """
+    near: list[Array] = []
+    apart: list[Array] = []
+    for start, stop in pairwise([0, *cuts, len(signal.x)]):
+        count = (stop - start) // BLOCK
+        if count >= 2:
+            piece = signal.x[start : start + count * BLOCK]
+            near.append(_spread_levels(piece.reshape(count, BLOCK)))
+            apart.append(_spread_levels(piece.reshape(BLOCK, count).T))
+    if sum(map(len, near)) < FEWEST_BLOCKS:
+        return math.inf  # nobody knows
+    among = _clipped_deviation(apart)
+    return _clipped_deviation(near) / among if among else math.inf
+
+
+def _spread_levels(blocks: Array) -> Array:
+    """The interquartile mean of each row, less their median; as spread as those of many rows would be."""
+    np = load_numpy()
+    levels = np.sort(blocks, axis=1)[:, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=1)
+    return (levels - np.median(levels)) * math.sqrt(len(levels) / (len(levels) - 1))
+
+
+def _clipped_deviation(parts: Sequence[Array]) -> float:
+    """Standard deviation about 0, values beyond three sigma counting as three."""
+    np = load_numpy()
+    sizes = np.abs(np.concatenate(parts))
+    return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
+
+
+def find_ease(wander: float, tuning: Tuning = DEFAULT) -> float:
+    """From `tuning.ease` where the level does not wander, up to 1 where it does."""
+    share = (wander - 1) / (tuning.unrest - 1)
+    return tuning.ease + (1 - tuning.ease) * min(max(share, 0.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.judge.tensor_blocks import Array, Block, load_numpy, name_dtype
 from assay.judge.tensor_errors import Errors, walk_errors
@@ -13,6 +13,15 @@ from assay.judge.tensor_scale import Scale
 from assay.values.tensors import Element, Number, Tolerance
 
 _LEAST = 1e-300  # nothing is divided by less
+_TIE = 1e-6  # relative errors closer than this are the same to a person: the absolute ones decide
+
+
+class Place(NamedTuple):
+    """An element worth showing."""
+
+    score: float  # that it is ranked by
+    relative: float
+    at: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -30,7 +39,7 @@ class Tally:
     max_rel: float = 0.0
     max_ulp: int | None = None
     products: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])  # e·e, a·a, e·a, d·d
-    places: list[tuple[float, tuple[int, ...]]] = field(default_factory=list)  # relative error, index; worst first
+    places: list[Place] = field(default_factory=list)  # worst first
 
     def add(self, block: Block, errors: Errors, scale: Scale) -> None:
         np = load_numpy()
@@ -47,7 +56,7 @@ class Tally:
         if errors.ulp is not None:
             self.max_ulp = max(self.max_ulp or 0, int(errors.ulp.max()))
         self._add_products(errors, scale)
-        self._add_places(block, relative, errors.misplaced)
+        self._add_places(block, errors, relative, scale.whole)
 
     def _add_products(self, errors: Errors, scale: Scale) -> None:
         """In units that no square overflows, and without what stands for "nothing"."""
@@ -63,26 +72,24 @@ class Tally:
             found = [*(_dot(one, other) for one, other in pairs), _dot(*[right - left] * 2)]
         self.products = [total + more for total, more in zip(self.products, found, strict=True)]
 
-    def _add_places(self, block: Block, relative: Array, misplaced: Array | None) -> None:
+    def _add_places(self, block: Block, errors: Errors, relative: Array, whole: float) -> None:
+        """By relative error; among equal ones, as in a channel that is all zero, by the absolute one."""
         np = load_numpy()
-        score = relative if misplaced is None else np.where(misplaced, math.inf, relative)
-        least = self.places[-1][0] if len(self.places) >= self.wanted else 0.0
-        found = np.flatnonzero(score > least)
-        if not found.size or not self.wanted:
+        ranks = relative if errors.misplaced is None else np.where(errors.misplaced, math.inf, relative)
+        least = self.places[-1].score if len(self.places) >= self.wanted else 0.0
+        found = np.flatnonzero(ranks >= least * (1 - 2 * _TIE)) if least else np.flatnonzero(ranks)
+        if not found.size:
             return
-        flat = score.ravel()[found]
+        flat = ranks.ravel()[found]
+        size = errors.error.ravel()[found]
+        score = flat * (1 + _TIE * size / (size + whole + _LEAST))
         if found.size > self.wanted:
-            kept = np.argpartition(-flat, self.wanted - 1)[: self.wanted]
-            found, flat = found[kept], flat[kept]
-        starts = [part.start for part in block]
-        indices = (
-            zip(*(axis.tolist() for axis in np.unravel_index(found, score.shape)), strict=True) if starts else [()]
-        )
-        fresh = [
-            (value, tuple(place + start for place, start in zip(index, starts, strict=True)))
-            for value, index in zip(flat.tolist(), indices, strict=True)
-        ]
-        self.places = sorted([*self.places, *fresh], key=lambda each: (-each[0], each[1]))[: self.wanted]
+            kept = np.argpartition(-score, self.wanted - 1)[: self.wanted]
+            found, flat, score = found[kept], flat[kept], score[kept]
+        columns = [axis + part.start for axis, part in zip(np.unravel_index(found, ranks.shape), block, strict=True)]
+        indices = zip(*(column.tolist() for column in columns), strict=True) if columns else [()]
+        fresh = map(Place, score.tolist(), flat.tolist(), indices)
+        self.places = sorted([*self.places, *fresh], key=lambda each: (-each.score, each.at))[: self.wanted]
 
     @property
     def cosine(self) -> float | None:
@@ -120,14 +127,13 @@ def measure_texts(expected: Array, actual: Array, worst: int) -> Tally:
     """Texts are the same or not: an error is 1."""
     np = load_numpy()
     tally = Tally(worst)
-    places: list[tuple[float, tuple[int, ...]]] = []
     for index in np.ndindex(expected.shape):
         tally.finite += 1
         if to_text(expected[index]) != to_text(actual[index]):
             tally.wrong += 1
-            places.append((1.0, index))
+            tally.places.append(Place(1.0, 1.0, index))
     tally.differing = tally.wrong
-    tally.places = places[:worst]
+    tally.places = tally.places[:worst]
     tally.max_abs = tally.max_rel = float(bool(tally.wrong))
     tally.sum_abs = float(tally.wrong)
     return tally
@@ -143,8 +149,8 @@ def to_text(value: object) -> str:
 def build_elements(expected: Array, actual: Array, tally: Tally) -> tuple[Element, ...]:
     left, right = _number_reader(expected), _number_reader(actual)
     return tuple(
-        Element(index, left(expected[index]), right(actual[index]), _distance(expected[index], actual[index]), score)
-        for score, index in tally.places
+        Element(index, left(expected[index]), right(actual[index]), _distance(expected[index], actual[index]), relative)
+        for _, relative, index in tally.places
     )
 
 

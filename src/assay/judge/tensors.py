@@ -115,15 +115,9 @@ def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]
     """Shape and type."""
     shapes, dtypes = given.shape, given.dtype
     if shapes[0] != shapes[1]:
-        yield Finding(
-            VerdictKind.FAIL, given.name, f"shape {_show(shapes[1])} instead of {_show(shapes[0])}{_guess(*shapes)}"
-        )
+        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess(*shapes)}")
     if dtypes[0] != dtypes[1] and (given.tolerance.check_dtype or kind is None):
         yield Finding(VerdictKind.FAIL, given.name, f"dtype {dtypes[1]} instead of {dtypes[0]}")
-
-
-def _show(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, shape))})"
 
 
 def _guess(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:

@@ -72,9 +72,12 @@ _ROUNDING = """
     QuantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul QLinearAdd QLinearMul QLinearAveragePool
     QLinearGlobalAveragePool QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QLinearConcat QGemm
 """
-_TIES = 0.05  # of all elements may be one off; a target that cuts instead of rounding is off in half of them
+_TIES = 0.25  # of all elements may be one off: correct targets are in up to 16%, one that cuts off instead in 50%
+_ROUNDED = frozenset({"int4", "uint4", "int8", "uint8", "int16", "uint16"})
 
 _QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of what a tensor is made of; a few of them meet
+_QUANTIZED_STEPS = 5
+_QUANTIZED_SHARE = 0.5
 _QUANTIZED_COSINE = 0.99
 
 
@@ -82,35 +85,34 @@ def default_tolerance(dtype: str, op: str | None = None, *, quantized: bool = Fa
     """For a tensor of this type that this operator made; with no operator, for the output of a whole model.
 
     `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
-    of them moves by a whole one, and all that follows moves with it.
+    of them moves by a whole one, and all that follows moves with it. That counts for what the whole model gives; a layer
+    by itself is as exact as ever.
     """
+    is_loose = quantized and op is None
     kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
-    if kind is not None and kind.bits < 16:
-        return Tolerance(abs=kind.least, rel=kind.rel, ulp=1 if kind.rel else 0, int_abs=0, int_share=0.0)
-    ties = (1, _TIES) if op in _ROUNDING.split() else (0, 0.0)
     if kind is None:
-        return _quantized_integers(dtype, ties) if quantized else _integers(dtype, ties)
+        return _default_integers(dtype, op, is_loose)
+    if kind.bits < 16:
+        return Tolerance(abs=kind.least, rel=kind.rel, ulp=1 if kind.rel else 0, int_abs=0, int_share=0.0)
     rel = kind.rel * _WIDER.get(op or "", 1.0)
     plain = Tolerance(abs=kind.least, rel=rel, int_abs=0, int_share=0.0)
-    return replace(plain, rel=max(rel, _QUANTIZED_REL), min_cosine=_QUANTIZED_COSINE) if quantized else plain
+    return replace(plain, rel=max(rel, _QUANTIZED_REL), min_cosine=_QUANTIZED_COSINE) if is_loose else plain
 
 
-def _integers(dtype: str, ties: tuple[int, float]) -> Tolerance:
-    steps, share = ties if dtype in ("int8", "uint8", "int4", "uint4", "int16", "uint16") else (0, 0.0)
-    return Tolerance(abs=0.0, rel=0.0, int_abs=steps, int_share=share)
-
-
-def _quantized_integers(dtype: str, ties: tuple[int, float]) -> Tolerance:
-    """Only what the quantised layers pass on: shapes, indices and ids stay exact."""
-    if dtype not in ("int8", "uint8"):
-        return _integers(dtype, ties)
-    return Tolerance(abs=0.0, rel=0.0, int_abs=3, int_share=0.5, min_cosine=_QUANTIZED_COSINE)
+def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
+    """Only what is rounded into a type may be off: shapes, indices and ids are exact."""
+    exact = Tolerance(abs=0.0, rel=0.0, int_abs=0, int_share=0.0)
+    if is_loose and dtype in ("int8", "uint8"):
+        return replace(exact, int_abs=_QUANTIZED_STEPS, int_share=_QUANTIZED_SHARE, min_cosine=_QUANTIZED_COSINE)
+    rounds = dtype in _ROUNDED and op in _ROUNDING.split()
+    return replace(exact, int_abs=1, int_share=_TIES) if rounds else exact
 
 
 def complete_tolerance(given: Tolerance, dtypes: tuple[str, str], op: str | None = None) -> Tolerance:
     """With every bound that was left open filled in; of two types the coarser one counts. Raises UsageError."""
     check_tolerance(given)
-    default = max((default_tolerance(dtype, op) for dtype in dtypes), key=lambda each: each.rel or 0.0)
+    defaults = [default_tolerance(dtype, op, quantized=given.quantized) for dtype in dtypes]
+    default = max(defaults, key=lambda each: each.rel or 0.0)
     has_bounds = given.abs is not None or given.rel is not None
     return replace(
         given,
@@ -119,6 +121,7 @@ def complete_tolerance(given: Tolerance, dtypes: tuple[str, str], op: str | None
         ulp=default.ulp if given.ulp is None and not has_bounds else given.ulp,
         int_abs=default.int_abs if given.int_abs is None else given.int_abs,
         int_share=_fill_share(given, default),
+        min_cosine=default.min_cosine if given.min_cosine is None else given.min_cosine,
     )
 
 

@@ -1,8 +1,8 @@
 """The parent's side of a worker: hand out jobs, watch time and memory, and turn every end into an outcome.
 
-Nothing that a target does is an exception here: it crashes, hangs, eats memory or floods the disk, and the job's outcome
-says so; the next job finds a new worker. Only a target that cannot be had at all (an unknown back end, a missing extra)
-raises, and only when it is asked who it is.
+Nothing that a target does is an exception here: it crashes, hangs, eats memory or floods the disk, and the job's
+outcome says so; the next job finds a new worker. Only a target that cannot be had at all (an unknown back end, a
+missing extra) raises, and only when it is asked who it is.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _KILL_S = 10.0
 
 
 def adopt_orphans() -> None:
-    """What our descendants leave behind becomes ours, also from sessions of their own: nothing slips out of the tree."""
+    """What our descendants leave behind becomes ours, also from sessions of their own: nothing slips out."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

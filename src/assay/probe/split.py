@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from assay.errors import UsageError
@@ -88,14 +88,27 @@ class _Splitter:
             return LayerModel(layer, None, problem=problem)
         is_frozen = partial(self.folding.is_frozen, layer.nodes, layer.outputs)
         frozen = {name: value for name, value in known.items() if is_frozen(name, value)}
-        inputs = {name: value for name, value in known.items() if name not in frozen}
         outputs = {name: self.values[name] for name in layer.outputs if name in self.values}
         try:
-            alone = self._extract(layer, inputs, frozen)
+            alone = self._choose(layer, known, frozen)
         except UsageError as error:
             return LayerModel(layer, None, problem=error.message)
         problem = check(alone)
-        return LayerModel(layer, None if problem else alone, inputs, outputs, frozen, problem)
+        inputs = {value.name: known[value.name] for value in alone.graph.input}
+        kept = {name: value for name, value in frozen.items() if name not in inputs}
+        return LayerModel(layer, None if problem else alone, inputs, outputs, kept, problem)
+
+    def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
+        """As static as may be.
+
+        Static inference refuses some of what runs well: a Range whose bounds have one dimension, and shapes that only
+        the branch which is not taken could not bear. Then constants are inputs, and shapes open.
+        """
+        first = self._extract(layer, known, frozen, is_open=False)
+        if not check(first, with_shapes=True):
+            return first
+        others = (self._extract(layer, known, {}, is_open=is_open) for is_open in (False, True))
+        return next((other for other in others if not check(other, with_shapes=True)), first)
 
     def _find_value(self, name: str) -> Array | None:
         if name not in self.values and self.folding.is_foldable(name):
@@ -110,20 +123,29 @@ class _Splitter:
         others = [name for name, value in values.items() if not hasattr(value, "dtype")]
         return f"{', '.join(map(repr, others))} is no tensor but a sequence, an optional or a map" if others else ""
 
-    def _extract(self, layer: Layer, inputs: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
+    def _extract(
+        self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array], *, is_open: bool
+    ) -> Model:
         made = (name for place in layer.nodes for name in self.wiring.nodes[place].output)
         inner = [name for name in made if name not in layer.outputs and hasattr(self.values.get(name), "dtype")]
+        opened = known if is_open else self._find_branched(layer)
+        specs = [describe_array(name, value) for name, value in known.items() if name not in frozen]
         return build_submodel(
             self.model,
             self.wiring,
             layer.nodes,
-            [describe_array(name, value) for name, value in inputs.items()],
+            [replace(spec, shape=(None,) * len(spec.shape or ())) if spec.name in opened else spec for spec in specs],
             [self._describe(name) for name in layer.outputs],
             name=layer.name,
             frozen=frozen,
             values=[describe_array(name, self.values[name]) for name in inner],
             folder=self.folder,
         )
+
+    def _find_branched(self, layer: Layer) -> set[str]:
+        """What the branches of an If take from outside: its shape need not suit the one that is not taken."""
+        places = [place for place in layer.nodes if self.wiring.nodes[place].op_type == "If"]
+        return {name for place in places for name in self.wiring.reads[place]}
 
     def _describe(self, name: str) -> TensorSpec:
         if name in self.values:
@@ -133,13 +155,13 @@ class _Splitter:
         return self.inferred.get(name, TensorSpec(name, ""))
 
 
-def check(model: Model) -> str:
+def check(model: Model, *, with_shapes: bool = False) -> str:
     """What the ONNX checker has against the model, in one line; "" where it has nothing."""
     onnx = import_onnx()
     if measure_weights(model) > _CHECKED_BYTES:
         return ""
     try:
-        onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
+        onnx.checker.check_model(model, full_check=with_shapes)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return "it is no valid model by itself: " + " ".join(str(error).split())
     return ""

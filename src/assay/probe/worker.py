@@ -1,9 +1,9 @@
 """`python -m assay.probe.worker FD`: the process that a back end lives in.
 
 Two processes. The outer one is the guard: it loads nothing, waits, and ends everything below it when the work is done,
-when its own parent is gone (stdin ends), or when the inner one dies. The inner one holds the back end and takes requests
-as JSON lines from stdin; its answers go to the descriptor FD. stdout and stderr belong to the tools and are never read as
-anything but text.
+when its own parent is gone (stdin ends), or when the inner one dies. The inner one holds the back end and takes
+requests as JSON lines from stdin; its answers go to the descriptor FD. stdout and stderr belong to the tools and are
+never read as anything but text.
 """
 
 from __future__ import annotations

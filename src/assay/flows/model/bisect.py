@@ -107,7 +107,7 @@ def _confirm(search: Search, suspect: Layer, accumulated: Mapping[str, TensorCom
     if search.confirmed:
         return
     off = ", ".join(select_words(suspect, accumulated))
-    text = f"{suspect.label} is the first to be wrong inside the model ({off}), and right by itself: look at its neighbours"
+    text = f"{suspect.label} is the first to be wrong inside the model ({off}), and right by itself: see its neighbours"
     search.findings.append(Finding(VerdictKind.FAIL, suspect.name, text))
 
 

@@ -92,7 +92,7 @@ class Source:
 
     model: str
     reference: Target
-    inputs: InputChoice = InputChoice()
+    inputs: InputChoice = InputChoice()  # noqa: RUF009 frozen
     groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
     folder: str = ""
 

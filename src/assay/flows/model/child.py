@@ -1,7 +1,7 @@
 """The command of a model's run: `python -m assay.flows.model.child RUN_DIR REQUEST`.
 
-It keeps a worker process for each back end, prints a line per case, and leaves `model.json` in the run directory. What a
-target does wrong is in there; the exit code is the report's, so that the run's own state tells it too.
+It keeps a worker process for each back end, prints a line per case, and leaves `model.json` in the run directory. What
+a target does wrong is in there; the exit code is the report's, so that the run's own state tells it too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = examine(request, run_dir)
     except AssayError as error:
-        write_error(run_dir, error)
-        print(f"assay: {error.render()}")
+        write_error(run_dir, error)  # the door that waits says it
         return int(error.exit_code)
     return int(report.exit_code)
 

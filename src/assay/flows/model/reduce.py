@@ -19,6 +19,7 @@ from assay.flows.model.bisect import Search, find_wrong
 from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial
 from assay.flows.model.check import WRONG, Examination, Say, build_refused, build_source, quiet
 from assay.flows.model.workshop import Product, Wants, Workshop
+from assay.probe.graph import load_model, write_model
 from assay.probe.mark import build_marked
 from assay.probe.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.probe.tensorfile import write_tensors
@@ -98,18 +99,16 @@ def _reduce(search: Search, case: Case, report: CaseReport, say: Say) -> tuple[l
     signature = build_signature(report)
     assert signature is not None
     trial = _Trials(search, case, signature)
-    from assay.probe.graph import load_model
-
     proto = load_model(case.trials[0].model.path)
     samples = [dict(Tensors(each.inputs.path)) for each in case.trials]
-    before = count_nodes(search.cases.proto)
     reduced = reduce_model(proto, samples, trial.activations_for, trial.fails)
     final = trial.build_case(reduced.model, reduced.samples)
     again = _examine_again(search, final)
     say(again)
     path, inputs = write_result(search, reduced)
+    ops = ", ".join(node.op_type for node in reduced.model.graph.node)
     notes = [
-        f"{before} nodes → {count_nodes(reduced.model)}: {', '.join(node.op_type for node in reduced.model.graph.node)}",
+        f"{count_nodes(search.cases.proto)} nodes → {count_nodes(reduced.model)}: {ops}",
         f"the failure: {signature}",
         f"{reduced.tried} models tried, {len(reduced.samples)} sample(s) in each",
         f"smallest model: {path}",
@@ -142,8 +141,6 @@ def write_result(search: Search, reduced: Reduced) -> tuple[str, str]:
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     stem = os.path.splitext(os.path.basename(path))[0]
-    from assay.probe.graph import write_model
-
     write_model(reduced.model, path)
     inputs = os.path.join(folder, f"{stem}_inputs")
     for number, sample in enumerate(reduced.samples):

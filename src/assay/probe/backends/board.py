@@ -320,7 +320,7 @@ def _make_short_folder() -> str:
     if len(folder) <= _SOCKET_LENGTH:
         return folder
     os.rmdir(folder)
-    return tempfile.mkdtemp(prefix="assay-ssh-", dir="/tmp")  # noqa: S108 - mkdtemp's names are random, and ours
+    return tempfile.mkdtemp(prefix="assay-ssh-", dir="/tmp")
 
 
 # ---------------------------------------------------------------- words

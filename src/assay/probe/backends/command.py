@@ -265,17 +265,13 @@ class CommandBackend(Backend):
             return
         said = last_line(speech.stderr) or last_line(speech.stdout)
         message = f"{os.path.basename(argv[0])} {describe_code(speech.code)}" + (f": {said}" if said else "")
-        ending = Ending.CRASH if speech.code < 0 else Ending.ERROR
-        raise BackendError(message, ending=ending, command=shlex.join(argv), stdout=speech.stdout, stderr=speech.stderr)
+        raise refuse(message, argv, speech, ending=Ending.CRASH if speech.code < 0 else Ending.ERROR)
 
     def _check_made(self, path: str, argv: Sequence[str], speech: Speech) -> Made:
         if os.path.exists(path):
             return Made(path, shlex.join(argv), speech.stdout, speech.stderr)
-        raise BackendError(
-            f"{os.path.basename(argv[0])} ended well and made no {os.path.basename(path)}",
-            command=shlex.join(argv), stdout=speech.stdout, stderr=speech.stderr,
-            hint="does the command write to {artifact}?",
-        )  # fmt: skip
+        message = f"{os.path.basename(argv[0])} ended well and made no {os.path.basename(path)}"
+        raise refuse(message, argv, speech, hint="does the command write to {artifact}?")
 
     @property
     def _project(self) -> str:
@@ -337,22 +333,25 @@ class CommandBackend(Backend):
         return [fill_text(flag, row) for row in rows] if flag else []
 
     def _load_outputs(self, outputs: Planned, raw: str, argv: Sequence[str], speech: Speech) -> dict[str, Any]:
-        command = shlex.join(argv)
-        said = {"command": command, "stdout": speech.stdout, "stderr": speech.stderr}
-        found, missing = {}, []
-        for i, (name, (planned, spec)) in enumerate(outputs.items()):
-            path = find_output(raw, planned, i, name)
-            if path is None:
-                missing.append(name)
-            else:
-                found[name] = load_output(path, spec, said)
+        paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
+        missing = [name for name, path in paths.items() if path is None]
         if missing:
             there = ", ".join(sorted(os.listdir(raw))) or "nothing"
-            message = (
-                f"{os.path.basename(argv[0])} ended well and wrote no output {', '.join(missing)}; there is {there}"
-            )
-            raise BackendError(message, hint="outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin", **said)
-        return found
+            program = os.path.basename(argv[0])
+            message = f"{program} ended well and wrote no output {', '.join(missing)}; there is {there}"
+            hint = "outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin"
+            raise refuse(message, argv, speech, hint=hint)
+        try:
+            return {name: load_output(path, outputs[name][1]) for name, path in paths.items() if path is not None}
+        except UsageError as error:
+            raise refuse(error.message, argv, speech, hint=error.hint or "") from error
+
+
+def refuse(
+    message: str, argv: Sequence[str], speech: Speech, *, ending: Ending = Ending.ERROR, hint: str = ""
+) -> BackendError:
+    command = shlex.join(argv)
+    return BackendError(message, ending=ending, command=command, stdout=speech.stdout, stderr=speech.stderr, hint=hint)
 
 
 def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
@@ -365,16 +364,14 @@ def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
     return next((path for path in candidates if os.path.isfile(path)), None)
 
 
-def load_output(path: str, spec: TensorSpec, said: Mapping[str, str]) -> Any:
-    is_raw = not path.endswith(".npy")
-    if is_raw and not (spec.dtype and spec.is_static):
-        message = f"{os.path.basename(path)} is raw, and the type and shape of {spec.name} are not known"
-        raise BackendError(message, hint="have the tool write .npy", **said)
-    try:
-        shape = [dim for dim in spec.shape or () if isinstance(dim, int)] if is_raw else None
-        return load_array(path, spec.dtype or None, shape)
-    except UsageError as error:
-        raise BackendError(f"the output {spec.name} cannot be read: {error.message}", **said) from error
+def load_output(path: str, spec: TensorSpec) -> Any:
+    """Raises UsageError."""
+    if path.endswith(".npy"):
+        return load_array(path, spec.dtype or None)
+    if not (spec.dtype and spec.is_static):
+        name = os.path.basename(path)
+        raise UsageError(f"{name} is raw, and the type and shape of {spec.name} are not known", "have it write .npy")
+    return load_array(path, spec.dtype, [dim for dim in spec.shape or () if isinstance(dim, int)])
 
 
 def write_raw(ref: TensorRef, path: str) -> TensorRef:

@@ -14,8 +14,13 @@ from assay.probe.backends.base import Backend, Made, describe_cpu
 from assay.probe.backends.feed import load_inputs, write_outputs
 from assay.probe.backends.iree_compiler import Compilation, compile_module, import_model
 from assay.probe.backends.iree_module import (
-    Module, build_run_command, describe_inputs, invoke, load_module, write_profile,
-)  # fmt: skip
+    Module,
+    build_run_command,
+    describe_inputs,
+    invoke,
+    load_module,
+    write_profile,
+)
 from assay.probe.tensorfile import load_refs, load_tensors
 from assay.values.model import Job, Step, Target
 

@@ -158,12 +158,16 @@ def compile_module(load: Importer, compilation: Compilation) -> None:
 
 def _compile_here(api: Any, session: Any, compilation: Compilation) -> None:
     with overhear_stderr() as heard:
-        is_done = _invoke(api, session, compilation)
+        try:
+            is_done = _invoke(api, session, compilation)
+        except ValueError as error:
+            raise BackendError(_join_lines(str(error)), command=compilation.command) from error
     if not is_done:
         raise explain(heard.text, _load_opset(compilation.source), compilation.command)
 
 
 def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
+    """False where the compiler has complained on stderr."""
     invocation = session.invocation()
     try:
         invocation.enable_console_diagnostics()
@@ -175,8 +179,6 @@ def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
         output.keep()
         output.close()
         return True
-    except ValueError as error:
-        raise BackendError(_join_lines(str(error)), command=compilation.command) from error
     finally:
         invocation.close()
 

@@ -13,8 +13,13 @@ from typing import Any
 from assay.probe.backends.base import Backend, BackendError, Made, describe_cpu
 from assay.probe.backends.feed import load_inputs, unpack, write_outputs
 from assay.probe.backends.onnx_file import (
-    build_input_specs, build_output_specs, copy_model, find_external, find_model, load_outline,
-)  # fmt: skip
+    build_input_specs,
+    build_output_specs,
+    copy_model,
+    find_external,
+    find_model,
+    load_outline,
+)
 from assay.probe.tensorfile import parse_dtype
 from assay.values.model import Ending, Job, Step, Target
 

@@ -17,8 +17,14 @@ from assay.errors import UsageError, did_you_mean
 from assay.probe.backends.base import Backend, BackendError, Made, describe_cpu
 from assay.probe.backends.feed import PACKED, load_inputs, unpack, write_outputs
 from assay.probe.backends.onnx_file import (
-    build_input_specs, build_output_specs, copy_model, find_external, find_model, find_opset, load_outline,
-)  # fmt: skip
+    build_input_specs,
+    build_output_specs,
+    copy_model,
+    find_external,
+    find_model,
+    find_opset,
+    load_outline,
+)
 from assay.probe.tensorfile import parse_dtype
 from assay.values.model import Ending, Job, Step, Target
 from assay.values.tensors import TensorSpec
@@ -36,7 +42,9 @@ _LACKING = re.compile(
     r"|(?P<c>[\w.:]+)\(-?\d+\) is not a registered function/op"
     r"|(?P<d>[\w.]+:[\w.]+) is not a registered"
 )
-_OPSET = re.compile(r"[Oo]pset (?P<found>\d+) is under development|supported opset|Unsupported model IR version", re.I)
+_OPSET = re.compile(
+    r"[Oo]pset (?P<found>\d+) is under development|supported opset|Unsupported model IR version", re.IGNORECASE
+)
 
 
 class OrtBackend(Backend):
@@ -98,7 +106,7 @@ class OrtBackend(Backend):
             try:
                 values = session.run_with_ort_values(None, feed)
             except Exception as error:
-                raise explain(error, command, session.get_modelmeta().graph_name) from error
+                raise explain(error, command, find_model(job.source)) from error
             times_s.append(time.perf_counter() - start)
             first = first if turn else values
         return first, tuple(times_s)
@@ -145,7 +153,7 @@ def explain(error: Exception, command: str, source: str) -> BackendError:
         operator = next(name for name in (lacking["a"], lacking["b"], lacking["c"], lacking["d"]) if name)
         return _lacking(operator, text, command, source)
     kind = type(error).__name__
-    ending = Ending.UNSUPPORTED if kind in ("NotImplemented",) or _OPSET.search(text) else Ending.ERROR
+    ending = Ending.UNSUPPORTED if kind == "NotImplemented" or _OPSET.search(text) else Ending.ERROR
     hint = "convert the model: assay model convert MODEL --opset 17" if _OPSET.search(text) else ""
     return BackendError(first_line(text) or kind, ending=ending, command=command, stderr=text, hint=hint)
 

@@ -10,8 +10,14 @@ from typing import Any
 from assay.probe.backends.base import Backend, BackendError, Made
 from assay.probe.backends.feed import load_inputs, write_outputs
 from assay.probe.backends.onnx_file import (
-    build_input_specs, build_output_specs, copy_model, find_external, find_model, find_opset, load_outline,
-)  # fmt: skip
+    build_input_specs,
+    build_output_specs,
+    copy_model,
+    find_external,
+    find_model,
+    find_opset,
+    load_outline,
+)
 from assay.values.model import Ending, Job, Step
 
 _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain '(?P<domain>[^']*)'")

@@ -1,0 +1,110 @@
+"""`assay model check`, `bisect` and `reduce`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.model_options import (
+    INPUT_OPTIONS,
+    TARGET_OPTIONS,
+    build_doors,
+    build_request,
+    with_options,
+)
+from assay.cli.reports import FORMS, STDOUT, prepare_reports, report_options, write_text
+from assay.errors import ExitCode
+
+if TYPE_CHECKING:
+    from assay.flows.model.options import Goal
+    from assay.values.model import ModelReport
+
+_EVERY = click.option("--all", "every", is_flag=True, help="Every layer in the table, also of a very long model.")
+
+
+@click.command()
+@click.argument("model")
+@with_options(INPUT_OPTIONS, TARGET_OPTIONS, [_EVERY])
+@report_options
+def check(**given: Any) -> int:
+    """Compute every layer of MODEL, and the full model, on a target and on the reference.
+
+    \b
+    assay model check net.onnx --target iree
+    assay model check net.onnx --target sim --only 'Conv_*' --samples 3
+    """
+    return _go(given, "check")
+
+
+@click.command()
+@click.argument("model")
+@with_options(INPUT_OPTIONS, TARGET_OPTIONS, [_EVERY])
+@report_options
+def bisect(**given: Any) -> int:
+    """Find the first layer of MODEL that a target gets wrong, for as little work as it takes."""
+    return _go(given, "bisect")
+
+
+@click.command()
+@click.argument("model")
+@click.option("-o", "--output", metavar="FILE", help="Where the smallest model goes.  [default: into the run]")
+@with_options(INPUT_OPTIONS, TARGET_OPTIONS, [_EVERY])
+@report_options
+def reduce(**given: Any) -> int:
+    """Find the smallest part of MODEL that fails on a target in the same way, with its inputs."""
+    return _go(given, "reduce")
+
+
+def _go(given: dict[str, Any], goal: Goal) -> int:
+    from assay.flows.model.run import RunChoice, run_model
+
+    takes_stdout = prepare_reports(given)
+    request = build_request(given, goal)
+    choice = RunChoice(given["root"], _timeout(given), tuple(sys.argv))
+    finished = run_model(request, choice, build_doors(given))
+    for note in finished.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if finished.report is None:
+        print(f"interrupted by {finished.interrupted}; what was made is kept, and made only once", file=sys.stderr)
+        return int(ExitCode.INTERRUPTED)
+    show(finished.report, given, takes_stdout)
+    return int(finished.report.exit_code)
+
+
+def _timeout(given: dict[str, Any]) -> float | None:
+    from assay.cli.golden_options import parse_timeout
+
+    return parse_timeout(given["timeout"])
+
+
+def show(report: ModelReport, given: dict[str, Any], takes_stdout: bool) -> None:
+    from assay.show.json_text import render_facts
+    from assay.show.model import build_model_facts, render_model
+    from assay.show.terminal import terminal_width, use_color
+
+    if given["as_json"]:
+        sys.stdout.write(render_facts(build_model_facts(report)))
+    elif not takes_stdout:
+        every, width = bool(given.get("every")), terminal_width(sys.stdout)
+        sys.stdout.write(render_model(report, color=use_color(sys.stdout), width=width, every=every))
+    for name in FORMS:
+        if given.get(name):
+            write_text(given[name], _render(name, report))
+    if given.get("html") and given["html"] != STDOUT and not given["as_json"]:
+        print(f"page: {given['html']}", file=sys.stderr)
+
+
+def _render(name: str, report: ModelReport) -> str:
+    if name == "md":
+        from assay.show.model import render_model_markdown
+
+        return render_model_markdown(report)
+    if name == "junit":
+        from assay.show.model_junit import render_model_junit
+
+        return render_model_junit(report)
+    from assay.show.model_html import render_model_html
+
+    return render_model_html(report)

@@ -1,0 +1,182 @@
+"""From flags and settings to a request: what a flag says goes before the project's settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from assay.config.models import (
+    DEFAULT_GROUPS,
+    DEFAULT_REFERENCE,
+    NO_VOTER,
+    ModelSettings,
+    parse_model_settings,
+    parse_tolerance_text,
+)
+from assay.config.settings import load_settings
+from assay.config.targets import load_target
+from assay.errors import UsageError
+from assay.record.artifacts import choose_store_folder, parse_limit
+from assay.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
+
+Goal = Literal["check", "bisect", "reduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlags:
+    """As they were given; None and empty: not at all."""
+
+    model: str
+    target: str | None = None
+    reference: str | None = None
+    vote: str | None = None
+    samples: int | None = None
+    seed: int | None = None
+    ranges: tuple[str, ...] = ()  # NAME=LOW:HIGH
+    dims: tuple[str, ...] = ()  # NAME=SIZE
+    inputs: tuple[str, ...] = ()
+    function: str | None = None
+    tolerances: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # Conv,Clip
+    only: tuple[str, ...] = ()
+    compile_timeout_s: float | None = None
+    run_timeout_s: float | None = None
+    memory: str | None = None
+    repeats: int = 1
+    recompute: bool = False
+    explain: bool = False
+    ir_dir: str | None = None
+    compile_profile_dir: str | None = None
+    run_profile_dir: str | None = None
+    compile_flags: tuple[str, ...] = ()
+    run_flags: tuple[str, ...] = ()
+    output: str | None = None
+
+
+def load_model_settings(folder: str | None = None) -> ModelSettings:
+    """Of the project that this folder lies in."""
+    return parse_model_settings(load_settings(folder or os.getcwd(), os.environ).models)
+
+
+def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
+    """Raises UsageError for what cannot be meant, before anything runs."""
+    if not os.path.isfile(flags.model):
+        raise UsageError(f"there is no model {flags.model}", "give the path of an ONNX file")
+    settings = load_model_settings()
+    stem = os.path.splitext(os.path.basename(flags.model))[0]
+    tolerances, inputs = settings.choose(stem)
+    reference = load_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
+    target = _choose_target(flags, settings)
+    return ModelRequest(
+        model=os.path.abspath(flags.model),
+        reference=reference,
+        target=target,
+        voter=_choose_voter(flags.vote or settings.vote, reference, target),
+        goal=goal,
+        inputs=_choose_inputs(flags, inputs),
+        tolerances=_choose_tolerances(flags.tolerances, tolerances),
+        groups=choose_groups(flags.groups, settings.groups),
+        only=flags.only,
+        limits=_choose_limits(flags),
+        repeats=flags.repeats,
+        recompute=flags.recompute,
+        explain=flags.explain,
+        ir_dir=_absolute(flags.ir_dir),
+        compile_profile_dir=_absolute(flags.compile_profile_dir),
+        run_profile_dir=_absolute(flags.run_profile_dir),
+        store=choose_store_folder(os.environ, os.getcwd()),
+        output=_absolute(flags.output) or "",
+        folder=os.getcwd(),
+    )
+
+
+def build_split_request(flags: ModelFlags) -> ModelRequest:
+    """Only the reference computes: it is its own target."""
+    name = flags.reference or load_model_settings().reference or DEFAULT_REFERENCE
+    return build_request(replace(flags, target=name, vote=NO_VOTER), "check")
+
+
+def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:
+    text = flags.target or (settings.targets[0] if settings.targets else None)
+    if text is None:
+        raise UsageError(
+            "which target?", 'name one with --target, or in the settings: [tool.assay.models] targets = ["iree"]'
+        )
+    target = load_target(text)
+    return replace(
+        target,
+        compile_flags=(*target.compile_flags, *flags.compile_flags),
+        run_flags=(*target.run_flags, *flags.run_flags),
+    )
+
+
+def _choose_voter(text: str | None, reference: Target, target: Target) -> Target | None:
+    """A second reference that is neither of the two: onnx's own evaluator, or onnxruntime where that is the first."""
+    if text == NO_VOTER:
+        return None
+    if text is not None:
+        return load_target(text)
+    taken = {reference.backend, target.backend}
+    return next((load_target(name) for name in ("reference", "ort") if name not in taken), None)
+
+
+def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
+    return InputChoice(
+        samples=flags.samples or base.samples,
+        seed=base.seed if flags.seed is None else flags.seed,
+        ranges={**base.ranges, **dict(map(parse_range, flags.ranges))},
+        dims={**base.dims, **dict(map(parse_dim, flags.dims))},
+        files=tuple(os.path.abspath(path) for path in flags.inputs) or base.files,
+        function=flags.function or base.function,
+    )
+
+
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    match = re.fullmatch(r"(?P<name>.+)=(?P<low>[^:=]+):(?P<high>[^:=]+)", text)
+    try:
+        pair = (float(match["low"]), float(match["high"])) if match else None
+    except ValueError:
+        pair = None
+    if match is None or pair is None or not pair[0] <= pair[1]:
+        raise UsageError(f"--range {text}: this is no range", "write NAME=LOW:HIGH, as in image=0:255")
+    return match["name"], pair
+
+
+def parse_dim(text: str) -> tuple[str, int]:
+    name, equals, size = text.rpartition("=")
+    if not equals or not name or not size.isdecimal():
+        raise UsageError(f"--dim {text}: this is no size", "write NAME=SIZE, as in batch=4, or tokens.1=16 for an axis")
+    return name, int(size)
+
+
+def _choose_tolerances(texts: Sequence[str], base: Tolerances) -> Tolerances:
+    for text in texts:
+        base = parse_tolerance_text(text, base)
+    return base
+
+
+def choose_groups(
+    texts: Sequence[str], default: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
+) -> tuple[tuple[str, ...], ...]:
+    groups = tuple(tuple(op.strip() for op in text.split(",")) for text in texts)
+    for text, group in zip(texts, groups, strict=True):
+        if len(group) < 2 or not all(group):
+            raise UsageError(f"--group {text}: a group has at least two operators", "as in --group Conv,Relu")
+    return groups or default
+
+
+def _choose_limits(flags: ModelFlags) -> Limits:
+    base = Limits()
+    return Limits(
+        import_s=base.import_s,
+        compile_s=flags.compile_timeout_s or base.compile_s,
+        run_s=flags.run_timeout_s or base.run_s,
+        memory_bytes=parse_limit(flags.memory) if flags.memory else None,
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)

@@ -1,0 +1,63 @@
+"""`assay model split` and `convert`: models as files, for a person to look at or to hand on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from assay.errors import InfrastructureError
+from assay.flows.model.cases import Cases, Tensors
+from assay.flows.model.check import build_source
+from assay.flows.model.workshop import Workshop
+from assay.probe.convert import convert_opset
+from assay.probe.graph import build_outline, load_model, write_model
+from assay.probe.tensorfile import write_tensors
+from assay.record.artifacts import ArtifactStore
+from assay.values.model import ModelRequest, Outline
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One layer in files: its model, the inputs that it sees in the whole, and what the reference makes of them."""
+
+    case: str
+    path: str = ""
+    inputs: str = ""
+    expected: str = ""
+    problem: str = ""
+
+
+def load_outline(path: str, groups: tuple[tuple[str, ...], ...]) -> Outline:
+    return build_outline(path, groups=groups)
+
+
+def split_model(request: ModelRequest, folder: str) -> list[Piece]:
+    """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for it."""
+    pieces = []
+    with Workshop(ArtifactStore(request.store), request.limits, recompute=request.recompute) as workshop:
+        cases = Cases(build_source(request), workshop)
+        chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]
+        _make(folder)
+        for case in cases.iterate(chosen):
+            if case.problem:
+                pieces.append(Piece(case.name, problem=case.problem))
+                continue
+            base = os.path.join(folder, case.name)
+            write_model(load_model(case.trials[0].model.path), f"{base}.onnx")
+            write_tensors(f"{base}_inputs", dict(Tensors(case.trials[0].inputs.path)))
+            write_tensors(f"{base}_expected", dict(case.trials[0].expected))
+            pieces.append(Piece(case.name, f"{base}.onnx", f"{base}_inputs", f"{base}_expected"))
+    return pieces
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"the folder {folder} cannot be made: {error.strerror}") from error
+
+
+def convert_model(path: str, target: str, opset: int) -> str:
+    """What was done, in one line."""
+    done = convert_opset(path, target, opset)
+    return f"opset {done.before} → {done.after}, {done.nodes} nodes: {done.path}"

@@ -1,0 +1,129 @@
+"""A check of a model as JUnit XML: one test case for each layer and one for the full model.
+
+ERROR (a step before the comparison failed: import, compile, run) is an error, FAIL (the outputs differ) a failure.
+INCONCLUSIVE and CHANGED are failures too, with their name as the `type`: what is not shown to be good never leaves a
+pipeline green. What was found about the model as a whole is a case of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from xml.etree import ElementTree as ET
+
+from assay.show.model_words import build_diff_commands, build_figures, build_tail, describe_outcome, find_bad
+from assay.values.model import CaseReport, ModelReport
+from assay.values.verdict import Finding, VerdictKind
+
+_ELEMENTS = {
+    VerdictKind.FAIL: "failure",
+    VerdictKind.INCONCLUSIVE: "failure",
+    VerdictKind.CHANGED: "failure",
+    VerdictKind.ERROR: "error",
+}
+
+
+def render_model_junit(*reports: ModelReport) -> str:
+    suites = [_build_suite(report) for report in reports]
+    counts = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in ("tests", "failures", "errors")}
+    took = sum(report.elapsed_s for report in reports)
+    top = ET.Element("testsuites", {"name": "assay model", **counts, "time": f"{took:.3f}"})
+    top.extend(suites)
+    ET.indent(top)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(top, encoding="unicode") + "\n"
+
+
+def _build_suite(report: ModelReport) -> ET.Element:
+    cases = [_build_case(case, report) for case in report.cases]
+    cases += [_build_finding(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
+    if not cases:  # nothing was compared: never green
+        cases = [_build_finding(Finding(VerdictKind.ERROR, report.stem, describe_outcome(report)), report)]
+    suite = ET.Element("testsuite", {"name": _clean(_suite_name(report)), "tests": str(len(cases))})
+    for plural, name in (("failures", "failure"), ("errors", "error")):
+        suite.set(plural, str(sum(case.find(name) is not None for case in cases)))
+    suite.set("time", f"{report.elapsed_s:.3f}")
+    _add_properties(suite, _describe_suite(report))
+    suite.extend(cases)
+    if report.notes:
+        ET.SubElement(suite, "system-out").text = _clean("\n".join(report.notes))
+    return suite
+
+
+def _suite_name(report: ModelReport) -> str:
+    return f"{report.stem} on {report.target}"
+
+
+def _describe_suite(report: ModelReport) -> Iterator[tuple[str, object]]:
+    yield "model", report.model
+    yield "reference", report.reference
+    yield "target", report.target
+    yield "verdict", report.verdict.kind
+    yield "summary", describe_outcome(report)
+    if report.first_wrong:
+        yield "first_wrong", report.first_wrong
+    yield from ((f"tool.{name}", version) for name, version in report.tools.items())
+
+
+def _build_case(case: CaseReport, report: ModelReport) -> ET.Element:
+    node = _start_case(case.name, report)
+    node.set("time", f"{sum(step.elapsed_s for step in case.steps if not step.cached):.3f}")
+    _add_properties(node, _describe_case(case))
+    kind = case.verdict.kind
+    if kind in _ELEMENTS:
+        bad = find_bad(case)
+        message = bad[0].message if bad else case.outcome
+        found = ET.SubElement(node, _ELEMENTS[kind], {"type": case.outcome, "message": _clean(message)})
+        found.text = _clean("\n".join(_tell(case)))
+    return node
+
+
+def _start_case(name: str, report: ModelReport) -> ET.Element:
+    return ET.Element("testcase", {"classname": _clean(f"{report.stem}.{report.target}"), "name": _clean(name)})
+
+
+def _build_finding(finding: Finding, report: ModelReport) -> ET.Element:
+    node = _start_case(f"{report.stem} as a whole", report)
+    attributes = {"type": str(finding.kind), "message": _clean(finding.message)}
+    ET.SubElement(node, _ELEMENTS[finding.kind], attributes).text = _clean(finding.message)
+    return node
+
+
+def _describe_case(case: CaseReport) -> Iterator[tuple[str, object]]:
+    yield "verdict", case.verdict.kind
+    yield "outcome", case.outcome
+    yield "comparisons", case.verdict.comparisons
+    figures = build_figures(case)
+    for name in ("local", "accumulated"):
+        if getattr(figures, name) is not None:
+            yield f"{name}_error", getattr(figures, name)
+    for name in ("cosine", "sqnr_db", "compile_s", "run_s"):
+        if getattr(figures, name) is not None:
+            yield name, getattr(figures, name)
+
+
+def _tell(case: CaseReport) -> Iterator[str]:
+    """Everything that is needed to go on: what was found, the command lines, what the tool said."""
+    yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in find_bad(case))
+    step = case.failed_step
+    if step is not None:
+        if step.command:
+            yield f"$ {step.command}"
+        yield from build_tail(step, 40)
+        if step.hint:
+            yield step.hint
+    yield from build_diff_commands(case)
+
+
+def _add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
+    inner = ET.SubElement(element, "properties")
+    for name, value in properties:
+        text = repr(value) if isinstance(value, float) else str(value)
+        ET.SubElement(inner, "property", {"name": name, "value": _clean(text)})
+
+
+def _clean(text: str) -> str:
+    """XML has no place for control characters, nor for the halves of a pair."""
+    return "".join(char if _is_legal(ord(char)) else f"\\x{ord(char):02x}" for char in text)
+
+
+def _is_legal(code: int) -> bool:
+    return code in (0x9, 0xA, 0xD) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000

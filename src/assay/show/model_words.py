@@ -1,0 +1,268 @@
+"""What a check of a model comes to, in words that the terminal, Markdown, JUnit and the page share."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from assay.show import words
+from assay.values.model import FULL_MODEL, CaseReport, ModelReport, Step, StepOutcome
+from assay.values.tensors import TensorComparison
+from assay.values.verdict import Finding, VerdictKind
+
+WRONG = (VerdictKind.FAIL, VerdictKind.ERROR)
+TAIL_LINES = 8
+_TAIL_WIDTH = 400  # of one line of a tool's output
+_MOST_NAMES = 6
+_LARGE = 1e4  # an error beyond this is told by its power of ten
+
+
+# ---------------------------------------------------------------- numbers of a case
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The worst of a case's outputs; None where nothing was compared or measured."""
+
+    local: float | None
+    accumulated: float | None
+    cosine: float | None
+    sqnr_db: float | None
+    compile_s: float | None
+    run_s: float | None
+
+
+def build_figures(case: CaseReport) -> Figures:
+    """The full model has no error of its own: what comes out of it has accumulated."""
+    local, accumulated = case.local, case.accumulated
+    if case.layer is None and not accumulated:
+        local, accumulated = (), case.local
+    return Figures(
+        local=_worst_error(local),
+        accumulated=_worst_error(accumulated),
+        cosine=_least([each.cosine for each in case.local]),
+        sqnr_db=_least([each.sqnr_db for each in case.local]),
+        compile_s=_measured(case, Step.COMPILE),
+        run_s=_measured(case, Step.RUN),
+    )
+
+
+def _measured(case: CaseReport, step: Step) -> float | None:
+    """A step that failed took some time too, which says nothing about the target's speed."""
+    return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
+
+
+def _worst_error(comparisons: Sequence[TensorComparison]) -> float | None:
+    found = [math.inf if math.isnan(each.error) else each.error for each in comparisons]
+    return max(found, default=None)
+
+
+def _least(values: Sequence[float | None]) -> float | None:
+    """NaN is worse than any number."""
+    found = [value for value in values if value is not None]
+    return math.nan if any(map(math.isnan, found)) else min(found, default=None)
+
+
+def render_error(value: float | None) -> str | None:
+    """Two digits tell how bad it is; `0` is bit-equal."""
+    if value is None:
+        return None
+    if abs(value) >= _LARGE and math.isfinite(value):
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return words.render_number(float(value), 2) if value else "0"
+
+
+def render_ms(seconds: float | None) -> str | None:
+    return None if seconds is None else words.render_number(seconds * 1000.0, 3)
+
+
+def render_cosine(value: float | None) -> str | None:
+    """Never rounded up to 1: that would say the tensors are parallel when they are not."""
+    if value is None or not math.isfinite(value):
+        return None if value is None else str(value)
+    text = f"{value:.6f}"
+    return f"{math.floor(value * 1e6) / 1e6:.6f}" if text == "1.000000" and value < 1 else text
+
+
+def render_db(value: float | None) -> str | None:
+    if value is None or not math.isfinite(value):
+        return None if value is None else str(value)
+    return f"{value:.1f}"
+
+
+# ---------------------------------------------------------------- names
+
+
+def label_of(case: CaseReport, report: ModelReport | None = None) -> str:
+    """`Conv_3`, `full_model`: the case's name without the model's; `--only` takes it too."""
+    if case.layer is not None:
+        return case.layer.label
+    if case.name.endswith(FULL_MODEL):
+        return FULL_MODEL
+    return case.name.removeprefix(f"{report.stem}_") if report else case.name
+
+
+def ops_of(case: CaseReport) -> str:
+    return "+".join(case.layer.ops) if case.layer else ""
+
+
+def join_names(names: Sequence[str]) -> str:
+    """`Conv_1, Conv_4 and 12 more`."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+
+
+# ---------------------------------------------------------------- what it comes to
+
+
+def describe_outcome(report: ModelReport) -> str:
+    """The one sentence to read: the first wrong layer, or what else is wrong, or that nothing is."""
+    first = find_first(report)
+    if first is not None:
+        return _describe_first(report, first)
+    if report.verdict.kind is VerdictKind.PASS:
+        return f"{_count_cases(report)} with {report.reference}"
+    found = _find_worst(report)
+    return _describe_finding(report, *found) if found else "nothing was compared"
+
+
+def find_first(report: ModelReport) -> CaseReport | None:
+    return next((case for case in report.cases if case.name == report.first_wrong), None)
+
+
+def _describe_first(report: ModelReport, case: CaseReport) -> str:
+    group = f" ({ops_of(case)})" if case.layer and len(case.layer.ops) > 1 else ""
+    what = f"the first wrong layer is {label_of(case, report)}{group}: {_describe_trouble(case)}"
+    if report.confirmed is False:
+        return f"{what}; by itself the layer is right: look at its neighbours"
+    return what if case.failed_step or report.confirmed is None else f"{what}; by itself it is wrong as well"
+
+
+def _describe_trouble(case: CaseReport) -> str:
+    """In a few words where there is a number for it; the findings tell the rest."""
+    if case.failed_step is not None:
+        return f"{case.outcome}: {case.failed_step.message}".rstrip(": ")
+    local = _find_furthest(case.local)
+    if local is not None and math.isfinite(local.error):
+        share = f" ({local.wrong} of {words.render_count(local.count, 'element')})" if local.wrong else ""
+        return f"{local.name} is off by {render_error(local.error)} of its scale{share}"
+    bad = find_bad(case)
+    if bad:
+        return tell(bad[0], case)
+    inside = _find_furthest(case.accumulated)
+    return (
+        f"inside the model {inside.name} is off by {render_error(inside.error)} of its scale"
+        if inside
+        else case.outcome
+    )
+
+
+def _find_furthest(comparisons: Sequence[TensorComparison]) -> TensorComparison | None:
+    wrong = [each for each in comparisons if each.verdict.kind is not VerdictKind.PASS]
+    return max(wrong, key=lambda each: each.error, default=None)
+
+
+def _count_cases(report: ModelReport) -> str:
+    layers = sum(case.layer is not None for case in report.cases)
+    whole = len(report.cases) > layers
+    if not layers:
+        return "the full model agrees"
+    if not whole:
+        return f"{words.render_count(layers, 'layer')} {'agrees' if layers == 1 else 'agree'}"
+    return f"{words.render_count(layers, 'layer')} and the full model agree"
+
+
+def _find_worst(report: ModelReport) -> tuple[CaseReport | None, Finding] | None:
+    """What the verdict stands on; a word about the whole before one about a part."""
+    kind = report.verdict.kind
+    every: list[tuple[CaseReport | None, Finding]] = [(None, finding) for finding in report.findings]
+    every += [(case, finding) for case in report.cases for finding in case.verdict.findings]
+    return next((each for each in every if each[1].kind is kind), None)
+
+
+def _describe_finding(report: ModelReport, case: CaseReport | None, finding: Finding) -> str:
+    if case is None:
+        return finding.message
+    about = f" {finding.subject}" if finding.subject != case.name else ""
+    return f"{label_of(case, report)}{about}: {finding.message}"
+
+
+def find_bad(case: CaseReport) -> list[Finding]:
+    return [finding for finding in case.verdict.findings if finding.kind is not VerdictKind.PASS]
+
+
+def tell(finding: Finding, case: CaseReport) -> str:
+    """What was found, without what stands beside it anyway: the case's name and its outcome."""
+    about = f"{finding.subject}: " if finding.subject != case.name else ""
+    return about + finding.message.removeprefix(f"{case.outcome}: ")
+
+
+# ---------------------------------------------------------------- steps that failed
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSteps:
+    """One failure, and all the cases that met it: twenty layers may lack the same operator."""
+
+    step: StepOutcome
+    cases: tuple[str, ...]  # labels
+
+
+def group_failures(report: ModelReport) -> list[FailedSteps]:
+    found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
+    for case in report.cases:
+        step = case.failed_step
+        if step is not None:
+            key = (step.step, step.ending, step.message or _tail(step)[-1:] or "")
+            found.setdefault(key, (step, []))[1].append(label_of(case, report))
+    return [FailedSteps(step, tuple(names)) for step, names in found.values()]
+
+
+def build_tail(step: StepOutcome, lines: int = TAIL_LINES) -> list[str]:
+    """The end of what the tool said: on stderr, or on stdout where it keeps its errors there."""
+    said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
+    return [words.shorten(words.clean(line.expandtabs()), _TAIL_WIDTH) for line in said[-lines:]]
+
+
+def _tail(step: StepOutcome) -> str:
+    return step.stderr if step.stderr.strip() else step.stdout
+
+
+# ---------------------------------------------------------------- what to do next
+
+
+def build_diff_commands(case: CaseReport) -> list[str]:
+    return [f"assay model diff {shlex.quote(expected)} {shlex.quote(actual)}" for expected, actual in case.diffs]
+
+
+def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
+    """What for, and the command as it is to be typed."""
+    first = find_first(report) or next((case for case in report.cases if case.verdict.kind in WRONG), None)
+    if first is None:
+        return
+    commands = build_diff_commands(first)
+    if commands:
+        yield "look at the numbers", commands[0]
+    how = f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
+    yield "make it small", f"assay model reduce {shlex.quote(report.model)} {how}"
+
+
+def describe_times(report: ModelReport) -> str:
+    """Times that are not what they seem."""
+    remembered = sum(step.cached for case in report.cases for step in case.steps)
+    said = ["times are a simulator's estimates"] if report.is_estimate else []
+    if remembered:
+        said.append(f"times of {words.render_count(remembered, 'step')} are from the cache: measured when it was made")
+    return "; ".join(said)
+
+
+def describe_surroundings(report: ModelReport) -> str:
+    """`iree-compile 3.13, 2 samples, 12s`."""
+    tools = [f"{name} {version}" for name, version in report.tools.items()]
+    samples = words.render_count(report.samples, "sample") if report.samples != 1 else ""
+    took = words.render_duration(report.elapsed_s) if report.elapsed_s else ""
+    return ", ".join(text for text in (*tools, samples, took) if text)
