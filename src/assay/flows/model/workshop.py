@@ -92,6 +92,12 @@ class Workshop:
             self._scratch.cleanup()
             self._scratch = None
 
+    def forget(self, target: Target) -> None:
+        """End its worker: another target needs the memory."""
+        keeper = self._keepers.pop(_name_target(target), None)
+        if keeper is not None:
+            keeper.close()
+
     @property
     def scratch(self) -> str:
         """A folder that goes with us."""

@@ -1,0 +1,275 @@
+"""Faults planted into models, one at a time: is the right layer named? And on clean pairs: is there silence?
+
+    python benchmarks/model_faults.py [--faults 8] [--seed 1] [--clean-only]
+
+A target that is onnxruntime but for one node (examples/models/faulty.py) computes each model; `assay model bisect` looks
+for it, without knowing. Models: three of examples/models, and real ones out of PyPI packages (benchmarks/models.txt, in
+.tools/models: `make .tools/models/.stamp`). A fault that changes no bit of its layer's output is no fault, and is drawn
+again. Clean pairs are checked layer by layer and as a whole.
+
+Beside us the rule of the tool whose users we serve, |a - b| / (|a| + |b| + 1e-6) > 1e-2 for any element, on the same
+numbers: how many layers that are right would it fail, and which faults would it miss in their own layer?
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from measuring import ROOT, quick_folder
+
+EXAMPLES = ROOT / "examples" / "models"
+sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+
+from assay.flows.model.bisect import bisect_model  # noqa: E402 behind the path
+from assay.flows.model.check import Examination, build_source, check_model  # noqa: E402
+from assay.flows.model.cases import Cases  # noqa: E402
+from assay.flows.model.workshop import Workshop  # noqa: E402
+from assay.record.artifacts import ArtifactStore  # noqa: E402
+from assay.values.model import InputChoice, Layer, ModelRequest, Target  # noqa: E402
+from assay.values.verdict import VerdictKind  # noqa: E402
+
+REAL = {
+    "magika": ("magika/models/standard_v3_3/model.onnx", {}),
+    "dnsmos": ("speechmos/dnsmos_models/model_v8.onnx", {}),
+    "plcmos": ("speechmos/plcmos_models/plcmos_v2.onnx", {}),
+    "silero": ("faster_whisper/assets/silero_vad_v6.onnx", {}),
+    "ocr-cls": ("rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x.2": 48, "x.3": 192}),
+}
+FAULTY = ("cnn", "attention", "magika", "dnsmos", "silero", "ocr-cls")
+CLEAN = ("ort:unoptimized", "reference", "openvino", "iree")
+SLOW = {("ocr-cls", "iree"), ("ocr-cls", "reference")}  # a quarter of an hour of compiling tells nothing more
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    path: str
+    dims: dict[str, int]
+
+    def request(self, target: Target) -> ModelRequest:
+        ort = Target("ort", "ort")
+        return ModelRequest(self.path, ort, target, inputs=InputChoice(dims=self.dims), folder=str(EXAMPLES))
+
+
+@dataclass(frozen=True)
+class Fault:
+    model: Model
+    kind: str
+    at: str
+    layer: Layer
+
+    @property
+    def target(self) -> Target:
+        return Target("faulty", "faulty:FaultyBackend", {"fault": {"kind": self.kind, "at": self.at}})
+
+
+def load_models(folder: Path) -> dict[str, Model]:
+    from build_models import write_models
+
+    write_models(folder)
+    found = {
+        path.stem.removeprefix("example-"): Model(path.stem.removeprefix("example-"), str(path), {})
+        for path in sorted(folder.glob("*.onnx"))
+    }
+    for name, (place, dims) in REAL.items():
+        path = ROOT / ".tools" / "models" / place
+        if path.exists():
+            found[name] = Model(name, str(path), dims)
+        else:
+            print(f"(without {name}: make .tools/models/.stamp)")
+    return found
+
+
+# ---------------------------------------------------------------- faults
+
+
+def draw_faults(model: Model, count: int, rng: random.Random, workshop: Workshop) -> Iterator[Fault]:
+    """As many kinds as the model can have, each at a place of its own; only those that change something."""
+    from faulty import PLANTS
+
+    cases = Cases(build_source(model.request(Target("ort", "ort"))), workshop)
+    owner = {place: layer for layer in cases.outline.layers for place in layer.nodes}
+    nodes = [(place, node) for place, node in enumerate(cases.proto.graph.node) if place in owner and node.output]
+    taken: set[int] = set()
+    kinds = sorted(PLANTS)
+    rng.shuffle(kinds)
+    drawn = 0
+    for turn in range(20):
+        for kind in kinds:
+            options = [(place, node) for place, node in nodes if place not in taken]
+            rng.shuffle(options)
+            fault = next((f for f in _try_places(model, kind, options[:40], owner, cases, workshop)), None)
+            if fault is not None:
+                taken.add(fault.layer.nodes[0])
+                drawn += 1
+                yield fault
+            if drawn == count:
+                return
+        if not taken and turn:
+            return
+
+
+def _try_places(
+    model: Model, kind: str, options: list[Any], owner: dict[int, Layer], cases: Cases, workshop: Workshop
+) -> Iterator[Fault]:
+    from faulty import plant
+
+    for place, node in options:
+        fault = Fault(model, kind, node.output[0], owner[place])
+        trial = type(cases.proto)()
+        trial.CopyFrom(cases.proto)
+        if plant(trial, kind, fault.at) and _changes(fault, cases, workshop):
+            yield fault
+
+
+def _changes(fault: Fault, cases: Cases, workshop: Workshop) -> bool:
+    """Its layer alone gives other numbers: by more than rounding would."""
+    case = next(cases.iterate([fault.layer.name]))
+    if case.problem:
+        return False
+    request = fault.model.request(fault.target)
+    examination = Examination(request, workshop, cases, "")
+    work, results = examination.compute(case)
+    workshop.forget(fault.target)
+    if work.failed is not None:
+        return False
+    expected, actual = case.trials[0].expected, results[0]
+    return any(not _is_near(expected[name], actual[name]) for name in case.outputs)
+
+
+def _is_near(one: Any, other: Any) -> bool:
+    import numpy as np
+
+    if one.shape != other.shape or one.dtype.kind not in "fiu":
+        return bool(one.shape == other.shape and (one == other).all())
+    scale = float(np.sqrt(np.mean(np.square(one.astype(np.float64))))) or 1.0
+    gap = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    return bool(np.isfinite(gap).all() and gap.max() <= 1e-4 * scale)
+
+
+@dataclass
+class Score:
+    planted: int = 0
+    found: int = 0
+    confirmed: int = 0
+    missed: int = 0
+    elsewhere: int = 0
+    by_rule: int = 0  # found in their own layer by the other tool's rule
+
+
+def localise(fault: Fault, workshop: Workshop, keep: Path, score: Score) -> str:
+    report = bisect_model(fault.model.request(fault.target), workshop, str(keep))
+    score.planted += 1
+    score.found += report.first_wrong == fault.layer.name
+    score.confirmed += bool(report.confirmed) and report.first_wrong == fault.layer.name
+    score.missed += report.first_wrong is None
+    score.elsewhere += report.first_wrong not in (None, fault.layer.name)
+    score.by_rule += _is_seen_by_rule(fault, workshop)
+    workshop.forget(fault.target)
+    named = (report.first_wrong or "nothing").split("_layer_")[-1]
+    return named
+
+
+def _is_seen_by_rule(fault: Fault, workshop: Workshop) -> bool:
+    cases = Cases(build_source(fault.model.request(fault.target)), workshop)
+    case = next(cases.iterate([fault.layer.name]))
+    work, results = Examination(fault.model.request(fault.target), workshop, cases, "").compute(case)
+    if work.failed is not None:
+        return True
+    return any(breaks_rule(case.trials[0].expected[name], results[0][name]) for name in case.outputs)
+
+
+def breaks_rule(expected: Any, actual: Any) -> bool:
+    """Torq's comparison: a share of elements above 1e-2, of which none is allowed; infinities fall out of it."""
+    import numpy as np
+
+    if expected.shape != actual.shape or (np.isnan(actual) != np.isnan(expected)).any():
+        return True
+    a, b = expected.astype(np.float32), actual.astype(np.float32)
+    with np.errstate(all="ignore"):
+        return bool((np.abs(a - b) / (np.abs(a) + np.abs(b) + 1e-6) > 1e-2).any())
+
+
+# ---------------------------------------------------------------- clean pairs
+
+
+def check_clean(model: Model, name: str, workshop: Workshop, keep: Path) -> tuple[str, int, list[str]]:
+    backend, _, variant = name.partition(":")
+    options: dict[str, Any] = {"optimize": "none"} if variant else {}
+    target = Target(name, backend, options)
+    voter = None if backend == "reference" else Target("reference", "reference")
+    report = check_model(replace(model.request(target), voter=voter), workshop, str(keep))
+    workshop.forget(target)
+    alarms = [case.name for case in report.cases if case.verdict.kind is VerdictKind.FAIL]
+    return str(report.verdict.kind), len(report.cases), alarms
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=12, help="of each model")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", nargs="*", help="only these")
+    parser.add_argument("--clean-only", action="store_true")
+    parser.add_argument("--faults-only", action="store_true")
+    given = parser.parse_args()
+    begun = time.monotonic()
+    with quick_folder() as folder:
+        models = load_models(folder / "models")
+        workshop = Workshop(ArtifactStore(str(folder / "store")))
+        with workshop:
+            score = Score() if given.clean_only else _run_faults(given, models, workshop, folder / "keep")
+            pairs = [] if given.faults_only else list(_run_clean(given, models, workshop, folder / "keep"))
+    alarms = [pair for pair in pairs if pair[2]]
+    print(f"\ntook {time.monotonic() - begun:.0f} s")
+    if pairs:
+        print(f"clean pairs: {len(pairs)} ({sum(pair[1] for pair in pairs)} cases), with a false alarm: {len(alarms)}")
+    if score.planted:
+        print(
+            f"planted {score.planted}, right layer {score.found} ({score.confirmed} confirmed alone), "
+            f"another layer {score.elsewhere}, nothing {score.missed}; "
+            f"the other tool's rule sees {score.by_rule} of them in their own layer"
+        )
+    return int(bool(alarms) or score.found < score.planted)
+
+
+def _run_faults(given: argparse.Namespace, models: dict[str, Model], workshop: Workshop, keep: Path) -> Score:
+    score, kinds = Score(), Counter[str]()
+    for name in given.models or FAULTY:
+        if name not in models:
+            continue
+        rng = random.Random(f"{given.seed} {name}")
+        for fault in draw_faults(models[name], given.faults, rng, workshop):
+            named = localise(fault, workshop, keep, score)
+            mark = "ok" if named == fault.layer.label else "WRONG"
+            kinds[fault.kind] += 1
+            print(f"{name:10} {fault.kind:14} in {fault.layer.label:24} → {named:24} {mark}", flush=True)
+    print(", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
+    return score
+
+
+def _run_clean(
+    given: argparse.Namespace, models: dict[str, Model], workshop: Workshop, keep: Path
+) -> Iterator[tuple[str, int, list[str]]]:
+    for name in given.models or models:
+        for target in CLEAN:
+            if (name, target) in SLOW:
+                continue
+            started = time.monotonic()
+            kind, cases, alarms = check_clean(models[name], target, workshop, keep)
+            took = time.monotonic() - started
+            print(f"{name:10} on {target:16} {kind:13} {cases:4} cases {took:6.1f} s {' '.join(alarms[:5])}", flush=True)
+            yield kind, cases, alarms
+
+
+if __name__ == "__main__":
+    sys.exit(main())

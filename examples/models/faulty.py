@@ -1,0 +1,299 @@
+"""A target with a fault: onnxruntime, but one node computes something else.
+
+    [tool.assay.targets.faulty]
+    backend = "faulty:FaultyBackend"
+    fault = {kind = "lost-bias", at = "conv3"}       # the node is named by its first output
+
+The fault follows the node wherever it is computed: in the whole model, laid open, and in its layer alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from assay.probe.backends.base import BackendError, Made
+from assay.probe.backends.ort import OrtBackend
+from assay.values.model import Job, Step
+
+Plant = Callable[["Graph", Any], bool]  # False: this node cannot have this fault
+PLANTS: dict[str, Plant] = {}
+
+
+class FaultyBackend(OrtBackend):
+    """Options: `fault` with `kind` (a key of PLANTS) and `at` (a tensor: the first output of the node that is wrong)."""
+
+    def identity(self) -> Mapping[str, str]:
+        return {**super().identity(), "fault": repr(dict(self.target.options["fault"]))}
+
+    def perform(self, job: Job) -> Made:
+        if job.step is not Step.COMPILE:
+            return super().perform(job)
+        import onnx
+
+        model = onnx.load(job.source)
+        fault = self.target.options["fault"]
+        if not plant(model, fault["kind"], fault["at"]):
+            return super().perform(job)
+        path = os.path.join(os.path.dirname(job.source), f"faulty-{os.path.basename(job.source)}")
+        onnx.save(model, path)
+        try:
+            return super().perform(replace(job, source=path))
+        finally:
+            os.unlink(path)
+
+
+def plant(model: Any, kind: str, at: str) -> bool:
+    """Change the model in place. False where the node is not in it, or cannot have this fault."""
+    if kind not in PLANTS:
+        raise BackendError(f"there is no fault {kind!r}; known: {', '.join(sorted(PLANTS))}")
+    graph = Graph(model)
+    node = next((node for node in model.graph.node if node.output and node.output[0] == at), None)
+    return node is not None and PLANTS[kind](graph, node)
+
+
+class Graph:
+    """What a fault needs to look up and to change."""
+
+    def __init__(self, model: Any) -> None:
+        self.graph = model.graph
+        self.weights = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def find_weight(self, name: str) -> Any:
+        """As an array, or None."""
+        from onnx import numpy_helper
+
+        if name in self.weights:
+            return numpy_helper.to_array(self.weights[name])
+        for node in self.graph.node:
+            if node.op_type == "Constant" and node.output[0] == name:
+                return numpy_helper.to_array(node.attribute[0].t)
+        return None
+
+    def add_weight(self, array: Any, hint: str) -> str:
+        from onnx import numpy_helper
+
+        name = f"faulty_{hint}_{len(self.graph.initializer)}"
+        self.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def replace_input(self, node: Any, place: int, array: Any) -> None:
+        """Only for this node: others may use the same weight."""
+        node.input[place] = self.add_weight(array, node.op_type)
+
+    def behind(self, node: Any, build: Callable[[str, str], list[Any]]) -> None:
+        """Put nodes between this one and all that read its first output."""
+        name = node.output[0]
+        node.output[0] = f"{name}_right"
+        place = list(self.graph.node).index(node) + 1
+        for new in reversed(build(node.output[0], name)):
+            self.graph.node.insert(place, new)
+
+    def before(self, node: Any, place: int, build: Callable[[str, str], list[Any]]) -> None:
+        old, new = node.input[place], f"{node.input[place]}_for_{node.output[0]}"
+        nodes = build(old, new)
+        node.input[place] = new
+        where = list(self.graph.node).index(node)
+        for made in reversed(nodes):
+            self.graph.node.insert(where, made)
+
+
+def planted(kind: str) -> Callable[[Plant], Plant]:
+    def register(function: Plant) -> Plant:
+        PLANTS[kind] = function
+        return function
+
+    return register
+
+
+def find_attribute(node: Any, name: str) -> Any:
+    return next((each for each in node.attribute if each.name == name), None)
+
+
+def set_attribute(node: Any, name: str, value: Any) -> None:
+    from onnx import helper
+
+    kept = [each for each in node.attribute if each.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+# ---------------------------------------------------------------- the faults
+
+
+@planted("weights")
+def _perturb(graph: Graph, node: Any) -> bool:
+    """One weight in ten is a tenth too large."""
+    for place, name in enumerate(node.input):
+        array = graph.find_weight(name)
+        if array is not None and array.dtype.kind == "f" and array.size >= 4:
+            changed = array.copy()
+            changed.reshape(-1)[::10] *= array.dtype.type(1.1)
+            graph.replace_input(node, place, changed)
+            return True
+    return False
+
+
+@planted("one-weight")
+def _perturb_one(graph: Graph, node: Any) -> bool:
+    """The largest weight has the wrong sign."""
+    import numpy as np
+
+    for place, name in enumerate(node.input):
+        array = graph.find_weight(name)
+        if array is not None and array.dtype.kind == "f" and array.size >= 4:
+            changed = array.copy()
+            flat = changed.reshape(-1)
+            worst = int(np.argmax(np.abs(flat)))
+            flat[worst] = -flat[worst]
+            graph.replace_input(node, place, changed)
+            return True
+    return False
+
+
+@planted("attribute")
+def _mistake_attribute(graph: Graph, node: Any) -> bool:
+    """An epsilon, a slope, a factor or a group of another size."""
+    del graph
+    wrong: dict[str, tuple[str, float, float]] = {  # operator → attribute, its default, factor
+        "BatchNormalization": ("epsilon", 1e-5, 1e4),
+        "LayerNormalization": ("epsilon", 1e-5, 1e4),
+        "LeakyRelu": ("alpha", 0.01, 5.0),
+        "Elu": ("alpha", 1.0, 1.5),
+        "Gemm": ("alpha", 1.0, 1.01),
+        "HardSigmoid": ("alpha", 0.2, 1.1),
+    }
+    if node.op_type not in wrong:
+        return False
+    name, default, factor = wrong[node.op_type]
+    found = find_attribute(node, name)
+    set_attribute(node, name, float((found.f if found else default) * factor))
+    return True
+
+
+@planted("axis")
+def _mistake_axis(graph: Graph, node: Any) -> bool:
+    """Softmax over the wrong axis, or a mean that leaves the wrong one."""
+    del graph
+    if node.op_type not in ("Softmax", "LogSoftmax", "LayerNormalization"):
+        return False
+    if node.op_type == "LayerNormalization":
+        return False
+    found = find_attribute(node, "axis")
+    set_attribute(node, "axis", 0 if found is None or found.i != 0 else -1)
+    return True
+
+
+@planted("swapped")
+def _swap(graph: Graph, node: Any) -> bool:
+    """The elements along the last axis come out in reverse order."""
+    import numpy as np
+    from onnx import helper
+
+    if node.op_type in ("Shape", "Size", "Constant", "Gather", "Unsqueeze", "Squeeze", "Cast"):
+        return False
+    starts, ends, axes, steps = (
+        graph.add_weight(np.array([value], np.int64), hint)
+        for hint, value in (("starts", -1), ("ends", -(2**31)), ("axes", -1), ("steps", -1))
+    )
+    graph.behind(node, lambda old, new: [helper.make_node("Slice", [old, starts, ends, axes, steps], [new])])
+    return True
+
+
+@planted("saturated")
+def _saturate(graph: Graph, node: Any) -> bool:
+    """As if it went through a type of too small a range."""
+    import numpy as np
+    from onnx import helper
+
+    if node.op_type not in ("Conv", "MatMul", "Gemm", "Add", "Mul", "BatchNormalization", "Sub"):
+        return False
+    low, high = (graph.add_weight(np.array(value, np.float32), hint) for hint, value in (("low", -0.05), ("high", 0.05)))
+    graph.behind(node, lambda old, new: [helper.make_node("Clip", [old, low, high], [new])])
+    return True
+
+
+@planted("padding")
+def _shift_padding(graph: Graph, node: Any) -> bool:
+    """One row too many in front, one too few behind."""
+    del graph
+    pads = find_attribute(node, "pads")
+    if node.op_type not in ("Conv", "MaxPool", "AveragePool") or pads is None:
+        return False
+    values = list(pads.ints)
+    half = len(values) // 2
+    if not values[half]:
+        return False
+    values[0] += 1
+    values[half] -= 1
+    set_attribute(node, "pads", values)
+    return True
+
+
+@planted("nan")
+def _bear_nan(graph: Graph, node: Any) -> bool:
+    """The largest element becomes NaN."""
+    from onnx import helper
+
+    if node.op_type in ("Shape", "Size", "Constant", "Gather", "Unsqueeze", "Squeeze", "Cast", "Concat"):
+        return False
+    at = node.output[0]
+
+    def build(old: str, new: str) -> list[Any]:
+        most, gap, zero = f"{at}_most", f"{at}_gap", f"{at}_zero"
+        return [
+            helper.make_node("ReduceMax", [old], [most], keepdims=0),
+            helper.make_node("Sub", [old, most], [gap]),  # 0 at the largest element, negative elsewhere
+            helper.make_node("Div", [gap, gap], [zero]),  # 0 / 0 there, 1 elsewhere
+            helper.make_node("Mul", [old, zero], [new]),
+        ]
+
+    graph.behind(node, build)
+    return True
+
+
+@planted("lost-bias")
+def _lose_bias(graph: Graph, node: Any) -> bool:
+    if node.op_type not in ("Conv", "Gemm", "ConvTranspose") or len(node.input) < 3 or not node.input[2]:
+        return False
+    bias = graph.find_weight(node.input[2])
+    if bias is None:
+        return False
+    graph.replace_input(node, 2, bias * 0)
+    return True
+
+
+@planted("low-precision")
+def _lose_precision(graph: Graph, node: Any) -> bool:
+    """Factors in bfloat16, as a fast path would take them."""
+    from onnx import TensorProto, helper
+
+    if node.op_type not in ("Conv", "MatMul", "Gemm"):
+        return False
+
+    def build(old: str, new: str) -> list[Any]:
+        return [
+            helper.make_node("Cast", [old], [f"{new}_16"], to=TensorProto.BFLOAT16),
+            helper.make_node("Cast", [f"{new}_16"], [new], to=TensorProto.FLOAT),
+        ]
+
+    graph.before(node, 0, build)
+    graph.before(node, 1, build)
+    return True
+
+
+@planted("scaled")
+def _scale(graph: Graph, node: Any) -> bool:
+    """One per cent too large: a wrong constant in a fused kernel."""
+    import numpy as np
+    from onnx import helper
+
+    if node.op_type in ("Shape", "Size", "Constant", "Gather", "Unsqueeze", "Squeeze", "Cast", "Concat", "QLinearConv"):
+        return False
+    if node.op_type.startswith(("Quantize", "MatMulInteger", "ConvInteger")):
+        return False
+    factor = graph.add_weight(np.array(1.01, np.float32), "factor")
+    graph.behind(node, lambda old, new: [helper.make_node("Mul", [old, factor], [new])])
+    return True
