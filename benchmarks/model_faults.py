@@ -43,7 +43,7 @@ REAL = {
     "dnsmos": ("speechmos/dnsmos_models/model_v8.onnx", {}),
     "plcmos": ("speechmos/plcmos_models/plcmos_v2.onnx", {}),
     "silero": ("faster_whisper/assets/silero_vad_v6.onnx", {}),
-    "ocr-cls": ("rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x.2": 48, "x.3": 192}),
+    "ocr-cls": ("rapidocr_onnxruntime/models/ch_ppocr_mobile_v2.0_cls_infer.onnx", {"x": (1, 3, 48, 192)}),
 }
 FAULTY = ("cnn", "attention", "magika", "dnsmos", "silero", "ocr-cls")
 CLEAN = ("ort:unoptimized", "reference", "openvino", "iree")
@@ -54,7 +54,7 @@ SLOW = {("ocr-cls", "iree"), ("ocr-cls", "reference")}  # a quarter of an hour o
 class Model:
     name: str
     path: str
-    dims: dict[str, int]
+    dims: dict[str, int | tuple[int, ...]]
 
     def request(self, target: Target) -> ModelRequest:
         ort = Target("ort", "ort")

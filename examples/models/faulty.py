@@ -14,22 +14,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from assay.probe.backends.base import BackendError, Made
+from assay.probe.backends.base import Backend, BackendError, Made
+from assay.probe.backends.iree_backend import IreeBackend
 from assay.probe.backends.ort import OrtBackend
-from assay.values.model import Job, Step
+from assay.values.model import Job
 
 Plant = Callable[["Graph", Any], bool]  # False: this node cannot have this fault
 PLANTS: dict[str, Plant] = {}
 
 
-class FaultyBackend(OrtBackend):
-    """Options: `fault` with `kind` (a key of PLANTS) and `at` (a tensor: the first output of the node that is wrong)."""
+class _Faulty(Backend):
+    """Plants the fault before a back end's own first step. Options: `fault` with `kind` (a key of PLANTS) and `at`."""
 
     def identity(self) -> Mapping[str, str]:
         return {**super().identity(), "fault": repr(dict(self.target.options["fault"]))}
 
     def perform(self, job: Job) -> Made:
-        if job.step is not Step.COMPILE:
+        if job.step is not self.steps[0]:
             return super().perform(job)
         import onnx
 
@@ -43,6 +44,14 @@ class FaultyBackend(OrtBackend):
             return super().perform(replace(job, source=path))
         finally:
             os.unlink(path)
+
+
+class FaultyBackend(_Faulty, OrtBackend):
+    """onnxruntime with a fault."""
+
+
+class FaultyIree(_Faulty, IreeBackend):
+    """IREE with a fault."""
 
 
 def plant(model: Any, kind: str, at: str) -> bool:

@@ -29,7 +29,7 @@ INPUT_OPTIONS = [
     ),
     click.option("--function", metavar="MODULE:NAME", help="Inputs from a Python function."),
     click.option("--range", "ranges", multiple=True, metavar="NAME=LOW:HIGH", help="Range of a random input."),
-    click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of an open dimension, as in batch=4."),
+    click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="An open dimension (batch=4), or a shape (x=1,3,8,8)."),
     click.option("--group", "groups", multiple=True, metavar="OP,OP", help="Stay together.  [default: Conv,Clip]"),
     click.option("--only", multiple=True, metavar="CASE", help="Only these cases: names, Conv_3, or shell patterns."),
     click.option("--recompute-cache", "recompute", is_flag=True, help="Make every artifact anew."),

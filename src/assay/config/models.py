@@ -157,10 +157,7 @@ def _read_each(
 
 def _read_inputs(table: Mapping[str, Any], where: str, base: InputChoice) -> InputChoice:
     ranges = {name: _range(each, f"{where}.ranges.{name}") for name, each in _mapping(table, "ranges", where).items()}
-    dims = _mapping(table, "dims", where)
-    for name, size in dims.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise UsageError(f"{where}.dims.{name} must be a whole number")
+    dims = {name: _dim(each, f"{where}.dims.{name}") for name, each in _mapping(table, "dims", where).items()}
     return InputChoice(
         samples=_count(table, "samples", where, base.samples),
         seed=_count(table, "seed", where, base.seed, least=0),
@@ -169,6 +166,13 @@ def _read_inputs(table: Mapping[str, Any], where: str, base: InputChoice) -> Inp
         files=_texts(table, "files", where) or base.files,
         function=_text(table, "function", where) or base.function,
     )
+
+
+def _dim(value: Any, where: str) -> int | tuple[int, ...]:
+    sizes = value if isinstance(value, list) else [value]
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes):
+        raise UsageError(f"{where} must be a whole number, or a list of them for the shape of a whole input")
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _range(value: Any, where: str) -> tuple[float, float]:

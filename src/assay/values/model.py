@@ -164,7 +164,7 @@ class InputChoice:
     samples: int = 1
     seed: int = 1234
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by input
-    dims: Mapping[str, int] = field(default_factory=dict)  # "batch" or "input.0" → size
+    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)  # "batch" → size, or an input → its shape
     files: tuple[str, ...] = ()
     function: str | None = None  # "module:function"
 

@@ -50,7 +50,9 @@ class Search:
 
 def bisect_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
     begun = time.monotonic()
+    workshop.begin(request.reference, request.target)
     cases = Cases(build_source(request), workshop)
+    cases.outline  # noqa: B018 while the workers start
     tools = dict(workshop.find_tools(request.target))
     search = Search(Examination(request, workshop, cases, keep, say))
     try:

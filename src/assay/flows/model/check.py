@@ -57,7 +57,7 @@ class Examination:
             verdict = judge_failure(case.name, work.failed)
             report = CaseReport(case.name, self.request.target.name, verdict, case.layer, work.steps)
         else:
-            report = self._compare(case, work, results)
+            report = self.compare(case, work.steps, results)
         return self._tell(replace(report, accumulated=tuple(accumulated)))
 
     def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
@@ -72,13 +72,13 @@ class Examination:
             results.append(Tensors(work.outputs))
         return first, results
 
-    def _compare(self, case: Case, work: Work, results: Sequence[Arrays]) -> CaseReport:
+    def compare(self, case: Case, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
         verdict, comparisons = self.judge(case, results)
         if verdict.kind is VerdictKind.FAIL and self.request.voter is not None:
             verdict = self._vote(case, comparisons, verdict, self.request.voter)
         diffs = self._keep_differences(case, results, comparisons)
         return CaseReport(
-            case.name, self.request.target.name, verdict, case.layer, work.steps, comparisons, (), diffs
+            case.name, self.request.target.name, verdict, case.layer, steps, comparisons, (), diffs
         )  # fmt: skip
 
     def judge(self, case: Case, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
@@ -165,6 +165,7 @@ class Examination:
 def check_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
     """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
     begun = time.monotonic()
+    workshop.begin(request.reference, request.target)
     cases = Cases(build_source(request), workshop)
     chosen = cases.choose(request.only)
     tools = dict(workshop.find_tools(request.target))

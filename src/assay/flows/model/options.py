@@ -74,7 +74,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         model=os.path.abspath(flags.model),
         reference=reference,
         target=target,
-        voter=_choose_voter(flags.vote or settings.vote, reference, target),
+        voter=choose_voter(flags.vote or settings.vote, reference, target),
         goal=goal,
         inputs=_choose_inputs(flags, inputs),
         tolerances=_choose_tolerances(flags.tolerances, tolerances),
@@ -113,14 +113,14 @@ def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:
     )
 
 
-def _choose_voter(text: str | None, reference: Target, target: Target) -> Target | None:
+def choose_voter(text: str | None, reference: Target, target: Target, folder: str | None = None) -> Target | None:
     """A second reference that is neither of the two: onnx's own evaluator, or onnxruntime where that is the first."""
     if text == NO_VOTER:
         return None
     if text is not None:
-        return load_target(text)
+        return load_target(text, folder)
     taken = {reference.backend, target.backend}
-    return next((load_target(name) for name in ("reference", "ort") if name not in taken), None)
+    return next((load_target(name, folder) for name in ("reference", "ort") if name not in taken), None)
 
 
 def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
@@ -145,11 +145,14 @@ def parse_range(text: str) -> tuple[str, tuple[float, float]]:
     return match["name"], pair
 
 
-def parse_dim(text: str) -> tuple[str, int]:
-    name, equals, size = text.rpartition("=")
-    if not equals or not name or not size.isdecimal():
-        raise UsageError(f"--dim {text}: this is no size", "write NAME=SIZE, as in batch=4, or tokens.1=16 for an axis")
-    return name, int(size)
+def parse_dim(text: str) -> tuple[str, int | tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    numbers = re.split(r"[,x]", sizes)
+    if not equals or not name or not all(number.isdecimal() for number in numbers):
+        raise UsageError(
+            f"--dim {text}: this is no size", "write batch=4 for an open dimension, image=1,3,48,192 for a whole input"
+        )
+    return name, int(sizes) if len(numbers) == 1 else tuple(map(int, numbers))
 
 
 def _choose_tolerances(texts: Sequence[str], base: Tolerances) -> Tolerances:

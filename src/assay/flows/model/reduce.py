@@ -57,7 +57,9 @@ def normalise(message: str) -> str:
 
 def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
     begun = time.monotonic()
+    workshop.begin(request.reference, request.target)
     cases = Cases(build_source(request), workshop)
+    cases.outline  # noqa: B018 while the workers start
     tools = dict(workshop.find_tools(request.target))
     search = Search(Examination(replace(request, voter=None), workshop, cases, keep, quiet))
     try:

@@ -11,9 +11,11 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from assay.flows.model.profiling import finish_profiles
 from assay.probe.backends.registry import build_backend
 from assay.probe.keeper import Keeper
 from assay.record.artifacts import Artifact, ArtifactStore, build_key
@@ -39,6 +41,7 @@ class Dumps:
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
     run_profile_dir: str | None = None
+    name: str | None = None  # of the sub-folder, where the case's own will not do: it may be tested for several chips
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,8 @@ class Workshop:
     say: Callable[[str], None] | None = None
     dumps: Dumps = field(default_factory=Dumps)
     _keepers: dict[str, Keeper] = field(default_factory=dict)
-    _tools: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
+    _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
     _since: float = field(default_factory=time.time)
     _scratch: tempfile.TemporaryDirectory[str] | None = None
 
@@ -84,9 +88,11 @@ class Workshop:
         self.close()
 
     def close(self) -> None:
+        wait(self._tools.values())
         for keeper in self._keepers.values():
             keeper.close()
         self._keepers.clear()
+        self._starting.shutdown()  # behind them: a worker dies with the thread that started it
         self.store.close()
         if self._scratch is not None:
             self._scratch.cleanup()
@@ -114,12 +120,18 @@ class Workshop:
 
     # ------------------------------------------------------------ steps
 
+    def begin(self, *targets: Target) -> None:
+        """Start their workers side by side: loading a compiler takes a while, and there is other work meanwhile."""
+        for target in targets:
+            name = _name_target(target)
+            if name not in self._tools:
+                keeper = self._keeper(target)
+                self._tools.setdefault(name, self._starting.submit(keeper.identity))
+
     def find_tools(self, target: Target) -> Mapping[str, str]:
         """Names and versions. Raises MissingExtraError or InfrastructureError where the target cannot be had."""
-        name = _name_target(target)
-        if name not in self._tools:
-            self._tools[name] = dict(self._keeper(target).identity())
-        return self._tools[name]
+        self.begin(target)
+        return self._tools[_name_target(target)].result()
 
     def compute(self, target: Target, model: Product, inputs: Product, wants: Wants, case: str) -> Work:
         """Import, compile and run."""
@@ -205,7 +217,9 @@ class Workshop:
         again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
         since = self._since if self.recompute else None
         artifact, made = self.store.make(key, whole, build, recompute=again, made_since=since)
-        return failed[-1] if artifact is None else _build_outcome(artifact, key, cached=not made)
+        if artifact is None:
+            return failed[-1]
+        return finish_profiles(job, _build_outcome(artifact, key, cached=not made))
 
     def _keeper(self, target: Target) -> Keeper:
         name = _name_target(target)
@@ -216,7 +230,7 @@ class Workshop:
     def _sub_folder(self, base: str | None, case: str) -> str | None:
         if base is None:
             return None
-        folder = os.path.join(os.path.abspath(base), case)
+        folder = os.path.join(os.path.abspath(base), self.dumps.name or case)
         os.makedirs(folder, exist_ok=True)
         return folder
 

@@ -1,0 +1,145 @@
+"""What finding the first wrong layer costs, against compiling the layers one by one; and a second run from the cache.
+
+    python benchmarks/model_localise.py [--repeats 3]
+
+A CNN of 25 layers (examples/models), IREE for the CPU with a fault in one of them. Both ways in turns, each time with an
+empty store, their workers running already (both need one); then the full check twice with one store. Times are wall and
+CPU seconds of this process and its workers, the IREE compiler included. Ratios come last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from measuring import ROOT, quick_folder
+
+EXAMPLES = ROOT / "examples" / "models"
+sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+
+from assay.flows.model.bisect import bisect_model  # noqa: E402 behind the path
+from assay.flows.model.cases import Cases  # noqa: E402
+from assay.flows.model.check import Examination, build_source, check_model  # noqa: E402
+from assay.flows.model.workshop import Workshop  # noqa: E402
+from assay.record.artifacts import ArtifactStore  # noqa: E402
+from assay.values.model import ModelRequest, Target  # noqa: E402
+
+FAULTS = [("weights", 7), ("padding", 13), ("lost-bias", 2)]  # kind, and the number of the layer
+
+
+def measure(work: Callable[[], object]) -> tuple[float, float]:
+    """Wall and CPU seconds; workers count when they have ended."""
+    begun, before = time.perf_counter(), _cpu()
+    work()
+    return time.perf_counter() - begun, _cpu() - before
+
+
+def _cpu() -> float:
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        from build_models import write_models
+
+        self.folder = folder
+        paths = write_models(str(folder / "models"))
+        self.model = next(path for path in paths if "cnn" in path)
+        self.numbers = 0
+
+    def request(self, kind: str, number: int) -> ModelRequest:
+        clean = ModelRequest(self.model, Target("ort", "ort"), Target("iree", "iree"), folder=str(EXAMPLES))
+        with self.workshop() as workshop:
+            cases = Cases(build_source(clean), workshop)
+            layer = cases.outline.layers[number]
+            at = cases.proto.graph.node[layer.nodes[0]].output[0]
+        target = Target("iree", "faulty:FaultyIree", {"device": "llvm-cpu", "fault": {"kind": kind, "at": at}})
+        return ModelRequest(self.model, Target("ort", "ort"), target, folder=str(EXAMPLES))
+
+    def workshop(self, store: str | None = None) -> Workshop:
+        self.numbers += 1
+        return Workshop(ArtifactStore(store or str(self.folder / f"store{self.numbers}")))
+
+    def one_by_one(self, request: ModelRequest) -> tuple[tuple[float, float], str]:
+        """Every layer imported, compiled, run and compared."""
+        found: list[str] = []
+
+        def work() -> None:
+            with self.workshop() as workshop:
+                cases = Cases(build_source(request), workshop)
+                examination = Examination(request, workshop, cases, str(self.folder / "keep"))
+                reports = [examination.examine(case) for case in cases.iterate(list(cases.outline.cases))]
+                found.extend(report.layer.label for report in reports if report.layer and report.outcome != "ok")
+
+        return measure(work), found[0] if found else "nothing"
+
+    def bisect(self, request: ModelRequest) -> tuple[tuple[float, float], str]:
+        found: list[str] = []
+
+        def work() -> None:
+            with self.workshop() as workshop:
+                report = bisect_model(request, workshop, str(self.folder / "keep"))
+                found.append((report.first_wrong or "nothing").split("_layer_")[-1])
+
+        return measure(work), found[0]
+
+    def check(self, store: str) -> tuple[float, float]:
+        request = ModelRequest(self.model, Target("ort", "ort"), Target("iree", "iree"), folder=str(EXAMPLES))
+
+        def work() -> None:
+            with self.workshop(store) as workshop:
+                check_model(request, workshop, str(self.folder / "keep"))
+
+        return measure(work)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args()
+    ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
+    cached: dict[str, list[float]] = {"wall": [], "cpu": []}
+    with quick_folder() as folder:
+        bench = Bench(folder)
+        for turn in range(given.repeats):
+            kind, number = FAULTS[turn % len(FAULTS)]
+            request = bench.request(kind, number)
+            (plain_s, plain_cpu), plain = bench.one_by_one(request)
+            (ours_s, ours_cpu), ours = bench.bisect(request)
+            ratios["wall"].append(ours_s / plain_s)
+            ratios["cpu"].append(ours_cpu / plain_cpu)
+            print(
+                f"{kind:10} in layer {number:2}: one by one {plain_s:5.1f} s ({plain_cpu:5.1f} CPU) names {plain:12} "
+                f"bisect {ours_s:5.1f} s ({ours_cpu:5.1f} CPU) names {ours}",
+                flush=True,
+            )
+            store = str(folder / "kept")
+            shutil.rmtree(store, ignore_errors=True)
+            first, second = bench.check(store), bench.check(store)
+            cached["wall"].append(second[0] / first[0])
+            cached["cpu"].append(second[1] / first[1])
+            print(f"check: first {first[0]:5.1f} s ({first[1]:5.1f} CPU), from the cache {second[0]:5.2f} s", flush=True)
+    print()
+    _tell("bisect / one by one (at most 0.2)", ratios)
+    _tell("second check / first (at most 0.1)", cached)
+    return 0
+
+
+def _tell(name: str, found: dict[str, list[float]]) -> None:
+    words = [
+        f"{kind} {statistics.median(values):.3f} [{min(values):.3f}, {max(values):.3f}]" for kind, values in found.items()
+    ]
+    print(f"{name}: {', '.join(words)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

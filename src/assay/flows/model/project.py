@@ -1,0 +1,153 @@
+"""What a project says about its models: where they lie, what they are tested on, with which chip and on which board."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.config.chips import choose_chips, load_chip, name_chip, read_flags
+from assay.config.models import DEFAULT_REFERENCE, ModelSettings, parse_model_settings
+from assay.config.settings import load_settings
+from assay.config.targets import build_board_target, load_target
+from assay.errors import UsageError
+from assay.flows.model.discovery import ModelFile, find_models
+from assay.flows.model.options import choose_voter
+from assay.flows.model.stepwise import Stepwise
+from assay.flows.model.workshop import Dumps, Workshop
+from assay.record.artifacts import ArtifactStore, choose_store_folder
+from assay.values.model import Limits, Target
+
+CHIPS = "chips"  # the folder beside that of the models
+LLVM_CPU = "iree"  # the reference of the Torq spellings
+TORQ = "torq"  # their target, where the project has none of the hardware's name
+_FILES = ("assay.toml", "pyproject.toml")
+_WITH_TOOLS = ("command", "ssh")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    folder: str  # of its settings, else where it was looked for
+    settings: ModelSettings
+    targets: tuple[str, ...] = ()  # that its settings describe
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(os.path.join(self.folder, each) for each in self.settings.folders)
+
+    @property
+    def chip_folder(self) -> str:
+        return os.path.join(os.path.dirname(self.folders[0]), CHIPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a target gets beside its own settings. An absent value changes nothing."""
+
+    chip: Mapping[str, Any] = field(default_factory=dict)
+    hardware: str | None = None
+    compile_flags: tuple[str, ...] = ()
+    run_flags: tuple[str, ...] = ()
+    address: str | None = None
+    port: int | None = None
+    key: str | None = None
+
+
+def load_project(folder: str) -> Project:
+    """Raises UsageError for settings that are wrong."""
+    settings = load_settings(folder, os.environ)
+    files = [path for path in settings.files if os.path.basename(path) in _FILES]
+    place = os.path.dirname(files[-1]) if files else os.path.abspath(folder)
+    return Project(place, parse_model_settings(settings.models), tuple(settings.targets))
+
+
+def find_project_models(project: Project, folders: Sequence[str] = ()) -> list[ModelFile]:
+    return find_models(tuple(folders) or project.folders, project.settings.groups)
+
+
+def choose_target_names(project: Project, given: Sequence[str]) -> tuple[str, ...]:
+    """Flags, then `targets` of the settings, then every target that they describe. Raises UsageError."""
+    names = tuple(given) or project.settings.targets or project.targets
+    for name in names:
+        load_target(name, project.folder)
+    if not names:
+        raise UsageError(
+            "there is no target to test the models on",
+            'name one in the settings, [tool.assay.models] targets = ["iree"], or with --assay-target',
+        )
+    return names
+
+
+def choose_chip_names(project: Project, text: str | None) -> tuple[str, ...]:
+    return choose_chips(text, project.chip_folder)
+
+
+def load_project_chip(project: Project, name: str) -> dict[str, Any]:
+    return load_chip(name, project.chip_folder)
+
+
+# ---------------------------------------------------------------- targets
+
+
+def build_target(project: Project, name: str, extras: Extras) -> Target:
+    return _equip(load_target(name, project.folder), extras)
+
+
+def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
+    """The project's own target of this name; else Torq's tools, told the name of the hardware."""
+    own = hardware in project.targets
+    found = load_target(hardware if own else TORQ, project.folder)
+    return replace(_equip(found, replace(extras, hardware=hardware)), name=hardware)
+
+
+def build_reference(
+    project: Project, name: str | None, compile_flags: Sequence[str], run_flags: Sequence[str]
+) -> Target:
+    """Flags are for the compiler of a reference: onnxruntime has none."""
+    found = load_target(name or project.settings.reference or DEFAULT_REFERENCE, project.folder)
+    if found.backend != "iree":
+        return found
+    return replace(
+        found, compile_flags=(*found.compile_flags, *compile_flags), run_flags=(*found.run_flags, *run_flags)
+    )
+
+
+def choose_project_voter(project: Project, reference: Target, target: Target) -> Target | None:
+    return choose_voter(project.settings.vote, reference, target, project.folder)
+
+
+def _equip(target: Target, extras: Extras) -> Target:
+    chip = name_chip(extras.chip)
+    has_tools = target.backend in _WITH_TOOLS
+    if chip and not has_tools:
+        raise UsageError(f"the target {target.name} knows no chips", "leave --torq-chips out")
+    told = {"chip": chip, "hardware": extras.hardware} if has_tools else {}
+    found = replace(
+        target,
+        options={**target.options, **{name: value for name, value in told.items() if value}},
+        compile_flags=(*target.compile_flags, *read_flags(extras.chip, "compile_flags"), *extras.compile_flags),
+        run_flags=(*target.run_flags, *read_flags(extras.chip, "run_flags"), *extras.run_flags),
+    )
+    if extras.address is None:
+        return found
+    return build_board_target(found, extras.address, port=extras.port, key=extras.key)
+
+
+# ---------------------------------------------------------------- the place of work
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How work is done."""
+
+    limits: Limits = field(default_factory=Limits)
+    recompute: bool = False
+    live: bool = False
+
+
+def open_stand(project: Project, manner: Manner, dumps: Dumps, say: Any = None) -> Stepwise:
+    """With the artifact store that every door of this user shares."""
+    store = ArtifactStore(choose_store_folder(os.environ, project.folder))
+    workshop = Workshop(store, manner.limits, recompute=manner.recompute, live=manner.live, say=say)
+    return Stepwise(workshop, dumps)
