@@ -82,7 +82,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "iree": ("assay.probe",),
     "ml_dtypes": ("assay.probe", "assay.judge"),
     "fsspec": ("assay.stage.objectstore",),
-    "google": ("assay.stage.bigquery",),
+    "google": ("assay.stage.bigquery", "assay.probe.onnx_library"),  # the latter: protobuf's own errors
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
     "jinja2": ("assay.web",),

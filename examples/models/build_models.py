@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-OPSET = 17
-IR_VERSION = 8
+OPSET = 19  # the oldest for which onnx's own evaluator has the quantised operators
+IR_VERSION = 9
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests", "testdata", "onnx_models")
 
 

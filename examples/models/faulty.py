@@ -219,7 +219,9 @@ def _saturate(graph: Graph, node: Any) -> bool:
 
     if node.op_type not in ("Conv", "MatMul", "Gemm", "Add", "Mul", "BatchNormalization", "Sub"):
         return False
-    low, high = (graph.add_weight(np.array(value, np.float32), hint) for hint, value in (("low", -0.05), ("high", 0.05)))
+    low, high = (
+        graph.add_weight(np.array(value, np.float32), hint) for hint, value in (("low", -0.05), ("high", 0.05))
+    )
     graph.behind(node, lambda old, new: [helper.make_node("Clip", [old, low, high], [new])])
     return True
 

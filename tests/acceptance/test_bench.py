@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from tests.flows.bench.laboratory import execution
 
-from assay.flows.bench.compare import CompareOptions, Executions, _settle, compare_executions
+from assay.flows.bench.compare import CompareOptions, Executions, _settle, compare_executions, compare_git
+from assay.values.benchmark import BenchMethod, BenchRequest
 from assay.values.verdict import VerdictKind
 
 # Reported, not measured: on a busy machine a measured 8% would come and go. The noise is real enough: 1%, anew each time.
@@ -29,6 +30,36 @@ class W(Benchmark):
         chance = random.Random(os.urandom(8))
         self.report_benchmark(wall_time=COST * (1 + chance.gauss(0, 0.01)), throughput=1 / COST)
 """
+# Lines of Python that were executed: work that can be counted.
+COUNTED = """
+import sys
+from assay.bench import Benchmark
+def work(n):
+    total = 0
+    for i in range(n):
+        total += i
+    return total
+class W(Benchmark):
+    def work(self):
+        count = 0
+        def look(frame, event, argument):
+            nonlocal count
+            count += event == "line"
+            return look
+        sys.settrace(look)
+        work({cost})
+        sys.settrace(None)
+        self.report_benchmark(wall_time=1.0, metrics=[{{"name": "lines", "value": count}}])
+"""
+SLOW_SEARCH = """
+import os, time
+from assay.bench import Benchmark
+class W(Benchmark):
+    def work(self):
+        home = os.getcwd().split("/repo/")[0]
+        time.sleep(0.3 if os.path.exists(home + "/slow") else 0)
+        self.report_benchmark(wall_time={cost})
+"""
 MEASURED = """
 from assay.bench import Benchmark
 N = {cost}
@@ -37,6 +68,9 @@ class W(Benchmark):
         timing = self.measure(lambda: sum(i * i for i in range(N)), seconds=0.1)
         self.report_benchmark(wall_time=timing.best_s)
 """
+
+
+FLAGS = ("--foreign-limit", "1", "--quiet", "--json")
 
 
 class Lab:
@@ -102,18 +136,59 @@ def until(condition: Callable[[], Any]) -> Any:
 def test_eight_percent_are_found_and_put_down_to_their_commit(lab: Lab) -> None:
     commits = plant(lab, REPORTED, [1.0, 1.0, 1.0, 1.08, 1.08])
     (lab.folder / "work.py").write_text("not even Python: the user's own tree is not what is measured\n")
-    flags = ("--foreign-limit", "1", "--quiet", "--json")
-    code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", "--only", "wall_time", *flags)
+    code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", "--only", "wall_time", *FLAGS)
     assert code == 1, err
     (metric,) = json.loads(out)["metrics"]
     assert metric["confirmed"] is True
     assert metric["finding"]["effect"] == pytest.approx(0.08, abs=0.02)
-    code, out, err = lab.call("bisect", "work.W.work", "--good", commits[0], "--trials", "8", *flags)
+    code, out, err = lab.call("bisect", "work.W.work", "--good", commits[0], "--trials", "6", *FLAGS)
     assert code == 0, err
     found = json.loads(out)
     assert found["culprit"]["sha"] == commits[3]
     assert found["evidence"]["finding"]["kind"] == "FAIL"
+    assert found["evidence"]["finding"]["effect"] == pytest.approx(0.08, abs=0.02)
+    assert [answer["commit"] for answer in found["answers"]].count(commits[3]) == 2  # before anybody is accused
     assert lab.git("status", "--porcelain", "--untracked-files=no") == "M work.py"
+
+
+def test_eight_percent_more_work_is_found_by_counting_it(lab: Lab) -> None:
+    """Real work, counted instead of timed: the same on any machine, however busy."""
+    commits = plant(lab, COUNTED, [500, 500, 540, 540])
+    flags = ("--only", "lines", "--better", "lines:min", "--trials", "5", *FLAGS)
+    code, out, err = lab.call("compare", "--git", f"{commits[0]}..main", "work.W.work", *flags)
+    assert code == 1, err
+    assert json.loads(out)["metrics"][0]["finding"]["effect"] == pytest.approx(0.08, abs=0.005)
+    flags = ("--on", "lines", "--better", "lines:min", "--trials", "5", *FLAGS)
+    code, out, err = lab.call("bisect", "work.W.work", "--good", commits[0], *flags)
+    assert code == 0, err
+    assert json.loads(out)["culprit"]["sha"] == commits[2]
+
+
+def test_a_killed_search_is_gone_on_with(lab: Lab) -> None:
+    commits = plant(lab, SLOW_SEARCH, [1.0] * 4 + [1.2] * 4)
+    arguments = ("bisect", "work.W.work", "--good", commits[0], "--trials", "5", "--foreign-limit", "1")
+    (lab.folder.parent / "slow").touch()
+    process = lab.start(*arguments)
+    logs = until(lambda: list(lab.root.glob("bench/.assay/bisect/*/log.jsonl")))
+    until(lambda: logs[0].read_text().count("\n") >= 2)
+    process.kill()
+    process.communicate()
+    (lab.folder.parent / "slow").unlink()
+    known = logs[0].read_text().splitlines()
+    with logs[0].open("a") as file:
+        file.write('{"commit": "cut sh')
+    code, out, err = lab.call(*arguments, "--json", "--quiet")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["culprit"]["sha"] == commits[4]
+    assert found["resumed"] == len(known)
+    assert [answer["commit"] for answer in found["answers"]][: len(known)] == [
+        json.loads(line)["commit"] for line in known
+    ]
+    code, out, err = lab.call(*arguments)  # all is known: nothing runs any more
+    assert code == 0, err
+    assert "culprit: " in out
+    assert "by an earlier call" in out
 
 
 def test_the_same_commit_twice_is_no_difference(lab: Lab) -> None:
@@ -149,10 +224,30 @@ def test_a_measured_slowdown_is_found(lab: Lab) -> None:
     assert code == 1, out + err
 
 
-def test_hundred_comparisons_of_the_same_code_hardly_ever_fail() -> None:
-    """As `compare` does it: a suspicion must be confirmed by new executions."""
+@pytest.mark.parametrize(("times", "trials", "allowed"), [(10, 6, 1), pytest.param(100, 10, 2, marks=pytest.mark.long)])
+def test_the_same_code_hardly_ever_fails_against_itself(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, times: int, trials: int, allowed: int
+) -> None:
+    """Real processes, on whatever else this machine is doing. A chance of 0.5% for each would be seen to fail here in
+    one of a thousand suites."""
+    plant(lab, REPORTED, [1.0])
+    monkeypatch.chdir(lab.folder)
+    for name in ("ASSAY_SLOTS_DIR", "ASSAY_CACHE_DIR"):
+        monkeypatch.setenv(name, lab.env[name])
+    command = BenchMethod(f"{sys.executable} -S -c 'sum(i * i for i in range(30000))'", "sum", "command")
+    request = BenchRequest((command,), trials=trials, foreign_limit=1.0)
+    options = CompareOptions(most=trials if times == 10 else 30)
+    kinds = [compare_git("HEAD..HEAD", request, options).verdict.kind for _ in range(times)]
+    assert kinds.count(VerdictKind.FAIL) <= allowed, kinds
+    assert VerdictKind.ERROR not in kinds
+    print(f"{times} comparisons of the same code: {kinds.count(VerdictKind.FAIL)} failed, "
+          f"{kinds.count(VerdictKind.PASS)} passed")  # fmt: skip
+
+
+def test_simulated_comparisons_of_the_same_code_hardly_ever_fail() -> None:
+    """As `compare` does it: a suspicion must be confirmed by new executions. Noise with outliers, as clocks have it."""
     failures = 0
-    for seed in range(100):
+    for seed in range(200):
         chance = random.Random(seed)
 
         def side(name: str, chance: random.Random = chance) -> Executions:
@@ -164,7 +259,7 @@ def test_hundred_comparisons_of_the_same_code_hardly_ever_fail() -> None:
         if suspects:
             second = compare_executions(side("base"), side("head"), CompareOptions())
             failures += _settle(first, suspects, second).verdict.kind is VerdictKind.FAIL
-    assert failures <= 2
+    assert failures <= 1
 
 
 # ---------------------------------------------------------------- signals and kills

@@ -15,9 +15,11 @@ from assay.judge.changepoint import (
     build_signal,
     find_candidates,
     find_change_points,
+    find_ease,
     find_level,
     measure_memory,
     measure_noise,
+    measure_wander,
     prune_cuts,
 )
 
@@ -200,16 +202,79 @@ def test_memory_of_a_short_or_constant_series_is_none():
 
 def test_noise_with_memory_is_not_taken_for_steps():
     series = [(100 * np.exp(0.02 * build_ar(0.8, 300, seed))).tolist() for seed in range(40)]
-    forgetful = replace(DEFAULT, memory_margin=math.inf)
+    forgetful = replace(DEFAULT, least_memory=math.inf)
     alarms = [sum(bool(places(one, tuning)) for one in series) for tuning in (DEFAULT, forgetful)]
-    assert alarms[0] <= 10
+    assert alarms[0] <= 3
     assert alarms[1] >= 30  # what it would be if memory did not count
+
+
+@pytest.mark.parametrize("coefficient", [0.3, 0.4, 0.6, 0.7, 0.9])
+def test_short_histories_of_noise_with_memory_rarely_alarm(coefficient):
+    series = [(100 * np.exp(0.02 * build_ar(coefficient, 200, seed))).tolist() for seed in range(60)]
+    assert sum(bool(places(one)) for one in series) <= 5
 
 
 def test_steps_are_found_in_noise_with_memory():
     noise = 0.02 * build_ar(0.7, 400, 5)
     noise[200:] += 0.15
     assert places((100 * np.exp(noise)).tolist()) == [200]
+
+
+# ---------------------------------------------------------------- wandering levels
+
+
+def build_wandering(seed, n=1000, size=1.0):
+    """Noise on a level that drifts about slowly: what machines do."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal(n) + size * build_ar(0.95, n, seed + 1)
+
+
+@pytest.mark.parametrize("draw", ["standard_normal", "standard_cauchy"])
+def test_noise_that_is_nothing_but_noise_does_not_wander(draw):
+    found = [
+        measure_wander(build_signal((100 + 1e-3 * getattr(np.random.default_rng(seed), draw)(600)).tolist()), [])
+        for seed in range(20)
+    ]
+    assert np.median(found) == pytest.approx(1, abs=0.12)
+
+
+def test_a_level_that_drifts_wanders():
+    found = [measure_wander(build_signal(np.exp(0.02 * build_wandering(seed)).tolist()), []) for seed in range(10)]
+    assert min(found) > 1.5
+
+
+def test_a_known_step_is_no_wandering():
+    signal = build_signal(build_series({300: 0.5}, n=600))
+    assert measure_wander(signal, [300]) == pytest.approx(1, abs=0.35)
+    assert measure_wander(signal, []) > 3
+
+
+def test_of_a_short_series_nobody_knows_whether_it_wanders():
+    signal = build_signal(build_series({}, n=40))
+    assert measure_wander(signal, []) == math.inf
+    assert find_ease(math.inf) == 1
+
+
+def test_ease_goes_from_least_to_none():
+    assert find_ease(0.5) == find_ease(1.0) == DEFAULT.ease
+    assert DEFAULT.ease < find_ease((1 + DEFAULT.unrest) / 2) < 1
+    assert find_ease(DEFAULT.unrest) == find_ease(99.0) == 1
+
+
+def test_a_small_step_is_believed_in_plain_noise_and_not_on_a_wandering_level():
+    plain = [places(build_series({500: 0.03}, n=1000, seed=seed)) for seed in range(10)]
+    wandering = []
+    for seed in range(10):
+        levels = 0.02 * build_wandering(seed, size=0.8)
+        levels[500:] += 0.03
+        wandering.append(places((100 * np.exp(levels)).tolist()))
+    assert sum(any(abs(place - 500) <= 10 for place in found) for found in plain) >= 8
+    assert sum(any(abs(place - 500) <= 10 for place in found) for found in wandering) <= 5
+
+
+def test_a_longer_series_asks_for_more():
+    short, long = (build_signal(build_series({}, n=n)) for n in (200, 5000))
+    assert short.rigor < 1 < long.rigor
 
 
 # ---------------------------------------------------------------- the parts

@@ -1,134 +1,112 @@
-import math
+"""The verdict on a history, from its values alone."""
 
-import numpy as np
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from assay.judge.history import find_triage, judge_history
-from assay.values.bench import ChangePoint, Triage
+from assay.judge.history import describe_change, judge_history
+from assay.values.bench_history import Cause, Change, MetricHistory, MetricSeries, Point, Step
 from assay.values.verdict import VerdictKind
 
-PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
-INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+PASS, FAIL, INCONCLUSIVE, ERROR = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
 
 
-def build_values(*levels, each=40, seed=0):
-    rng = np.random.default_rng(seed)
-    return [float(level * math.exp(0.01 * rng.standard_normal())) for level in levels for _ in range(each)]
+def change(at: int = 20, **fields: Any) -> Change:
+    given = {
+        "step": Step(at, 10.0, 12.0, 0.2, (0.18, 0.22)),
+        "execution_id": f"e{at}",
+        "until": "e39",
+        "at": 1e9,
+        "commits": ("a" * 40, "b" * 40),
+        "cause": "code",
+        "reason": "the environment is the same",
+        "is_worse": True,
+        **fields,
+    }
+    return Change(**given)
 
 
-SLOWER = build_values(100, 120)
+def history(*changes: Change, count: int = 40, **fields: Any) -> MetricHistory:
+    points = tuple(Point(f"e{n}", 10.0) for n in range(count))
+    return MetricHistory("m.C.f", "wall_time", "min", (MetricSeries(None, "f", {}, points, changes),), **fields)
 
 
-# ---------------------------------------------------------------- never a pass without reason
+def test_no_change_in_enough_values_passes() -> None:
+    verdict = judge_history(history())
+    assert verdict.kind is PASS
+    assert verdict.comparisons == 40
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "words"),
-    [
-        ([], ERROR, "no values"),
-        ([None, math.nan], ERROR, "no values"),
-        ([1.0], INCONCLUSIVE, "history of 1 values"),
-        ([1.0] * 5, INCONCLUSIVE, "history of 5 values"),
-        ([1.0] * 50 + [math.nan], FAIL, "newest value"),
-        ([1.0] * 50 + [None], FAIL, "newest value"),
-        ([1.0] * 50 + [math.inf], FAIL, "newest value"),
-    ],
+    ("cause", "kind"), [("code", FAIL), ("unknown", FAIL), ("environment", INCONCLUSIVE), ("either", INCONCLUSIVE)]
 )
-def test_what_cannot_be_judged_does_not_pass(values, kind, words):
-    verdict = judge_history(values, "min")
+def test_what_got_worse_and_stayed_so(cause: Cause, kind: VerdictKind) -> None:
+    verdict = judge_history(history(change(cause=cause)))
     assert verdict.kind is kind
-    assert words in verdict.findings[0].message
-
-
-@pytest.mark.parametrize("threshold", [-1, math.nan, math.inf])
-def test_a_senseless_threshold_is_an_error(threshold):
-    assert judge_history(SLOWER, "min", threshold=threshold).kind is ERROR
-
-
-# ---------------------------------------------------------------- verdicts
-
-
-def test_a_constant_or_calm_history_passes():
-    assert judge_history([3.0] * 50, "min").kind is PASS
-    calm = judge_history(build_values(100), "min")
-    assert (calm.kind, calm.comparisons) == (PASS, 39)
-
-
-def test_a_slower_level_fails_with_size_interval_and_place():
-    verdict = judge_history(SLOWER, "min", subject="wall_time")
     (finding,) = verdict.findings
-    assert verdict.kind is FAIL
-    assert finding.subject == "wall_time"
-    assert (finding.step, finding.effect) == (40, pytest.approx(0.2, abs=0.02))
-    assert finding.interval[0] < finding.effect < finding.interval[1]
-    assert "between 39 and 40" in finding.message
+    assert (finding.subject, finding.value, finding.expected) == ("m.C.f wall_time", 12.0, 10.0)
+    assert (finding.effect, finding.interval, finding.step) == (0.2, (0.18, 0.22), 20.0)
 
 
-def test_the_direction_says_what_is_worse():
-    assert judge_history(SLOWER, "max").kind is CHANGED
-    assert judge_history(build_values(120, 100), "max").kind is FAIL
-
-
-def test_a_step_below_the_threshold_passes_and_a_larger_one_still_fails():
-    assert judge_history(SLOWER, "min", threshold=0.3).kind is PASS
-    assert judge_history(SLOWER, "min", threshold=0.1).kind is FAIL
-
-
-def test_what_has_recovered_does_not_fail():
-    verdict = judge_history(build_values(100, 120, 100), "min")
-    assert [finding.kind for finding in verdict.findings] == [PASS, CHANGED]
-    assert "as good as before" in verdict.findings[0].message
-
-
-def test_what_has_recovered_in_part_still_fails():
-    assert judge_history(build_values(100, 130, 115), "min").kind is FAIL
-
-
-def test_values_before_those_asked_about_raise_no_alarm():
-    assert judge_history(SLOWER, "min", since=60).kind is PASS
-    assert judge_history(SLOWER, "min", since=40).kind is FAIL
-
-
-# ---------------------------------------------------------------- triage
-
-
-@pytest.mark.parametrize("state", ["ack", "invalid", "wontfix"])
-@pytest.mark.parametrize("index", [37, 40, 45])
-def test_triage_is_respected_even_when_the_place_moved_a_little(state, index):
-    verdict = judge_history(SLOWER, "min", triage={index: Triage(state, "known")})
+@pytest.mark.parametrize(
+    "fields", [{"is_worse": False}, {"holds": False}, {"judgement": "ack"}, {"judgement": "wontfix"}]
+)
+def test_what_raises_no_alarm_is_still_named(fields: dict[str, Any]) -> None:
+    verdict = judge_history(history(change(**fields)))
     assert verdict.kind is PASS
-    assert f"triaged as {state} (known)" in verdict.findings[0].message
+    assert len(verdict.findings) == 1
 
 
-def test_triage_of_another_change_excuses_nothing():
-    values = build_values(100, 120, 150)
-    verdict = judge_history(values, "min", triage={40: Triage("ack")})
-    assert [finding.kind for finding in verdict.findings] == [PASS, FAIL]
-    assert judge_history(SLOWER, "min", triage={60: Triage("ack")}).kind is FAIL
+@pytest.mark.parametrize(("recent", "kind"), [(None, FAIL), (20, FAIL), (19, PASS)])
+def test_only_recent_changes_raise_an_alarm(recent: int | None, kind: VerdictKind) -> None:
+    assert judge_history(history(change(20)), recent).kind is kind
 
 
-def test_the_nearest_triage_counts():
-    change = ChangePoint(40, 39, 0.2, (0.1, 0.3), 1.0, 1.2, 1.0)
-    assert find_triage(change, {38: Triage("ack"), 41: Triage("invalid")}) == Triage("invalid")
-    assert find_triage(change, {}) is None
+def test_a_move_of_unknown_place_counts_as_recent() -> None:
+    moved = replace(history(), moves=(change(execution_id="elsewhere"),))
+    assert judge_history(moved, 1).kind is FAIL
 
 
-# ---------------------------------------------------------------- environment or code
-
-
-def test_a_change_of_the_environment_is_not_blamed_on_the_code():
-    verdict = judge_history(SLOWER, "min", fingerprints=["a"] * 40 + ["b"] * 40)
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_short_history_tells_nothing(count: int) -> None:
+    verdict = judge_history(history(count=count))
     assert verdict.kind is INCONCLUSIVE
-    assert "environment" in verdict.findings[0].message
+    assert f"{count} comparable executions tell nothing yet; 6 are the fewest" in verdict.findings[0].message
+    assert judge_history(history(count=6)).kind is PASS
 
 
-def test_a_change_within_one_environment_fails():
-    verdict = judge_history(SLOWER, "min", fingerprints=["a"] * 80, commits=["c"] * 40 + ["d"] * 40)
-    assert verdict.kind is FAIL
-    assert "code:" in verdict.findings[0].message
+def test_short_series_beside_a_long_one_are_no_matter() -> None:
+    long, short = history().series[0], history(count=2).series[0]
+    assert judge_history(replace(history(), series=(long, short))).kind is PASS
 
 
-def test_an_environment_that_was_not_recorded_excuses_nothing():
-    verdict = judge_history(SLOWER, "min")
-    assert verdict.kind is FAIL
-    assert "unknown:" in verdict.findings[0].message
+def test_a_benchmark_that_is_broken_now_does_not_pass() -> None:
+    verdict = judge_history(history(broken="the newest execution, e40, failed: ValueError"))
+    assert verdict.kind is ERROR
+    assert "e40" in verdict.findings[0].message
+    # what is known to be worse stays said
+    assert FAIL in {finding.kind for finding in judge_history(history(change(), broken="it failed")).findings}
+
+
+@given(st.lists(st.builds(change, at=st.integers(6, 39), is_worse=st.booleans(), holds=st.booleans()), max_size=5))
+def test_every_change_has_its_finding_in_order(changes: list[Change]) -> None:
+    given = history(*changes)
+    verdict = judge_history(given)
+    assert [finding.step for finding in verdict.findings] == [float(each.step.at) for each in given.changes]
+    worst = any(each.is_worse and each.holds for each in changes)
+    assert verdict.kind is (FAIL if worst else PASS)
+
+
+def test_words_of_a_change() -> None:
+    text = describe_change(change(differences=("cudnn 8 → 9",), holds=False, judgement="ack", note="known"))
+    assert text == (
+        "+20.0% since e20; commits aaaaaaaaaaaa..bbbbbbbbbbbb; code: the environment is the same (cudnn 8 → 9); "
+        "it has come back since; ack: known"
+    )
+    assert "commit unknown" in describe_change(change(commits=(None, None)))
+    assert "environment or code: " in describe_change(change(cause="either"))

@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from assay.values.bench import ChangePoint, EnvironmentSegment, Samples, Triage
+from assay.values.bench import ChangePoint, EnvironmentSegment, Samples
 
 
 def test_clean_values_leave_out_contaminated_trials():
@@ -26,7 +26,6 @@ def test_no_values_are_no_clean_values():
     "value",
     [
         Samples((1.0,)),
-        Triage("ack"),
         EnvironmentSegment(0, 3, None),
         ChangePoint(5, 4, 0.1, (0.08, 0.12), 1.0, 1.1, 0.99),
     ],

@@ -1,7 +1,8 @@
 """Profiles of a window of a benchmark: by the framework itself, by py-spy, or, where there is neither, by looking.
 
-The windows begin and end in the main thread, by an interval timer: a framework's profiler sees the thread that starts
-it. Every profiler leaves a file that Chrome's about:tracing and ui.perfetto.dev open, TensorFlow's in the folders where
+A thread waits for the windows and takes them. A timer's signal in the main thread would not do: TensorFlow looks for
+signals in the middle of its operations, and any handler that runs there breaks its heap. Every profiler leaves a file
+that Chrome's about:tracing and ui.perfetto.dev open, but for TensorFlow's, which lies in the folders where
 TensorBoard's profile tab looks for it.
 """
 
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ from assay.values.benchmark import ProfileWindow
 
 _LOOK_S = 0.005
 _DEEPEST = 100
+_THREAD = "assay-profile"  # begins the names of our own threads
+_ANSWER_S = 60.0
+_AGAIN_S = 0.1  # a signal that comes just before the main thread begins to wait is heard with the next one
 
 
 class Profiler(Protocol):
@@ -30,78 +34,108 @@ class Profiler(Protocol):
     def stop(self) -> None: ...
 
 
+class _MainThread:
+    """Does in the main thread what another one asks for."""
+
+    def __init__(self) -> None:
+        self._task: Callable[[], None] | None = None
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        self._before: Any = None
+
+    def listen(self) -> None:
+        self._before = signal.signal(signal.SIGALRM, self._hear)
+
+    def call(self, task: Callable[[], None]) -> None:
+        self._error = None
+        self._done.clear()
+        self._task = task
+        deadline = time.monotonic() + _ANSWER_S
+        while time.monotonic() < deadline:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+            if self._done.wait(_AGAIN_S):
+                break
+        else:
+            raise RuntimeError("the main thread did not answer")
+        if self._error is not None:
+            raise self._error
+
+    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        try:
+            task()
+        except Exception as error:  # noqa: BLE001 raised again where it was asked for
+            self._error = error
+        finally:
+            self._done.set()
+
+    def close(self) -> None:
+        signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
+
+
 class Profile:
     """The windows of one benchmark, one after another."""
 
     def __init__(self, windows: Sequence[ProfileWindow], kind: str, folder: str) -> None:
-        self._moments = [
-            moment for w in windows for moment in ((w.begin_s, True), (w.end_s, False)) if moment[0] is not None
-        ]
+        self._windows = windows
         self._kind = kind
         self._folder = folder
         self._began = 0.0
-        self._running: Profiler | None = None
-        self._count = 0
-        self._problems: list[str] = []
-        self._handler: Any = None
+        self._is_taking = threading.Event()
+        self._over = threading.Event()
+        self._main = _MainThread()
+        self._thread = threading.Thread(target=self._follow, daemon=True, name=_THREAD)
 
     def start(self) -> None:
+        """A window that begins at once has begun when this returns: the benchmark may be over in a millisecond."""
         os.makedirs(self._folder, exist_ok=True)
+        self._main.listen()
         self._began = time.monotonic()
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a profile is taken in the main thread")
-        self._handler = signal.signal(signal.SIGALRM, self._ring)
-        self._ring(signal.SIGALRM, None)
+        self._thread.start()
+        if self._windows and not self._windows[0].begin_s:
+            self._is_taking.wait()
 
-    def _ring(self, _number: int, _frame: FrameType | None) -> None:
-        """Every moment that has come; then the timer is set for the next."""
-        while self._moments:
-            at, begins = self._moments[0]
-            left = float(at or 0) - (time.monotonic() - self._began)
-            if left > 0.001:
-                signal.setitimer(signal.ITIMER_REAL, left)
+    def _follow(self) -> None:
+        for number, window in enumerate(self._windows, 1):
+            if self._wait_until(window.begin_s):
                 return
-            self._moments.pop(0)
-            self._begin() if begins else self._end()
+            try:
+                self._take(window, number)
+            except Exception as error:  # noqa: BLE001 a profile that fails must not fail the benchmark
+                print(f"assay: window {number} has no profile: {type(error).__name__}: {error}", file=sys.stderr)
+            finally:
+                self._is_taking.set()
 
-    def _begin(self) -> None:
-        self._count += 1
-        try:
-            self._running = choose_profiler(self._kind, self._folder, self._count)
-            self._running.start()
-        except Exception as error:  # noqa: BLE001 a profile that fails must not fail the benchmark
-            self._running = None
-            self._complain(error)
+    def _take(self, window: ProfileWindow, number: int) -> None:
+        profiler = choose_profiler(self._kind, self._folder, number, self._main)
+        profiler.start()
+        self._is_taking.set()
+        self._wait_until(window.end_s)
+        profiler.stop()
 
-    def _end(self) -> None:
-        profiler, self._running = self._running, None
-        if profiler is None:
-            return
-        try:
-            profiler.stop()
-        except Exception as error:  # noqa: BLE001
-            self._complain(error)
-
-    def _complain(self, error: Exception) -> None:
-        print(f"assay: window {self._count} has no profile: {type(error).__name__}: {error}", file=sys.stderr)
+    def _wait_until(self, moment_s: float | None) -> bool:
+        """Whether the benchmark is over; None waits for that alone."""
+        left_s = None if moment_s is None else moment_s - (time.monotonic() - self._began)
+        return self._over.wait(None if left_s is None else max(0.0, left_s))
 
     def finish(self) -> list[str]:
         """The benchmark is over: what runs is ended, what had not begun is left out. The files, inside the folder."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        self._moments.clear()
-        self._end()
-        signal.signal(signal.SIGALRM, self._handler or signal.SIG_DFL)
+        self._over.set()
+        self._thread.join()
+        self._main.close()
         found = [os.path.join(base, name) for base, _, names in os.walk(self._folder) for name in names]
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
 
-def choose_profiler(kind: str, folder: str, number: int) -> Profiler:
+def choose_profiler(kind: str, folder: str, number: int, main: _MainThread) -> Profiler:
     """`framework`: torch's or TensorFlow's own; `py-spy`: that one; `auto`: the first of them that is there."""
     if kind in ("auto", "framework"):
         if "torch" in sys.modules:
-            return _Torch(sys.modules["torch"], os.path.join(folder, f"torch-{number}.json"))
+            return _Torch(sys.modules["torch"], os.path.join(folder, f"torch-{number}.json"), main)
         if "tensorflow" in sys.modules:
-            return _TensorFlow(sys.modules["tensorflow"], folder)
+            return _TensorFlow(sys.modules["tensorflow"], folder, number)
         if kind == "framework":
             raise RuntimeError("neither torch nor tensorflow is loaded")
     program = shutil.which("py-spy")
@@ -113,30 +147,63 @@ def choose_profiler(kind: str, folder: str, number: int) -> Profiler:
 
 
 class _Torch:
-    def __init__(self, torch: Any, path: str) -> None:
+    """Newer ones see every thread; older ones that which starts them, and that has to be the main one."""
+
+    def __init__(self, torch: Any, path: str, main: _MainThread) -> None:
         self._path = path
         kinds = torch.profiler.ProfilerActivity
-        has_cuda = torch.cuda.is_available()
-        self._profile = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if has_cuda else [kinds.CPU])
+        activities = [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+        config = _build_all_threads_config()
+        if config is None and "tensorflow" in sys.modules:
+            raise RuntimeError("this torch must be asked by a signal, which TensorFlow does not survive")
+        self._call = main.call if config is None else (lambda task: task())
+        further = {} if config is None else {"experimental_config": config}
+        self._profile = torch.profiler.profile(activities=activities, **further)
 
     def start(self) -> None:
-        self._profile.start()
+        self._call(self._profile.start)
 
     def stop(self) -> None:
-        self._profile.stop()
+        self._call(self._profile.stop)
         self._profile.export_chrome_trace(self._path)
 
 
+def _build_all_threads_config() -> Any:
+    """None where torch has no such thing."""
+    from importlib import import_module
+
+    try:
+        return import_module("torch._C._profiler")._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001
+    except (ImportError, AttributeError, TypeError):
+        return None
+
+
 class _TensorFlow:
-    def __init__(self, tensorflow: Any, folder: str) -> None:
+    def __init__(self, tensorflow: Any, folder: str, number: int) -> None:
         self._profiler = tensorflow.profiler.experimental
         self._folder = folder
+        self._number = number
+        self._before: set[str] = set()
 
     def start(self) -> None:
+        self._before = self._list_sessions()
         self._profiler.start(self._folder)
 
     def stop(self) -> None:
         self._profiler.stop()
+        for name in self._list_sessions() - self._before:
+            self._rename(name)
+
+    def _list_sessions(self) -> set[str]:
+        try:
+            return set(os.listdir(os.path.join(self._folder, "plugins", "profile")))
+        except FileNotFoundError:
+            return set()
+
+    def _rename(self, name: str) -> None:
+        """Sessions are named by the second, and two windows may end in one."""
+        path = os.path.join(self._folder, "plugins", "profile", name)
+        os.rename(path, f"{path}_tensorflow-{self._number}")
 
 
 class _PySpy:
@@ -177,15 +244,15 @@ class _Looker:
         self._path = path
         self._looks: list[tuple[float, dict[int, tuple[str, ...]]]] = []
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, daemon=True, name="assay-profile")
+        self._thread = threading.Thread(target=self._look_on, daemon=True, name=f"{_THREAD}-look")
 
     def start(self) -> None:
         self._thread.start()
 
     def _look_on(self) -> None:
-        me = threading.get_ident()
+        ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith(_THREAD)}
         while not self._over.wait(_LOOK_S):
-            stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items() if thread != me}  # noqa: SLF001
+            stacks = {thread: _stack(frame) for thread, frame in sys._current_frames().items() if thread not in ours}  # noqa: SLF001
             self._looks.append((time.perf_counter(), stacks))
 
     def stop(self) -> None:

@@ -17,8 +17,8 @@ _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = False) -> BenchResult:
     """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
     merged = _merge(story.reports)
-    if is_command and "wall_time" not in merged.plain and ending.elapsed_s is not None:
-        merged.plain["wall_time"] = ending.elapsed_s
+    if is_command:
+        merged.plain = {**_measure_command(story, ending), **merged.plain}
     promoted, extra_findings = _promote_extras(name, merged.extras)
     metrics = tuple({metric.name: metric for metric in (*promoted, *merged.metrics.values())}.values())
     has_exception = _has_exception(story, ending, is_command)
@@ -44,6 +44,13 @@ def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = 
         samples={key: tuple(values) for key, values in merged.samples.items()},
         findings=tuple(findings),
     )
+
+
+def _measure_command(story: Story, ending: Ending) -> dict[str, float]:
+    """Duration and CPU time by our own wrapper; where that was killed, from the shell's start to its end."""
+    end = story.end or {}
+    found = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 # ---------------------------------------------------------------- several reports of one method

@@ -64,13 +64,10 @@ def find_kind(array: Array) -> Kind:
 
 
 def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator[Block]:
-    """Blocks in the order of memory that cover the tensor; leading axes one index at a time where need be."""
+    """Blocks in the order of memory; they cover a tensor of at least one axis, the leading ones index by index."""
     if 0 in shape:
         return
-    axis = next((place for place in range(len(shape)) if math.prod(shape[place + 1 :]) <= limit), 0)
-    if not shape:
-        yield ()
-        return
+    axis = next(place for place in range(len(shape)) if math.prod(shape[place + 1 :]) <= limit)
     step = max(1, limit // math.prod(shape[axis + 1 :]))
     rest = tuple(slice(0, length) for length in shape[axis + 1 :])
     for before in _walk_indices(shape[:axis]):

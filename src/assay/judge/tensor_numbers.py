@@ -13,6 +13,7 @@ from assay.judge.tensor_scale import Scale
 from assay.values.tensors import Element, Number, Tolerance
 
 _LEAST = 1e-300  # nothing is divided by less
+_UNBOUNDED = 1e250  # such a relative error comes from dividing by nothing
 _TIE = 1e-6  # relative errors closer than this are the same to a person: the absolute ones decide
 
 
@@ -52,7 +53,7 @@ class Tally:
         self.sum_abs += float(errors.error.sum())
         self.max_abs = max(self.max_abs, float(errors.error.max()))
         relative = errors.error / np.maximum(errors.size, _LEAST)
-        self.max_rel = max(self.max_rel, float(relative.max()))
+        self.max_rel = max(self.max_rel, _limit(float(relative.max())))
         if errors.ulp is not None:
             self.max_ulp = max(self.max_ulp or 0, int(errors.ulp.max()))
         self._add_products(errors, scale)
@@ -88,7 +89,7 @@ class Tally:
             found, flat, score = found[kept], flat[kept], score[kept]
         columns = [axis + part.start for axis, part in zip(np.unravel_index(found, ranks.shape), block, strict=True)]
         indices = zip(*(column.tolist() for column in columns), strict=True) if columns else [()]
-        fresh = map(Place, score.tolist(), flat.tolist(), indices)
+        fresh = map(Place, score.tolist(), map(_limit, flat.tolist()), indices)
         self.places = sorted([*self.places, *fresh], key=lambda each: (-each.score, each.at))[: self.wanted]
 
     @property
@@ -108,6 +109,10 @@ class Tally:
         if not noise:
             return math.inf
         return 10 * math.log10(signal / noise) if signal and noise < math.inf else -math.inf
+
+
+def _limit(relative: float) -> float:
+    return relative if relative < _UNBOUNDED else math.inf
 
 
 def _dot(one: Array, other: Array) -> float:

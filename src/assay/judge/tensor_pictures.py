@@ -24,6 +24,7 @@ def can_draw(expected: Array, actual: Array) -> bool:
 def build_histogram(expected: Array, actual: Array) -> Histogram:
     """Of absolute errors by powers of ten, the sixteen largest of them."""
     np = load_numpy()
+    expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     totals = np.zeros(_HIGHEST - _LOWEST, dtype=np.int64)
     zero = broken = 0
     for _, errors in walk_errors(expected, actual, *_prepare(expected, actual, None)):
@@ -59,6 +60,7 @@ def build_heat(
 ) -> Heat:
     """At most so many rows and columns over the two longest axes; of everything else the largest error."""
     np = load_numpy()
+    expected, actual = np.atleast_1d(expected), np.atleast_1d(actual)
     axes = find_longest(expected.shape)
     lengths = _lengths(expected.shape, axes)
     grid = np.zeros((min(rows, lengths[0]), min(columns, lengths[1])))

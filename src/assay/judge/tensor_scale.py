@@ -64,7 +64,7 @@ def build_scale(expected: Array, look: Survey) -> Scale:
     cut = find_sentinels(expected, look)
     unit = 1.0
     if look.largest and not _PLAIN[0] < look.largest < _PLAIN[1]:
-        unit = 2.0 ** math.floor(math.log2(look.largest))
+        unit = math.ldexp(1.0, math.frexp(look.largest)[1] - 1)
     axes = [axis for axis, length in enumerate(expected.shape) if length > 1 and expected.size // length >= FEWEST]
     squares, counts = _sum_squares(expected, axes, cut, unit)
     total, number = squares[None].item(), counts[None].item()

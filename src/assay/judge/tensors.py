@@ -34,6 +34,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 WORST = 10  # elements that are named
 _COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})  # ids, indices, shapes, masks
 _LONGEST_LIST = 6
+_FELT = 0.1  # an absolute bound that is less than this share of the relative one goes without saying
 
 
 def compare_tensors(
@@ -56,9 +57,14 @@ def compare_tensors(
     if not left.size:
         nothing = Finding(VerdictKind.INCONCLUSIVE, name, f"both are empty {list(left.shape)}: nothing to compare")
         return replace(empty, verdict=Verdict.of([*formal, nothing], 0))
+    is_single = left.ndim == 0
+    if is_single:
+        left, right = left.reshape(1), right.reshape(1)
     if find_common_kind(left, right) is Kind.TEXT:
-        return _compare_texts(empty, left, right, formal, worst)
-    return _compare_numbers(empty, left, right, formal, op, worst)
+        found = _compare_texts(empty, left, right, formal, worst)
+    else:
+        found = _compare_numbers(empty, left, right, formal, op, worst)
+    return replace(found, worst=tuple(replace(each, index=()) for each in found.worst)) if is_single else found
 
 
 def judge_outputs(
@@ -232,7 +238,8 @@ def _bound(found: TensorComparison, is_float: bool) -> str:
     if not is_float:
         return f"{0 if 'bool' in found.dtype else tolerance.int_abs}"
     parts = [f"{tolerance.rel:.3g} of the scale"] if tolerance.rel else []
-    parts += [f"{tolerance.abs:.3g}"] if not parts or (tolerance.abs or 0) > 1e-30 else []
+    is_felt = (tolerance.abs or 0.0) > _FELT * (tolerance.rel or 0.0) * found.scale
+    parts += [f"{tolerance.abs:.3g}"] if is_felt or not parts else []
     text = " + ".join(parts)
     return text if tolerance.ulp is None else f"{text} or by more than {tolerance.ulp} ULP"
 

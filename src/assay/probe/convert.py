@@ -13,6 +13,7 @@ from assay.probe.wiring import DEFAULT_DOMAINS
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
 _NO_ADAPTER = re.compile(r"No Adapter (From|To) Version \$?(\d+) for (\w+)")
+_NO_PREVIOUS = re.compile(r"No Previous Version of (\w+) exists")
 _NO_SCHEMA = re.compile(r"has no registered schema.*\.(\w+?)$")
 _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
 
@@ -75,10 +76,13 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
 
 def _explain(text: str, versions: str) -> str:
     words = " ".join(text.split())
-    adapter, unknown, named = (pattern.search(words) for pattern in (_NO_ADAPTER, _NO_SCHEMA, _NAMED))
+    patterns = (_NO_ADAPTER, _NO_PREVIOUS, _NO_SCHEMA, _NAMED)
+    adapter, newer, unknown, named = (pattern.search(words) for pattern in patterns)
     if adapter:
         direction, version, op = adapter.groups()
         return f"onnx cannot convert the operator {op} {direction.lower()} version {version}"
+    if newer:
+        return f"the operator {newer[1]} did not exist yet"
     if unknown:  # the library forgets to fill in its message, and appends the values
         return f"onnx has no operator {unknown[1].removesuffix(versions)}"
     return (f"the operator {named[1]}: " if named else "") + words

@@ -6,7 +6,7 @@ of a convolution one without constant weights: neither is what the target sees i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from assay.probe.mark import build_cut
@@ -126,14 +126,14 @@ def find_shape_operands(node: Node) -> frozenset[str]:
     return frozenset(node.input[place] for place in places if place < len(node.input) and node.input[place])
 
 
-def evaluate(model: Model, name: str, activations: Mapping[str, Array]) -> Array | None:
+def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, Array]) -> Array | None:
     """The value of a tensor that no run has brought, from those that it has; None where that cannot be done.
 
     For tensors made of shapes and constants only: onnx's own evaluator is slow, and these are small.
     """
     onnx = import_onnx()
-    known = {key: value for key, value in activations.items() if hasattr(value, "dtype")}
-    types = {key: describe_array(key, value) for key, value in known.items()}
+    known = {border: activations[border] for border in _find_border(wiring, name, activations)}
+    types = {border: describe_array(border, value) for border, value in known.items() if hasattr(value, "dtype")}
     try:
         cut = build_cut(model, tuple(known), (name,), types)
         feeds = {value.name: known[value.name] for value in cut.graph.input}
@@ -141,3 +141,18 @@ def evaluate(model: Model, name: str, activations: Mapping[str, Array]) -> Array
     except Exception:  # noqa: BLE001  the evaluator raises whatever its operators raise; then there is no value
         return None
     return found
+
+
+def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list[str]:
+    """The nearest tensors before this one whose values are there."""
+    border: dict[str, None] = {}
+    waiting, seen = [name], {name}
+    while waiting:
+        place = wiring.producers.get(waiting.pop())
+        for read in wiring.reads[place] if place is not None else ():
+            if read in activations:
+                border[read] = None
+            elif read not in seen:
+                seen.add(read)
+                waiting.append(read)
+    return list(border)

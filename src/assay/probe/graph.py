@@ -22,10 +22,11 @@ _KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": 
 # ---------------------------------------------------------------- files
 
 
-def load_model(path: str | os.PathLike[str], *, weights: bool = True) -> Model:
+def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
     """The model; without weights, large tensors are left empty and external data is not looked at.
 
-    Raises UsageError: a file that is missing or not ONNX, external data that is missing or cut short.
+    `external=False` leaves external data where it lies, for a model that is only split into layers: each then loads
+    its own. Raises UsageError: a file that is missing or not ONNX, external data that is missing or cut short.
     """
     name = os.fspath(path)
     try:
@@ -38,7 +39,7 @@ def load_model(path: str | os.PathLike[str], *, weights: bool = True) -> Model:
         raise UsageError(f"{name} is not an ONNX model: {error}") from error
     if not model.graph.output or not model.opset_import:
         raise UsageError(f"{name} is not an ONNX model: it has no graph with outputs, or no opset")
-    if weights:
+    if weights and external:
         load_external(model, os.path.dirname(os.path.abspath(name)))
     return model
 
@@ -89,7 +90,7 @@ def load_external_tensor(tensor: Any, folder: str) -> None:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         raise UsageError(f"the external data of {tensor.name!r} cannot be read: {error}") from error
-    tensor.data_location = type(tensor).DEFAULT
+    tensor.ClearField("data_location")
     del tensor.external_data[:]
 
 

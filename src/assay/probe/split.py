@@ -7,9 +7,11 @@ gets wrong would turn good layers into failing ones.
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import cast
 
 from assay.errors import UsageError
 from assay.probe.fold import build_folding, evaluate
@@ -76,7 +78,7 @@ class _Splitter:
     def __init__(self, model: Model, outline: Outline, activations: Mapping[str, Array]) -> None:
         self.model = model
         self.wiring: Wiring = build_wiring(model.graph)
-        self.values = dict(activations)
+        self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # each read when it is needed
         self.folder = os.path.dirname(outline.path)
         self.folding = build_folding(self.wiring)
         self.inferred: dict[str, TensorSpec] | None = None
@@ -112,7 +114,9 @@ class _Splitter:
 
     def _find_value(self, name: str) -> Array | None:
         if name not in self.values and self.folding.is_foldable(name):
-            self.values[name] = evaluate(self.model, name, self.values)
+            found = evaluate(self.model, self.wiring, name, self.values)
+            if found is not None:
+                self.values[name] = found
         return self.values.get(name)
 
     def _find_problem(self, layer: Layer, known: Mapping[str, Array | None]) -> str:

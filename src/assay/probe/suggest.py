@@ -232,12 +232,12 @@ def find_attribute(node: Node, name: str, default: Any) -> Any:
 # ---------------------------------------------------------------- sizes
 
 _SIZES = (  # what symbols usually mean
-    (re.compile(r"batch|^n$|^b$|^bs$|unk"), 1),
-    (re.compile(r"height|width|^h$|^w$"), 64),
+    (re.compile(r"batch|^bs$|^unk"), 1),
+    (re.compile(r"height|width"), 64),
     (re.compile(r"samples|audio|wave"), 16000),
-    (re.compile(r"frame|time|^t$"), 64),
+    (re.compile(r"frame|time"), 64),
     (re.compile(r"past|seq|len|token"), 16),
-    (re.compile(r"chan|^c$"), 3),
+    (re.compile(r"chan"), 3),
 )
 _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8, 32, 32)}
 
@@ -249,6 +249,8 @@ def suggest_size(graph: Graph, spec: TensorSpec, axis: int) -> int:
     if demanded is not None:
         return demanded
     symbol = spec.shape[axis]
+    if axis == 0 and symbol in ("N", "n", "B", "b"):
+        return 1
     named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
     return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
 

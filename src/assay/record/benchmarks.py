@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from assay.errors import FormatError
 from assay.record.formats import read_versioned, render_versioned
+from assay.record.lines import append_line, load_lines
 from assay.record.rundir import write_atomic
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
@@ -71,12 +72,12 @@ def parse_result(content: Mapping[str, Any]) -> BenchResult:
     plain |= {
         "metrics": tuple(_build(BenchMetric, metric) for metric in plain.get("metrics") or ()),
         "samples": {name: tuple(values) for name, values in (plain.get("samples") or {}).items()},
-        "findings": tuple(_parse_finding(finding) for finding in plain.get("findings") or ()),
+        "findings": tuple(parse_finding(finding) for finding in plain.get("findings") or ()),
     }
     return BenchResult(**plain)
 
 
-def _parse_finding(content: Mapping[str, Any]) -> Finding:
+def parse_finding(content: Mapping[str, Any]) -> Finding:
     plain = _known(Finding, content)
     interval = plain.get("interval")
     stretches = tuple((low, high) for low, high in plain.get("stretches") or ())
@@ -129,27 +130,18 @@ class Triage:
 
 def load_triage(study_dir: str) -> list[Triage]:
     """In the order in which it was said; lines that cannot be read are passed over."""
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.BENCH_TRIAGE_FILE)
     found = []
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            found.append(_build(Triage, json.loads(line)))
-        except (ValueError, TypeError, AttributeError):
-            continue
+    for facts in load_lines(_triage_path(study_dir)):
+        with suppress(TypeError):
+            found.append(_build(Triage, facts))
     return found
 
 
 def add_triage(study_dir: str, triage: Triage) -> None:
-    folder = os.path.join(study_dir, layout.STUDY_META_DIR)
-    os.makedirs(folder, exist_ok=True)
-    line = (json.dumps(asdict(triage)) + "\n").encode()
-    fd = os.open(os.path.join(folder, layout.BENCH_TRIAGE_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        os.write(fd, line)
-    finally:
-        os.close(fd)
+    path = _triage_path(study_dir)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    append_line(path, asdict(triage))
+
+
+def _triage_path(study_dir: str) -> str:
+    return os.path.join(study_dir, layout.STUDY_META_DIR, layout.BENCH_TRIAGE_FILE)

@@ -31,7 +31,7 @@ def render_cache(folder: str, entries: Sequence[Mapping[str, Any]], width: int |
             entry["step"],
             entry["backend"],
             render_size(entry["size_bytes"]),
-            f"{render_age(now - entry['used_at'])} ago",
+            render_age(now - entry["used_at"]),
             "in use" if entry["in_use"] else "",
         )
         for entry in entries

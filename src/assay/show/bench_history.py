@@ -10,11 +10,12 @@ from typing import Any
 
 from assay.show import table as tables
 from assay.show.bench import render_values
+from assay.show.bisection import render_commit, render_culprit
 from assay.show.table import Column, Table
 from assay.show.terminal import STATE_COLORS, paint
 from assay.show.words import clean
-from assay.values.bench_history import Change, ComparisonReport, MetricHistory, MetricSeries
-from assay.values.verdict import Verdict, VerdictKind
+from assay.values.bench_history import Change, ComparisonReport, MetricComparison, MetricHistory, MetricSeries
+from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
@@ -65,17 +66,23 @@ def _draw(values: Sequence[float]) -> str:
 
 
 def _describe_changes(history: MetricHistory, color: bool) -> list[str]:
-    if not history.changes:
-        return ["  no change"]
-    lines = []
-    for change, finding in zip(history.changes, history.verdict.findings, strict=False):
-        word = _word(change, finding.kind)
-        interval = change.step.interval
-        size = f"{change.step.effect:+.1%}" + (f" [{interval[0]:+.1%}, {interval[1]:+.1%}]" if interval else "")
-        moment = datetime.fromtimestamp(change.at).strftime("%Y-%m-%d %H:%M") if change.at else ""  # noqa: DTZ006 local time
-        rest = finding.message.partition("; ")[2]
-        lines.append(f"  {_paint(word, str(finding.kind), color)} {size} {moment} {change.execution_id}: {clean(rest)}")
-    return lines
+    """A line for each change; then what else keeps the verdict from being PASS."""
+    findings = history.verdict.findings
+    lines = [_describe_change(*pair, color) for pair in zip(history.changes, findings, strict=False)]
+    others = [
+        f"  {_paint(str(finding.kind), str(finding.kind), color)} {clean(finding.message)}"
+        for finding in findings[len(history.changes) :]
+    ]
+    return [*lines, *others] or ["  no change"]
+
+
+def _describe_change(change: Change, finding: Finding, color: bool) -> str:
+    word = _word(change, finding.kind)
+    interval = change.step.interval
+    size = f"{change.step.effect:+.1%}" + (f" [{interval[0]:+.1%}, {interval[1]:+.1%}]" if interval else "")
+    moment = datetime.fromtimestamp(change.at).strftime("%Y-%m-%d %H:%M") if change.at else ""  # noqa: DTZ006 local time
+    rest = finding.message.partition("; ")[2]
+    return f"  {_paint(word, str(finding.kind), color)} {size} {moment} {change.execution_id}: {clean(rest)}"
 
 
 def _word(change: Change, kind: VerdictKind) -> str:
@@ -166,18 +173,27 @@ def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, flo
     return middle, low, high
 
 
-def render_bisect(facts: Mapping[str, Any]) -> str:
-    lines = [f"{sha[:12]} {outcome}: {why}" for sha, outcome, why in facts["tried"]]
-    culprit = facts["culprit"]
-    if culprit:
-        who = f"{culprit['author']}, {culprit['authored_at']}"
-        lines.append(f"first worse commit: {culprit['sha'][:12]} {culprit['subject']} ({who})")
-        if facts["evidence"]:
-            lines.append(f"  {facts['evidence']['finding']['message']}")
-    elif facts["suspects"]:
-        lines.append(
-            "one of these, which cannot be judged: " + ", ".join(each["sha"][:12] for each in facts["suspects"])
-        )
-    else:
-        lines.append(f"not found: {facts['stuck'] or facts['interrupted']}")
-    return "".join(f"{clean(line)}\n" for line in lines)
+def render_bisect(found: Any, *, color: bool = False) -> str:
+    """`found`: what a search came to. The culprit first, then its evidence, then how it was found."""
+    lines: list[str] = []
+    if found.culprit:
+        lines += render_culprit(found.culprit, color)
+        lines += [f"  {clean(line)}" for line in _describe_evidence(found.evidence)]
+    elif found.suspects:
+        lines.append("one of these, and the trials cannot tell which:")
+        lines += [f"  {render_commit(commit)}" for commit in found.suspects]
+    elif found.stuck:
+        lines.append(clean(f"not found: {found.stuck}"))
+    lines += [f"{answer.commit[:12]} {answer.outcome}: {clean(answer.message)}" for answer in found.answers]
+    tried = len({answer.commit for answer in found.answers})
+    before = f", {found.resumed} of them by an earlier call" if found.resumed else ""
+    answers = f"{len(found.answers)} answer{'' if len(found.answers) == 1 else 's'}{before}"
+    lines.append(f"{tried} of {found.commits} commits tried, {answers}; log: {clean(found.log)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _describe_evidence(evidence: MetricComparison | None) -> list[str]:
+    if evidence is None:
+        return []
+    sides = (f"{side.name}: {render_values(evidence.metric, side.values)}" for side in (evidence.base, evidence.head))
+    return [f"{evidence.method} {evidence.metric}: {evidence.finding.message}", *sides]

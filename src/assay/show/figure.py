@@ -6,7 +6,8 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +45,29 @@ def write_figure(chart: Chart, path: Path, *, width: float = 8.0, height: float 
         _save(_build_figure(shown, width, height), path, kind)
 
 
-def _save(figure: Figure, path: Path, kind: str) -> None:
-    """Written aside and renamed: a page that shows the plot never sees half of it."""
-    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+def write_pages(charts: Sequence[Chart], path: Path, *, width: float = 8.0, height: float = 4.5) -> None:
+    """A PDF with one chart to a page; every y axis begins at zero. Size in inches."""
+    shown = [build_shown(chart) for chart in charts]
     try:
-        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix=path.suffix)
-        os.close(descriptor)
+        import matplotlib as mpl
+        from matplotlib.backends.backend_pdf import PdfPages
+    except ImportError as error:
+        raise MissingExtraError("a plot in a file", "plot") from error
+    with mpl.rc_context(_STYLE), _writing(path) as aside, PdfPages(aside, metadata={"CreationDate": None}) as pages:
+        for chart in shown:
+            figure = _build_figure(chart, width, height)
+            figure.axes[0].set_ylim(bottom=0)
+            pages.savefig(figure)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[str]:
+    """A file aside that takes the place of `path` when all went well."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False) as file:
+            aside = file.name
         try:
-            figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
+            yield aside
             os.chmod(aside, 0o644)
             os.replace(aside, path)
         finally:
@@ -59,6 +75,13 @@ def _save(figure: Figure, path: Path, kind: str) -> None:
                 os.unlink(aside)
     except OSError as error:
         raise InfrastructureError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def _save(figure: Figure, path: Path, kind: str) -> None:
+    """Written aside and renamed: a page that shows the plot never sees half of it."""
+    metadata = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else None
+    with _writing(path) as aside:
+        figure.savefig(aside, format=kind, dpi=150, metadata=metadata)
 
 
 def _build_figure(chart: Chart, width: float, height: float) -> Figure:

@@ -297,7 +297,9 @@ def build_model_facts(report: ModelReport) -> dict[str, Any]:
         "next": [command for _, command in build_next_steps(report)],
     }
     for plain, case in zip(facts["cases"], report.cases, strict=True):
-        plain |= {"outcome": case.outcome, "is_wrong": case.verdict.kind in WRONG, **asdict(build_figures(case))}
+        figures = asdict(build_figures(case))
+        plain |= {f"{name}_error": figures.pop(name) for name in ("local", "accumulated")}
+        plain |= {"outcome": case.outcome, "is_wrong": case.verdict.kind in WRONG, **figures}
         plain["import_s"] = case.seconds(Step.IMPORT)
         plain["diff_commands"] = build_diff_commands(case)
     return facts

@@ -51,6 +51,8 @@ pre { margin: 8px 0; padding: 10px 12px; overflow-x: auto; background: var(--pag
 pre.command { white-space: pre-wrap; overflow-wrap: anywhere; }
 .next { display: grid; grid-template-columns: max-content 1fr; gap: 6px 16px; margin: 14px 0 0; }
 .next dt { color: var(--soft); } .next dd { margin: 0; }
+@media (max-width: 640px) { .next { grid-template-columns: 1fr; } .next dd { margin-bottom: 8px; } }
+.chart { overflow-x: auto; } .chart svg { min-width: 760px; }
 details.card { margin-top: 12px; } details.card summary { overflow-wrap: anywhere; }
 """
 
@@ -86,7 +88,7 @@ def _render_body(report: ModelReport) -> Iterator[str]:
     yield from _render_said(report)
     if report.cases:
         yield "<h3>Error by layer</h3>"
-        yield f"<figure class=card>{render_errors(build_points(report))}{_LEGEND}</figure>"
+        yield f"<figure class=card><div class=chart>{render_errors(build_points(report))}</div>{_LEGEND}</figure>"
         yield from _render_cases(report)
     yield from _render_failures(report)
     yield from _render_origin(report)

@@ -80,11 +80,7 @@ def render_ms(seconds: float | None) -> str | None:
 
 
 def render_cosine(value: float | None) -> str | None:
-    """Never rounded up to 1: that would say the tensors are parallel when they are not."""
-    if value is None or not math.isfinite(value):
-        return None if value is None else str(value)
-    text = f"{value:.6f}"
-    return f"{math.floor(value * 1e6) / 1e6:.6f}" if text == "1.000000" and value < 1 else text
+    return None if value is None else f"{value:.6f}"
 
 
 def render_db(value: float | None) -> str | None:

@@ -59,7 +59,11 @@ def render_diffs(
     named = {each.comparison.name for each in diffs}
     loose = [finding for finding in verdict.findings if finding.subject not in named]
     sections.append(
-        Section(lines=[f"{finding.kind} {words.clean(finding.subject)}: {finding.message}" for finding in loose])
+        Section(
+            lines=[
+                f"{finding.kind} {words.clean(finding.subject)}: {words.clean(finding.message)}" for finding in loose
+            ]
+        )
     )
     for diff in shown:
         sections += _build_sections(diff, width, color=color, plain=plain, titled=len(diffs) > 1)
@@ -110,9 +114,10 @@ def _build_sections(
     found = diff.comparison
     findings = [f"{finding.kind}: {finding.message}" for finding in found.verdict.findings]
     facts = [("expected", diff.expected), ("actual", diff.actual), *_list_part(diff)]
-    lines = [words.wrap(text, width, "  ") for text in (*findings, *map("note: {}".format, found.flags))]
+    said = [*findings, *(f"note: {flag}" for flag in found.flags)]
+    lines = [words.wrap(words.clean(text), width, "  ") for text in said]
     lines = [part for line in lines for part in line.split("\n")]
-    yield Section(found.name if titled else "", facts=facts)
+    yield Section(words.clean(found.name) if titled else "", facts=facts)
     yield Section(lines=lines)
     yield Section("Numbers", facts=list_numbers(found))
     yield Section("Worst elements", table=build_worst(found))
@@ -256,7 +261,7 @@ def describe_axes(heat: Heat, shape: tuple[int, ...]) -> str:
     named = [
         f"axis {axis} ({length})" for axis, length in zip(heat.axes, heat.lengths[2 - len(heat.axes) :], strict=True)
     ]
-    text = " down, ".join(named) + " across" if named else "the only element"
+    text = " down, ".join(named) + " across"
     rest = math.prod(shape) > heat.lengths[0] * heat.lengths[1]
     return text + (", the largest error along the others" if rest else "")
 

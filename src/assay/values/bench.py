@@ -70,24 +70,6 @@ class ChangePoint:
     confidence: float  # 1 - p of this one step; that a whole series was searched is not counted in
 
 
-TriageState = Literal["ack", "invalid", "wontfix"]
-
-
-@dataclass(frozen=True, slots=True)
-class Triage:
-    """What a person said about a change point.
-
-    ack      known, and the new level is what counts from now on
-    wontfix  the same, on purpose
-    invalid  no change at all: a disturbed machine, a broken measurement
-    """
-
-    state: TriageState
-    note: str = ""
-    author: str = ""
-    time: float | None = None  # seconds since the epoch
-
-
 # ---------------------------------------------------------------- environment or code
 
 

@@ -72,6 +72,7 @@ class MetricHistory:
     moves: tuple[Change, ...] = ()  # from one set-up to the next
     verdict: Verdict = field(default_factory=lambda: Verdict.of((), 0))
     left_out: Mapping[str, int] = field(default_factory=dict)  # why → how many executions
+    broken: str = ""  # why the newest execution gives no value
 
     @property
     def changes(self) -> tuple[Change, ...]:

@@ -55,7 +55,7 @@ class Tolerance:
     abs: float | None = None
     rel: float | None = None
     ulp: int | None = None
-    int_abs: int | None = None  # for integers; exact but where an operator rounds into its type. abs, rel: not for them
+    int_abs: int | None = None  # integers know no other bound; exact, but where an operator rounds into its type
     int_share: float | None = None  # of the integers that may make use of int_abs: a tie is rare, a wrong rounding not
     allowed_wrong: float = 0.0  # share of elements that may break abs/rel/ulp
     min_cosine: float | None = None
@@ -63,6 +63,7 @@ class Tolerance:
     top_k: int | None = None  # the k largest along the last axis must be the same ones
     allow_constant: bool = False  # both all zero proves nothing, and is not PASS unless somebody allows it
     check_dtype: bool = True
+    quantized: bool = False  # the model computes in steps: what it gives as a whole may be a few of them off
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Heat:
     Errors are in units of what the tolerance allows: up to 1 is right. Infinite: NaN or infinity out of place.
     """
 
-    axes: tuple[int, ...]  # of the tensor: down, across; one alone runs across; none for a single number
+    axes: tuple[int, ...]  # of the tensor: down, across; one alone runs across
     lengths: tuple[int, int]  # elements down and across
     cells: tuple[tuple[float, ...], ...]  # at most as many as there are elements
 
@@ -125,9 +126,15 @@ class TensorComparison:
 
     @property
     def error(self) -> float:
-        """One number to rank by: the relative error at the tensor's scale; infinite where nothing can be compared."""
-        broken = self.misplaced or self.shape[0] != self.shape[1]
-        return float("inf") if broken else self.max_rel
+        """One number to rank by: the relative error at the tensor's scale; infinite where nothing can be compared.
+
+        Of a tensor that is right for another reason (an absolute bound) it is no more than what is allowed.
+        """
+        if self.misplaced or self.shape[0] != self.shape[1]:
+            return float("inf")
+        if self.verdict.kind is VerdictKind.PASS and self.tolerance.rel:
+            return min(self.max_rel, self.tolerance.rel)
+        return self.max_rel
 
     @property
     def is_dead(self) -> bool:
@@ -138,8 +145,8 @@ class TensorComparison:
     def is_broken(self) -> bool:
         """Wrong in a way that no rounding explains, however large the numbers are."""
         retyped = self.tolerance.check_dtype and self.dtype[0] != self.dtype[1]
-        reshaped = self.shape[0] != self.shape[1]
-        return self.verdict.kind is VerdictKind.FAIL and bool(self.misplaced or retyped or reshaped or self.is_dead)
+        nothing = self.count == 0  # another shape, or texts beside numbers
+        return self.verdict.kind is VerdictKind.FAIL and bool(self.misplaced or retyped or nothing or self.is_dead)
 
 
 @dataclass(frozen=True, slots=True)

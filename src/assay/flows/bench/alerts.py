@@ -12,13 +12,18 @@ from assay.errors import InfrastructureError, UsageError
 _TIMEOUT_S = 20.0
 
 
+def check_address(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--webhook {url} is no address", "such as https://example.org/hook")
+
+
 def send_alert(url: str, content: Mapping[str, Any]) -> None:
     """POST it. An address that refuses is said, since an alarm that nobody hears is none."""
     import urllib.error
     import urllib.request
 
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise UsageError(f"--webhook {url} is no address", "such as https://example.org/hook")
+    check_address(url)
     data = json.dumps(content).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 http only
     try:

@@ -1,35 +1,49 @@
-"""`assay bench bisect`: which commit made a metric worse. Every commit runs in turns with the good one."""
+"""`assay bench bisect`: which commit made a metric worse. Every commit runs in turns with the good one.
+
+Each answer is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
+that was killed is gone on with by calling it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast, get_args
 
-from assay.errors import UsageError
-from assay.flows.bench.compare import CompareOptions, Workshop, compare_executions, open_workshop, split_variants
-from assay.flows.bench.run import run_benchmarks
+from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.flows.bench.compare import CompareOptions, Contest
+from assay.flows.bench.workshop import Workshop, open_workshop
 from assay.flows.sweep import Doors
 from assay.judge.search import Found, History, Outcome, Stuck, Trial, Try, next_step
+from assay.record.benchmarks import parse_finding
+from assay.record.lines import append_line, load_lines
 from assay.stage.checkout import Commit, load_commit, load_parents
-from assay.values.bench_history import MetricComparison
+from assay.values.bench_history import ComparisonReport, MetricComparison, Side
 from assay.values.benchmark import BenchRequest
 from assay.values.verdict import VerdictKind
 
 Tell = Callable[[str], None]
+LOG_FILE = "log.jsonl"
+VOTES = 2  # equal answers of the accused and of the commit before it
+PATIENCE = 3  # answers of a commit that stays open
 
-
-@dataclass(frozen=True, slots=True)
-class BenchBisect:
-    """What the search came to."""
-
-    good: Commit
-    bad: Commit
-    tried: tuple[tuple[str, Outcome, str], ...]  # commit, how it was judged, why
-    culprit: Commit | None = None
-    suspects: tuple[Commit, ...] = ()
-    evidence: MetricComparison | None = None
-    stuck: str | None = None
-    interrupted: str | None = None
+_OUTCOMES: Mapping[VerdictKind, Outcome] = {
+    VerdictKind.PASS: "good",
+    VerdictKind.CHANGED: "good",
+    VerdictKind.FAIL: "bad",
+    VerdictKind.INCONCLUSIVE: "open",
+    VerdictKind.ERROR: "skip",
+}
+_REASONS = {
+    "good end": "is the good end good?",
+    "bad end": "is the bad end bad?",
+    "confirm": "once more, to be sure",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,38 @@ class Question:
     good: str
     bad: str
     metric: str
+    fresh: bool = False  # forget what an earlier call found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One commit against the good one, as it stands in the log."""
+
+    commit: str
+    outcome: Outcome
+    message: str
+    evidence: MetricComparison | None = None
+    elapsed_s: float = 0.0
+    at: float = 0.0  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class BenchBisect:
+    """What the search came to."""
+
+    method: str
+    metric: str
+    good: Commit
+    bad: Commit
+    log: str
+    commits: int  # between the ends, the bad one included
+    answers: tuple[Answer, ...]
+    culprit: Commit | None = None
+    suspects: tuple[Commit, ...] = ()
+    evidence: MetricComparison | None = None
+    stuck: str | None = None
+    interrupted: str | None = None
+    resumed: int = 0  # answers that an earlier call had found
 
 
 def bisect_benchmark(
@@ -46,65 +92,185 @@ def bisect_benchmark(
     doors: Doors | None = None,
     tell: Tell = lambda _line: None,
 ) -> BenchBisect:
-    if len(request.methods) != 1:
+    if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
-    workshop = open_workshop(request, options.build)
-    ends = load_commit(workshop.repository, question.good), load_commit(workshop.repository, question.bad)
-    parents = load_parents(workshop.repository, ends[0].sha, ends[1].sha)
-    search = _Search(workshop, ends, request, replace(options, metrics=(question.metric,)), doors, tell)
-    return search.run(History(parents, ends[0].sha, ends[1].sha))
+    options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
+    with open_workshop(request, options.build) as workshop:
+        good, bad = (load_commit(workshop.repository, name) for name in (question.good, question.bad))
+        parents = load_parents(workshop.repository, good.sha, bad.sha)
+        log = _open_log(workshop, (good, bad), request, options, question.fresh)
+        bench = _Bench(workshop, good, bad, request, options, doors)
+        return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), tell).run()
+
+
+def _open_log(
+    workshop: Workshop, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
+) -> str:
+    """The same question leads to the same log: that is how a search is found again."""
+    asked = {
+        "repository": workshop.repository,
+        "inside": workshop.inside,
+        "ends": [end.sha for end in ends],
+        "method": asdict(request.methods[0]),
+        "options": asdict(options),
+        "trials": request.trials,
+        "arguments": dict(request.constructor_args),
+        "environment": request.env,
+        "python": [request.python, request.python_path, request.first_path],
+        "patterns": request.patterns,
+        "limits": [request.timeout_s, request.foreign_limit],
+    }
+    key = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+    folder = os.path.join(workshop.logs, f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
+    os.makedirs(folder, exist_ok=True)
+    log = os.path.join(folder, LOG_FILE)
+    if fresh:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log)
+    return log
+
+
+# ---------------------------------------------------------------- the search
 
 
 @dataclass(slots=True)
 class _Search:
+    bench: _Bench
+    log: str
+    start: History
+    tell: Tell
+
+    def run(self) -> BenchBisect:
+        answers = load_answers(self.log)
+        resumed = len(answers)
+        count = len(self.start.parents)
+        self.tell(f"{count} commits from {self.bench.good.short} to {self.bench.bad.short}, both included")
+        self.tell(
+            f"going on: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
+        )
+        while isinstance(step := next_step(self._build_history(answers)), Try):
+            self.tell(self._announce(step))
+            answer, interrupted = self.bench.ask(step.commit)
+            if interrupted:
+                return self._report(answers, resumed, interrupted=interrupted)
+            append_answer(self.log, answer)
+            answers.append(answer)
+            self.tell(f"  {answer.outcome}: {answer.message}")
+        return self._report(answers, resumed, **self._conclude(step, answers))
+
+    def _build_history(self, answers: list[Answer]) -> History:
+        """The good end is good by definition, as often as is asked: every other commit is held against it."""
+        given = (Trial(self.start.good, "good"),) * VOTES
+        return replace(self.start, trials=(*given, *(Trial(answer.commit, answer.outcome) for answer in answers)))
+
+    def _announce(self, step: Try) -> str:
+        commit = load_commit(self.bench.workshop.repository, step.commit)
+        why = _REASONS.get(step.why, f"{step.suspects} suspects")
+        return f"trying {commit.short} {commit.subject!r}: {why}"
+
+    def _conclude(self, step: Found | Stuck, answers: list[Answer]) -> dict[str, Any]:
+        if isinstance(step, Stuck):
+            last = next((answer for answer in reversed(answers) if answer.commit == self.bench.bad.sha), None)
+            return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}
+        suspects = tuple(load_commit(self.bench.workshop.repository, sha) for sha in step.suspects)
+        if step.culprit is None:
+            return {"suspects": suspects}
+        proof = [a for a in answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence is not None]
+        return {"suspects": suspects, "culprit": suspects[0], "evidence": proof[-1].evidence if proof else None}
+
+    def _report(self, answers: list[Answer], resumed: int, **facts: Any) -> BenchBisect:
+        bench = self.bench
+        return BenchBisect(
+            bench.request.methods[0].name,
+            bench.options.metrics[0],
+            bench.good,
+            bench.bad,
+            self.log,
+            len(self.start.parents) - 1,
+            tuple(answers),
+            resumed=resumed,
+            **facts,
+        )
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Where commits are held against the good one."""
+
     workshop: Workshop
-    ends: tuple[Commit, Commit]
+    good: Commit
+    bad: Commit
     request: BenchRequest
     options: CompareOptions
     doors: Doors | None
-    tell: Tell
-    interrupted: str | None = None
 
-    def run(self, history: History) -> BenchBisect:
-        tried: list[tuple[str, Outcome, str]] = []
-        evidence: dict[str, MetricComparison] = {}
-        while True:
-            step = next_step(history)
-            if not isinstance(step, Try):
-                return self._conclude(step, tried, evidence)
-            outcome, why, found = self._try(step.commit)
-            if self.interrupted:
-                return BenchBisect(*self.ends, tuple(tried), interrupted=self.interrupted)
-            self.tell(f"{step.commit[:12]} is {outcome}: {why}")
-            tried.append((step.commit, outcome, why))
-            if found is not None:
-                evidence[step.commit] = found
-            history = replace(history, trials=(*history.trials, Trial(step.commit, outcome)))
-
-    def _try(self, sha: str) -> tuple[Outcome, str, MetricComparison | None]:
-        if sha == self.ends[0].sha:
-            return "good", "by definition", None
+    def ask(self, sha: str) -> tuple[Answer, str | None]:
+        """What became of it, or by which signal it was interrupted."""
+        began = time.monotonic()
         commit = load_commit(self.workshop.repository, sha)
         try:
-            variants = (self.workshop.open("base", self.ends[0]), self.workshop.open("head", commit))
-        except UsageError as error:
-            return "skip", error.message, None
-        report = run_benchmarks(replace(self.request, variants=variants), self.doors)
-        self.interrupted = report.interrupted or report.problem
-        if self.interrupted:
-            return "open", self.interrupted, None
-        if any(e.result.has_exception for e in report.executions if e.commit == sha):
-            return "skip", "it fails", None
-        found = compare_executions(*split_variants(report.executions, variants), self.options).metrics[0]
-        outcomes: dict[VerdictKind, Outcome] = {VerdictKind.FAIL: "bad", VerdictKind.INCONCLUSIVE: "open"}
-        return outcomes.get(found.finding.kind, "good"), found.finding.message, found
+            variants = (self.workshop.check_out("base", self.good), self.workshop.check_out("head", commit))
+            contest = Contest(replace(self.request, variants=variants), self.options, self.doors, lambda _line: None)
+            report = contest.run_round(confirmed=True)
+        except NotFoundError:
+            if sha == self.bad.sha:
+                raise  # most likely the name is wrong, and nothing would ever be found
+            return self._skip(sha, f"it does not report {self.options.metrics[0]}"), None
+        except UsageError as error:  # it does not build, or has no such folder
+            return self._skip(sha, error.message), None
+        end = contest.end
+        if end is not None and end.problem:
+            raise InfrastructureError(end.problem)
+        answer = replace(_judge(sha, report), elapsed_s=round(time.monotonic() - began, 3), at=time.time())
+        return answer, end.interrupted if end else None
 
-    def _conclude(
-        self, step: Found | Stuck, tried: list[tuple[str, Outcome, str]], evidence: dict[str, MetricComparison]
-    ) -> BenchBisect:
-        if isinstance(step, Stuck):
-            return BenchBisect(*self.ends, tuple(tried), stuck=step.reason)
-        suspects = tuple(load_commit(self.workshop.repository, sha) for sha in step.suspects)
-        culprit = suspects[0] if len(suspects) == 1 else None
-        proof = evidence.get(culprit.sha) if culprit else None
-        return BenchBisect(*self.ends, tuple(tried), culprit, suspects, proof)
+    def _skip(self, sha: str, why: str) -> Answer:
+        return Answer(sha, "skip", why, at=time.time())
+
+
+def _judge(sha: str, report: ComparisonReport) -> Answer:
+    """What fails on either side cannot be compared; a commit that fails is skipped, not accused."""
+    errors = [finding.message for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
+    if errors or not report.metrics:
+        return Answer(sha, "skip", errors[0] if errors else "nothing could be compared")
+    metric = report.metrics[0]
+    return Answer(sha, _OUTCOMES[metric.finding.kind], metric.finding.message, metric)
+
+
+# ---------------------------------------------------------------- the log
+
+
+def append_answer(path: str, answer: Answer) -> None:
+    append_line(path, asdict(answer))
+
+
+def load_answers(path: str) -> list[Answer]:
+    """What earlier calls found; a line that a kill cut short is no answer."""
+    found = []
+    for line in load_lines(path):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found.append(_parse_answer(line))
+    return found
+
+
+def _parse_answer(line: Mapping[str, Any]) -> Answer:
+    outcome = line["outcome"]
+    if outcome not in get_args(Outcome):
+        raise ValueError(outcome)
+    evidence = line.get("evidence")
+    return Answer(
+        str(line["commit"]),
+        cast("Outcome", outcome),
+        str(line.get("message", "")),
+        _parse_evidence(evidence) if evidence else None,
+        float(line.get("elapsed_s", 0.0)),
+        float(line.get("at", 0.0)),
+    )
+
+
+def _parse_evidence(facts: Mapping[str, Any]) -> MetricComparison:
+    base, head = (
+        Side(facts[side]["name"], tuple(facts[side]["values"]), facts[side]["executions"]) for side in ("base", "head")
+    )
+    finding = parse_finding(facts["finding"])
+    return MetricComparison(facts["method"], facts["metric"], base, head, finding, facts.get("confirmed"))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.config.settings import load_settings
 from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.archive import find_place, load_executions, load_file_executions
-from assay.flows.bench.run import find_bench_place, run_benchmarks
+from assay.flows.bench.run import run_benchmarks
+from assay.flows.bench.workshop import open_workshop
 from assay.flows.sweep import Doors
 from assay.judge.samples import ALPHA, THRESHOLD, Question, SamplePair, build_finding, compare_pairs, decide_next
 from assay.record.imported import load_foreign
-from assay.stage.checkout import Commit, build, find_repository, load_commit, open_tree, switch
+from assay.stage.checkout import Commit, load_commit
 from assay.values import layout
 from assay.values.bench import Comparison, Samples
 from assay.values.bench_history import ComparisonReport, MetricComparison, Side
@@ -25,7 +24,6 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 Tell = Callable[[str], None]
 DEFAULT_TRIALS = 10
 DEFAULT_MOST = 30
-TREES_DIR = "trees"
 Key = tuple[str, str]  # method, metric
 
 
@@ -200,11 +198,12 @@ def compare_git(
 ) -> ComparisonReport:
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
-    workshop = open_workshop(request, options.build)
-    commits = [load_commit(workshop.repository, name) for name in parse_span(span)]
-    variants = tuple(workshop.open(side, commit) for side, commit in zip(("base", "head"), commits, strict=True))
-    found = _Contest(replace(request, variants=variants), options, doors, tell).run()
-    return replace(found, base=_describe(commits[0]), head=_describe(commits[1]))
+    names = parse_span(span)
+    with open_workshop(request, options.build) as workshop:
+        base, head = (load_commit(workshop.repository, name) for name in names)
+        variants = (workshop.check_out("base", base), workshop.check_out("head", head))
+        found = Contest(replace(request, variants=variants), options, doors, tell).run()
+    return replace(found, base=_describe(base), head=_describe(head))
 
 
 def _describe(commit: Commit) -> str:
@@ -218,39 +217,6 @@ def parse_span(span: str) -> tuple[str, str]:
     return base, head.lstrip(".")
 
 
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """Where commits of a repository are checked out and built, beside the user's own tree."""
-
-    repository: str
-    inside: str  # the folder that benchmarks run in, relative to the repository
-    folder: str  # of the trees
-    build: str | None
-
-    def open(self, side: str, commit: Commit) -> BenchVariant:
-        """A tree at this commit; the same place every time, so that compiled parts can stay."""
-        tree = open_tree(self.repository, os.path.join(self.folder, side))
-        switch(tree, commit.sha, keep_ignored=self.build is not None)
-        folder = os.path.normpath(os.path.join(tree.path, self.inside))
-        if not os.path.isdir(folder):
-            raise UsageError(f"commit {commit.short} has no folder {self.inside}")
-        problem = build(tree, self.build, folder) if self.build else None
-        if problem:
-            raise UsageError(f"commit {commit.short} cannot be built: {problem}")
-        return BenchVariant(f"{side}-{commit.short}", folder, commit.sha)
-
-
-def open_workshop(request: BenchRequest, build_command: str | None) -> Workshop:
-    folder = os.path.abspath(request.folder or os.getcwd())
-    repository = find_repository(folder)
-    place = find_bench_place(request.root, load_settings(os.getcwd(), os.environ))
-    key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
-    trees = os.path.join(place.dir, layout.STUDY_META_DIR, TREES_DIR, key)
-    return Workshop(
-        repository, os.path.relpath(os.path.realpath(folder), os.path.realpath(repository)), trees, build_command
-    )
-
-
 def split_variants(
     executions: Sequence[BenchExecution], variants: Sequence[BenchVariant]
 ) -> tuple[Executions, Executions]:
@@ -258,7 +224,7 @@ def split_variants(
     return base, head
 
 
-class _Contest:
+class Contest:
     """Both sides in turns, until every metric has its verdict. What was seen first raises a suspicion; only new
     executions may confirm it."""
 
@@ -267,23 +233,23 @@ class _Contest:
         self._options = options
         self._doors = doors
         self._tell = tell
-        self._end: BenchReport | None = None  # it was interrupted
+        self.end: BenchReport | None = None  # it was interrupted
 
     def run(self) -> ComparisonReport:
-        first = self._run_round(self._request, confirmed=not self._options.confirm)
+        first = self.run_round(confirmed=not self._options.confirm)
         suspects = [metric for metric in first.metrics if metric.finding.kind is VerdictKind.FAIL]
-        if not suspects or not self._options.confirm or self._end:
+        if not suspects or not self._options.confirm or self.end:
             return self._sign(first)
         methods = {metric.method for metric in suspects}
-        again = replace(
+        self._request = replace(
             self._request, methods=tuple(m for m in self._request.methods if m.name in methods or m.is_filter)
         )
-        return self._sign(_settle(first, suspects, self._run_round(again, confirmed=True)))
+        return self._sign(_settle(first, suspects, self.run_round(confirmed=True)))
 
-    def _run_round(self, request: BenchRequest, *, confirmed: bool) -> ComparisonReport:
-        """Trials until decided; a suspicion ends the first round at once."""
+    def run_round(self, *, confirmed: bool) -> ComparisonReport:
+        """Trials until decided. A suspicion ends the round at once unless it is the one that has to confirm it."""
         executions: list[BenchExecution] = []
-        options = self._options
+        options, request = self._options, self._request
         while True:
             report = run_benchmarks(request, self._doors)
             executions += report.executions
@@ -294,8 +260,8 @@ class _Contest:
                 [comparison for _, comparison in compared.values()], confirmed=confirmed, most=options.most
             )
             if report.interrupted or report.problem:
-                self._end = report
-            if self._end or step.kind == "stop":
+                self.end = report
+            if self.end or step.kind == "stop":
                 return result
             self._tell(f"{step.reason} ({step.trials} trials on each side)")
             if step.kind == "confirm":
@@ -303,7 +269,7 @@ class _Contest:
             request = replace(request, trials=step.trials)
 
     def _sign(self, report: ComparisonReport) -> ComparisonReport:
-        end = self._end
+        end = self.end
         return replace(report, interrupted=end.interrupted, problem=end.problem) if end else report
 
 

@@ -20,7 +20,7 @@ from assay.record import rundir
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Ending, Framework, Machine, Peaks, Story
 from assay.values.environment import GitState
-from assay.values.run import Outcome, RunSpec
+from assay.values.run import Outcome, RunSpec, Usage
 from assay.values.series import Reading
 from assay.values.study import Pattern
 
@@ -40,6 +40,7 @@ class Surroundings:
     foreign_limit: float = 0.1
     refuses: bool = False
     extra: Mapping[str, Any] | None = None
+    own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
 
 
 def build_execution(
@@ -73,7 +74,7 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(story, outcome, readings, ending),
+        peaks=_build_peaks(story, ending, readings, _find_kernel_peak(story, outcome, around)),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=tuple(_find_profiles(run_dir, output_dir)),
@@ -168,17 +169,24 @@ def load_readings(run_dir: str) -> list[Reading]:
     return [reading for reading in found if reading is not None]
 
 
-def _build_peaks(story: Story, outcome: Outcome | None, readings: Sequence[Reading], ending: Ending) -> Peaks:
-    """The child's own counters are exact; the readings have seen the whole tree; the kernel's figure is for children
-    that could not say anything any more (it may count the supervisor's size at the fork)."""
-    own = (story.end or {}).get("peaks") or {}
-    seen = max((reading.peak_rss_bytes for reading in readings), default=0)
-    kernel = 0 if own or outcome is None else outcome.peak_rss_bytes or 0
+def _find_kernel_peak(story: Story, outcome: Outcome | None, around: Surroundings) -> Usage:
+    """For children that could not say anything any more. A peak no larger than the supervisor's says nothing."""
+    if outcome is None:
+        return Usage(0.0, 0)
+    peak = outcome.peak_rss_bytes or 0
+    is_telling = not (story.end or {}).get("peaks") and peak > around.own_peak_bytes
+    return Usage(outcome.cpu_s or 0.0, peak if is_telling else 0)
+
+
+def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], kernel: Usage) -> Peaks:
+    """The child's own counters are exact; the readings have seen the whole tree, and a command's wrapper in it."""
+    own, wrapper = (story.end or {}).get("peaks") or {}, (story.begin or {}).get("wrapper_rss", 0)
+    seen = max((reading.peak_rss_bytes for reading in readings), default=0) - wrapper
     gpus = [reading.gpu for reading in readings if reading.gpu is not None]
     gpu_memory = max([own.get("gpu_memory_bytes", 0), *(gpu.memory_bytes for gpu in gpus)])
-    cpu_s = own.get("cpu_s") or (outcome.cpu_s if outcome else None)
+    cpu_s = own.get("cpu_s") or kernel.cpu_s or None
     return Peaks(
-        max_rss=int(max(own.get("max_rss", 0), seen, kernel)),
+        max_rss=int(max(own.get("max_rss", 0), seen, kernel.peak_rss_bytes)),
         max_vms=int(max([own.get("max_vms", 0), *(reading.vms_bytes for reading in readings)])),
         max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
         cpu_s=cpu_s,

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from assay.errors import UsageError
 from assay.flows.bench.archive import choose_method, find_place, load_executions
 from assay.flows.bench.statistics import compare_levels, find_steps
+from assay.judge.history import judge_history
 from assay.record.benchmarks import Triage, load_triage
 from assay.values.bench import Attribution
 from assay.values.bench_history import Change, MetricHistory, MetricSeries, Point, Step
 from assay.values.benchmark import BenchExecution
 from assay.values.series import Direction, direction_of
-from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _NEAR = 3  # a change may be found a few executions beside where it was found before
 _SIDE = 20  # executions on either side of a move to another set-up that are compared
@@ -66,8 +66,23 @@ def build_history(
     direction = options.direction or direction_of(metric)
     series = [_build_series(found, metric, direction, options, said) for found in _group(kept).values()]
     moves = _find_moves(kept, metric, direction, options, said)
-    history = MetricHistory(method, metric, direction, tuple(series), tuple(moves), left_out=left_out)
-    return replace(history, verdict=judge_history(history, options))
+    broken = _describe_newest(executions, metric, options, said)
+    history = MetricHistory(method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken)
+    return replace(history, verdict=judge_history(history, options.recent))
+
+
+def _describe_newest(
+    executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
+) -> str:
+    """Why the newest execution gives no value: a benchmark that broke yesterday has no level that could be worse."""
+    meant = [execution for execution in executions if options.label in (None, execution.label)]
+    if not meant or meant[-1].execution_id in _find_invalid(executions, said):
+        return ""
+    result = meant[-1].result
+    if math.isfinite(result.numbers.get(metric, math.nan)) and not result.has_exception:
+        return ""
+    reason = result.findings[0].message if result.findings else f"it did not report {metric}"
+    return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
 
 
 def _choose(
@@ -243,53 +258,3 @@ def describe_differences(before: BenchExecution, after: BenchExecution) -> tuple
     keys = dict.fromkeys([*before.setup, *after.setup])
     changed = [key for key in keys if before.setup.get(key) != after.setup.get(key)]
     return tuple(f"{key} {before.setup.get(key, 'none')} → {after.setup.get(key, 'none')}" for key in changed)
-
-
-# ---------------------------------------------------------------- the verdict
-
-
-def judge_history(history: MetricHistory, options: HistoryOptions) -> Verdict:
-    """A worse level that holds and that nobody has spoken about is a failure; where the set-up was changed as well, it
-    is for people to decide. What got better is no alarm."""
-    findings = [_judge_change(history, change, options) for change in history.changes]
-    return Verdict.of(findings, sum(len(series.points) for series in history.series))
-
-
-def _judge_change(history: MetricHistory, change: Change, options: HistoryOptions) -> Finding:
-    kind = VerdictKind.PASS
-    if change.is_worse and change.holds and not change.judgement and _is_recent(history, change, options):
-        kind = VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
-    return Finding(
-        kind=kind,
-        subject=f"{history.method} {history.metric}",
-        message=describe_change(change),
-        value=change.step.after,
-        expected=change.step.before,
-        step=float(change.step.at),
-        effect=change.step.effect,
-        interval=change.step.interval,
-    )
-
-
-def _is_recent(history: MetricHistory, change: Change, options: HistoryOptions) -> bool:
-    if options.recent is None:
-        return True
-    for series in history.series:
-        ids = [point.execution_id for point in series.points]
-        if change.execution_id in ids:
-            return len(ids) - ids.index(change.execution_id) <= options.recent
-    return True
-
-
-def describe_change(change: Change) -> str:
-    words = [f"{change.step.effect:+.1%} since {change.execution_id}"]
-    old, new = ((commit or "unknown")[:12] for commit in change.commits)
-    words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
-    cause = "environment or code" if change.cause == "either" else change.cause
-    details = f" ({', '.join(change.differences)})" if change.differences else ""
-    words.append(f"{cause}: {change.reason}{details}")
-    if not change.holds:
-        words.append("it has come back since")
-    if change.judgement:
-        words.append(f"{change.judgement}{': ' + change.note if change.note else ''}")
-    return "; ".join(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -41,6 +42,8 @@ from assay.values.run import Command, Plan, RunSpec, Usage
 from assay.values.slots import CPU
 from assay.values.study import CodePolicy, Pattern, Resources, Study
 
+_SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+_COMMAND_SCRIPT = os.path.join(_SOURCE, "assay", "bench", "command.py")
 _LIST_TIMEOUT_S = 300.0
 _LOOK_AT_GPUS_S = 2.0
 POINTS_FILE = "bench.jsonl"  # in metrics/
@@ -226,7 +229,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
     if method.kind == "command":
-        return " && ".join([*steps, f"{{ {method.text}\n}}"])
+        return " && ".join([*steps, shlex.join([sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text])])
     child = [*map(shlex.quote, [*_python(request), "run", method.text]), *_child_words(request, output)]
     return " && ".join([*steps, " ".join(child)])
 
@@ -235,8 +238,7 @@ def _python(request: BenchRequest) -> list[str]:
     """Our own interpreter; another one finds us at the end of its path, behind everything of its own."""
     if request.python is None:
         return [sys.executable, "-m", "assay.bench.child"]
-    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    code = f"import sys; sys.path.append({source!r}); from assay.bench.child import main; sys.exit(main())"
+    code = f"import sys; sys.path.append({_SOURCE!r}); from assay.bench.child import main; sys.exit(main())"
     return [request.python, "-c", code]
 
 
@@ -248,7 +250,8 @@ def _child_words(request: BenchRequest, output: str) -> list[str]:
 
 
 def _child_flags(request: BenchRequest, output: str) -> list[str]:
-    flags = [f"--output-dir={output}", f"--data-dir={request.data_dir}"]
+    told = f"{request.scratch_url}/{os.path.basename(output)}" if request.scratch_url else output
+    flags = [f"--output-dir={told}", f"--data-dir={request.data_dir}"]
     flags += [f"--path={path}" for path in request.python_path]
     flags += [f"--first-path={path}" for path in request.first_path]
     if request.tpu is not None:
@@ -341,7 +344,7 @@ class _Witness:
 
     def _look_around(self, entry: Entry, live: _Live | None) -> Surroundings:
         if live is None:
-            return Surroundings(extra=self._request.extra)
+            return Surroundings(extra=self._request.extra, own_peak_bytes=_own_peak_bytes())
         if live.gpus:
             self._look_at_gpus(entry, live)
         after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
@@ -361,6 +364,7 @@ class _Witness:
             foreign_limit=self._request.foreign_limit,
             refuses=self._request.refuse_contaminated,
             extra=self._request.extra,
+            own_peak_bytes=_own_peak_bytes(),
         )
 
     def _load_environment(self, entry: Entry) -> Environment:
@@ -370,6 +374,10 @@ class _Witness:
         if folder not in self._environments:
             self._environments[folder] = load_environment(folder, self._request.command_line, self._devices)
         return self._environments[folder]
+
+
+def _own_peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _open_meter() -> CpuMeter | None:

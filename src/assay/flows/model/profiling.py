@@ -1,4 +1,4 @@
-"""A step's profile in two files with names that do not depend on the tool: `<case>_compile.csv` and `.pb`, or `_runtime`.
+"""A step's profile in two files whose names do not depend on the tool: `<case>_compile.csv` and `.pb`, or `_runtime`.
 
 The CSV is the tool's own where it wrote one that we can read; the `.pb` opens in Perfetto. A tool that tells nothing
 about its inside gets a profile all the same: how long the step took.

@@ -151,6 +151,14 @@ class CaseSteps:
     def compile_models(self, target: Target, sources: Sequence[Product], *, tested: bool = False) -> list[Product]:
         return self.build(target, Step.COMPILE, sources, tested=tested)
 
+    def prepare(self, target: Target, *, tested: bool = True) -> list[Product]:
+        """Every step before the run."""
+        sources = self.models
+        for step in build_backend(target).steps:
+            if step is not Step.RUN:
+                sources = self.build(target, step, sources, tested=tested)
+        return sources
+
     def build(self, target: Target, step: Step, sources: Sequence[Product], *, tested: bool) -> list[Product]:
         def work(source: Product) -> StepOutcome:
             return self.stand.workshop.build(target, step, source, self.case.name)
@@ -204,11 +212,7 @@ class CaseSteps:
         own = [trial.inputs.sha for trial in self.case.trials]
         if [product.sha for product in inputs] == own:
             return [{name: trial.expected[name] for name in self.case.outputs} for trial in self.case.trials]
-        sources = self.models
-        for step in build_backend(reference).steps:
-            if step is not Step.RUN:
-                sources = self.build(reference, step, sources, tested=False)
-        return self.run(reference, sources, inputs)
+        return self.run(reference, self.prepare(reference, tested=False), inputs)
 
     # ------------------------------------------------------------ the comparison
 

@@ -29,13 +29,13 @@ from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.probe.backends.base import Backend, BackendError, Made
-from assay.probe.backends.feed import write_outputs
+from assay.probe.backends.feed import is_numpy_type, write_outputs, write_raw
 from assay.probe.backends.iree_compiler import import_model, name_mlir_type
 from assay.probe.backends.onnx_file import copy_model, find_model
 from assay.probe.backends.speech import Speech, run_program
 from assay.probe.backends.template import Template, Value, fill_text, parse_template
 from assay.probe.backends.tool import ask_version, describe_words, find_program
-from assay.probe.tensorfile import load_array, load_ref, load_refs
+from assay.probe.tensorfile import load_array, load_refs
 from assay.values.model import Ending, Job, Step, Target
 from assay.values.tensors import Dim, TensorRef, TensorSpec
 
@@ -54,7 +54,6 @@ OPTIONS = (
     "run", "compile", "import", "input", "artifact", "input_flag", "output_flag", "input_join", "input_format",
     "output_format", "chip", "hardware", "env", "cwd", "depends", "version", "folder",
 )  # fmt: skip
-_NUMPY_TYPES = ("bool", "float16", "float32", "float64", "complex64", "complex128")
 
 
 Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
@@ -374,24 +373,12 @@ def load_output(path: str, spec: TensorSpec) -> Any:
     return load_array(path, spec.dtype, [dim for dim in spec.shape or () if isinstance(dim, int)])
 
 
-def write_raw(ref: TensorRef, path: str) -> TensorRef:
-    with open(path, "wb") as stream:
-        stream.write(load_ref(ref).tobytes())
-    return TensorRef(ref.name, path, ref.dtype, ref.shape, ref.sha)
-
-
 def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
     """What the flag of an input or output may ask for."""
     dims = "x".join("?" if dim is None else str(dim) for dim in shape)
     kind = name_mlir_type(dtype)
     typed = f"{dims}x{kind}" if dims else kind
     return {"path": path, "name": name, "index": str(index), "shape": dims, "dtype": dtype, "type": typed}
-
-
-def is_numpy_type(dtype: str) -> bool:
-    return dtype in _NUMPY_TYPES or (
-        dtype.startswith(("int", "uint")) and dtype not in ("int2", "int4", "uint2", "uint4")
-    )
 
 
 def find_files(folder: str | None) -> tuple[str, ...]:

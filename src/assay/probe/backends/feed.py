@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from assay.probe.backends.base import BackendError
-from assay.probe.tensorfile import load_tensors, name_dtype, parse_dtype, write_tensors
+from assay.probe.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
 from assay.values.model import Ending, Job
-from assay.values.tensors import TensorSpec
+from assay.values.tensors import TensorRef, TensorSpec
 
 Array = Any  # numpy.ndarray
 
 OUTPUTS_FOLDER = "outputs"
+_NUMPY_TYPES = ("bool", "float16", "float32", "float64", "complex64", "complex128")
 PACKED = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}  # bits of types that share a byte
 
 
@@ -52,6 +54,19 @@ def _fits(spec: TensorSpec, shape: Sequence[int]) -> bool:
     dims = spec.shape or ()
     same = all(not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=False))
     return len(dims) == len(shape) and same
+
+
+def write_raw(ref: TensorRef, path: str) -> TensorRef:
+    """The bytes alone, for programs that read no other files."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as stream:
+        stream.write(load_ref(ref).tobytes())
+    return replace(ref, path=path)
+
+
+def is_numpy_type(dtype: str) -> bool:
+    """Whether numpy's own files can name it."""
+    return dtype in _NUMPY_TYPES or (dtype.startswith(("int", "uint")) and dtype not in PACKED)
 
 
 def write_outputs(job: Job, names: Sequence[str], arrays: Sequence[Any], specs: Sequence[TensorSpec] = ()) -> str:

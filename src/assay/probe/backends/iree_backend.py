@@ -16,12 +16,12 @@ from assay.probe.backends.iree_compiler import Compilation, compile_module, impo
 from assay.probe.backends.iree_module import (
     Module,
     build_run_command,
-    describe_inputs,
     invoke,
     load_module,
+    stage_inputs,
     write_profile,
 )
-from assay.probe.tensorfile import load_refs, load_tensors
+from assay.probe.tensorfile import load_tensors
 from assay.values.model import Job, Step, Target
 
 DEVICES = ("llvm-cpu", "vmvx")
@@ -90,15 +90,12 @@ class IreeBackend(Backend):
 
     def _run(self, job: Job) -> Made:
         self._set_run_flags()
-        refs = load_refs(job.inputs) if job.inputs else ()
-        command = shlex.join(build_run_command(job.source, "main", self._driver, describe_inputs(refs), ()))
-        module = load_module(self.import_library, job.source, self._driver, command)
-        command = shlex.join(
-            build_run_command(job.source, module.entry, self._driver, describe_inputs(refs), self.target.run_flags)
-        )
+        module = load_module(self.import_library, job.source, self._driver)
+        argv = build_run_command(job.source, module.entry, self._driver, stage_inputs(job, module.inputs))
+        command = shlex.join([*argv, *self.target.run_flags])
         arrays = _load_arrays(job, module)
         turns = [invoke(self.import_library, module, arrays, command) for _ in range(max(1, job.repeats))]
-        profiles = write_profile(self.import_library, job, module, self._driver) if job.profile_dir else ()
+        profiles = write_profile(self.import_library, job, argv) if job.profile_dir else ()
         outputs = module.outputs or ()
         names = [spec.name for spec in outputs] or list(job.outputs) or [str(i) for i in range(len(turns[0][0]))]
         path = write_outputs(job, names, turns[0][0], outputs)

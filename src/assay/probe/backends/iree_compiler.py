@@ -59,6 +59,7 @@ def _load_inferred(load: Importer, source: str, folder: str, command: str) -> Mo
         model = onnx.load(source)
     except Exception as error:
         raise BackendError(f"{source} is not an ONNX model: {error}", command=command) from error
+    model.graph.name = model.graph.name or "main_graph"  # it becomes the function's
     try:
         onnx.checker.check_model(model)
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -82,7 +83,6 @@ def _infer_by_file(onnx: Any, source: str, folder: str) -> Model:
 
 def _write_module(load: Importer, model: Model, target: str) -> None:
     ir, importer = load("iree.compiler.ir"), load("iree.compiler.extras.onnx_importer")
-    model.graph.name = model.graph.name or "main_graph"
     context = ir.Context()
     info = importer.ModelInfo(model)
     module = info.create_module(context=context).operation

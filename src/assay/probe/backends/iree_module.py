@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.probe.backends.base import BackendError
+from assay.probe.backends.feed import is_numpy_type, write_raw
 from assay.probe.backends.iree_compiler import REFLECTION, Importer, find_program, parse_io, render_shape
 from assay.probe.backends.speech import Speech, run_program
 from assay.probe.tensorfile import load_refs
@@ -37,14 +38,14 @@ class Module:
         return str(self.function.name)
 
 
-def load_module(load: Importer, path: str, driver: str, command: str) -> Module:
+def load_module(load: Importer, path: str, driver: str) -> Module:
     runtime = load("iree.runtime")
     try:
         instance, device = runtime.VmInstance(), runtime.get_device(driver)
         module = runtime.VmModule.mmap(instance, path)
         context = runtime.VmContext(instance=instance, modules=[runtime.create_hal_module(instance, device), module])
     except Exception as error:
-        raise explain(error, command) from error
+        raise explain(error, f"iree-run-module --module={path} --device={driver}") from error
     function = module.lookup_function(_choose_entry(module.function_names, path))
     text = dict(function.reflection).get(REFLECTION)
     inputs, outputs = parse_io(text) if text else (None, None)
@@ -121,32 +122,32 @@ def explain(error: Exception, command: str) -> BackendError:
 # ---------------------------------------------------------------- by IREE's own programs
 
 
-def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str], flags: Sequence[str]) -> list[str]:
+def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str]) -> list[str]:
     fed = [f"--input={text}" for text in inputs]
-    return ["iree-run-module", f"--module={path}", f"--device={driver}", f"--function={entry}", *fed, *flags]
+    return ["iree-run-module", f"--module={path}", f"--device={driver}", f"--function={entry}", *fed]
 
 
-def describe_inputs(refs: Sequence[TensorRef]) -> list[str]:
-    """As IREE's programs take them. Types that numpy's files do not know need theirs said."""
-    return [
-        f"@{ref.path}" if _is_plain(ref.dtype) else f"{render_shape(ref.shape, ref.dtype)}=@{ref.path}" for ref in refs
-    ]
+def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:
+    """As IREE's programs take them: types that numpy's files do not know as raw bytes, with their type said."""
+    refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
+    names = list(refs) if order is None else [spec.name for spec in order if spec.name in refs]
+    return [_stage_input(job, refs[name], i) for i, name in enumerate(names)]
 
 
-def _is_plain(dtype: str) -> bool:
-    return dtype in ("bool", "float16", "float32", "float64") or dtype.startswith(("int", "uint"))
+def _stage_input(job: Job, ref: TensorRef, index: int) -> str:
+    if is_numpy_type(ref.dtype):
+        return f"@{ref.path}"
+    raw = write_raw(ref, os.path.join(job.folder, "inputs", f"{index}.bin"))
+    return f"{render_shape(ref.shape, ref.dtype)}=@{raw.path}"
 
 
-def write_profile(load: Importer, job: Job, module: Module, driver: str) -> tuple[str, ...]:
+def write_profile(load: Importer, job: Job, argv: Sequence[str]) -> tuple[str, ...]:
     """Run once more under IREE's profiler: its own bundle, and a table of the dispatches."""
     folder = job.profile_dir or job.folder
     os.makedirs(folder, exist_ok=True)
     bundle = os.path.join(folder, f"{job.case or 'model'}_iree.ireeprof")
     flags = [f"--device_profiling_mode={PROFILED}", f"--device_profiling_output={bundle}", "--output=+/dev/null"]
-    refs = {ref.name: ref for ref in load_refs(job.inputs)} if job.inputs else {}
-    ordered = [refs[spec.name] for spec in module.inputs] if module.inputs is not None else list(refs.values())
-    argv = build_run_command(job.source, module.entry, driver, describe_inputs(ordered), flags)
-    run = run_program([find_program(load, "iree-run-module"), *argv[1:]])
+    run = run_program([find_program(load, "iree-run-module"), *argv[1:], *flags])
     if run.code:
         return ()  # what it said is in the outcome's stderr; a profile is not worth a failed run
     profile = [find_program(load, "iree-profile"), "dispatch", "--dispatch_events", "--format=jsonl", bundle]

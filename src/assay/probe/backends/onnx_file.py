@@ -112,7 +112,7 @@ def build_spec(value: Any) -> TensorSpec:
 
 def _build_dim(dim: Any) -> Dim:
     if dim.HasField("dim_value"):
-        return int(dim.dim_value)
+        return int(dim.dim_value) if dim.dim_value >= 0 else None  # some exporters write -1 for what is open
     return str(dim.dim_param) or None
 
 

@@ -27,7 +27,7 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
     The variable may hold a path, or a command with arguments of its own. Raises InfrastructureError.
     """
     if "/" in program:
-        path = os.path.join(folder, os.path.expanduser(program))
+        path = os.path.normpath(os.path.join(folder, os.path.expanduser(program)))
         if not os.access(path, os.X_OK) or os.path.isdir(path):
             raise InfrastructureError(f"{program} is not a program: {path} {_reason(path)}")
         return [path]

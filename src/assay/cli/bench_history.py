@@ -1,0 +1,128 @@
+"""`assay bench history`, `triage`, `table` and `import`: what was measured before."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from assay.cli.bench_options import all_option, effect_option, prepare, report_options, root_option, show
+from assay.cli.telling import tell
+from assay.cli.warnings import say, warn
+from assay.errors import ExitCode, UsageError
+
+
+@click.command()
+@click.argument("metric")
+@click.argument("method", required=False)
+@click.option("--label", metavar="TEXT", help="Only executions with this label.")
+@effect_option(0.01, "Smaller changes are not spoken of.")
+@click.option(
+    "--recent",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only changes within the last N executions raise an alarm.",
+)
+@click.option("--better", type=click.Choice(["min", "max"]), help="Which way is better, where the name does not tell.")
+@all_option
+@root_option
+@report_options
+def history(metric: str, method: str | None, **given: Any) -> int:
+    """Where METRIC changed: by how much, between which commits, and whether the environment changed as well.
+
+    METHOD may be the end of a name; without it every benchmark that reports METRIC is looked at. Exit code 1: it got
+    worse, stayed so, and nobody has said anything about it (`assay bench triage`). 3: the set-up changed as well.
+    """
+    from assay.flows.bench.history import HistoryOptions, load_histories
+    from assay.show.bench_history import build_history_cases, render_history
+
+    prepare(given)
+    options = HistoryOptions(
+        given["root"], given["label"], given["min_effect"], given["recent"], given["everything"], given["better"]
+    )
+    found = load_histories(metric, method, options)
+    show(
+        given,
+        f"assay bench history {metric}",
+        build_history_cases(found),
+        lambda color, width: "".join(render_history(each, color=color, width=width) for each in found),
+        lambda: [asdict(each) for each in found],
+    )
+    return int(ExitCode.worst({each.verdict.kind.exit_code for each in found}))
+
+
+@click.command()
+@click.argument("metric")
+@click.argument("method")
+@click.argument("change")
+@click.argument("judgement", type=click.Choice(["ack", "invalid", "wontfix", "open"]))
+@click.option("--note", default="", metavar="TEXT", help="Why; kept and shown.")
+@all_option
+@root_option
+def triage(metric: str, method: str, change: str, judgement: str, note: str, everything: bool, root: str | None) -> int:
+    """Say something about a change of METRIC that later verdicts respect.
+
+    CHANGE is the execution where it begins, a commit of its range, or `last`. ack: seen, no alarm. wontfix: the new
+    level is meant. invalid: the executions of that level do not count. open: take an earlier word back.
+    """
+    from assay.flows.bench.triage import Word, say_about
+
+    print(say_about(Word(metric, method, change, judgement, note), root, everything))
+    return int(ExitCode.OK)
+
+
+@click.command()
+@click.argument("method", required=False)
+@click.option(
+    "--by",
+    default="label",
+    show_default=True,
+    metavar="A,B",
+    help="Columns to group by: accelerator_model, framework, cudnn, label, commit, …",
+)
+@click.option("-m", "--metrics", metavar="A,B", help="Which metrics to show.")
+@all_option
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
+@click.option("--json", "as_json", is_flag=True, help="JSON.")
+@click.option("--md", "as_markdown", is_flag=True, help="A Markdown table.")
+@root_option
+def table(
+    method: str | None,
+    by: str,
+    metrics: str | None,
+    everything: bool,
+    as_csv: bool,
+    as_json: bool,
+    as_markdown: bool,
+    root: str | None,
+) -> int:
+    """Set-ups of METHOD side by side: the median of each metric, and its spread."""
+    from assay.flows.bench.tables import load_table
+    from assay.show.bench_history import render_setups
+
+    if sum((as_csv, as_json, as_markdown)) > 1:
+        raise UsageError("choose one of --csv, --json and --md")
+    found = load_table(method, by.split(","), metrics.split(",") if metrics else None, root, everything)
+    form = "csv" if as_csv else "json" if as_json else "md" if as_markdown else "text"
+    tell(render_setups(found.by, found.metrics, [(row.keys, row.count, row.values) for row in found.rows], form))
+    if found.left_out and form == "text":
+        say(f"({found.left_out} executions failed or were contaminated: --all)")
+    return int(ExitCode.OK)
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--label", metavar="TEXT", help="Kept with each execution.")
+@root_option
+def import_files(files: tuple[str, ...], label: str | None, root: str | None) -> int:
+    """Take figures of other tools into the history.
+
+    PerfZero summaries, asv results, pytest-benchmark and google-benchmark JSON, MLPerf :::MLLOG lines. A file that
+    cannot be read adds nothing; one that was imported before adds nothing new.
+    """
+    from assay.flows.bench.imports import import_files as take
+
+    found = take(files, root, label, warn)
+    print(f"{found.new} executions imported, {found.known} were known: {', '.join(found.methods)}")
+    return int(ExitCode.OK)

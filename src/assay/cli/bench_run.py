@@ -1,0 +1,61 @@
+"""`assay bench run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from assay.cli.bench_options import build_doors, build_request, prepare, report_options, run_options, show
+from assay.cli.warnings import say
+
+if TYPE_CHECKING:
+    from assay.values.benchmark import BenchReport
+
+
+@click.command()
+@click.argument("methods", nargs=-1, metavar="METHOD...")
+@run_options
+@click.option("--label", metavar="TEXT", help="Kept with each execution, to compare and to group by.")
+@click.option(
+    "--profile", metavar="START:END", help="Profile this window, in seconds; END may be left out; 2:5,8:9 for two."
+)
+@click.option(
+    "--profiler",
+    type=click.Choice(["auto", "framework", "py-spy"]),
+    default="auto",
+    show_default=True,
+    help="Who takes the profile.",
+)
+@report_options
+def run(methods: tuple[str, ...], label: str | None, profile: str | None, profiler: str, **given: Any) -> int:
+    """Run benchmarks: one process for each method and trial.
+
+    A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
+    run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
+    """
+    from assay.flows.bench.run import run_benchmarks
+    from assay.show.bench import build_report_facts, build_run_cases, render_bench_report
+    from assay.values.benchmark import parse_windows
+
+    prepare(given)
+    request = build_request(
+        methods, given, label=label, profile=parse_windows(profile) if profile else (), profiler=profiler
+    )
+    report = run_benchmarks(request, build_doors(given["quiet"] or given["as_json"]))
+    _say_problems(report)
+    show(
+        given,
+        "assay bench run",
+        build_run_cases(report),
+        lambda color, width: render_bench_report(report, color=color, width=width),
+        lambda: build_report_facts(report),
+    )
+    return int(report.exit_code)
+
+
+def _say_problems(report: BenchReport) -> None:
+    if report.problem:
+        say(f"assay: {report.problem}")
+    if report.interrupted:
+        say(f"interrupted by {report.interrupted}; what was finished is kept")

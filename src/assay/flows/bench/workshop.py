@@ -1,0 +1,72 @@
+"""Where commits of a repository are checked out and built, beside the user's own tree."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from assay.config.settings import load_settings
+from assay.errors import UsageError
+from assay.flows.bench.run import find_bench_place
+from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
+from assay.values import layout
+from assay.values.benchmark import BenchRequest, BenchVariant
+
+TREES_DIR = "trees"
+BISECT_DIR = "bisect"
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    repository: str
+    inside: str  # the folder that benchmarks run in, relative to the repository
+    folder: str  # of the trees
+    logs: str  # of searches
+    build: str | None
+
+    def check_out(self, side: str, commit: Commit) -> BenchVariant:
+        """A tree at this commit; the same place every time, so that compiled parts can stay."""
+        tree = open_tree(self.repository, os.path.join(self.folder, side))
+        switch(tree, commit.sha, keep_ignored=self.build is not None)
+        folder = os.path.normpath(os.path.join(tree.path, self.inside))
+        if not os.path.isdir(folder):
+            raise UsageError(f"commit {commit.short} has no folder {self.inside}")
+        problem = build(tree, self.build, folder) if self.build else None
+        if problem:
+            raise UsageError(f"commit {commit.short} cannot be built: {problem}")
+        return BenchVariant(f"{side}-{commit.short}", folder, commit.sha)
+
+
+@contextmanager
+def open_workshop(request: BenchRequest, build_command: str | None) -> Iterator[Workshop]:
+    """One call at a time: two would check out different commits in the same tree."""
+    folder = os.path.abspath(request.folder or os.getcwd())
+    repository = find_repository(folder)
+    place = find_bench_place(request.root, load_settings(os.getcwd(), os.environ))
+    key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
+    meta = os.path.join(place.dir, layout.STUDY_META_DIR)
+    trees = os.path.join(meta, TREES_DIR, key)
+    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
+    with _hold(trees):
+        yield Workshop(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)
+
+
+@contextmanager
+def _hold(folder: str) -> Iterator[None]:
+    try:
+        os.makedirs(folder, exist_ok=True)
+        file = open(os.path.join(folder, "lock"), "w", encoding="utf-8")  # noqa: SIM115 held until the end
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}", "choose another place: --root DIR") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(
+                f"another comparison or search is at work in {folder}", "wait for it, or choose another --root"
+            ) from None
+        yield

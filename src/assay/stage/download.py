@@ -1,0 +1,346 @@
+"""Bring data in: a file or a folder from the web, an object store or another place on this machine.
+
+<parent>/<name>             the data: there when everything is, archives unpacked beside it included
+<parent>/<name>.part        what is on its way (a file, or a folder)
+<parent>/<name>.part.json   of what, so that it can be continued
+<parent>/<name>.unpack/     an archive's content before it is moved into the parent
+<parent>/<name>.lock        held by the one process that fetches; gone when nobody does
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from assay.errors import InfrastructureError, UsageError
+from assay.stage import archive, http_file, objectstore
+from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
+from assay.stage.folder import copy_data, is_inside, load_listing
+from assay.stage.http_file import PATIENT, Patience
+
+_CHUNK = 1 << 20
+_SCHEMES = (*WEB, *STORES, FILE)
+_DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    path: str
+    bytes: int  # as they came, before unpacking; 0 when nothing had to come
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    algorithm: str
+    hex: str
+
+
+def _say_nothing(_text: str) -> None: ...
+
+
+def fetch(
+    url: str,
+    target: str,
+    *,
+    decompress: bool = True,
+    checksum: str | None = None,
+    say: Say = _say_nothing,
+    patience: Patience = PATIENT,
+) -> Fetched:
+    """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target.
+
+    The target appears last: whoever finds it finds everything. Raises UsageError for what can never be fetched as
+    asked, InfrastructureError for what failed today.
+    """
+    job = _build_job(url, target, decompress, checksum, say, patience)
+    with _disk_named(job.target):
+        if os.path.lexists(job.target):
+            return _take_cached(job)
+        os.makedirs(os.path.dirname(job.target), exist_ok=True)
+        with _locked(job):
+            if os.path.lexists(job.target):  # another process was quicker
+                return _take_cached(job)
+            return _bring(job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    url: str
+    scheme: str | None  # None is a plain path
+    target: str
+    kind: archive.Archive | None
+    checksum: Checksum | None
+    say: Say
+    patience: Patience
+
+    @property
+    def shown(self) -> str:
+        return render_url(self.url) if self.scheme else self.url
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.target)
+
+    @property
+    def part(self) -> str:
+        return self.target + ".part"
+
+    @property
+    def aside(self) -> str:
+        return self.target + ".unpack"
+
+    @property
+    def lock(self) -> str:
+        return self.target + ".lock"
+
+
+def _build_job(url: str, target: str, decompress: bool, checksum: str | None, say: Say, patience: Patience) -> _Job:
+    scheme = parse_scheme(url, _SCHEMES)
+    path = os.path.abspath(target)
+    if not target or path == "/":
+        raise UsageError(f"{target!r} is no place for data", "name a file or a folder")
+    source = urllib.parse.urlsplit(url).path if scheme else url
+    kind = (archive.parse_kind(source) or archive.parse_kind(path)) if decompress else None
+    return _Job(url, scheme, path, kind, parse_checksum(checksum) if checksum else None, say, patience)
+
+
+# ---------------------------------------------------------------- what was written
+
+
+def parse_checksum(text: str) -> Checksum:
+    """`sha256:HEX`, or HEX alone, whose length tells which."""
+    algorithm, colon, digits = text.strip().rpartition(":")
+    expected = _DIGEST_OF_LENGTH.get(len(digits))
+    algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
+    if not expected or algorithm != expected or not re.fullmatch(r"[0-9a-fA-F]+", digits):
+        raise UsageError(
+            f"{text!r} is no checksum",
+            "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)",
+        )
+    return Checksum(algorithm, digits.lower())
+
+
+# ---------------------------------------------------------------- bringing
+
+
+def _take_cached(job: _Job) -> Fetched:
+    """What is there is taken as it is, but never against a checksum that can be compared."""
+    if not os.path.exists(job.target):
+        raise UsageError(f"{job.target} is a link that leads nowhere", "remove it, or mount what it leads to")
+    job.say(f"{job.target} is already there")
+    unpacked_in_place = job.kind is not None and archive.parse_kind(job.name) is None
+    if job.checksum and os.path.isfile(job.target) and not unpacked_in_place:
+        found = _hash_file(job.target, job.checksum.algorithm)
+        if found != job.checksum.hex:
+            raise UsageError(
+                f"{job.target} is already there, but it is other data: {_compare(job.checksum, found)}",
+                "move it away to download it again",
+            )
+    return Fetched(job.target, 0, cached=True)
+
+
+def _bring(job: _Job) -> Fetched:
+    job.say(f"downloading {job.shown}")
+    _bring_part(job)
+    if os.path.isdir(job.part):
+        return _finish_folder(job)
+    size = os.path.getsize(job.part)
+    if job.checksum:
+        _check_part(job, job.checksum)
+    if job.kind and _unpack(job, job.kind):
+        os.unlink(job.part)
+    else:
+        _sync(job.part)
+        os.rename(job.part, job.target)
+    http_file.forget(job.part)
+    return Fetched(job.target, size, cached=False)
+
+
+def _bring_part(job: _Job) -> None:
+    if job.scheme in WEB:
+        if os.path.isdir(job.part):  # the same target was a folder of something else before
+            shutil.rmtree(job.part)
+        http_file.download(job.url, job.part, job.say, job.patience)
+    elif job.scheme in STORES:
+        objectstore.download(job.url, job.part)
+    else:
+        _copy_local(job)
+
+
+def _finish_folder(job: _Job) -> Fetched:
+    if job.checksum:
+        shutil.rmtree(job.part)
+        raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
+    size = load_listing(job.part).bytes
+    os.rename(job.part, job.target)
+    objectstore.forget(job.part)
+    return Fetched(job.target, size, cached=False)
+
+
+def _check_part(job: _Job, wanted: Checksum) -> None:
+    found = _hash_file(job.part, wanted.algorithm)
+    if found != wanted.hex:
+        _drop(job.part)
+        raise UsageError(
+            f"{job.shown} is not what was expected: {_compare(wanted, found)}",
+            "the file there has changed or the checksum is wrong; nothing was kept",
+        )
+
+
+def _unpack(job: _Job, kind: archive.Archive) -> bool:
+    """True when the target itself came out of the archive, so that nothing is left to be renamed."""
+    job.say(f"unpacking {job.name} into {os.path.dirname(job.target)}")
+    parent = os.path.dirname(job.target)
+    shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
+    try:
+        archive.unpack(job.part, kind, job.aside, job.name)
+        inside = os.path.lexists(os.path.join(job.aside, job.name))
+        reserved = frozenset(os.path.basename(path) for path in (job.part, job.part + ".json", job.aside, job.lock))
+        archive.place(job.aside, parent, job.name, reserved)
+    except archive.ArchiveError:
+        _drop(job.part)  # another download may bring a whole one
+        raise
+    finally:
+        shutil.rmtree(job.aside, ignore_errors=True)
+    return inside
+
+
+def _copy_local(job: _Job) -> None:
+    source = _find_local(job)
+    _drop(job.part)
+    if os.path.isfile(source):
+        copy_data(source, job.part)
+        return
+    if not os.path.isdir(source):
+        raise UsageError(f"{source} is neither a file nor a folder")
+    if is_inside(job.part, source):
+        raise UsageError(f"{source} cannot be copied into itself ({job.target})")
+    _copy_folder(source, job.part)
+
+
+def _copy_folder(source: str, target: str) -> None:
+    listing = load_listing(source)
+    os.mkdir(target)
+    for name in listing.folders:
+        os.mkdir(os.path.join(target, name))
+    for file in listing.files:
+        copy_data(file.path, os.path.join(target, file.name))
+
+
+def _find_local(job: _Job) -> str:
+    """A trailing * or / means the folder, unless there really is such a name."""
+    path = parse_local(job.url, job.scheme)
+    for candidate in (path, path.removesuffix("*")):
+        if os.path.exists(candidate):
+            return candidate.rstrip("/") or "/"
+    raise UsageError(f"there is no file or folder {path!r}")
+
+
+# ---------------------------------------------------------------- files
+
+
+@contextmanager
+def _locked(job: _Job) -> Iterator[None]:
+    descriptor = _take_lock(job)
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(job.lock)  # while it is still ours
+        os.close(descriptor)
+
+
+def _take_lock(job: _Job) -> int:
+    """The lock file is removed by its holder, so the one that we got may not be the one that is there: look again."""
+    while True:
+        descriptor = os.open(job.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _wait_for_lock(descriptor, job)
+            if _is_current(descriptor, job.lock):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, job: _Job) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        job.say(f"waiting for another process that is fetching {job.target}")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_current(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _disk_named(target: str) -> Iterator[None]:
+    """What the disk refuses, in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise build_disk_error(target, error) from error
+
+
+def build_disk_error(target: str, error: OSError) -> UsageError | InfrastructureError:
+    if error.errno in _NO_ROOM:
+        return InfrastructureError(
+            f"there is no room for {target}: {error.strerror}", "free some, or choose another folder"
+        )
+    if error.errno in _NOT_ALLOWED:
+        return UsageError(
+            f"{error.filename or target} cannot be written: {error.strerror}", "choose another folder for the data"
+        )
+    if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}:
+        return UsageError(f"{target} cannot be made: {error.filename or target}: {error.strerror}")
+    return InfrastructureError(f"{target} cannot be written: {error.strerror or error}")
+
+
+def _hash_file(path: str, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while block := file.read(_CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _compare(wanted: Checksum, found: str) -> str:
+    return f"{wanted.algorithm} {found}, expected {wanted.hex}"
+
+
+def _sync(path: str) -> None:
+    """On the disk before it has its name: after a power cut the name would vouch for zeros."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _drop(part: str) -> None:
+    """Nothing may be left that a later look could take for the data, or continue."""
+    if os.path.isdir(part) and not os.path.islink(part):
+        shutil.rmtree(part)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+    http_file.forget(part)

@@ -1,0 +1,58 @@
+"""Send a folder out: to an object store, or to another place on this machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from assay.errors import InfrastructureError, UsageError
+from assay.stage import objectstore
+from assay.stage.address import FILE, STORES, parse_local, parse_scheme
+from assay.stage.folder import DataFile, copy_data, is_inside, load_listing
+from assay.values.layout import TEMPORARY_SUFFIX
+
+_SCHEMES = (*STORES, FILE)
+
+
+def upload_folder(folder: str, url: str) -> int:
+    """What is in the folder, below the URL, with the same names. Returns how many files were sent and found there.
+
+    A file that is there already is replaced. Empty folders are not sent: object stores have none.
+    """
+    scheme = parse_scheme(url, _SCHEMES)
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder!r} to send")
+    files = load_listing(folder).files
+    try:
+        if scheme in STORES:
+            objectstore.upload(files, url)
+        else:
+            _copy_out(folder, files, parse_local(url, scheme))
+    except PermissionError as error:
+        raise UsageError(f"{error.filename or folder} cannot be used: {error.strerror}") from error
+    except OSError as error:
+        raise InfrastructureError(f"{folder} cannot be sent to {url}: {error.strerror or error}") from error
+    return len(files)
+
+
+def _copy_out(folder: str, files: Sequence[DataFile], target: str) -> None:
+    if is_inside(target, folder):
+        raise UsageError(f"{folder} cannot be sent into itself ({target})")
+    os.makedirs(target, exist_ok=True)
+    if not os.access(target, os.W_OK, effective_ids=True):  # said for an empty folder, too
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
+    for file in files:
+        _copy_one(file, os.path.join(target, file.name))
+
+
+def _copy_one(file: DataFile, place: str) -> None:
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    aside = place + TEMPORARY_SUFFIX
+    with suppress(FileNotFoundError):
+        os.unlink(aside)
+    copy_data(file.path, aside)
+    if os.path.getsize(aside) < file.bytes:  # longer is fine: a log may grow meanwhile
+        raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {file.bytes} bytes", "try again")
+    os.replace(aside, place)

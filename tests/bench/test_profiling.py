@@ -1,0 +1,202 @@
+"""Windows of a benchmark, taken by a thread; what an older torch and a broken profiler get."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from assay.bench import profiling
+from assay.bench.profiling import Profile, _MainThread, choose_profiler
+from assay.values.benchmark import parse_windows
+
+
+@pytest.fixture(autouse=True)
+def no_frameworks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other tests of this process may have loaded them."""
+    for name in ("torch", "tensorflow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")  # no py-spy
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    assert signal.getsignal(signal.SIGALRM) == before, "the handler of others is back"
+    assert [t.name for t in threading.enumerate() if t.name.startswith("assay-profile")] == []
+
+
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(500))
+
+
+def names_in(path: Path) -> set[str]:
+    return {event["name"].split(" ")[0] for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"}
+
+
+def test_two_windows_and_an_open_end(tmp_path: Path) -> None:
+    profile = Profile(parse_windows("0:0.1,0.2:"), "auto", str(tmp_path))
+    profile.start()
+    spin(0.4)
+    assert profile.finish() == ["python-1.json", "python-2.json"]
+    assert all("spin" in names_in(tmp_path / name) for name in ("python-1.json", "python-2.json"))
+    assert "Profile._follow" not in names_in(tmp_path / "python-2.json"), "our own threads are left out"
+
+
+def test_a_window_from_the_start_is_taken_however_short_the_benchmark_is(tmp_path: Path) -> None:
+    for _ in range(20):
+        profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
+        profile.start()
+        assert profile.finish() == ["python-1.json"]
+
+
+def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
+    profile = Profile(parse_windows("100:200,300:"), "auto", str(tmp_path))
+    profile.start()
+    assert profile.finish() == []
+
+
+def test_one_that_fails_is_said_and_the_next_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    profile = Profile(parse_windows("0:0.01,0.02:"), "framework", str(tmp_path))
+    profile.start()
+    spin(0.1)
+    assert profile.finish() == []
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition(" has ")[0] for line in lines] == ["assay: window 1", "assay: window 2"]
+    assert all("neither torch nor tensorflow is loaded" in line for line in lines)
+
+
+def test_no_signal_is_sent_without_need(tmp_path: Path) -> None:
+    """TensorFlow does not survive one."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _frame: heard.append(number))
+    try:
+        profile = Profile(parse_windows("0:0.05,0.1:"), "auto", str(tmp_path))
+        profile._main._hear = lambda number, _frame: heard.append(number)  # type: ignore[method-assign]
+        profile.start()
+        spin(0.2)
+        profile.finish()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert heard == []
+
+
+# ---------------------------------------------------------------- frameworks
+
+
+class FakeTorch(ModuleType):
+    """With a profiler that sees only the thread that starts it, as torch had until lately."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.threads: list[str] = []
+        torch = self
+
+        class Recorder:
+            def __init__(self, activities: list[str]) -> None:
+                self.activities = activities
+
+            def start(self) -> None:
+                torch.threads.append(threading.current_thread().name)
+
+            stop = start
+
+            def export_chrome_trace(self, path: str) -> None:
+                Path(path).write_text(json.dumps({"traceEvents": self.activities}))
+
+        self.profiler = SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="cpu", CUDA="cuda"), profile=Recorder)
+        self.cuda = SimpleNamespace(is_available=lambda: True)
+
+
+def test_an_older_torch_is_asked_in_the_main_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    profile = Profile(parse_windows("0:0.05,0.1:"), "auto", str(tmp_path))
+    profile.start()
+    spin(0.2)
+    assert profile.finish() == ["torch-1.json", "torch-2.json"]
+    assert torch.threads == ["MainThread"] * 4
+    assert json.loads((tmp_path / "torch-1.json").read_text())["traceEvents"] == ["cpu", "cuda"]
+
+
+def test_an_older_torch_beside_tensorflow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch())
+    monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
+    with pytest.raises(RuntimeError, match="TensorFlow does not survive"):
+        choose_profiler("framework", str(tmp_path), 1, _MainThread())
+
+
+def test_a_newer_torch_is_asked_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch()
+    plain = torch.profiler.profile
+    given: list[Any] = []
+
+    def build(activities: list[str], experimental_config: object) -> Any:
+        given.append(experimental_config)
+        return plain(activities)
+
+    torch.profiler.profile = build
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(profiling, "_build_all_threads_config", lambda: "all threads")
+    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
+    profile.start()
+    assert profile.finish() == ["torch-1.json"]
+    assert (given, torch.threads) == (["all threads"], ["assay-profile"] * 2)
+
+
+def test_sessions_of_tensorflow_that_end_in_one_second_stay_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str] = []
+
+    def stop() -> None:
+        session = Path(folders[-1], "plugins", "profile", "2026_01_01_00_00_00")
+        session.mkdir(parents=True)
+        (session / "host.xplane.pb").write_bytes(b"x")
+
+    tensorflow: Any = ModuleType("tensorflow")
+    tensorflow.profiler = SimpleNamespace(experimental=SimpleNamespace(start=folders.append, stop=stop))
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    profile = Profile(parse_windows("0:0.01,0.02:"), "auto", str(tmp_path))
+    profile.start()
+    spin(0.1)
+    assert profile.finish() == [
+        f"plugins/profile/2026_01_01_00_00_00_tensorflow-{number}/host.xplane.pb" for number in (1, 2)
+    ]
+
+
+def test_the_main_thread_passes_errors_on_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = _MainThread()
+    main.listen()
+    found: list[BaseException] = []
+
+    def ask(task: Any) -> None:
+        try:
+            main.call(task)
+        except RuntimeError as error:
+            found.append(error)
+
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    try:
+        thread = threading.Thread(target=ask, args=(fail,))
+        thread.start()
+        thread.join()
+    finally:
+        main.close()
+    assert [str(error) for error in found] == ["broken"]
+    monkeypatch.setattr(profiling, "_ANSWER_S", 0.05)
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)  # the benchmark has taken the signal for itself
+    try:
+        with pytest.raises(RuntimeError, match="did not answer"):
+            main.call(fail)
+    finally:
+        signal.signal(signal.SIGALRM, before)

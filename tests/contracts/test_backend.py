@@ -1,0 +1,292 @@
+"""What every back end promises, whoever computes: one class, run on all of them through their workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from tests.probe.backends import lab
+from tests.probe.backends.loopback import NEEDS_SSHD, open_board
+
+from assay.probe.keeper import Keeper
+from assay.probe.tensorfile import load_refs, load_tensors
+from assay.values.model import Ending, Step, Target
+
+RNG = np.random.default_rng(7)
+IN_PROCESS = {
+    "ort": Target("ort", "ort"),
+    "ort:unoptimized": Target("ort:unoptimized", "ort", {"optimize": "none"}),
+    "reference": Target("reference", "reference"),
+    "openvino": Target("openvino", "openvino"),
+    "iree": Target("iree", "iree"),
+    "iree:vmvx": Target("iree:vmvx", "iree", {"device": "vmvx"}),
+}
+COMMANDS = ("command", "ssh")
+SAME_CODE = {"ort:unoptimized": "ort", "iree:vmvx": "iree"}
+# What a back end does not have, by its own word; whatever is not listed must work.
+LACKS = {
+    ("ort", "bfloat16"),
+    ("ort:unoptimized", "bfloat16"),
+    ("iree:vmvx", "float16"),
+    ("openvino", "int64"),  # its plug-in for processors computes in 32 bits, and says nothing
+}
+
+
+@pytest.fixture(scope="module", params=[*IN_PROCESS, "command", pytest.param("ssh", marks=NEEDS_SSHD)])
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def target(name, tmp_path_factory):
+    if name in IN_PROCESS:
+        yield IN_PROCESS[name]
+    elif name == "command":
+        yield Target("command", "command", lab.COMMAND)
+    else:
+        with open_board(tmp_path_factory.mktemp("board")) as board:
+            yield Target("board", "ssh", {**lab.COMMAND, **board.options})
+
+
+@pytest.fixture(scope="module")
+def keeper(target, tmp_path_factory):
+    """One worker serves all tests: no job may spoil the next."""
+    with Keeper(target, folder=str(tmp_path_factory.mktemp("worker"))) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(keeper, tmp_path):
+    return lab.Bench(keeper, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def matmul(keeper, tmp_path_factory):
+    """An artifact that several tests run."""
+    bench = lab.Bench(keeper, tmp_path_factory.mktemp("matmul"))
+    made = bench.prepare(bench.save(lab.MATMUL))
+    assert made.is_ok, (made.message, made.stderr)
+    return made.path
+
+
+def numbers(*shape, dtype=np.float32):
+    return RNG.normal(size=shape).astype(dtype)
+
+
+class TestBackend:
+    # ------------------------------------------------------------ what is wrong
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda feed: feed.pop("b"), "b"),
+            (lambda feed: feed.update(z=numbers(1)), "z"),
+            (lambda feed: feed.update(a=numbers(2, 3, dtype=np.float64)), "float64"),
+            (lambda feed: feed.update(a=numbers(3, 3)), "a"),
+            (lambda feed: feed.update(a=numbers(6)), "a"),
+        ],
+        ids=["missing", "extra", "type", "shape", "rank"],
+    )
+    def test_inputs_that_do_not_fit(self, bench, matmul, change, words):
+        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
+        change(feed)
+        outcome = bench.run(matmul, feed, ["y"])
+        assert (outcome.step, outcome.ending) == (Step.RUN, Ending.ERROR)
+        assert words in outcome.message + outcome.stderr
+        assert "\n" not in outcome.message
+
+    def test_an_operator_that_nobody_has(self, bench, name):
+        outcome = bench.prepare(bench.save(lab.FOREIGN))
+        assert outcome.ending is (Ending.ERROR if name in COMMANDS else Ending.UNSUPPORTED)
+        assert "Foo" in outcome.message
+        assert outcome.command
+
+    @pytest.mark.parametrize("content", [b"", b"not a model at all\n" * 100], ids=["empty", "text"])
+    def test_a_file_that_is_no_model(self, bench, content):
+        path = bench.make_folder() / "model.onnx"
+        path.write_bytes(content)
+        outcome = bench.prepare(path)
+        assert outcome.ending is Ending.ERROR
+        assert outcome.message
+
+    def test_a_file_that_is_not_there(self, bench, tmp_path):
+        outcome = bench.prepare(tmp_path / "nowhere.onnx")
+        assert outcome.ending is Ending.ERROR
+        assert "nowhere.onnx" in outcome.message + outcome.stderr
+
+    def test_external_data_that_is_missing(self, bench):
+        path = bench.make_folder() / "model.onnx"
+        lab.build_external(path)
+        (path.parent / "weights.bin").unlink()
+        outcome = bench.prepare(path)
+        assert outcome.ending is Ending.ERROR
+        assert "weights.bin" in outcome.message + outcome.stderr
+
+    def test_an_artifact_that_is_damaged(self, bench, matmul):
+        broken = bench.make_folder() / os.path.basename(matmul)
+        broken.write_bytes(b"damaged" * 100)
+        outcome = bench.run(broken, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y"])
+        assert outcome.ending is Ending.ERROR
+
+    def test_an_output_that_the_model_does_not_have(self, bench, matmul):
+        outcome = bench.run(matmul, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y", "nope"])
+        assert outcome.ending is Ending.ERROR
+        assert "nope" in outcome.message + outcome.stderr
+
+    # ------------------------------------------------------------ what comes out
+
+    def test_a_product(self, bench, matmul):
+        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
+        outcome = bench.run(matmul, feed, ["y"])
+        assert outcome.is_ok, outcome.stderr
+        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+        (ref,) = load_refs(outcome.path)
+        assert (ref.name, ref.dtype, ref.shape) == ("y", "float32", (2, 4))
+        assert outcome.command
+
+    def test_inputs_go_by_name(self, bench, matmul):
+        feed = {"b": numbers(3, 4), "a": numbers(2, 3)}
+        outcome = bench.run(matmul, feed, ["y"])
+        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+
+    def test_several_outputs_in_the_order_that_was_asked_for(self, bench):
+        feed = {"b": numbers(2), "a": numbers(4)}
+        made = bench.prepare(bench.save(lab.SPLIT))
+        outcome = bench.run(made.path, feed, ["z", "y", "c"])
+        assert [ref.name for ref in load_refs(outcome.path)] == ["z", "y", "c"]
+        found = load_tensors(outcome.path)
+        np.testing.assert_array_equal(found["y"], feed["a"][:1])
+        np.testing.assert_array_equal(found["z"], feed["a"][1:])
+        np.testing.assert_array_equal(found["c"], -feed["b"])
+        part = bench.run(made.path, feed, ["c", "y"])
+        assert [ref.name for ref in load_refs(part.path)] == ["c", "y"]
+
+    def test_integers_are_exact_and_keep_their_type(self, bench, name):
+        large = 2**28 if (name, "int64") in LACKS else 2**62
+        feed = {
+            "a": np.array([large, -large, 3]),
+            "b": np.array([5, large + 1, -7]),
+            "u": np.array([100, 127, 3], np.uint8),  # what overflows is anybody's
+            "p": np.array([True, False, True]),
+        }
+        found = bench.compute(lab.INTEGERS, feed)
+        assert {name: array.dtype.name for name, array in found.items()} == {"s": "int64", "v": "uint8", "q": "bool"}
+        np.testing.assert_array_equal(found["s"], feed["a"] + feed["b"])
+        np.testing.assert_array_equal(found["v"], feed["u"] + feed["u"])
+        np.testing.assert_array_equal(found["q"], ~feed["p"])
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_small_floats(self, bench, name, dtype):
+        text = lab.MATMUL.replace("float[", f"{dtype}[")
+        kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        feed = {"a": numbers(2, 3).astype(kind), "b": numbers(3, 4).astype(kind)}
+        if (name, dtype) in LACKS:  # it has to say so
+            outcome = bench.prepare(bench.save(text))
+            assert outcome.ending in (Ending.UNSUPPORTED, Ending.ERROR)
+            assert outcome.message
+            return
+        found = bench.compute(text, feed)["y"]
+        assert found.dtype == kind
+        exact = feed["a"].astype(np.float64) @ feed["b"].astype(np.float64)
+        np.testing.assert_allclose(found.astype(np.float64), exact, rtol=0.03, atol=0.03)
+
+    def test_one_artifact_takes_any_batch(self, bench):
+        made = bench.prepare(bench.save(lab.DYNAMIC))
+        for batch in (1, 5):
+            feed = {"a": numbers(batch, 3), "b": numbers(3, 4)}
+            outcome = bench.run(made.path, feed, ["y"])
+            np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+
+    def test_single_numbers_and_odd_names(self, bench):
+        names = {"a": "in/a:0", "b": "größe b", "y": "out/y:0", "z": "z'\"$HOME"}
+        model = lab.rename(lab.parse(lab.ODD_NAMES), **names)
+        feed = {names["a"]: numbers(2, 2), names["b"]: np.asarray(numbers(1)[0])}
+        found = bench.compute(model, feed)
+        np.testing.assert_allclose(found[names["y"]], feed[names["a"]] + feed[names["b"]], rtol=1e-6)
+        assert found[names["z"]].shape == ()
+        assert found[names["z"]] == -feed[names["b"]]
+
+    def test_weights_that_are_listed_as_inputs_are_none(self, bench, name):
+        if name in COMMANDS:
+            pytest.skip("the program's own business")
+        model = lab.parse("g (float[2,3] a, float[3,3] w) => (float[2,3] y) { y = MatMul(a, w) }")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32) * 2, "w"))
+        feed = {"a": numbers(2, 3)}
+        np.testing.assert_allclose(bench.compute(model, feed)["y"], feed["a"] * 2, rtol=1e-6)
+
+    def test_external_data(self, bench):
+        path = bench.make_folder() / "model.onnx"
+        weight = lab.build_external(path)
+        made = bench.prepare(path)
+        assert made.is_ok, (made.message, made.stderr)
+        shutil.rmtree(path.parent)
+        feed = {"a": numbers(2, 64)}
+        outcome = bench.run(made.path, feed, ["y"])
+        np.testing.assert_allclose(load_tensors(outcome.path)["y"], feed["a"] @ weight, rtol=1e-4, atol=1e-5)
+
+    # ------------------------------------------------------------ again and elsewhere
+
+    def test_repeated_runs_are_timed_and_the_same(self, bench, matmul):
+        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
+        once, thrice = bench.run(matmul, feed, ["y"]), bench.run(matmul, feed, ["y"], repeats=3)
+        assert (len(once.times_s), len(thrice.times_s)) == (1, 3)
+        assert all(0 < seconds <= thrice.elapsed_s for seconds in thrice.times_s)
+        assert [ref.sha for ref in load_refs(once.path)] == [ref.sha for ref in load_refs(thrice.path)]
+
+    def test_an_artifact_works_from_a_copy(self, bench, keeper):
+        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
+        made = bench.prepare(bench.save(lab.MATMUL))
+        elsewhere = bench.make_folder() / "copy of it" / os.path.basename(made.path)
+        elsewhere.parent.mkdir()
+        if os.path.isdir(made.path):
+            shutil.copytree(made.path, elsewhere)
+        else:
+            shutil.copyfile(made.path, elsewhere)
+        for outcome in bench.outcomes:
+            shutil.rmtree(os.path.dirname(outcome.path))
+        np.testing.assert_allclose(
+            load_tensors(bench.run(elsewhere, feed, ["y"]).path)["y"], feed["a"] @ feed["b"], rtol=1e-5
+        )
+
+    def test_everything_that_is_made_lies_in_the_jobs_folder(self, bench, tmp_path):
+        path, before = bench.save(lab.MATMUL), set(os.listdir("."))
+        inputs = bench.write({"a": numbers(2, 3), "b": numbers(3, 4)})
+        known = lab.files_below(path.parent), lab.files_below(inputs)
+        made = bench.prepare(path)
+        ran = bench.step(Step.RUN, made.path, inputs=inputs, outputs=("y",))
+        assert Path(ran.path).parent.parent == tmp_path
+        assert (lab.files_below(path.parent), lab.files_below(inputs)) == known
+        assert set(os.listdir(".")) == before
+        assert lab.files_below(Path(ran.path).parent) == ["outputs/0.npy", "outputs/tensors.json"]
+
+    def test_profiles_go_where_they_are_wanted(self, bench, name, tmp_path):
+        if name == "reference":
+            pytest.skip("the evaluator has none")
+        folders = tmp_path / "compile profile", tmp_path / "run profile"
+        made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(folders[0]))
+        ran = bench.run(made.path, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y"], profile_dir=str(folders[1]))
+        assert ran.is_ok, (ran.message, ran.stderr)
+        assert ran.profiles
+        assert all(Path(path).parent == folders[1] and os.path.getsize(path) for path in ran.profiles)
+        assert all(Path(path).parent == folders[0] for path in made.profiles)
+        assert bool(made.profiles) == (name.startswith("iree") or name in COMMANDS)
+
+    def test_hostile_folders(self, keeper, hostile_path, name):
+        if name in SAME_CODE:
+            pytest.skip(f"files are handled by {SAME_CODE[name]}'s code")
+        bench = lab.Bench(keeper, hostile_path)
+        feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
+        np.testing.assert_allclose(bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+
+    def test_it_says_who_it_is_always_the_same(self, keeper, target, tmp_path):
+        identity = keeper.identity()
+        assert identity
+        assert all(isinstance(text, str) and text for pair in identity.items() for text in pair)
+        with Keeper(target, folder=str(tmp_path)) as other:
+            assert json.dumps(other.identity()) == json.dumps(identity)

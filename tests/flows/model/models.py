@@ -1,0 +1,58 @@
+"""Small models that a test can point at, and requests for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from assay.values.model import ModelRequest, Target
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "models"
+ORT = Target("ort", "ort")
+
+
+def load_example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_chain(path: Path, weight: float = 2.0) -> Path:
+    """x → MatMul → Add → Relu → y; names that a test can point at: `product`, `sum`, `y`."""
+    rng = np.random.default_rng(3)
+    w = (rng.standard_normal((4, 4)) * weight).astype(np.float32)
+    b = rng.standard_normal(4).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def faulty(kind: str, at: str) -> Target:
+    return Target("faulty", "faulty:FaultyBackend", {"fault": {"kind": kind, "at": at}})
+
+
+def request_for(model: Path, target: Target = ORT, **further: Any) -> ModelRequest:
+    return ModelRequest(str(model), ORT, target, **further)
