@@ -70,7 +70,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pandas": ("assay.runs", "assay.examine"),
     "matplotlib": ("assay.show.figure",),
     "tensorboardX": ("assay.logx", "assay.show"),
-    "torch": ("assay.logx", "assay.checkpoint"),
+    "torch": ("assay.logx", "assay.checkpoint", "assay.bench.profiling"),
     "numpy": ("assay.judge", "assay.probe", "assay.checkpoint"),  # checkpoint: numbers in runx's files
     "scipy": ("assay.judge",),
     "ruptures": ("assay.judge",),

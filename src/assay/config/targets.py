@@ -117,7 +117,7 @@ class _Reader:
         if problems:
             raise ConfigError(problems)
         base = self._find_base(name, table)
-        own = {key: _plain(value) for key, value in table.content.items() if key in OPTIONS}
+        own = {key: _plain(value) for key, value in table.content.items() if key not in ("backend", "like", *FLAGS)}
         options = {**(base.options if base else {}), **own}
         backend = str(table.content.get("backend") or (base.backend if base else _guess_backend(options)))
         if backend == "command" and "address" in options:
@@ -147,7 +147,10 @@ class _Reader:
 
     def _find_problems(self, table: TargetTable) -> list[Problem]:
         found = []
+        is_own = ":" in str(table.content.get("backend", ""))  # module:Class of somebody's own has options of its own
         for key, value in table.content.items():
+            if key not in KEYS and is_own:
+                continue
             if key not in KEYS:
                 found.append(self._problem(table, key, "unknown setting", did_you_mean(key, KEYS)))
             elif not _is_kind(key, value):

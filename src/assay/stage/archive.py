@@ -17,12 +17,14 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from assay.errors import UsageError
 
-if TYPE_CHECKING:
-    from _typeshed import SupportsRead
+
+class _Readable(Protocol):
+    def read(self, size: int = ..., /) -> bytes: ...
+
 
 _CHUNK = 1 << 20
 _MOST_HOPS = 40  # what the kernel follows, too
@@ -151,7 +153,7 @@ class _Aside:
     def add_folder(self, name: str) -> None:
         self._make_folder(parse_member(name))
 
-    def add_file(self, name: str, reader: SupportsRead[bytes], mode: int, mtime_s: float | None) -> None:
+    def add_file(self, name: str, reader: _Readable, mode: int, mtime_s: float | None) -> None:
         path = self._claim(name)
         # the umask is applied as everywhere; set-user-id bits never arrive, and we can always read and write
         writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, (mode & 0o777) | 0o600)

@@ -23,12 +23,16 @@ from assay.values.benchmark import BenchExecution
 Complain = Callable[[str], None]
 
 
+def keep_quiet(_text: str) -> None:
+    """For callers who look again afterwards, or to whom it was said before."""
+
+
 def find_place(root: str | None) -> StudyPlace:
     return find_bench_place(root, load_settings(os.getcwd(), os.environ))
 
 
 def load_executions(
-    place: StudyPlace, method: str | None = None, complain: Complain = lambda _text: None
+    place: StudyPlace, method: str | None = None, complain: Complain = keep_quiet
 ) -> list[BenchExecution]:
     """Oldest first; all of a method, named in full or by its end (`Class.method`)."""
     rows = _load_rows(place, complain)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import NotFoundError, UsageError
-from assay.flows.bench.archive import find_place, load_executions, load_file_executions
+from assay.flows.bench.archive import (
+    Complain,
+    find_place,
+    keep_quiet,
+    load_executions,
+    load_file_executions,
+)
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.workshop import open_workshop
 from assay.flows.sweep import Doors
@@ -54,10 +60,15 @@ class CompareOptions:
 
 
 def compare_recorded(
-    base: str, head: str, method: str | None, root: str | None, options: CompareOptions
+    base: str,
+    head: str,
+    method: str | None,
+    root: str | None,
+    options: CompareOptions,
+    complain: Complain = keep_quiet,
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
-    known = _Known(root, method)
+    known = _Known(root, method, complain)
     sides = [Executions(name, tuple(known.load(name))) for name in (base, head)]
     return compare_executions(sides[0], sides[1], options)
 
@@ -65,9 +76,10 @@ def compare_recorded(
 class _Known:
     """The history is read once, and only when a side is no file."""
 
-    def __init__(self, root: str | None, method: str | None) -> None:
+    def __init__(self, root: str | None, method: str | None, complain: Complain) -> None:
         self._root = root
         self._method = method
+        self._complain = complain
         self._found: list[BenchExecution] | None = None
 
     def load(self, name: str) -> list[BenchExecution]:
@@ -80,7 +92,7 @@ class _Known:
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
         if self._found is None:
-            self._found = load_executions(find_place(self._root))
+            self._found = load_executions(find_place(self._root), complain=self._complain)
         by_label = [e for e in self._found if e.label == name]
         by_commit = [e for e in self._found if e.commit and len(name) >= 4 and e.commit.startswith(name)]
         if by_label or by_commit:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import UsageError
-from assay.flows.bench.archive import choose_method, find_place, load_executions
+from assay.flows.bench.archive import Complain, choose_method, choose_metric, find_place, keep_quiet, load_executions
 from assay.flows.bench.statistics import compare_levels, find_steps
 from assay.judge.history import judge_history
 from assay.record.benchmarks import Triage, load_triage
@@ -36,14 +36,14 @@ class HistoryOptions:
     direction: Direction | None = None
 
 
-def load_histories(metric: str, method: str | None, options: HistoryOptions) -> list[MetricHistory]:
+def load_histories(
+    metric: str, method: str | None, options: HistoryOptions, complain: Complain = keep_quiet
+) -> list[MetricHistory]:
     """Of one method, or of every method that reports the metric."""
     place = find_place(options.root)
-    executions = load_executions(place, method)
+    executions = load_executions(place, method, complain)
     named = {execution.method for execution in executions if metric in execution.result.numbers}
     if not named:
-        from assay.flows.bench.archive import choose_metric
-
         choose_metric(metric, executions)
     chosen = [choose_method(method, named)] if method and method in named else sorted(named)
     triage = load_triage(place.dir)

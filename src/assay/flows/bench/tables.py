@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assay.errors import NotFoundError, UsageError
-from assay.flows.bench.archive import find_place, load_executions
+from assay.flows.bench.archive import Complain, find_place, keep_quiet, load_executions
 from assay.values.benchmark import BenchExecution
 
 _OWN_KEYS = (
@@ -48,9 +48,14 @@ class SetupTable:
 
 
 def load_table(
-    method: str | None, by: Sequence[str], metrics: Sequence[str] | None, root: str | None, everything: bool = False
+    method: str | None,
+    by: Sequence[str],
+    metrics: Sequence[str] | None,
+    root: str | None,
+    everything: bool = False,
+    complain: Complain = keep_quiet,
 ) -> SetupTable:
-    executions = load_executions(find_place(root), method)
+    executions = load_executions(find_place(root), method, complain)
     good = [
         e for e in executions if not e.result.has_exception and not e.refused and (everything or not e.contaminated)
     ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial
 from assay.flows.model.check import WRONG, Examination, Say, build_refused, build_source, quiet, select
+from assay.flows.model.signature import build_signature
 from assay.flows.model.workshop import Workshop
 from assay.judge.layers import Blame, localise
 from assay.probe.mark import build_cut
@@ -126,12 +127,17 @@ def _find_failing(search: Search, failed: StepOutcome) -> None:
             f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending}), the "
             "model itself does: the layers are looked at one by one"
         )
+    wanted = build_signature(full)
     for report in search.examine_layers(search.cases.outline.layers, {}):
-        alone = report.failed_step
-        same = alone is not None and step is not None and (alone.step, alone.ending) == (step.step, step.ending)
-        if same or (step is None and report.verdict.kind in WRONG):
-            search.first, search.confirmed = report.layer, True
+        if report.verdict.kind not in WRONG:
+            continue
+        search.first, search.confirmed = search.first or report.layer, True
+        if step is None or build_signature(report) == wanted:
+            search.first = report.layer
             return
+    if search.first is not None:
+        search.notes.append(f"{search.first.label} fails, but not as the full model does: there may be more behind it")
+        return
     if full.verdict.kind in WRONG:
         _halve(search)
 

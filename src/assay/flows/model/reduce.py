@@ -8,16 +8,16 @@ before anybody is told.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from assay.errors import UsageError
 from assay.flows.model.bisect import Search, find_wrong
 from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial
 from assay.flows.model.check import WRONG, Examination, Say, build_refused, build_source, quiet
+from assay.flows.model.signature import Signature, build_signature
 from assay.flows.model.workshop import Product, Wants, Workshop
 from assay.probe.graph import load_model, write_model
 from assay.probe.mark import build_marked
@@ -25,34 +25,6 @@ from assay.probe.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.probe.tensorfile import write_tensors
 from assay.values.model import CaseReport, ModelReport, ModelRequest
 from assay.values.verdict import Finding, VerdictKind
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What makes two failures the same one."""
-
-    step: str  # "" : all steps went well, and the outputs differ
-    ending: str = ""
-    words: str = ""  # of the message, without numbers, names and paths
-
-    def __str__(self) -> str:
-        return f"{self.step} {self.ending}: {self.words}" if self.step else "the outputs differ"
-
-
-def build_signature(report: CaseReport) -> Signature | None:
-    """None: nothing is wrong."""
-    failed = report.failed_step
-    if failed is not None:
-        return Signature(str(failed.step), str(failed.ending), normalise(failed.message))
-    return Signature("") if report.verdict.kind in WRONG else None
-
-
-def normalise(message: str) -> str:
-    """Numbers, quoted names and paths belong to a model, not to the failure."""
-    text = re.sub(r"\"[^\"]*\"|'[^']*'|%\w+|@\w+|<[^<>]*>", "…", message)
-    text = re.sub(r"(?:/[\w.+-]+)+|0x[0-9a-fA-F]+", "…", text)
-    text = re.sub(r"\d+(?:[x.:]\d+)*", "N", text)
-    return " ".join(text.split())[:200]
 
 
 def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
