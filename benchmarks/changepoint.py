@@ -269,9 +269,7 @@ def render_lead(ours: Counts, name: str, theirs: Counts) -> str:
 
 def report_real(histories: Sequence[History], draws: int, steps: int) -> None:
     counts, chosen = cross_validate(histories, draws, steps)
-    print(
-        f"real, cross-validated over {FOLDS} folds of suites; all numbers chosen in each:"
-    )
+    print(f"real, cross-validated over {FOLDS} folds of suites; all numbers chosen in each:")
     print(f"  {render_score(counts)}, target at least .72: {'met' if measure_f1(counts) >= 0.72 else 'MISSED'}")
     for tuning in chosen:
         print(f"  chosen: {tuning}")

@@ -2,8 +2,8 @@
 
     python benchmarks/model_faults.py [--faults 8] [--seed 1] [--clean-only]
 
-A target that is onnxruntime but for one node (examples/models/faulty.py) computes each model; `assay model bisect` looks
-for it, without knowing. Models: three of examples/models, and real ones out of PyPI packages (benchmarks/models.txt, in
+A target that is onnxruntime but for one node (examples/models/faulty.py) computes each model; `assay model bisect`
+looks for it, without knowing. Models: three of examples/models, and real ones out of PyPI packages (benchmarks/models.txt, in
 .tools/models: `make .tools/models/.stamp`). A fault that changes no bit of its layer's output is no fault, and is drawn
 again. Clean pairs are checked layer by layer and as a whole.
 
@@ -31,8 +31,8 @@ sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
 
 from assay.flows.model.bisect import bisect_model  # noqa: E402 behind the path
-from assay.flows.model.check import Examination, build_source, check_model  # noqa: E402
 from assay.flows.model.cases import Cases  # noqa: E402
+from assay.flows.model.check import Examination, build_source, check_model  # noqa: E402
 from assay.flows.model.workshop import Workshop  # noqa: E402
 from assay.record.artifacts import ArtifactStore  # noqa: E402
 from assay.values.model import InputChoice, Layer, ModelRequest, Target  # noqa: E402
@@ -176,8 +176,7 @@ def localise(fault: Fault, workshop: Workshop, keep: Path, score: Score) -> str:
     score.elsewhere += report.first_wrong not in (None, fault.layer.name)
     score.by_rule += _is_seen_by_rule(fault, workshop)
     workshop.forget(fault.target)
-    named = (report.first_wrong or "nothing").split("_layer_")[-1]
-    return named
+    return (report.first_wrong or "nothing").split("_layer_")[-1]
 
 
 def _is_seen_by_rule(fault: Fault, workshop: Workshop) -> bool:
@@ -267,7 +266,9 @@ def _run_clean(
             started = time.monotonic()
             kind, cases, alarms = check_clean(models[name], target, workshop, keep)
             took = time.monotonic() - started
-            print(f"{name:10} on {target:16} {kind:13} {cases:4} cases {took:6.1f} s {' '.join(alarms[:5])}", flush=True)
+            print(
+                f"{name:10} on {target:16} {kind:13} {cases:4} cases {took:6.1f} s {' '.join(alarms[:5])}", flush=True
+            )
             yield kind, cases, alarms
 
 

@@ -219,13 +219,13 @@ def test_it_works_without_the_cache(pytester, project, plugin):
 
 
 def test_other_tests_are_left_alone(pytester, plugin):
-    """Nothing is collected, no option is added, nothing of ours but the plugin is imported."""
+    """Nothing is collected, nothing of ours but the plugin is imported."""
     pytester.makepyfile(
         """
         import sys
         def test_it():
             ours = sorted(name for name in sys.modules if name.startswith("assay"))
-            assert ours == ["assay", "assay.pytest_plugin"], ours
+            assert all(name == "assay" or name.startswith("assay.pytest_plugin") for name in ours), ours
         """
     )
     result = pytester.runpytest_subprocess(*plugin, "--strict-markers", "-W", "error")

@@ -224,7 +224,10 @@ def test_a_measured_slowdown_is_found(lab: Lab) -> None:
     assert code == 1, out + err
 
 
-@pytest.mark.parametrize(("times", "trials", "allowed"), [(10, 6, 1), pytest.param(100, 10, 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("times", "trials", "allowed"),
+    [(10, 6, 1), pytest.param(100, 10, 2, marks=[pytest.mark.long, pytest.mark.timeout(3000)])],
+)
 def test_the_same_code_hardly_ever_fails_against_itself(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, times: int, trials: int, allowed: int
 ) -> None:

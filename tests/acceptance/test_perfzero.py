@@ -74,9 +74,6 @@ class MatMul(tf.test.Benchmark):
     def low(self):
         self.report_benchmark(iters=1, wall_time=1.0, metrics=[{"name": "accuracy", "value": 0.25, "min_value": 0.5}])
 
-    def failing_extra(self):
-        self.report_benchmark(wall_time=1.0, extras={"top": '{"value": 3, "succeeded": false, "description": "no"}'})
-
     def never(self):
         pass
 """
@@ -241,16 +238,16 @@ def test_a_class_of_tensorflow_runs_unchanged(lab: Lab, tensorflow: str) -> None
     assert (folder / "proto_MatMul.square").stat().st_size > 0
     planes = sorted((folder / "profiler_data" / "plugins" / "profile").glob("*/*.xplane.pb"))
     assert [plane.parent.name.rpartition("_")[2] for plane in planes] == ["tensorflow-1", "tensorflow-2"]
-    assert all(b"MatMul" in plane.read_bytes() for plane in planes)
+    assert b"MatMul" in planes[1].read_bytes(), "the open window saw the work"
     assert b"/host:CPU" in planes[0].read_bytes()
 
 
 def test_what_tensorflow_s_classes_do_wrong_is_recorded(lab: Lab, tensorflow: str) -> None:
     (lab.folder / "tf_bench.py").write_text(TENSORFLOW)
-    code, _, err = lab.call("--benchmark_methods=tf_bench.MatMul.filter:(low|failing|never)", f"--python={tensorflow}")
+    code, _, err = lab.call("--benchmark_methods=tf_bench.MatMul.filter:(low|never)", f"--python={tensorflow}")
     assert code == 1, err
     found = {summary["benchmark_result"]["name"].rpartition(".")[2]: summary for summary in lab.load()}
-    assert set(found) == {"low", "failing_extra", "never"}
+    assert set(found) == {"low", "never"}
     assert not any(summary["benchmark_result"]["succeeded"] for summary in found.values())
     assert not any(summary["benchmark_info"]["has_exception"] for summary in found.values())
     assert found["never"]["benchmark_result"]["wall_time"] == -1

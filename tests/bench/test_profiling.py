@@ -1,4 +1,4 @@
-"""Windows of a benchmark, taken by a thread; what an older torch and a broken profiler get."""
+"""Windows of a benchmark, taken by a thread; in which thread each profiler is asked; what a broken one gets."""
 
 from __future__ import annotations
 
@@ -92,16 +92,18 @@ def test_no_signal_is_sent_without_need(tmp_path: Path) -> None:
 
 
 class FakeTorch(ModuleType):
-    """With a profiler that sees only the thread that starts it, as torch had until lately."""
+    """Writes down who starts and stops its profiler."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_gpu: bool = False) -> None:
         super().__init__("torch")
         self.threads: list[str] = []
+        self.configs: list[object] = []
         torch = self
 
         class Recorder:
-            def __init__(self, activities: list[str]) -> None:
+            def __init__(self, activities: list[str], experimental_config: object = None) -> None:
                 self.activities = activities
+                torch.configs.append(experimental_config)
 
             def start(self) -> None:
                 torch.threads.append(threading.current_thread().name)
@@ -112,10 +114,10 @@ class FakeTorch(ModuleType):
                 Path(path).write_text(json.dumps({"traceEvents": self.activities}))
 
         self.profiler = SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="cpu", CUDA="cuda"), profile=Recorder)
-        self.cuda = SimpleNamespace(is_available=lambda: True)
+        self.cuda = SimpleNamespace(is_available=lambda: has_gpu)
 
 
-def test_an_older_torch_is_asked_in_the_main_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_asked_in_the_main_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     profile = Profile(parse_windows("0:0.05,0.1:"), "auto", str(tmp_path))
@@ -123,7 +125,40 @@ def test_an_older_torch_is_asked_in_the_main_thread(tmp_path: Path, monkeypatch:
     spin(0.2)
     assert profile.finish() == ["torch-1.json", "torch-2.json"]
     assert torch.threads == ["MainThread"] * 4
+    assert json.loads((tmp_path / "torch-1.json").read_text())["traceEvents"] == ["cpu"]
+
+
+def test_with_a_gpu_torch_is_warmed_up_before_the_clock_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch(has_gpu=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    profile = Profile(parse_windows("100:"), "auto", str(tmp_path))
+    profile.start()
+    assert torch.threads == ["MainThread"] * 2
+    assert profile.finish() == [], "the warm-up leaves nothing"
+    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
+    profile.start()
+    assert profile.finish() == ["torch-1.json"]
     assert json.loads((tmp_path / "torch-1.json").read_text())["traceEvents"] == ["cpu", "cuda"]
+
+
+def test_a_warm_up_that_fails_fails_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch(has_gpu=True)
+    torch.profiler.profile = None  # type: ignore[assignment]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
+    profile.start()
+    assert profile.finish() == []
+
+
+def test_beside_tensorflow_no_signal_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
+    monkeypatch.setattr(profiling, "_build_all_threads_config", lambda: "all threads")
+    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
+    profile.start()
+    assert profile.finish() == ["torch-1.json"]
+    assert (torch.configs, torch.threads) == (["all threads"], ["assay-profile"] * 2)
 
 
 def test_an_older_torch_beside_tensorflow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,24 +166,6 @@ def test_an_older_torch_beside_tensorflow_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     with pytest.raises(RuntimeError, match="TensorFlow does not survive"):
         choose_profiler("framework", str(tmp_path), 1, _MainThread())
-
-
-def test_a_newer_torch_is_asked_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = FakeTorch()
-    plain = torch.profiler.profile
-    given: list[Any] = []
-
-    def build(activities: list[str], experimental_config: object) -> Any:
-        given.append(experimental_config)
-        return plain(activities)
-
-    torch.profiler.profile = build
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(profiling, "_build_all_threads_config", lambda: "all threads")
-    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
-    profile.start()
-    assert profile.finish() == ["torch-1.json"]
-    assert (given, torch.threads) == (["all threads"], ["assay-profile"] * 2)
 
 
 def test_sessions_of_tensorflow_that_end_in_one_second_stay_apart(

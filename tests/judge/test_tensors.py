@@ -679,6 +679,7 @@ def test_the_error_of_what_is_right_is_no_more_than_allowed() -> None:
         ([2, 2, 2, 0], [2, 2, 1, 0], 2, True),
         ([3, 2, 2, 0], [2, 3, 2, 0], 2, True),
         ([3, 2, 2, 0], [2, 2, 2, 3], 2, False),
+        ([3, 3, 2, 2], [2, 2, 3, 3], 3, False),  # four that must be among three
         ([1, 1, 1], [0, 0, 5], 2, True),
         ([1, math.nan, 0], [1, math.nan, 0], 1, True),
     ],

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from assay.probe.skeleton import KEPT_BYTES, build_skeleton, copy_fields, load_skeleton
+from assay.probe.skeleton import KEPT_BYTES, build_skeleton, copy_fields, load_skeleton, measure_tensor
 
 LARGE = np.arange(KEPT_BYTES, dtype=np.float32).reshape(2, -1)
 SHAPE = np.array([2, -1], np.int64)
@@ -101,7 +101,9 @@ def test_a_model_in_memory_is_left_alone() -> None:
     assert [len(tensor.raw_data) for tensor in slim.graph.initializer] == [0, 16, 0, 0, 0]
     assert [list(tensor.dims) for tensor in slim.graph.initializer[2:]] == [[50_000]] * 3
     assert list(slim.graph.node) == list(model.graph.node)
-    assert build_skeleton(slim) is slim
+    assert build_skeleton(slim) == slim
+    small = make_model()
+    assert build_skeleton(small) is small
 
 
 def test_copying_field_by_field_copies_all() -> None:
@@ -141,3 +143,10 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes) -> None:
     except ValueError:
         return
     assert isinstance(model, onnx.ModelProto)
+
+
+def test_a_tensor_is_measured_without_being_serialised() -> None:
+    assert measure_tensor(numpy_helper.from_array(np.zeros((3, 5), np.float64))) == 120
+    assert measure_tensor(numpy_helper.from_array(np.array(["ab", "größe"], dtype=object))) == 2 + 7
+    assert measure_tensor(helper.make_tensor("f", TensorProto.FLOAT, [4], [1, 2, 3, 4])) == 16
+    assert measure_tensor(numpy_helper.from_array(np.zeros((0, 5), np.float32))) == 0

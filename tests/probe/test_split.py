@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.probe.model_shelf import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.probe.graph import build_outline, build_spec, load_model
-from assay.probe.split import LayerModel, build_layers
+from assay.probe.split import LayerModel, build_layers, check
 
 EXAMPLES = load_examples().MODELS
 
@@ -343,6 +343,21 @@ def test_a_layer_that_the_checker_refuses_is_told() -> None:
     assert "no valid model by itself" in layer.problem
     assert "Fancy" in layer.problem
     assert layer.model is None
+
+
+def test_the_checker_sees_through_large_weights() -> None:
+    """It is handed the graph without them: what is wrong beside them must still be told."""
+    large = {"w": np.zeros((600, 600), np.float32), "u": np.zeros((1000,), np.float32)}
+    good = parse("g (float[2,600] x) => (float[2,600] y) { y = MatMul(x, w) }", weights=large)
+    assert check(good, with_shapes=True) == ""
+    assert len(good.graph.initializer) == 2
+    assert len(good.graph.input) == 1
+    bad = parse("g (float[2,600] x) => (float[2,600] y) { y = MatMul(x, w) }", weights=large)
+    bad.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 599
+    assert check(bad) == ""
+    assert "MatMul" in check(bad, with_shapes=True)
+    bad.graph.node[0].op_type = "Fancy"
+    assert "Fancy" in check(bad)
 
 
 # ---------------------------------------------------------------- every operator there is

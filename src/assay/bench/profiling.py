@@ -8,6 +8,7 @@ TensorBoard's profile tab looks for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -91,6 +92,8 @@ class Profile:
     def start(self) -> None:
         """A window that begins at once has begun when this returns: the benchmark may be over in a millisecond."""
         os.makedirs(self._folder, exist_ok=True)
+        if self._kind != "py-spy":
+            _warm_torch_up()
         self._main.listen()
         self._began = time.monotonic()
         self._thread.start()
@@ -147,18 +150,22 @@ def choose_profiler(kind: str, folder: str, number: int, main: _MainThread) -> P
 
 
 class _Torch:
-    """Newer ones see every thread; older ones that which starts them, and that has to be the main one."""
+    """In the main thread, which torch's library for GPUs wants to see; from here only beside TensorFlow, which does not
+    survive a signal, and where torch can be told to look at all threads."""
 
     def __init__(self, torch: Any, path: str, main: _MainThread) -> None:
         self._path = path
         kinds = torch.profiler.ProfilerActivity
         activities = [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+        if "tensorflow" not in sys.modules:
+            self._call: Callable[[Callable[[], None]], None] = main.call
+            self._profile = torch.profiler.profile(activities=activities)
+            return
         config = _build_all_threads_config()
-        if config is None and "tensorflow" in sys.modules:
+        if config is None:
             raise RuntimeError("this torch must be asked by a signal, which TensorFlow does not survive")
-        self._call = main.call if config is None else (lambda task: task())
-        further = {} if config is None else {"experimental_config": config}
-        self._profile = torch.profiler.profile(activities=activities, **further)
+        self._call = _call_here
+        self._profile = torch.profiler.profile(activities=activities, experimental_config=config)
 
     def start(self) -> None:
         self._call(self._profile.start)
@@ -166,6 +173,21 @@ class _Torch:
     def stop(self) -> None:
         self._call(self._profile.stop)
         self._profile.export_chrome_trace(self._path)
+
+
+def _warm_torch_up() -> None:
+    """Its first profile with a GPU takes seconds to begin: the benchmark's own seconds, and all of a short window."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return
+    with contextlib.suppress(Exception):  # what is wrong with it will be said by the first window
+        first = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        first.start()
+        first.stop()
+
+
+def _call_here(task: Callable[[], None]) -> None:
+    task()
 
 
 def _build_all_threads_config() -> Any:
@@ -230,7 +252,6 @@ class _PySpy:
 
 
 def _allow_tracing() -> None:
-    import contextlib
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):

@@ -7,10 +7,7 @@ import click
 from assay.cli.bench_bisect import bisect
 from assay.cli.bench_compare import compare
 from assay.cli.bench_history import history, import_files, table, triage
-from assay.cli.bench_options import build_doors
 from assay.cli.bench_run import run
-
-__all__ = ["build_doors", "command"]
 
 
 @click.group()

@@ -13,13 +13,14 @@ from assay.cli.bench_options import (
     all_option,
     better_option,
     build_compare_options,
-    build_doors,
     build_request,
+    build_run,
     effect_option,
     json_option,
     most_option,
     run_options,
 )
+from assay.cli.telling import tell
 from assay.cli.warnings import say
 from assay.errors import ExitCode
 
@@ -53,22 +54,22 @@ def bisect(methods: tuple[str, ...], good: str, bad: str, metric: str, build: st
     from assay.flows.bench.compare import DEFAULT_TRIALS
 
     request = build_request(methods, given, default_trials=DEFAULT_TRIALS)
-    tell = (lambda _line: None) if given["quiet"] or given["as_json"] else say
+    speak = (lambda _line: None) if given["quiet"] or given["as_json"] else say
     question = Question(good, bad, metric, given["fresh"])
-    found = bisect_benchmark(question, request, build_compare_options(given, build), build_doors(quiet=True), tell)
+    found = bisect_benchmark(question, request, build_compare_options(given, build), build_run(quiet=True), speak)
     return _show(found, given["as_json"])
 
 
 def _show(found: BenchBisect, as_json: bool) -> int:
     from assay.show.bench_history import render_bisect
     from assay.show.json_text import render_facts
-    from assay.show.terminal import use_color
+    from assay.show.terminal import terminal_width, use_color
 
     code = _exit_code(found)
     if as_json:
-        sys.stdout.write(render_facts({"exit_code": int(code), **asdict(found)}))
+        tell(render_facts({"exit_code": int(code), **asdict(found)}))
     else:
-        sys.stdout.write(render_bisect(found, color=use_color(sys.stdout)))
+        tell(render_bisect(found, color=use_color(sys.stdout), width=terminal_width(sys.stdout)))
     if found.interrupted:
         say(f"interrupted by {found.interrupted}; go on with: {shlex.join(['assay', *sys.argv[1:]])}")
     return int(code)

@@ -11,8 +11,8 @@ from assay.cli.bench_options import (
     all_option,
     better_option,
     build_compare_options,
-    build_doors,
     build_request,
+    build_run,
     effect_option,
     most_option,
     prepare,
@@ -20,7 +20,7 @@ from assay.cli.bench_options import (
     run_options,
     show,
 )
-from assay.cli.warnings import say
+from assay.cli.warnings import say, warn
 from assay.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -53,15 +53,15 @@ def compare(what: tuple[str, ...], span: str | None, build: str | None, method: 
     options = build_compare_options(given, build)
     if span is not None:
         request = build_request(what, given, default_trials=DEFAULT_TRIALS)
-        doors = build_doors(given["quiet"] or given["as_json"])
-        report = compare_git(span, request, options, doors, say)
+        quiet = given["quiet"] or given["as_json"]
+        report = compare_git(span, request, options, build_run(quiet), say)
     else:
         if len(what) != 2:
             raise UsageError(
                 f"BASE and HEAD are two, not {len(what)}",
                 "name two labels, commits or files; or --git base..head METHOD",
             )
-        report = compare_recorded(what[0], what[1], method, given["root"], options)
+        report = compare_recorded(what[0], what[1], method, given["root"], options, warn)
     return _show_comparison(report, given)
 
 

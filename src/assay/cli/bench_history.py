@@ -41,7 +41,7 @@ def history(metric: str, method: str | None, **given: Any) -> int:
     options = HistoryOptions(
         given["root"], given["label"], given["min_effect"], given["recent"], given["everything"], given["better"]
     )
-    found = load_histories(metric, method, options)
+    found = load_histories(metric, method, options, warn)
     show(
         given,
         f"assay bench history {metric}",
@@ -103,7 +103,7 @@ def table(
 
     if sum((as_csv, as_json, as_markdown)) > 1:
         raise UsageError("choose one of --csv, --json and --md")
-    found = load_table(method, by.split(","), metrics.split(",") if metrics else None, root, everything)
+    found = load_table(method, by.split(","), metrics.split(",") if metrics else None, root, everything, warn)
     form = "csv" if as_csv else "json" if as_json else "md" if as_markdown else "text"
     tell(render_setups(found.by, found.metrics, [(row.keys, row.count, row.values) for row in found.rows], form))
     if found.left_out and form == "text":

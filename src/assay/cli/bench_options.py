@@ -17,10 +17,10 @@ from assay.cli.warnings import say
 from assay.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
-    from assay.flows.bench.compare import CompareOptions
+    from assay.flows.bench.compare import CompareOptions, Run
     from assay.flows.supervise import Event, Supervisor
     from assay.flows.sweep import Doors
-    from assay.values.benchmark import BenchRequest
+    from assay.values.benchmark import BenchExecution, BenchRequest
     from assay.values.series import Direction
     from assay.values.verdict import Verdict
 
@@ -157,12 +157,30 @@ def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any)
     )
 
 
-def build_doors(quiet: bool) -> Doors:
+def build_doors(quiet: bool, tell_ends: bool = True) -> Doors:
+    """`tell_ends`: say of every run that it has ended; those who tell more of it do not want that."""
     from assay.flows.sweep import Doors
 
     if quiet:
         return Doors(tick_s=0.1)
-    return Doors(listen=_tell_event, draw=_Patience().look, tick_s=0.1)
+    doors = Doors(draw=_Patience().look, tick_s=0.1)
+    if tell_ends:
+        doors.listen = _tell_event
+    return doors
+
+
+def build_run(quiet: bool) -> Run:
+    """Runs benchmarks; each is told in a line when it has ended."""
+    from assay.flows.bench.run import run_benchmarks, tell_nobody
+
+    doors, told = build_doors(quiet, tell_ends=False), tell_nobody if quiet else _tell_execution
+    return lambda request: run_benchmarks(request, doors, told)
+
+
+def _tell_execution(execution: BenchExecution, number: int, total: int) -> None:
+    from assay.show.bench import render_execution
+
+    say(render_execution(execution, number, total))
 
 
 class _Patience:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.bench_options import build_doors, build_request, prepare, report_options, run_options, show
+from assay.cli.bench_options import build_request, build_run, prepare, report_options, run_options, show
 from assay.cli.warnings import say
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def run(methods: tuple[str, ...], label: str | None, profile: str | None, profil
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
     """
-    from assay.flows.bench.run import run_benchmarks
     from assay.show.bench import build_report_facts, build_run_cases, render_bench_report
     from assay.values.benchmark import parse_windows
 
@@ -42,7 +41,7 @@ def run(methods: tuple[str, ...], label: str | None, profile: str | None, profil
     request = build_request(
         methods, given, label=label, profile=parse_windows(profile) if profile else (), profiler=profiler
     )
-    report = run_benchmarks(request, build_doors(given["quiet"] or given["as_json"]))
+    report = build_run(given["quiet"] or given["as_json"])(request)
     _say_problems(report)
     show(
         given,

@@ -205,7 +205,7 @@ def run(parsed: Parsed) -> int:
 
 def _build_doors(quiet: bool) -> Doors:
     """The methods' own output, live, on stderr: stdout is for summaries."""
-    from assay.cli.bench import build_doors
+    from assay.cli.bench_options import build_doors
 
     doors = build_doors(quiet)
     if not quiet:

@@ -60,7 +60,7 @@ _AMPLIFYING = """
     RMSNormalization LpNormalization MeanVarianceNormalization LRN
 """
 _RECURRENT = "LSTM GRU RNN Scan Loop"  # each step starts from the rounding of the one before
-_WIDER = dict.fromkeys(_AMPLIFYING.split(), 5.0) | dict.fromkeys(_RECURRENT.split(), 10.0)
+_WIDER = dict.fromkeys(_AMPLIFYING.split(), 5.0) | dict.fromkeys(_RECURRENT.split(), 3.0)
 
 _SQUASHING = "Sigmoid HardSigmoid Tanh Erf Softmax Softplus Gelu Swish HardSwish Mish Celu Elu Selu"
 

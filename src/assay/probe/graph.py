@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.probe.onnx_library import Model, import_onnx, parse_message
-from assay.probe.skeleton import build_skeleton, load_skeleton
+from assay.probe.skeleton import build_skeleton, load_skeleton, measure_tensor
 from assay.probe.wiring import DEFAULT_DOMAINS, Wiring, build_wiring, is_constant_node
 from assay.values.model import Layer, Outline
 from assay.values.tensors import Dim, TensorSpec
@@ -121,7 +121,7 @@ def _write_external(model: Model, name: str, aside: str) -> None:
 
 
 def measure_weights(model: Model) -> int:
-    return sum(tensor.ByteSize() for tensor in model.graph.initializer)
+    return sum(measure_tensor(tensor) for tensor in model.graph.initializer)
 
 
 # ---------------------------------------------------------------- types

@@ -6,6 +6,7 @@ enough. Small tensors stay: they are the shapes and axes that shape inference as
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator
 from typing import Any
@@ -46,15 +47,24 @@ def load_skeleton(path: str) -> Model:
 def build_skeleton(model: Model) -> Model:
     """The same of a model in memory; the model is left as it is. A small one is returned itself."""
     onnx = import_onnx()
-    if sum(tensor.ByteSize() for tensor in model.graph.initializer) <= KEPT_BYTES * 100:
+    if sum(measure_tensor(tensor) for tensor in model.graph.initializer) <= KEPT_BYTES * 100:
         return model
     slim = onnx.ModelProto()
     copy_fields(model, slim, leave=("graph",))
     copy_fields(model.graph, slim.graph, leave=("initializer",))
     for tensor in model.graph.initializer:
-        is_large = tensor.ByteSize() > KEPT_BYTES
+        is_large = measure_tensor(tensor) > KEPT_BYTES
         copy_fields(tensor, slim.graph.initializer.add(), only=_TENSOR_NAMES if is_large else None)
     return slim
+
+
+def measure_tensor(tensor: Any) -> int:
+    """Its bytes, from what it says of itself: protobuf would serialise it to find out."""
+    onnx = import_onnx()
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return sum(map(len, tensor.string_data))
+    width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type else 1
+    return int(math.prod(tensor.dims) * width)
 
 
 def copy_fields(source: Any, target: Any, *, leave: tuple[str, ...] = (), only: tuple[str, ...] | None = None) -> None:

@@ -15,15 +15,14 @@ from typing import cast
 
 from assay.errors import UsageError
 from assay.probe.fold import build_folding, evaluate
-from assay.probe.graph import infer_specs, measure_weights
+from assay.probe.graph import infer_specs, name_elem_type
 from assay.probe.onnx_library import Model, import_onnx
-from assay.probe.submodel import build_submodel, describe_array
+from assay.probe.skeleton import KEPT_BYTES, build_skeleton, measure_tensor
+from assay.probe.submodel import build_submodel, build_value, describe_array
 from assay.probe.tensorfile import Array
 from assay.probe.wiring import Wiring, build_wiring
 from assay.values.model import Layer, Outline
 from assay.values.tensors import TensorSpec
-
-_CHECKED_BYTES = 1_500_000_000  # the checker wants the model in one piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +161,23 @@ class _Splitter:
 def check(model: Model, *, with_shapes: bool = False) -> str:
     """What the ONNX checker has against the model, in one line; "" where it has nothing."""
     onnx = import_onnx()
-    if measure_weights(model) > _CHECKED_BYTES:
-        return ""
     try:
-        onnx.checker.check_model(model, full_check=with_shapes)
+        onnx.checker.check_model(_build_light(model), full_check=with_shapes)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return "it is no valid model by itself: " + " ".join(str(error).split())
     return ""
+
+
+def _build_light(model: Model) -> Model:
+    """The same graph with inputs in the place of large weights: gigabytes need not be serialised to be checked."""
+    slim = build_skeleton(model)
+    if slim is model:
+        return model
+    emptied = [tensor for tensor in slim.graph.initializer if measure_tensor(tensor) > KEPT_BYTES]
+    listed = {value.name for value in slim.graph.input}
+    for tensor in emptied:
+        slim.graph.initializer.remove(tensor)
+        if tensor.name not in listed:
+            spec = TensorSpec(tensor.name, name_elem_type(tensor.data_type), tuple(tensor.dims))
+            slim.graph.input.append(build_value(spec))
+    return slim

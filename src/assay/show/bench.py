@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,13 +11,14 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from assay.show.table import Column, Table, render_table
-from assay.show.words import clean, render_duration, render_number
+from assay.show.words import clean, render_duration, render_number, wrap
 from assay.values.benchmark import BenchExecution, BenchReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found
 
 _MOST_METRICS = 6
+_PERCENT = re.compile(r"(\d+)%")
 
 
 # ---------------------------------------------------------------- executions
@@ -28,7 +30,22 @@ def render_bench_report(report: BenchReport, *, color: bool, width: int | None) 
     text = render_table(build_run_table(groups), width=width, color=color) if groups else ""
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
     lines += list(report.notes)
-    return text + "".join(f"{clean(line)}\n" for line in lines)
+    return text + "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
+
+
+def render_execution(execution: BenchExecution, number: int, total: int) -> str:
+    """One line when it has ended: its first figure, or what is wrong."""
+    label = f" {execution.label}" if execution.label else ""
+    name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
+    if execution.result.findings:
+        finding = execution.result.findings[0]
+        return clean(f"{name}: {finding.kind}: {finding.message}")
+    figures = execution.result.numbers
+    first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
+    figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
+    word = "refused" if execution.refused else "contaminated"
+    trouble = "".join(f" ({word}: {reason})" for reason in execution.contaminated[:1])
+    return clean(f"{name}: {figure}{trouble}")
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
@@ -88,18 +105,38 @@ def _render_value(name: str, value: float) -> str:
 
 
 def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:
+    """A line for each thing that is to be said, with the trials that it is said of."""
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
             lines.setdefault(f"{finding.kind} {method}: {finding.message}", []).append(execution.trial)
-        for reason in execution.contaminated:
-            word = "REFUSED" if execution.refused else "contaminated"
-            lines.setdefault(f"{word} {method}: {reason}", []).append(execution.trial)
+    lines |= _describe_dirt(method, found)
     suffix = f" ({label})" if label else ""
     several = len(found) > 1
     return [
         text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()
     ]
+
+
+def _describe_dirt(method: str, found: Sequence[BenchExecution]) -> dict[str, list[int]]:
+    """Reasons that differ in a percentage alone are one; what failed has no figure that could be others' fault."""
+    seen: dict[str, list[tuple[int, list[int]]]] = {}
+    for execution in found:
+        word = "REFUSED" if execution.refused else "contaminated"
+        for reason in execution.contaminated if execution.result.succeeded else ():
+            shares = [int(share) for share in _PERCENT.findall(reason)]
+            seen.setdefault(f"{word} {method}: {_PERCENT.sub('…%', reason)}", []).append((execution.trial, shares))
+    return {
+        text.replace("…%", _render_range([share for _, shares in trials for share in shares])): [n for n, _ in trials]
+        for text, trials in seen.items()
+    }
+
+
+def _render_range(shares: Sequence[int]) -> str:
+    if not shares:
+        return ""
+    low, high = min(shares), max(shares)
+    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def build_execution_facts(execution: BenchExecution) -> dict[str, Any]:

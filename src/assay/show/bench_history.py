@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,34 +14,32 @@ from assay.show.bench import render_values
 from assay.show.bisection import render_commit, render_culprit
 from assay.show.table import Column, Table
 from assay.show.terminal import STATE_COLORS, paint
-from assay.show.words import clean
+from assay.show.words import clean, display_width, wrap
 from assay.values.bench_history import Change, ComparisonReport, MetricComparison, MetricHistory, MetricSeries
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
+_KIND = re.compile(rf"^( *)({'|'.join(kind.value for kind in VerdictKind)})\b", re.MULTILINE)  # that begins a line
 
 
 # ---------------------------------------------------------------- history
 
 
 def render_history(history: MetricHistory, *, color: bool, width: int | None) -> str:
-    del width
     count = sum(len(series.points) for series in history.series)
     better = "lower" if history.direction == "min" else "higher"
-    verdict = str(history.verdict.kind)
-    lines = [
-        f"{history.method} {history.metric} ({better} is better): {count} executions, {_paint(verdict, verdict, color)}"
-    ]
+    lines = [f"{history.verdict.kind} {history.method} {history.metric} ({better} is better): {count} executions"]
     for series in history.series:
         lines += _describe_series(series, history.metric)
-    lines += _describe_changes(history, color)
+    lines += _describe_changes(history)
     lines += [f"  {number} executions left out: {reason}" for reason, number in history.left_out.items()]
-    return "".join(f"{line}\n" for line in lines)
+    wrapped = "".join(f"{wrap(line, width, '  ')}\n" for line in lines)
+    return _KIND.sub(_paint_kind, wrapped) if color else wrapped
 
 
-def _paint(text: str, kind: str, color: bool) -> str:
-    return paint(text, STATE_COLORS.get(kind, "bold")) if color else text
+def _paint_kind(match: re.Match[str]) -> str:
+    return match[1] + paint(match[2], STATE_COLORS.get(match[2], "bold"))
 
 
 def _describe_series(series: MetricSeries, metric: str) -> list[str]:
@@ -65,24 +64,19 @@ def _draw(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int(8 * (height - low) / (high - low)))] for height in heights)
 
 
-def _describe_changes(history: MetricHistory, color: bool) -> list[str]:
+def _describe_changes(history: MetricHistory) -> list[str]:
     """A line for each change; then what else keeps the verdict from being PASS."""
     findings = history.verdict.findings
-    lines = [_describe_change(*pair, color) for pair in zip(history.changes, findings, strict=False)]
-    others = [
-        f"  {_paint(str(finding.kind), str(finding.kind), color)} {clean(finding.message)}"
-        for finding in findings[len(history.changes) :]
-    ]
+    lines = [_describe_change(*pair) for pair in zip(history.changes, findings, strict=False)]
+    others = [f"  {finding.kind} {clean(finding.message)}" for finding in findings[len(history.changes) :]]
     return [*lines, *others] or ["  no change"]
 
 
-def _describe_change(change: Change, finding: Finding, color: bool) -> str:
-    word = _word(change, finding.kind)
-    interval = change.step.interval
-    size = f"{change.step.effect:+.1%}" + (f" [{interval[0]:+.1%}, {interval[1]:+.1%}]" if interval else "")
+def _describe_change(change: Change, finding: Finding) -> str:
     moment = datetime.fromtimestamp(change.at).strftime("%Y-%m-%d %H:%M") if change.at else ""  # noqa: DTZ006 local time
+    where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]
-    return f"  {_paint(word, str(finding.kind), color)} {size} {moment} {change.execution_id}: {clean(rest)}"
+    return f"  {_word(change, finding.kind)} {_render_effect(finding)} {where}: {clean(rest)}"
 
 
 def _word(change: Change, kind: VerdictKind) -> str:
@@ -99,30 +93,45 @@ def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, s
 
 
 def render_comparison(report: ComparisonReport, *, color: bool, width: int | None) -> str:
+    """A row for each metric; below it, in words, everything that is not simply as good as before."""
+    lines = [f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side]
+    methods = dict.fromkeys(metric.method for metric in report.metrics)
+    lines += methods if len(methods) == 1 else []
+    text = tables.render_table(_build_comparison_table(report, len(methods) > 1), width=width, color=color)
+    said = [
+        f"{finding.kind} {finding.subject}: {finding.message}"
+        for finding in report.verdict.findings
+        if finding.kind is not VerdictKind.PASS
+    ]
+    count = report.verdict.comparisons
+    said += [*report.notes, f"{report.verdict.kind}: {count} metric{'' if count == 1 else 's'} compared"]
+    above, below = ("".join(f"{wrap(clean(line), width, '  ')}\n" for line in part) for part in (lines, said))
+    return above + (text if report.metrics else "") + below
+
+
+def _build_comparison_table(report: ComparisonReport, has_methods: bool) -> Table:
+    names = [clean(side).partition(" ")[0] for side in (report.base, report.head)]
     columns = (
         Column("verdict", "state"),
-        Column("benchmark"),
+        *([Column("benchmark")] if has_methods else []),
         Column("metric"),
-        Column(clean(report.base), "text", "right"),
-        Column(clean(report.head), "text", "right"),
+        *(Column(name, "text", "right") for name in (names if names[0] != names[1] else ("base", "head"))),
         Column("change"),
     )
-    rows = [
-        [
-            str(m.finding.kind),
-            m.method,
-            m.metric,
-            render_values(m.metric, m.base.values),
-            render_values(m.metric, m.head.values),
-            m.finding.message,
-        ]
-        for m in report.metrics
-    ]
-    text = tables.render_table(Table(columns, rows), width=width, color=color) if rows else ""
-    others = [f for f in report.verdict.findings if f not in [m.finding for m in report.metrics]]
-    lines = [f"{finding.kind} {finding.subject}: {finding.message}" for finding in others]
-    lines += [*report.notes, f"{report.verdict.kind}: {report.verdict.comparisons} compared"]
-    return text + "".join(f"{clean(line)}\n" for line in lines)
+    rows = [_build_row(metric) for metric in report.metrics]
+    return Table(columns, rows if has_methods else [[kind, *rest] for kind, _, *rest in rows])
+
+
+def _build_row(metric: MetricComparison) -> list[str | None]:
+    sides = [render_values(metric.metric, side.values) for side in (metric.base, metric.head)]
+    return [str(metric.finding.kind), metric.method, metric.metric, *sides, _render_effect(metric.finding)]
+
+
+def _render_effect(finding: Finding) -> str | None:
+    if finding.effect is None:
+        return None
+    interval = f" [{finding.interval[0]:+.1%}, {finding.interval[1]:+.1%}]" if finding.interval else ""
+    return f"{finding.effect:+.1%}{interval}"
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
@@ -136,32 +145,49 @@ def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Ver
 # ---------------------------------------------------------------- set-ups, bisection
 
 
-def render_setups(
-    by: Sequence[str],
-    metrics: Sequence[str],
-    rows: Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]],
-    form: str,
-) -> str:
-    """`rows`: keys, executions, values by metric. For machines medians and quartiles stand in columns of their own."""
-    if form in ("text", "md"):
-        columns = [
-            *(Column(key) for key in by),
-            Column("n", "number", digits=None),
-            *(Column(name, "text", "right") for name in metrics),
-        ]
-        cells = [
-            [*keys, count, *(render_values(name, values[name]) for name in metrics)] for keys, count, values in rows
-        ]
-        found = Table(tuple(columns), cells)
-        return tables.render_markdown(found) if form == "md" else tables.render_table(found)
+Rows = Sequence[tuple[Sequence[str], int, Mapping[str, Sequence[float]]]]  # keys, executions, values by metric
+
+
+def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: str, width: int | None = None) -> str:
+    """For machines medians and quartiles stand in columns of their own."""
+    if form == "md":
+        return tables.render_markdown(_build_setup_table(by, metrics, rows))
+    if form == "text":
+        return _render_fitting(by, metrics, rows, width)
+    found = _build_quartile_table(by, metrics, rows)
+    return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
+
+
+def _build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
+    columns = [
+        *(Column(key) for key in by),
+        Column("n", "number", digits=None),
+        *(Column(name, "text", "right") for name in metrics),
+    ]
+    cells = [[*keys, count, *(render_values(name, values[name]) for name in metrics)] for keys, count, values in rows]
+    return Table(tuple(columns), cells)
+
+
+def _render_fitting(by: Sequence[str], metrics: Sequence[str], rows: Rows, width: int | None) -> str:
+    """As many metrics as there is room for, and the names of the others: a figure that is cut off is none."""
+    shown = list(metrics)
+    while True:
+        text = tables.render_table(_build_setup_table(by, shown, rows))
+        if width is None or len(shown) <= 1 or max(map(display_width, text.splitlines())) <= width:
+            break
+        shown.pop()
+    rest = ", ".join(metrics[len(shown) :])
+    return text + (wrap(f"(no room for {rest}: choose with -m)", width, "  ") + "\n" if rest else "")
+
+
+def _build_quartile_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
     parts = ("median", "low", "high")
     columns = [*(Column(key) for key in by), Column("n", "number", digits=None)]
     columns += [Column(f"{name}.{part}", "number", digits=None) for name in metrics for part in parts]
-    plain = [
+    cells = [
         [*keys, count, *(cell for name in metrics for cell in _quartiles(values[name]))] for keys, count, values in rows
     ]
-    found = Table(tuple(columns), plain)
-    return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
+    return Table(tuple(columns), cells)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
@@ -173,8 +199,8 @@ def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, flo
     return middle, low, high
 
 
-def render_bisect(found: Any, *, color: bool = False) -> str:
-    """`found`: what a search came to. The culprit first, then its evidence, then how it was found."""
+def render_bisect(found: Any, *, color: bool = False, width: int | None = None) -> str:
+    """`found`: what a search came to. The culprit and its evidence; or who is suspected, and all answers."""
     lines: list[str] = []
     if found.culprit:
         lines += render_culprit(found.culprit, color)
@@ -184,12 +210,13 @@ def render_bisect(found: Any, *, color: bool = False) -> str:
         lines += [f"  {render_commit(commit)}" for commit in found.suspects]
     elif found.stuck:
         lines.append(clean(f"not found: {found.stuck}"))
-    lines += [f"{answer.commit[:12]} {answer.outcome}: {clean(answer.message)}" for answer in found.answers]
+    if not found.culprit:
+        lines += [f"{answer.commit[:12]} {answer.outcome}: {clean(answer.message)}" for answer in found.answers]
     tried = len({answer.commit for answer in found.answers})
     before = f", {found.resumed} of them by an earlier call" if found.resumed else ""
     answers = f"{len(found.answers)} answer{'' if len(found.answers) == 1 else 's'}{before}"
     lines.append(f"{tried} of {found.commits} commits tried, {answers}; log: {clean(found.log)}")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{wrap(line, width, '  ')}\n" for line in lines)
 
 
 def _describe_evidence(evidence: MetricComparison | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,6 +14,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 STUDY = "model"  # every check, bisection and reduction is a run of this study
 FULL_MODEL = "full_model"
+SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # what they tell of times are estimates
 
 
 # ---------------------------------------------------------------- targets and steps
@@ -50,6 +52,12 @@ class Target:
     options: Mapping[str, Any] = field(default_factory=dict)
     compile_flags: tuple[str, ...] = ()
     run_flags: tuple[str, ...] = ()
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its hardware, or its name where it says nothing of hardware, is a simulator: `sim`, `torq-sim`."""
+        said = str(self.options.get("hardware") or self.name).lower()
+        return any(word in SIMULATORS for word in re.split(r"[^a-z]+", said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +200,8 @@ class ModelRequest:
     store: str = ""  # folder of the artifact store
     output: str = ""  # reduce: where the smallest model goes
     folder: str = ""  # working directory of the caller: functions of inputs are looked for there
+    manner: str = ""  # flags of a command line that asks for the same of another model: targets, tolerances, limits
+    origin: str = ""  # flags that say where the inputs come from
 
 
 # ---------------------------------------------------------------- what came of it
@@ -248,6 +258,9 @@ class ModelReport:
     run_dir: str = ""
     notes: tuple[str, ...] = ()
     is_estimate: bool = False  # times of a simulator: they are estimates, and never raise an alarm
+    manner: str = ""  # flags: see ModelRequest
+    origin: str = ""
+    command: str = ""  # shows again what was found, without looking for it: of a reduction
 
     @property
     def verdict(self) -> Verdict:

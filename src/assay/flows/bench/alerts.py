@@ -29,5 +29,7 @@ def send_alert(url: str, content: Mapping[str, Any]) -> None:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
             pass
-    except (OSError, urllib.error.URLError) as error:
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is an open answer as well
         raise InfrastructureError(f"the alert could not be sent to {urlsplit(url).hostname}: {error}") from error

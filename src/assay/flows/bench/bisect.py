@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
-from assay.flows.bench.compare import CompareOptions, Contest
+from assay.flows.bench.compare import CompareOptions, Contest, Run
+from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.workshop import Workshop, open_workshop
-from assay.flows.sweep import Doors
 from assay.judge.search import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.record.benchmarks import parse_finding
 from assay.record.lines import append_line, load_lines
@@ -89,7 +89,7 @@ def bisect_benchmark(
     question: Question,
     request: BenchRequest,
     options: CompareOptions,
-    doors: Doors | None = None,
+    run: Run = run_benchmarks,
     tell: Tell = lambda _line: None,
 ) -> BenchBisect:
     if len(request.methods) != 1 or request.methods[0].is_filter:
@@ -99,7 +99,7 @@ def bisect_benchmark(
         good, bad = (load_commit(workshop.repository, name) for name in (question.good, question.bad))
         parents = load_parents(workshop.repository, good.sha, bad.sha)
         log = _open_log(workshop, (good, bad), request, options, question.fresh)
-        bench = _Bench(workshop, good, bad, request, options, doors)
+        bench = _Bench(workshop, good, bad, request, options, run)
         return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), tell).run()
 
 
@@ -202,7 +202,7 @@ class _Bench:
     bad: Commit
     request: BenchRequest
     options: CompareOptions
-    doors: Doors | None
+    run: Run
 
     def ask(self, sha: str) -> tuple[Answer, str | None]:
         """What became of it, or by which signal it was interrupted."""
@@ -210,7 +210,7 @@ class _Bench:
         commit = load_commit(self.workshop.repository, sha)
         try:
             variants = (self.workshop.check_out("base", self.good), self.workshop.check_out("head", commit))
-            contest = Contest(replace(self.request, variants=variants), self.options, self.doors, lambda _line: None)
+            contest = Contest(replace(self.request, variants=variants), self.options, self.run, lambda _line: None)
             report = contest.run_round(confirmed=True)
         except NotFoundError:
             if sha == self.bad.sha:

@@ -16,7 +16,6 @@ from assay.flows.bench.archive import (
 )
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.workshop import open_workshop
-from assay.flows.sweep import Doors
 from assay.judge.samples import ALPHA, THRESHOLD, Question, SamplePair, build_finding, compare_pairs, decide_next
 from assay.record.imported import load_foreign
 from assay.stage.checkout import Commit, load_commit
@@ -28,6 +27,7 @@ from assay.values.series import Direction, direction_of
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Tell = Callable[[str], None]
+Run = Callable[[BenchRequest], BenchReport]
 DEFAULT_TRIALS = 10
 DEFAULT_MOST = 30
 Key = tuple[str, str]  # method, metric
@@ -205,7 +205,7 @@ def compare_git(
     span: str,
     request: BenchRequest,
     options: CompareOptions,
-    doors: Doors | None = None,
+    run: Run = run_benchmarks,
     tell: Tell = lambda _line: None,
 ) -> ComparisonReport:
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
@@ -214,7 +214,7 @@ def compare_git(
     with open_workshop(request, options.build) as workshop:
         base, head = (load_commit(workshop.repository, name) for name in names)
         variants = (workshop.check_out("base", base), workshop.check_out("head", head))
-        found = Contest(replace(request, variants=variants), options, doors, tell).run()
+        found = Contest(replace(request, variants=variants), options, run, tell).run()
     return replace(found, base=_describe(base), head=_describe(head))
 
 
@@ -240,10 +240,10 @@ class Contest:
     """Both sides in turns, until every metric has its verdict. What was seen first raises a suspicion; only new
     executions may confirm it."""
 
-    def __init__(self, request: BenchRequest, options: CompareOptions, doors: Doors | None, tell: Tell) -> None:
+    def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, tell: Tell) -> None:
         self._request = request
         self._options = options
-        self._doors = doors
+        self._run = run
         self._tell = tell
         self.end: BenchReport | None = None  # it was interrupted
 
@@ -263,7 +263,7 @@ class Contest:
         executions: list[BenchExecution] = []
         options, request = self._options, self._request
         while True:
-            report = run_benchmarks(request, self._doors)
+            report = self._run(request)
             executions += report.executions
             base, head = split_variants(executions, request.variants)
             compared = compare_sides(base, head, options)

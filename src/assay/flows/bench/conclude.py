@@ -98,11 +98,16 @@ def _build_ending(
     elapsed = times[1] - times[0] if times and times[1] is not None else None
     return Ending(
         state=state,
-        reason=outcome.reason if outcome else "",
+        reason=_describe_end(outcome.reason) if outcome else "",
         exit_code=outcome.exit_code if outcome else None,
         elapsed_s=elapsed,
         last_words=_load_last_words(os.path.join(run_dir, f"{COMMAND}.log")) if state != "done" else "",
     )
+
+
+def _describe_end(reason: str) -> str:
+    """Of `bench ended with exit code 9` people know no `bench`: it is what the run's only command is called."""
+    return re.sub(rf"^{COMMAND}\b", "it", reason)
 
 
 def _load_last_words(path: str) -> str:

@@ -9,7 +9,7 @@ import resource
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -50,7 +50,14 @@ POINTS_FILE = "bench.jsonl"  # in metrics/
 _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
 
-def run_benchmarks(request: BenchRequest, doors: Doors | None = None) -> BenchReport:
+Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
+
+
+def tell_nobody(_execution: BenchExecution, _number: int, _total: int) -> None:
+    """Whoever calls looks at the report."""
+
+
+def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told = tell_nobody) -> BenchReport:
     """Every method, trial by trial. A child that crashes, hangs or never reports is a recorded failure, and the next
     one still runs. Each execution is a run directory of the study `bench` with `benchmark.json` in it, and is in the
     index when this returns."""
@@ -60,7 +67,7 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None) -> BenchRe
     methods = resolve_methods(request)
     jobs = list(_build_jobs(request, methods, place))
     slots = _choose_slots(request, settings)
-    witness = _Witness(request, {job.spec.name: job for job in jobs})
+    witness = _Witness(request, {job.spec.name: job for job in jobs}, told)
     given = doors or Doors()
     report = _run(
         request,
@@ -286,8 +293,9 @@ class _Live:
 class _Witness:
     """Looks at the machine when a benchmark begins, while it runs and when it ends; then writes what came of it."""
 
-    def __init__(self, request: BenchRequest, jobs: Mapping[str, _Job]) -> None:
+    def __init__(self, request: BenchRequest, jobs: Mapping[str, _Job], told: Told) -> None:
         self._request = request
+        self._told = told
         self._jobs = jobs
         self._devices = Devices()
         self._environments: dict[str, Environment] = {}
@@ -338,6 +346,7 @@ class _Witness:
             write_points(entry.dir, execution)
         self.found[entry.dir] = execution
         self.inner.ended(entry)
+        self._told(execution, len(self.found), len(self._jobs))
 
     def flush(self) -> None:
         self.inner.flush()

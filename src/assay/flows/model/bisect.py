@@ -7,13 +7,22 @@ laying open makes the fault go away (it can keep a compiler from fusing), beginn
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial
-from assay.flows.model.check import WRONG, Examination, Say, build_refused, build_source, quiet, select
-from assay.flows.model.signature import build_signature
+from assay.flows.model.cases import Case, Cases, Tensors, Trial, load_specs
+from assay.flows.model.check import (
+    Examination,
+    Found,
+    Say,
+    confirm,
+    describe_others,
+    examine_model,
+    find_excuse,
+    quiet,
+    select,
+)
+from assay.flows.model.signature import WRONG, Signature, build_signature, find_same, sign_failure
 from assay.flows.model.workshop import Workshop
 from assay.judge.layers import Blame, localise
 from assay.probe.mark import build_cut
@@ -47,35 +56,17 @@ class Search:
     ) -> Iterator[CaseReport]:
         for case in self.cases.iterate([layer.name for layer in layers]):
             yield self.examine(case, select(case.layer, accumulated))
+            self.cases.discard(case)
 
 
 def bisect_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
-    begun = time.monotonic()
-    workshop.begin(request.reference, request.target)
-    cases = Cases(build_source(request), workshop)
-    cases.outline  # noqa: B018 while the workers start
-    tools = dict(workshop.find_tools(request.target))
-    search = Search(Examination(request, workshop, cases, keep, say))
-    try:
+    def look(cases: Cases) -> Found:
+        search = Search(Examination(request, workshop, cases, keep, say))
         find_wrong(search)
-        reports = [search.reports[name] for name in cases.outline.cases if name in search.reports]
-    except StepFailedError as error:
-        reports = build_refused(request, cases, [cases.outline.full_name], error)
-        search.notes.append(error.render())
-    return ModelReport(
-        model=request.model,
-        stem=cases.outline.stem,
-        reference=request.reference.name,
-        target=request.target.name,
-        cases=tuple(reports),
-        first_wrong=search.first.name if search.first else None,
-        confirmed=search.confirmed,
-        findings=tuple(search.findings),
-        samples=request.inputs.samples,
-        tools=tools,
-        elapsed_s=time.monotonic() - begun,
-        notes=tuple(search.notes),
-    )
+        reports = tuple(search.reports[name] for name in cases.outline.cases if name in search.reports)
+        return Found(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
+
+    return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
 
 
 def find_wrong(search: Search) -> None:
@@ -85,79 +76,90 @@ def find_wrong(search: Search) -> None:
         _find_failing(search, failed)
         return
     found = localise(search.cases.outline.layers, accumulated)
-    if found.first is not None:
-        _confirm(search, found.first, accumulated)
+    if found.first is not None and _confirm(search, found.first, accumulated):
         search.notes.append(found.reason)
         return
     full = search.examine(search.cases.full)
     if full.verdict.kind not in WRONG:
-        search.notes.append("every layer and the full model agree with the reference")
+        _conclude_right(search, full)
         return
-    if found.blame is Blame.DRIFT:
+    if found.blame is not Blame.NOTHING:
         search.notes.append(found.reason)
         return
     search.notes.append(
         "laid open, the model is right on the target; as it is, it is wrong: laying open hides the fault, as it can "
         "keep layers from being fused"
     )
-    _halve(search)
+    _halve(search, build_signature(full))
 
 
-def _confirm(search: Search, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> None:
-    search.first = suspect
+def _conclude_right(search: Search, full: CaseReport) -> None:
+    if full.verdict.kind is VerdictKind.PASS:
+        search.notes.append("the full model agrees with the reference, and so does all that its layers hand on")
+    if search.cases.quantized:
+        search.notes.append(
+            "it computes in steps, and as a whole it may be a few of them off: assay model check looks at each layer "
+            "by itself"
+        )
+
+
+def _confirm(search: Search, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> bool:
+    """False: the references disagree there, so that the full model has to tell whether anything is wrong at all."""
     (report,) = search.examine_layers([suspect], accumulated)
-    search.confirmed = report.verdict.kind in WRONG
+    if find_excuse(report):
+        return False
+    search.first, search.confirmed = suspect, confirm(report)
     if search.confirmed:
-        return
+        return True
     off = ", ".join(select_words(suspect, accumulated))
-    text = f"{suspect.label} is the first to be wrong inside the model ({off}), and right by itself: see its neighbours"
+    alone = "right by itself: see its neighbours" if search.confirmed is False else "cannot be judged by itself"
+    text = f"{suspect.label} is the first to be wrong inside the model ({off}), and {alone}"
     search.findings.append(Finding(VerdictKind.FAIL, suspect.name, text))
+    return True
 
 
 def select_words(layer: Layer, accumulated: Mapping[str, TensorComparison]) -> list[str]:
-    return [f"{each.name} off by {each.max_rel:.2g}" for each in select(layer, accumulated)]
+    return [f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated)]
 
 
 def _find_failing(search: Search, failed: StepOutcome) -> None:
     """The target does not get through the model laid open: is it the model, and which layer?"""
     full = search.examine(search.cases.full)
-    step = full.failed_step
-    if step is None:
+    if full.failed_step is None:
         search.notes.append(
             f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending}), the "
             "model itself does: the layers are looked at one by one"
         )
-    wanted = build_signature(full)
+    wanted = build_signature(full) or sign_failure(failed)
+    reports = []
     for report in search.examine_layers(search.cases.outline.layers, {}):
-        if report.verdict.kind not in WRONG:
-            continue
-        search.first, search.confirmed = search.first or report.layer, True
-        if step is None or build_signature(report) == wanted:
-            search.first = report.layer
-            return
-    if search.first is not None:
-        search.notes.append(f"{search.first.label} fails, but not as the full model does: there may be more behind it")
-        return
-    if full.verdict.kind in WRONG:
-        _halve(search)
+        reports.append(report)
+        if build_signature(report) == wanted:
+            break
+    found = find_same(reports, wanted)
+    if found is not None and (full.failed_step is None or wanted.resembles(build_signature(found))):
+        search.first, search.confirmed = found.layer, True
+        search.notes += describe_others(found.layer, reports, full) if found.layer else []
+    elif full.verdict.kind in WRONG:
+        _halve(search, wanted)
 
 
 # ---------------------------------------------------------------- beginnings of the unmarked model
 
 
-def _halve(search: Search) -> None:
-    """The shortest beginning of the model that is wrong: its last layer is where it shows."""
+def _halve(search: Search, wanted: Signature | None) -> None:
+    """The shortest beginning of the model that is wrong in this way: its last layer is where it shows."""
     layers = [layer for layer in search.cases.outline.layers if layer.outputs]
     low, high = 0, len(layers) - 1  # the whole is wrong
     while low < high:
         middle = (low + high) // 2
-        if _is_wrong(search, layers[: middle + 1]):
+        if _is_wrong(search, layers[: middle + 1], wanted):
             high = middle
         else:
             low = middle + 1
     search.first = layers[low]
     (report,) = search.examine_layers([layers[low]], {})
-    search.confirmed = report.verdict.kind in WRONG or (low < len(layers) - 1 or _is_wrong(search, layers))
+    search.confirmed = report.verdict.kind in WRONG or low < len(layers) - 1 or _is_wrong(search, layers, wanted)
     if report.verdict.kind not in WRONG:
         text = (
             f"the model is right up to the layer before {layers[low].label} and wrong with it; by itself the layer is "
@@ -166,13 +168,14 @@ def _halve(search: Search) -> None:
         search.findings.append(Finding(VerdictKind.FAIL, layers[low].name, text))
 
 
-def _is_wrong(search: Search, layers: Sequence[Layer]) -> bool:
+def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None) -> bool:
     case = build_beginning(search.cases, layers)
-    work, results = search.examination.compute(case)
-    if work.failed is not None:
-        return True
-    verdict, _ = search.examination.judge(case, results)
-    return verdict.kind in WRONG
+    with search.examination.workshop.borrowing():
+        work, results = search.examination.compute(case)
+        if work.failed is not None:
+            return wanted is None or wanted.resembles(sign_failure(work.failed))
+        verdict, _ = search.examination.judge(case, results)
+    return verdict.kind in WRONG and (wanted is None or not wanted.step)
 
 
 def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:
@@ -182,11 +185,20 @@ def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:
     later = {name for layer in cases.outline.layers[len(layers) :] for name in layer.inputs}
     made = [name for layer in layers for name in layer.outputs]
     outputs = [name for name in made if name in final or name in later or name not in inner]
+    name = f"{cases.outline.stem}_to_{layers[-1].label}"
     trials = []
     for number, sample in enumerate(cases.samples):
         types = cases.find_types(number)
         proto = build_cut(cases.proto, [spec.name for spec in cases.outline.inputs], outputs, types)
-        folder = cases.make_folder("beginning")
-        model = cases.write_model(proto, folder, f"{cases.outline.stem}_to_{layers[-1].label}")
-        trials.append(Trial(model, sample, Tensors(cases.activations[number])))
-    return Case(f"{cases.outline.stem}_to_{layers[-1].label}", None, tuple(outputs), (), tuple(trials))
+        model = cases.write_model(proto, cases.make_folder("beginning"), name)
+        needed = {value.name for value in proto.graph.input}
+        arrays = Tensors(sample.path)
+        inputs = (
+            sample
+            if needed == set(arrays)
+            else cases.write_inputs({each: arrays[each] for each in arrays if each in needed})
+        )
+        folder = cases.activations[number]
+        specs = tuple(spec for spec in load_specs(folder) if spec.name in set(outputs))
+        trials.append(Trial(model, inputs, Tensors(folder), specs))
+    return Case(name, None, tuple(outputs), (), tuple(trials), quantized=cases.quantized)

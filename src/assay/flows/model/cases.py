@@ -9,24 +9,26 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, NotFoundError
-from assay.flows.model.workshop import Product, Wants, Workshop, hash_model
-from assay.probe.backends.onnx_file import find_external
+from assay.flows.model.workshop import Product, Wants, Workshop, load_product
 from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.inputs import build_samples
 from assay.probe.mark import build_marked, build_typed
 from assay.probe.split import build_layers
 from assay.probe.submodel import describe_array
 from assay.probe.tensorfile import load_ref, load_refs, write_tensors
+from assay.probe.wiring import find_subgraphs
 from assay.values.model import InputChoice, Layer, Outline, StepOutcome, Target
 from assay.values.tensors import TensorRef, TensorSpec
 
 Arrays = Mapping[str, Any]  # name → numpy array
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QGemm", "QAttention")
 
 
 class StepFailedError(AssayError):
@@ -66,6 +68,7 @@ class Trial:
     model: Product
     inputs: Product
     expected: Arrays
+    specs: tuple[TensorSpec, ...] = ()  # of the outputs, where this sample's are known: samples may differ in shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Case:
     specs: tuple[TensorSpec, ...]
     trials: tuple[Trial, ...] = ()
     problem: str = ""  # why it cannot be taken out of the model
+    quantized: bool = False  # more than one layer, and they compute in steps: see values.tensors.Tolerance
 
     @property
     def op(self) -> str | None:
@@ -110,8 +114,7 @@ class Cases:
 
     @cached_property
     def model(self) -> Product:
-        path = os.path.abspath(self.source.model)
-        return Product(path, hash_model(path, tuple(find_external(path))))
+        return load_product(os.path.abspath(self.source.model))
 
     @cached_property
     def proto(self) -> Any:
@@ -144,12 +147,17 @@ class Cases:
         """The model as it is, with the reference's outputs; a target gets open dimensions closed, as the sample is."""
         specs = self.outline.outputs
         names = tuple(spec.name for spec in specs)
-        folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
-        trials = tuple(
-            Trial(self._close_dims(number), sample, Tensors(folder))
-            for number, (sample, folder) in enumerate(zip(self.samples, folders, strict=True))
-        )
-        return Case(self.outline.full_name, None, names, specs, trials)
+        with self._workshop.keeping():
+            folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
+            trials = tuple(
+                Trial(self._close_dims(number), sample, Tensors(folder), load_specs(folder))
+                for number, (sample, folder) in enumerate(zip(self.samples, folders, strict=True))
+            )
+        return Case(self.outline.full_name, None, names, specs, trials, quantized=self.quantized)
+
+    @cached_property
+    def quantized(self) -> bool:
+        return is_quantized(self.proto)
 
     def _close_dims(self, number: int) -> Product:
         if all(spec.is_static for spec in self.outline.inputs):
@@ -158,8 +166,8 @@ class Cases:
         return self.write_model(proto, self._workshop.make_folder("closed"), self.outline.full_name)
 
     def find_types(self, number: int) -> dict[str, TensorSpec]:
-        refs = [*load_refs(self.samples[number].path), *load_refs(self.activations[number])]
-        return {ref.name: TensorSpec(ref.name, ref.dtype, ref.shape) for ref in refs}
+        specs = [*load_specs(self.samples[number].path), *load_specs(self.activations[number])]
+        return {spec.name: spec for spec in specs}
 
     @cached_property
     def activations(self) -> tuple[str, ...]:
@@ -167,7 +175,8 @@ class Cases:
         proto = build_marked(self.proto)
         names = tuple(value.name for value in proto.graph.output)
         model = self.write_model(proto, self._workshop.make_folder("marked"), self.outline.stem)
-        return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
+        with self._workshop.keeping():
+            return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
 
     @cached_property
     def marked(self) -> Case:
@@ -179,8 +188,9 @@ class Cases:
             names = tuple(value.name for value in proto.graph.output)
             name = f"{self.outline.stem}_marked"
             model = self.write_model(proto, self._workshop.make_folder("marked"), name)
-            trials.append(Trial(model, self.samples[number], Tensors(folder)))
-        return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials))
+            specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
+            trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
+        return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
 
     def make_folder(self, hint: str) -> str:
         return self._workshop.make_folder(hint)
@@ -188,7 +198,7 @@ class Cases:
     def write_model(self, proto: Any, folder: str, name: str) -> Product:
         path = os.path.join(folder, f"{name}.onnx")
         write_model(proto, path)
-        return Product(path, hash_model(path, tuple(find_external(path))))
+        return load_product(path)
 
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
         work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
@@ -232,10 +242,16 @@ class Cases:
         trials = []
         for number, part in enumerate(parts):
             model = self.write_model(part.model, folder, f"{layer.name}.{number}" if number else layer.name)
-            trials.append(Trial(model, self.write_inputs(part.inputs), part.outputs))
-        outputs = tuple(trials[0].expected)
-        specs = tuple(describe_array(name, array) for name, array in trials[0].expected.items())
-        return Case(layer.name, layer, outputs, specs, tuple(trials))
+            specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
+            trials.append(Trial(model, self.write_inputs(part.inputs), part.outputs, specs))
+        return Case(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
+
+    def discard(self, case: Case) -> None:
+        """One that has been looked at: the copies that were made for it alone go. Of a large model they are many."""
+        for trial in case.trials:
+            for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
+                if os.path.dirname(folder) == self._workshop.scratch and trial.inputs not in self.samples:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Joined(Mapping[str, Any]):
@@ -255,6 +271,23 @@ class _Joined(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def load_specs(folder: str) -> tuple[TensorSpec, ...]:
+    """Of the tensors in a folder."""
+    return tuple(TensorSpec(ref.name, ref.dtype, ref.shape) for ref in load_refs(folder))
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether there is a node, in a sub-graph or a function too, that rounds into a few steps."""
+    functions = (node for function in model.functions for node in function.node)
+    waiting = [*model.graph.node, *functions]
+    while waiting:
+        node = waiting.pop()
+        if node.op_type in _ROUNDING or node.op_type.startswith("QLinear"):
+            return True
+        waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
+    return False
 
 
 def _hash_refs(refs: Sequence[TensorRef]) -> str:

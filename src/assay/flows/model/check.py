@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors
-from assay.flows.model.workshop import Work, Workshop
+from assay.flows.model.signature import WRONG, build_signature, find_same
+from assay.flows.model.workshop import Dumps, Work, Workshop
 from assay.judge.layers import Blame, localise
 from assay.judge.tensors import judge_outputs
 from assay.judge.voting import judge_votes
 from assay.probe.tensorfile import write_tensors
-from assay.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome, Target
+from assay.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome, Target, Tolerances
 from assay.values.tensors import TensorComparison
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Say = Callable[[CaseReport], None]
-WRONG = (VerdictKind.FAIL, VerdictKind.ERROR)
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -52,20 +52,24 @@ class Examination:
         """Compute it on the target, and compare."""
         if case.problem:
             return self._tell(_build_problem(case, self.request.target.name))
-        work, results = self.compute(case)
-        if work.failed is not None:
-            verdict = judge_failure(case.name, work.failed)
-            report = CaseReport(case.name, self.request.target.name, verdict, case.layer, work.steps)
-        else:
-            report = self.compare(case, work.steps, results)
+        with self.workshop.borrowing():
+            work, results = self.compute(case)
+            if work.failed is not None:
+                verdict = judge_failure(case.name, work.failed)
+                report = CaseReport(case.name, self.request.target.name, verdict, case.layer, work.steps)
+            else:
+                report = self.compare(case, work.steps, results)
         return self._tell(replace(report, accumulated=tuple(accumulated)))
 
     def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
         """Every sample; the steps are those of the first one, or of the one that failed."""
-        wants = replace(case.wants, repeats=self.request.repeats)
+        request = self.request
+        dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
-            work = self.workshop.compute(self.request.target, trial.model, trial.inputs, wants, case.name)
+            wants = replace(case.wants, specs=trial.specs or case.specs, repeats=request.repeats)
+            with self.workshop.dumping(dumps):
+                work = self.workshop.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
                 return work, []
             first = first if first.steps else work
@@ -84,23 +88,30 @@ class Examination:
     def judge(self, case: Case, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
         found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
         for trial, result in zip(case.trials, results, strict=True):
-            expected = {name: trial.expected[name] for name in case.outputs}
-            verdict, comparisons = judge_outputs(expected, result, self.request.tolerances, op=case.op)
+            verdict, comparisons = self._judge(case, trial.expected, result)
             found += verdict.findings
             count += verdict.comparisons
             _keep_worst(worst, comparisons)
         return Verdict.of(found, count), tuple(worst.values())
 
+    def _judge(self, case: Case, expected: Arrays, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+        wanted = {name: expected[name] for name in case.outputs if name in expected}
+        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op)
+
+    def choose_tolerances(self, case: Case) -> Tolerances:
+        """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
+        given = self.request.tolerances
+        return relax(given, {name: None for name in case.outputs}) if case.quantized else given
+
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
-        wants = case.wants
         worst = dict[str, TensorComparison]()
         for trial in case.trials:
+            wants = replace(case.wants, specs=trial.specs or case.specs)
             work = self.workshop.compute(voter, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
                 return verdict
-            expected = {name: trial.expected[name] for name in case.outputs}
-            _, comparisons = judge_outputs(expected, Tensors(work.outputs), self.request.tolerances, op=case.op)
+            _, comparisons = self._judge(case, trial.expected, Tensors(work.outputs))
             _keep_worst(worst, comparisons)
         return judge_votes(ours, tuple(worst.values()))
 
@@ -118,22 +129,19 @@ class Examination:
                 if compared.name in trial.expected and compared.name in result
             ]
             if pairs:
-                kept.append(self._write_pair(os.path.join(self.keep, case.name, str(number)), compared, pairs))
+                wrong = next((pair for pair in pairs if self._differs(case, compared.name, pair)), pairs[0])
+                kept.append(self._write_pair(os.path.join(self.keep, case.name, str(number)), compared.name, wrong))
         return tuple(kept)
 
-    def _write_pair(
-        self, folder: str, compared: TensorComparison, pairs: Sequence[tuple[object, object]]
-    ) -> tuple[str, str]:
-        wrong = next((pair for pair in pairs if self._differs(compared, pair)), pairs[0])
+    def _write_pair(self, folder: str, name: str, wrong: tuple[object, object]) -> tuple[str, str]:
         paths = []
         for word, array in zip(("expected", "actual"), wrong, strict=True):
-            (ref,) = write_tensors(os.path.join(folder, word), {compared.name: array})
+            (ref,) = write_tensors(os.path.join(folder, word), {name: array})
             paths.append(ref.path if ref.path.endswith(".npy") and _is_plain(ref.dtype) else os.path.dirname(ref.path))
         return paths[0], paths[1]
 
-    def _differs(self, compared: TensorComparison, pair: tuple[object, object]) -> bool:
-        name = compared.name
-        verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, self.request.tolerances)
+    def _differs(self, case: Case, name: str, pair: tuple[object, object]) -> bool:
+        verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, self.choose_tolerances(case), op=case.op)
         return verdict.kind is not VerdictKind.PASS
 
     def _tell(self, report: CaseReport) -> CaseReport:
@@ -145,70 +153,108 @@ class Examination:
     def accumulate(self) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Every layer's outputs as they come out of the model on the target; or the step at which that failed."""
         marked = self.cases.marked
-        work, results = self.compute(marked)
-        if work.failed is not None:
-            return {}, work.failed
         ops = {name: layer.ops[0] for layer in self.cases.outline.layers for name in layer.outputs}
+        tolerances = relax(self.request.tolerances, ops) if marked.quantized else self.request.tolerances
         worst = dict[str, TensorComparison]()
-        for trial, result in zip(marked.trials, results, strict=True):
-            for name in marked.outputs:
-                _, compared = judge_outputs(
-                    {name: trial.expected[name]},
-                    {name: result[name]} if name in result else {},
-                    self.request.tolerances,
-                    op=ops.get(name),
-                )
-                _keep_worst(worst, compared)
+        with self.workshop.borrowing():
+            work, results = self.compute(marked)
+            if work.failed is not None:
+                return {}, work.failed
+            for trial, result in zip(marked.trials, results, strict=True):
+                for name in marked.outputs:
+                    _, compared = judge_outputs(
+                        {name: trial.expected[name]},
+                        {name: result[name]} if name in result else {},
+                        tolerances,
+                        op=None if marked.quantized else ops.get(name),
+                    )
+                    _keep_worst(worst, compared)
         return worst, None
 
 
-def check_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
-    """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
+def relax(given: Tolerances, ops: Mapping[str, str | None]) -> Tolerances:
+    """For these tensors, and the operators that make them: what comes out of a model that computes in steps."""
+    by_tensor = {name: replace(given.choose(name, op), quantized=True) for name, op in ops.items()}
+    return Tolerances(replace(given.model, quantized=True), {}, {**given.by_tensor, **by_tensor})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to."""
+
+    cases: tuple[CaseReport, ...]
+    first: Layer | None = None
+    confirmed: bool | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+
+
+def examine_model(
+    request: ModelRequest, workshop: Workshop, search: Callable[[Cases], Found], names: Callable[[Cases], Sequence[str]]
+) -> ModelReport:
+    """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
     workshop.begin(request.reference, request.target)
     cases = Cases(build_source(request), workshop)
-    chosen = cases.choose(request.only)
+    chosen = names(cases)  # while the workers start
     tools = dict(workshop.find_tools(request.target))
-    examination = Examination(request, workshop, cases, keep, say)
     try:
-        reports, findings, first, confirmed, notes = _check(examination, chosen)
+        found = search(cases)
     except StepFailedError as error:
-        reports, findings = build_refused(request, cases, chosen, error), ()
-        first, confirmed, notes = None, None, (error.render(),)
+        found = Found(build_refused(request, cases, chosen, error), notes=(error.render(),))
     return ModelReport(
         model=request.model,
         stem=cases.outline.stem,
         reference=request.reference.name,
         target=request.target.name,
-        cases=tuple(reports),
-        first_wrong=first.name if first else None,
-        confirmed=confirmed,
-        findings=tuple(findings),
-        samples=request.inputs.samples,
+        cases=found.cases,
+        first_wrong=found.first.name if found.first else None,
+        confirmed=found.confirmed,
+        findings=found.findings,
+        samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
-        notes=tuple(notes),
+        notes=found.notes,
+        is_estimate=request.target.is_simulated,
+        manner=request.manner,
+        origin=request.origin,
+        command=found.command,
     )
 
 
-def _check(
-    examination: Examination, chosen: Sequence[str]
-) -> tuple[list[CaseReport], Sequence[Finding], Layer | None, bool | None, Sequence[str]]:
+def check_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+    """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
+
+    def search(cases: Cases) -> Found:
+        return _check(Examination(request, workshop, cases, keep, say), cases.choose(request.only))
+
+    return examine_model(request, workshop, search, lambda cases: cases.choose(request.only))
+
+
+def _check(examination: Examination, chosen: Sequence[str]) -> Found:
     cases = examination.cases
     full_name = cases.outline.full_name
     layers = [name for name in chosen if name != full_name]
     full = examination.examine(cases.full) if full_name in chosen else None
     accumulated, marked_failed = examination.accumulate() if layers else ({}, None)
-    reports = [
-        examination.examine(case, select(case.layer, accumulated)) for case in (cases.iterate(layers) if layers else ())
-    ]
-    first, confirmed, findings, notes = conclude(cases.outline.layers, accumulated, reports, full)
+    reports = list(_examine_layers(examination, layers, accumulated))
+    found = conclude(cases.outline.layers, accumulated, reports, full)
+    notes = list(found.notes)
     if marked_failed is not None and (full is None or full.failed_step is None):
         notes.append(
             "the model with all layers' outputs laid open does not get through on the target "
             f"({marked_failed.step} {marked_failed.ending}): accumulated errors are not known"
         )
-    return [*reports, *([full] if full else [])], findings, first, confirmed, notes
+    return replace(found, cases=(*reports, *([full] if full else [])), notes=tuple(notes))
+
+
+def _examine_layers(
+    examination: Examination, names: Sequence[str], accumulated: Mapping[str, TensorComparison]
+) -> Iterator[CaseReport]:
+    for case in examination.cases.iterate(names) if names else ():
+        yield examination.examine(case, select(case.layer, accumulated))
+        examination.cases.discard(case)
 
 
 def conclude(
@@ -216,20 +262,49 @@ def conclude(
     accumulated: Mapping[str, TensorComparison],
     reports: Sequence[CaseReport],
     full: CaseReport | None,
-) -> tuple[Layer | None, bool | None, list[Finding], list[str]]:
+) -> Found:
     """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
-    local = {each.name: each for report in reports for each in report.local}
-    found = localise(layers, accumulated, local)
-    alone = next((report.layer for report in reports if report.layer and report.verdict.kind in WRONG), None)
-    first = _earlier(found.first, alone)
-    if first is None:
-        notes = [found.reason] if found.blame is Blame.DRIFT else []
-        return None, None, _find_hidden(reports, full), notes
     by_name = {report.name: report for report in reports}
-    view = by_name.get(first.name)
-    is_wrong_alone = view is not None and view.verdict.kind in WRONG
-    notes = [found.reason] if found.first is first else []
-    return first, is_wrong_alone if view is not None else None, [], notes
+    local = {each.name: each for report in reports for each in report.local}
+    inside = localise(layers, accumulated, local)
+    is_excused = inside.first is not None and find_excuse(by_name.get(inside.first.name))
+    shown = None if is_excused else inside.first
+    failure = build_signature(full) if full is not None and full.failed_step is not None else None
+    alone = find_same(reports, failure)
+    first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
+    if first is None:
+        findings = () if is_excused else _find_hidden(reports, full)
+        notes = (inside.reason,) if is_excused or inside.blame is Blame.DRIFT else ()
+        return Found((), findings=tuple(findings), notes=notes)
+    notes = (inside.reason,) if inside.first is first else ()
+    return Found((), first, confirm(by_name.get(first.name)), (), (*notes, *describe_others(first, reports, full)))
+
+
+def find_excuse(view: CaseReport | None) -> bool:
+    """Whether the references disagree there as much as the target is off."""
+    return (
+        view is not None
+        and view.verdict.kind is VerdictKind.INCONCLUSIVE
+        and any(each.verdict.kind is VerdictKind.FAIL for each in view.local)
+    )
+
+
+def confirm(view: CaseReport | None) -> bool | None:
+    """Of the layer alone. None: it says nothing, as it cannot stand alone or proves nothing there."""
+    if view is None or view.verdict.kind is VerdictKind.INCONCLUSIVE:
+        return None
+    return view.verdict.kind in WRONG
+
+
+def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseReport | None) -> list[str]:
+    """Layers before it that fail by themselves, and not as the whole does."""
+    if full is None or full.failed_step is None:
+        return []
+    earlier = [
+        report for report in reports if report.failed_step and report.layer and report.layer.number < first.number
+    ]
+    names = ", ".join(f"{report.layer.label} ({report.outcome})" for report in earlier if report.layer)
+    return [f"{names}: fails by itself in another way than the full model does"] if earlier else []
 
 
 def _earlier(one: Layer | None, other: Layer | None) -> Layer | None:
@@ -262,12 +337,10 @@ def _build_problem(case: Case, target: str) -> CaseReport:
 
 def build_refused(
     request: ModelRequest, cases: Cases, chosen: Sequence[str], error: StepFailedError
-) -> list[CaseReport]:
+) -> tuple[CaseReport, ...]:
     by_name = {layer.name: layer for layer in cases.outline.layers}
     verdict = Verdict.of([Finding(VerdictKind.ERROR, cases.outline.stem, error.message)], 0)
-    return [
-        CaseReport(name, request.target.name, verdict, by_name.get(name), (error.outcome,)) for name in chosen
-    ]  # fmt: skip
+    return tuple(CaseReport(name, request.target.name, verdict, by_name.get(name), (error.outcome,)) for name in chosen)
 
 
 def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> tuple[TensorComparison, ...]:

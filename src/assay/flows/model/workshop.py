@@ -10,18 +10,24 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from assay.errors import InfrastructureError, UsageError
+from assay.flows.model.attic import keep_failure
 from assay.flows.model.profiling import finish_profiles
+from assay.probe.backends.base import BackendError
+from assay.probe.backends.onnx_file import find_external
 from assay.probe.backends.registry import build_backend
 from assay.probe.keeper import Keeper
 from assay.record.artifacts import Artifact, ArtifactStore, build_key
 from assay.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.values.plain import build_plain, parse_plain
 from assay.values.tensors import TensorSpec
+from assay.values.trace import Slice
 
 _UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it
 
@@ -67,7 +73,8 @@ class Work:
 
 @dataclass(slots=True)
 class Workshop:
-    """One per process. `say` hears why each artifact was a hit or a miss; `live` shows the tools' own output."""
+    """One per process. `say` hears why each artifact was a hit or a miss; `live` shows the tools' own output; `attic`
+    is where what a failed step was given is kept; `slices` tell what was done when, what came from the store aside."""
 
     store: ArtifactStore
     limits: Limits = field(default_factory=Limits)
@@ -75,6 +82,9 @@ class Workshop:
     live: bool = False
     say: Callable[[str], None] | None = None
     dumps: Dumps = field(default_factory=Dumps)
+    attic: str = ""
+    slices: list[Slice] = field(default_factory=list)
+    _held: list[list[Artifact]] = field(default_factory=lambda: [[]])
     _keepers: dict[str, Keeper] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
     _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
@@ -113,6 +123,34 @@ class Workshop:
 
     def make_folder(self, hint: str = "x") -> str:
         return tempfile.mkdtemp(prefix=f"{hint}-", dir=self.scratch)
+
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
+        """What is taken from the store in here may leave it afterwards: paths into it lead nowhere then."""
+        self._held.append([])
+        try:
+            yield
+        finally:
+            for artifact in self._held.pop():
+                artifact.close()
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """What is taken in here stays until we close, whoever borrows around it."""
+        before, self._held = self._held, self._held[:1]
+        try:
+            yield
+        finally:
+            self._held = before
+
+    @contextmanager
+    def dumping(self, dumps: Dumps) -> Iterator[None]:
+        """For the target that is tested: nobody asked for the inside of the reference."""
+        before, self.dumps = self.dumps, dumps
+        try:
+            yield
+        finally:
+            self.dumps = before
 
     def begin_again(self) -> None:
         """With `recompute`: what was made up to now counts as old."""
@@ -201,25 +239,50 @@ class Workshop:
             **parts,
         }
         key = build_key(whole)
-        if self.say is not None and not self.recompute:
-            self.say(f"{job.case} {target.name} {job.step}: {self.store.explain(whole)}")
+        again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
+        if self.say is not None:
+            self.say(f"{job.case} {target.name} {job.step}: {self._explain(whole, again=again)}")
         failed: list[StepOutcome] = []
 
         def build(folder: str) -> dict[str, Any] | None:
-            outcome = self._keeper(target).work(replace(job, folder=folder), self.limits)
+            outcome = self._work(target, replace(job, folder=folder))
             if not outcome.is_ok:
-                failed.append(outcome)
+                failed.append(keep_failure(self.attic, target, replace(job, folder=folder), outcome))
                 return None
-            path = os.path.relpath(outcome.path, folder)
-            facts: dict[str, Any] = build_plain(replace(outcome, path=path))
+            facts: dict[str, Any] = build_plain(replace(outcome, path=os.path.relpath(outcome.path, folder)))
             return facts
 
-        again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
         since = self._since if self.recompute else None
         artifact, made = self.store.make(key, whole, build, recompute=again, made_since=since)
-        if artifact is None:
+        found = None if artifact is None else _build_outcome(artifact, cached=not made)
+        if artifact is not None and found is None:  # of another version of ours: as good as damaged
+            artifact.close()
+            artifact, made = self.store.make(key, whole, build, recompute=True)
+            found = None if artifact is None else _build_outcome(artifact, cached=False)
+        if artifact is None or found is None:
             return failed[-1]
-        return finish_profiles(job, _build_outcome(artifact, key, cached=not made))
+        self._held[-1].append(artifact)
+        return finish_profiles(job, found)
+
+    def _explain(self, whole: Mapping[str, Any], *, again: bool) -> str:
+        if again:
+            return "miss: what is dumped beside it is written by making it"
+        if not self.recompute:
+            return self.store.explain(whole)
+        entry = self.store.load(build_key(whole))
+        if entry is None:
+            return "miss: there is none"
+        with entry:
+            is_new = entry.made_at >= self._since
+        return "hit: made anew a moment ago" if is_new else "miss: everything is to be made anew"
+
+    def _work(self, target: Target, job: Job) -> StepOutcome:
+        outcome = self._keeper(target).work(job, self.limits)
+        end_ns = time.time_ns()
+        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is no part of a step
+        facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
+        self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
+        return outcome
 
     def _keeper(self, target: Target) -> Keeper:
         name = _name_target(target)
@@ -231,18 +294,36 @@ class Workshop:
         if base is None:
             return None
         folder = os.path.join(os.path.abspath(base), self.dumps.name or case)
-        os.makedirs(folder, exist_ok=True)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise InfrastructureError(f"the folder {folder} cannot be made: {error.strerror}") from error
         return folder
 
 
-def _build_outcome(artifact: Artifact, key: str, *, cached: bool) -> StepOutcome:
-    outcome = parse_plain(StepOutcome, artifact.facts)
-    return replace(outcome, path=os.path.normpath(os.path.join(artifact.folder, outcome.path)), key=key, cached=cached)
+def _build_outcome(artifact: Artifact, *, cached: bool) -> StepOutcome | None:
+    """None: what is kept of it cannot be read."""
+    try:
+        outcome = parse_plain(StepOutcome, artifact.facts)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    path = os.path.normpath(os.path.join(artifact.folder, outcome.path))
+    return replace(outcome, path=path, key=artifact.key, cached=cached)
 
 
 def _name_target(target: Target) -> str:
     """Two targets may have one name in ids, and different flags."""
     return hashlib.sha256(repr(build_plain(target)).encode()).hexdigest()
+
+
+def load_product(path: str) -> Product:
+    """A model's file, with what it is made of: its bytes, and the external data beside it. Raises UsageError."""
+    try:
+        others = find_external(path)
+    except BackendError as error:
+        raise UsageError(error.message, error.hint or None) from None
+    folder = os.path.dirname(os.path.abspath(path))
+    return Product(path, hash_model(path, tuple(os.path.join(folder, name) for name in others)))
 
 
 def hash_model(path: str, others: tuple[str, ...] = ()) -> str:

@@ -1,0 +1,78 @@
+"""What a step that failed was given, kept so that its command line can be typed again.
+
+A step works on files in folders that go away: in the store's workplace, in ours. What a failure needs of them is copied
+beside the tensors that differ, and the texts of the outcome lead there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from assay.probe.backends.base import BackendError
+from assay.probe.backends.onnx_file import find_external
+from assay.values.model import Job, StepOutcome, Target
+
+MOST_BYTES = 64 * 1024 * 1024  # of one thing: what is larger stays where it is, and its command with it
+
+
+def keep_failure(attic: str, target: Target, job: Job, outcome: StepOutcome) -> StepOutcome:
+    """The outcome with paths that stay. A full disk costs the copy, not the outcome."""
+    if not attic:
+        return outcome
+    place = os.path.join(attic, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
+    shutil.rmtree(place, ignore_errors=True)
+    moved = {old: new for old, new in _list_moves(job, place) if _copy(old, new)}
+    return _rewrite(outcome, moved)
+
+
+def _list_moves(job: Job, place: str) -> Iterator[tuple[str, str]]:
+    yield job.folder, os.path.join(place, "made")
+    yield job.source, os.path.join(place, os.path.basename(job.source))
+    if job.inputs:
+        yield job.inputs, os.path.join(place, "inputs")
+
+
+def _copy(old: str, new: str) -> bool:
+    """False: it is too large, or cannot be copied."""
+    files = list(_find_files(old))
+    with suppress(OSError):
+        if sum(os.path.getsize(os.path.join(old, name)) for name in files) > MOST_BYTES:
+            return False
+        for name in files:
+            copied = os.path.normpath(os.path.join(new, name))
+            os.makedirs(os.path.dirname(copied), exist_ok=True)
+            shutil.copyfile(os.path.normpath(os.path.join(old, name)), copied)
+        if os.path.isdir(old):
+            os.makedirs(new, exist_ok=True)  # a command writes into it, empty or not
+        return True
+    return False
+
+
+def _find_files(path: str) -> Iterator[str]:
+    """Names relative to it; a model's external data lies beside it."""
+    if os.path.isdir(path):
+        yield from (
+            os.path.relpath(os.path.join(folder, name), path) for folder, _, names in os.walk(path) for name in names
+        )
+        return
+    yield "."
+    if path.endswith(".onnx"):
+        with suppress(BackendError):
+            yield from (os.path.join("..", name) for name in find_external(path))
+
+
+def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
+    """The longest path first: one may lie in another."""
+
+    def change(text: str) -> str:
+        for old in sorted(moved, key=len, reverse=True):
+            text = text.replace(old, moved[old])
+        return text
+
+    names = ("message", "command", "stdout", "stderr", "hint")
+    return replace(outcome, **{name: change(getattr(outcome, name)) for name in names})

@@ -1,0 +1,100 @@
+"""Cases that are expected to fail: `<module>-xfails.txt` beside the test file, or the file that the settings name.
+
+    # a comment
+    test_onnx_model[net_layer_Conv_3-sim-default] owner/repo#12
+
+A line names a test by its name, its whole node id, or what stands between the brackets, and may link an issue. The case
+is not run; when it is, with --try-xfails or --issue, and passes, that is a failure: the list is out of date.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+_LINE = re.compile(
+    r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    issue: str | None
+    where: str  # file and line
+
+    @property
+    def reason(self) -> str:
+        return f"expected to fail ({self.where})" + (f": {self.issue}" if self.issue else "")
+
+    @property
+    def label(self) -> str:
+        """Between the brackets."""
+        match = re.search(r"\[(.*)\]$", self.name)
+        return match[1] if match else self.name
+
+    def is_linked(self, issue: str) -> bool:
+        """`12`, `#12` or `owner/repo#12`."""
+        if self.issue is None:
+            return False
+        number = re.split(r"[#/]", self.issue)[-1]
+        return issue == self.issue or issue.removeprefix("#") == number
+
+
+def parse_entries(text: str, name: str) -> Iterator[Entry]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _LINE.fullmatch(line.strip())
+        if match is not None and not line.lstrip().startswith("#"):
+            yield Entry(match["name"], match["issue"], f"{name}:{number}")
+
+
+def load_entries(path: str) -> tuple[Entry, ...]:
+    """Nothing where there is no such file. Raises UsageError for one that cannot be read: it is not passed over."""
+    from assay.errors import UsageError
+
+    try:
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the list of expected failures {path} cannot be read: {error}") from error
+    return tuple(parse_entries(text, os.path.basename(path)))
+
+
+class Lists:
+    """The lists that hold for a session, each read once."""
+
+    def __init__(self, common: str | None, folder: str) -> None:
+        self._loaded: dict[str, tuple[Entry, ...]] = {}
+        self._common = os.path.join(folder, common) if common else None
+        if self._common is not None and not os.path.exists(self._common):
+            from assay.errors import UsageError
+
+            raise UsageError(f"the list of expected failures {self._common} does not exist")
+
+    def find(self, item: pytest.Item) -> Entry | None:
+        names = {item.name, item.nodeid, _label(item.name)}
+        return next((entry for entry in self._entries_of(item) if entry.name in names), None)
+
+    def _entries_of(self, item: pytest.Item) -> Iterator[Entry]:
+        beside = f"{os.path.splitext(str(item.path))[0]}-xfails.txt"
+        for path in (beside, self._common):
+            if path is not None:
+                if path not in self._loaded:
+                    self._loaded[path] = load_entries(path)
+                yield from self._loaded[path]
+
+    def find_strange(self, cases: Sequence[str]) -> list[Entry]:
+        """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is gone."""
+        entries = [entry for entries in self._loaded.values() for entry in entries]
+        return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in cases)]
+
+
+def _label(name: str) -> str:
+    match = re.search(r"\[(.*)\]$", name)
+    return match[1] if match else name

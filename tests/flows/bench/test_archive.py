@@ -1,0 +1,76 @@
+"""Every execution there is: found again after kills, passed over when damaged, read from folders of others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.flows.bench.laboratory import request
+
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.flows.bench.archive import (
+    choose_method,
+    choose_metric,
+    find_place,
+    load_executions,
+    load_file_executions,
+)
+from assay.flows.bench.run import run_benchmarks
+from assay.values.benchmark import BenchExecution
+
+
+@pytest.fixture
+def executions(lab: Path) -> tuple[BenchExecution, ...]:
+    return run_benchmarks(request("mod.B.fixed", "mod.B.raises", trials=2)).executions
+
+
+def test_all_of_them_oldest_first(executions: tuple[BenchExecution, ...]) -> None:
+    found = load_executions(find_place("runs"))
+    assert [e.execution_id for e in found] == [e.execution_id for e in executions]
+    assert [e.method for e in load_executions(find_place("runs"), "B.raises")] == ["mod.B.raises"] * 2
+    assert [e.result.wall_time for e in load_executions(find_place("runs"), "fixed")] == [2.0, 2.0]
+
+
+def test_a_place_without_any_is_said(lab: Path) -> None:
+    with pytest.raises(UsageError, match="there is no benchmark under"):
+        load_executions(find_place("runs"))
+
+
+def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecution, ...]) -> None:
+    """A supervisor was killed between a child's end and its own writing."""
+    run_dir = Path(executions[0].run_dir)
+    (run_dir / "benchmark.json").unlink()
+    found = load_executions(find_place("runs"), "fixed")
+    assert found[0].result.wall_time == 2.0
+    assert found[0].execution_id == executions[0].execution_id
+    assert json.loads((run_dir / "benchmark.json").read_text())["result"]["wall_time"] == 2.0
+
+
+def test_a_damaged_one_is_passed_over_and_said(executions: tuple[BenchExecution, ...]) -> None:
+    (Path(executions[0].run_dir) / "benchmark.json").write_text('{"format": 1, "result": 3}')
+    said: list[str] = []
+    found = load_executions(find_place("runs"), "fixed", said.append)
+    assert len(found) == 1
+    assert "this benchmark file is damaged" in said[0]
+
+
+def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[BenchExecution, ...], lab: Path) -> None:
+    run_dir = executions[0].run_dir
+    for path in (run_dir, f"{run_dir}/benchmark.json"):
+        assert [e.execution_id for e in load_file_executions(path)] == [executions[0].execution_id]
+    shutil.copytree("runs/bench", lab / "sent")
+    assert len(load_file_executions(str(lab / "sent"))) == 4
+    (lab / "empty").mkdir()
+    with pytest.raises(FormatError, match="holds no benchmark"):
+        load_file_executions(str(lab / "empty"))
+
+
+def test_names_of_methods_and_metrics(executions: tuple[BenchExecution, ...]) -> None:
+    assert choose_metric("acc", executions) == "acc"
+    with pytest.raises(NotFoundError, match="acd"):
+        choose_metric("acd", executions)
+    with pytest.raises(NotFoundError, match="fixd"):
+        load_executions(find_place("runs"), "fixd")
+    assert choose_method("one", ["a.one", "a.one.two"]) == "a.one"

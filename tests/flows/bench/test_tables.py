@@ -1,0 +1,116 @@
+"""Set-ups side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.flows.bench.laboratory import history, request
+
+from assay.errors import NotFoundError, UsageError
+from assay.flows.bench import tables
+from assay.flows.bench.run import run_benchmarks
+from assay.flows.bench.tables import load_table, value_of
+from assay.values.benchmark import BenchExecution, Framework, Machine
+from assay.values.environment import GitState
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
+    """What the archive holds."""
+    found: list[BenchExecution] = []
+
+    def load(_place: object, method: str | None = None, _complain: object = None) -> Sequence[BenchExecution]:
+        return [e for e in found if method is None or e.method == method]
+
+    monkeypatch.setattr(tables, "load_executions", load)
+    return found
+
+
+def test_set_ups_are_grouped_with_all_their_values(given: list[BenchExecution]) -> None:
+    for cudnn, values in (("8.9.2", [1.0, 1.1]), ("9.1.0", [0.9])):
+        given += history(values, setup={"cudnn": cudnn, "accelerator_model": "H200"}, label="nightly")
+    table = load_table(None, ["cudnn", "label", "accelerator_model"], None, None)
+    assert table.by == ("cudnn", "label", "accelerator_model")
+    assert table.metrics == ("wall_time",)
+    assert [(row.keys, row.count, row.values) for row in table.rows] == [
+        (("8.9.2", "nightly", "H200"), 2, {"wall_time": (1.0, 1.1)}),
+        (("9.1.0", "nightly", "H200"), 1, {"wall_time": (0.9,)}),
+    ]
+    assert table.left_out == 0
+
+
+def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchExecution]) -> None:
+    good, dirty, failed, refused = history([1.0, 2.0, 3.0, 4.0])
+    given += [
+        good,
+        replace(dirty, contaminated=("load",)),
+        replace(failed, result=replace(failed.result, has_exception=True)),
+        replace(refused, contaminated=("load",), refused=True),
+    ]
+    table = load_table(None, ["label"], None, None)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0,), 3)
+    table = load_table(None, ["label"], None, None, everything=True)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), 2)
+
+
+def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:
+    given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
+    with pytest.raises(UsageError, match="none of 2 executions succeeded undisturbed"):
+        load_table(None, ["label"], None, None)
+
+
+def test_columns_and_metrics_that_are_not_there(given: list[BenchExecution]) -> None:
+    given += history([1.0], setup={"cudnn": "9"})
+    with pytest.raises(NotFoundError, match="cudn"):
+        load_table(None, ["cudn"], None, None)
+    with pytest.raises(NotFoundError, match="wal_time"):
+        load_table(None, ["label"], ["wal_time"], None)
+
+
+def test_values_that_are_no_numbers_do_not_count(given: list[BenchExecution]) -> None:
+    given += history([1.0, math.nan, math.inf, 3.0])
+    (row,) = load_table(None, ["label"], ["wall_time"], None).rows
+    assert (row.count, row.values["wall_time"]) == (4, (1.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("label", "nightly"),
+        ("commit", "c" * 12),
+        ("branch", "main"),
+        ("host", "box"),
+        ("method", "m.C.f"),
+        ("source", "assay"),
+        ("trial", "1"),
+        ("framework_name", "torch"),
+        ("framework_version", "2.9"),
+        ("framework", "torch 2.9"),
+        ("cuda", "-"),
+        ("python", "3.12"),
+    ],
+)
+def test_keys(key: str, value: str) -> None:
+    (execution,) = history(
+        [1.0],
+        label="nightly",
+        commit="c" * 40,
+        git=GitState("c" * 40, "main", False),
+        machine=Machine(host="box"),
+        framework=Framework("torch", "2.9"),
+        setup={"framework": "torch 2.9", "python": "3.12"},
+    )
+    assert value_of(execution, key) == value
+
+
+def test_what_was_really_run_is_tabled(lab: Path) -> None:
+    run_benchmarks(request("mod.B.fixed", trials=2, label="one"))
+    run_benchmarks(request("mod.B.fixed", label="two"))
+    table = load_table("B.fixed", ["label", "python", "cpu_model"], ["acc", "wall_time"], "runs")
+    assert [(row.keys[0], row.count) for row in table.rows] == [("one", 2), ("two", 1)]
+    assert table.rows[0].values == {"acc": (0.5, 0.5), "wall_time": (2.0, 2.0)}
+    assert table.rows[0].keys[1].startswith("3.")

@@ -1,0 +1,80 @@
+"""What a person says about a change is kept, and said back."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.flows.bench.laboratory import history
+
+from assay.errors import NotFoundError, UsageError
+from assay.flows.bench import history as histories
+from assay.flows.bench import triage
+from assay.flows.bench.triage import Word, say_about
+from assay.record.benchmarks import load_triage
+from assay.values.benchmark import BenchExecution
+
+STEP = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
+
+
+@pytest.fixture
+def place(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A history with one change, at e0020."""
+    given = history(STEP)
+
+    def load(*_: object) -> Sequence[BenchExecution]:
+        return given
+
+    monkeypatch.setattr(histories, "load_executions", load)
+    return lab / "runs" / "bench"
+
+
+def say(change: str, judgement: str = "ack", note: str = "", **fields: Any) -> str:
+    return say_about(Word("wall_time", "m.C.f", change, judgement, note), "runs", **fields)
+
+
+@pytest.mark.parametrize("change", ["last", "e0020", "14" + "0" * 38, "1300"])
+def test_by_its_execution_a_commit_or_as_the_last(place: Path, change: str) -> None:
+    """e0020 is at commit 14000…, the one before at 13000…."""
+    assert say(change, "wontfix", "meant") == "m.C.f wall_time: the change at e0020 is wontfix"
+    (word,) = load_triage(str(place))
+    assert (word.execution_id, word.until, word.judgement, word.note) == ("e0020", "e0039", "wontfix", "meant")
+    assert word.at > 1e9
+
+
+def test_a_change_that_is_not_there(place: Path) -> None:
+    with pytest.raises(NotFoundError, match="e0021"):
+        say("e0021")
+    with pytest.raises(NotFoundError):
+        say("14")  # too short for a commit
+    assert load_triage(str(place)) == []
+
+
+def test_a_history_without_a_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0] * 20))
+    with pytest.raises(UsageError, match="has no change"):
+        say("last")
+
+
+def test_an_invalid_change_can_be_taken_back_although_it_is_not_seen_any_more(place: Path) -> None:
+    say("last", "invalid")
+    with pytest.raises(UsageError, match="has no change"):
+        say("last")
+    assert say("e0020", "open").endswith("is open")
+    assert [word.judgement for word in load_triage(str(place))] == ["invalid", "open"]
+    assert say("last", "ack")
+
+
+def test_somebody_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the user's number may have no entry."""
+
+    def fail() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", fail)
+    say("last")
+    assert load_triage(str(place))[0].who == ""
+    assert triage._user() == ""
