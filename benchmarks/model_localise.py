@@ -3,8 +3,8 @@
     python benchmarks/model_localise.py [--repeats 3]
 
 A CNN of 25 layers (examples/models), IREE for the CPU with a fault in one of them. Both ways in turns, each time with
-an empty store, their workers running already (both need one); then the full check twice with one store, workers included.
-Times are wall and CPU seconds of this process and its workers, the IREE compiler included. Ratios come last.
+an empty store, their workers running already (both need one); then the full check twice with one store, workers
+included. Times are wall and CPU seconds of this process and its workers, the IREE compiler included. Ratios come last.
 """
 
 from __future__ import annotations
