@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -100,12 +101,14 @@ def table(
     """Set-ups of METHOD side by side: the median of each metric, and its spread."""
     from assay.flows.bench.tables import load_table
     from assay.show.bench_history import render_setups
+    from assay.show.terminal import terminal_width
 
     if sum((as_csv, as_json, as_markdown)) > 1:
         raise UsageError("choose one of --csv, --json and --md")
     found = load_table(method, by.split(","), metrics.split(",") if metrics else None, root, everything, warn)
     form = "csv" if as_csv else "json" if as_json else "md" if as_markdown else "text"
-    tell(render_setups(found.by, found.metrics, [(row.keys, row.count, row.values) for row in found.rows], form))
+    rows = [(row.keys, row.count, row.values) for row in found.rows]
+    tell(render_setups(found.by, found.metrics, rows, form, terminal_width(sys.stdout)))
     if found.left_out and form == "text":
         say(f"({found.left_out} executions failed or were contaminated: --all)")
     return int(ExitCode.OK)

@@ -20,6 +20,7 @@ from assay.config.settings import load_settings
 from assay.errors import AssayError
 from assay.execute.slots import slots_directory
 from assay.observe.devices import Devices
+from assay.record.artifacts import choose_store_folder
 from assay.record.index.location import cache_dir
 from assay.show import words
 
@@ -37,7 +38,25 @@ _EXTRAS = (
     ("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
     ("nvidia-ml-py", "gpu", "finding GPUs and reading them"),
     ("numpy", "demo", "assay demo"),
+    ("scipy", "stats", "assay golden check"),
+    ("ruptures", "stats", "change points: assay bench history"),
+    ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
 )
+_MODEL_PARTS = (
+    ("onnx", "models", "reading models: assay model; the target reference"),
+    ("onnxruntime", "models", "the target ort, the usual reference"),
+    ("ml_dtypes", "models", "bfloat16, float8 and the like"),
+    ("openvino", "openvino", "the target openvino"),
+    ("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
+    ("iree-base-runtime", "iree", "the target iree"),
+)
+_STORE_PARTS = (
+    ("s3fs", "s3", "s3://"),
+    ("gcsfs", "gcs", "gs://"),
+    ("adlfs", "azure", "az://"),
+    ("google-cloud-bigquery", "bigquery", "assay perfzero --bigquery_project_name"),
+)
+_Parts = tuple[tuple[str, str, str], ...]  # package, our extra that brings it, what it is for
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +84,10 @@ def examine(root: str | None = None) -> Diagnosis:
             ("Needed", tuple(_examine_needed())),
             ("Places", tuple(_examine_places(root))),
             ("GPUs", tuple(_examine_gpus())),
-            ("Optional parts", tuple(_examine_extras())),
+            ("Optional parts", tuple(_examine_extras(_EXTRAS))),
+            ("Models", tuple(_examine_extras(_MODEL_PARTS))),
+            ("Object stores", tuple(_examine_extras(_STORE_PARTS))),
+            ("Other programs", tuple(_examine_others())),
         )
     )
 
@@ -118,11 +140,11 @@ def _ask(arguments: list[str]) -> str:
     return result.stdout or result.stderr
 
 
-def _examine_program(name: str, use: str, hint: str, *, needed: bool) -> Finding:
+def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Finding:
     path = shutil.which(name)
     if path is None:
         return Finding(name, "broken" if needed else "missing", f"not found ({use})", hint)
-    number = parse_version(_ask([path, "--version"]))
+    number = parse_version(_ask([path, question]))
     return Finding(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
 
 
@@ -179,6 +201,8 @@ def _examine_places(root: str | None) -> Iterator[Finding]:
         yield _examine_file_system(parent)
         yield _examine_room(parent)
     yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
+    store = choose_store_folder(os.environ, os.getcwd())
+    yield _examine_folder("artifacts", store, "set ASSAY_CACHE to a folder that can be written", needed=False)
     yield _examine_slots()
 
 
@@ -257,7 +281,7 @@ def _examine_slots() -> Finding:
         return Finding("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
 
 
-# ---------------------------------------------------------------- GPUs and extras
+# ---------------------------------------------------------------- GPUs, extras, other programs
 
 
 def _examine_gpus() -> Iterator[Finding]:
@@ -274,9 +298,20 @@ def _examine_gpus() -> Iterator[Finding]:
         yield Finding("driver", "ok", driver)
 
 
-def _examine_extras(find_version: Callable[[str], str] = version) -> Iterator[Finding]:
-    for package, extra, use in _EXTRAS:
+def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version) -> Iterator[Finding]:
+    """By what pip has noted: nothing is imported, OpenVINO alone would take seconds."""
+    for package, extra, use in parts:
         try:
             yield Finding(package, "ok", f"{find_version(package)} ({use})")
         except PackageNotFoundError:
             yield Finding(package, "missing", f"for {use}", f"pip install 'assay[{extra}]'")
+
+
+def _examine_others() -> Iterator[Finding]:
+    """What is started for people and not needed by any run of theirs."""
+    boards = _examine_program("ssh", "models on boards", "install OpenSSH's client", needed=False, question="-V")
+    docker = "install Docker: https://docs.docker.com/engine/install"
+    gcloud = "install Google Cloud's CLI: https://cloud.google.com/sdk/docs/install"
+    yield boards
+    yield _examine_program("docker", "assay perfzero setup", docker, needed=False)
+    yield _examine_program("gcloud", "assay perfzero cloud", gcloud, needed=False)

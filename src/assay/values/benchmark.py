@@ -16,6 +16,7 @@ WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
+COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
 
@@ -302,6 +303,11 @@ class BenchExecution:
     @property
     def succeeded(self) -> bool:
         return self.result.succeeded and not self.refused
+
+    @property
+    def is_compared(self) -> bool:
+        """Run by a comparison or a search: old commits in turns with new ones, so that it is no history."""
+        return COMPARED.items() <= self.extra.items()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from assay.record import rundir
 from assay.record.benchmarks import load_execution, write_execution
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
-from assay.values.benchmark import BenchExecution
+from assay.values import layout
+from assay.values.benchmark import BenchExecution, Machine
 
 Complain = Callable[[str], None]
 
@@ -84,11 +85,32 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     extra: dict[str, object] = {}
     with suppress(ValueError):
         extra = json.loads(dict(record.spec.env).get(ENV_EXTRA, "{}"))
-    around = Surroundings(commit=record.commit, extra=extra)
+    around = Surroundings(_load_machine(run_dir), commit=record.commit, extra=extra)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only place: it is made again the next time
         write_execution(run_dir, execution)
     return execution
+
+
+def _load_machine(run_dir: str) -> Machine:
+    """What was written of the machine before the run began; nothing of how it stood meanwhile."""
+    try:
+        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
+            known = json.load(file)
+        gpus = known.get("gpus") or []
+        return Machine(
+            host=known.get("host") or "",
+            os=known.get("os") or "",
+            python=known.get("python") or "",
+            cpu_model=known.get("cpu") or "",
+            logical_cpus=known.get("cpu_count") or 0,
+            memory_bytes=known.get("memory_bytes") or 0,
+            accelerator_model=gpus[0]["name"] if gpus else "",
+            accelerator_count=len(gpus),
+            accelerator_driver=known.get("driver") or "",
+        )
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+        return Machine()
 
 
 # ---------------------------------------------------------------- one metric
@@ -103,7 +125,7 @@ def choose_metric(metric: str, executions: Sequence[BenchExecution]) -> str:
 
 def load_file_executions(path: str) -> list[BenchExecution]:
     """A run directory, a folder of them, or a `benchmark.json`."""
-    folder = os.path.dirname(path) if os.path.basename(path) == "benchmark.json" else path
+    folder = os.path.dirname(path) if os.path.basename(path) == layout.BENCH_FILE else path
     single = load_execution(folder)
     if single is not None:
         return [single]

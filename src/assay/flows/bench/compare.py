@@ -22,7 +22,7 @@ from assay.stage.checkout import Commit, load_commit
 from assay.values import layout
 from assay.values.bench import Comparison, Samples
 from assay.values.bench_history import ComparisonReport, MetricComparison, Side
-from assay.values.benchmark import BenchExecution, BenchReport, BenchRequest, BenchVariant
+from assay.values.benchmark import COMPARED, BenchExecution, BenchReport, BenchRequest, BenchVariant
 from assay.values.series import Direction, direction_of
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -241,7 +241,7 @@ class Contest:
     executions may confirm it."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, tell: Tell) -> None:
-        self._request = request
+        self._request = replace(request, extra={**request.extra, **COMPARED})
         self._options = options
         self._run = run
         self._tell = tell

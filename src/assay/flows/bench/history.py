@@ -47,9 +47,15 @@ def load_histories(
         choose_metric(metric, executions)
     chosen = [choose_method(method, named)] if method and method in named else sorted(named)
     triage = load_triage(place.dir)
-    return [
-        build_history(name, metric, [e for e in executions if e.method == name], options, triage) for name in chosen
-    ]
+    found: list[MetricHistory] = []
+    for name in chosen:
+        try:
+            found.append(build_history(name, metric, [e for e in executions if e.method == name], options, triage))
+        except UsageError as error:
+            if name == chosen[-1] and not found:
+                raise
+            complain(error.message)  # one that has run once is no reason to say nothing of the others
+    return found
 
 
 def build_history(
@@ -75,7 +81,11 @@ def _describe_newest(
     executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
 ) -> str:
     """Why the newest execution gives no value: a benchmark that broke yesterday has no level that could be worse."""
-    meant = [execution for execution in executions if options.label in (None, execution.label)]
+    meant = [
+        execution
+        for execution in executions
+        if (execution.label == options.label if options.label is not None else not execution.is_compared)
+    ]
     if not meant or meant[-1].execution_id in _find_invalid(executions, said):
         return ""
     result = meant[-1].result
@@ -107,6 +117,8 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
         return ""
     if not math.isfinite(value) or execution.result.has_exception:
         return "failed"
+    if execution.is_compared and options.label is None:
+        return "run by compare or bisect (--label names one)"
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:

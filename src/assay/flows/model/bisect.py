@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from assay.flows.model.cases import Case, Cases, Tensors, Trial, load_specs
+from assay.flows.model.cases import Case, Cases, Tensors, Trial
 from assay.flows.model.check import (
     Examination,
     Found,
@@ -182,23 +182,23 @@ def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:
     """The model up to these layers, with what they hand on as its outputs, nothing in between laid open."""
     inner = {name for layer in layers for name in layer.inputs}
     final = {spec.name for spec in cases.outline.outputs}
-    later = {name for layer in cases.outline.layers[len(layers) :] for name in layer.inputs}
-    made = [name for layer in layers for name in layer.outputs]
+    rest = [layer for layer in cases.outline.layers if layer.number > layers[-1].number]
+    later = {name for layer in rest for name in layer.inputs}
+    made = [name for layer in layers for name in layer.outputs if name in cases.find_types(0)]
     outputs = [name for name in made if name in final or name in later or name not in inner]
     name = f"{cases.outline.stem}_to_{layers[-1].label}"
-    trials = []
-    for number, sample in enumerate(cases.samples):
-        types = cases.find_types(number)
-        proto = build_cut(cases.proto, [spec.name for spec in cases.outline.inputs], outputs, types)
-        model = cases.write_model(proto, cases.make_folder("beginning"), name)
-        needed = {value.name for value in proto.graph.input}
-        arrays = Tensors(sample.path)
-        inputs = (
-            sample
-            if needed == set(arrays)
-            else cases.write_inputs({each: arrays[each] for each in arrays if each in needed})
-        )
-        folder = cases.activations[number]
-        specs = tuple(spec for spec in load_specs(folder) if spec.name in set(outputs))
-        trials.append(Trial(model, inputs, Tensors(folder), specs))
-    return Case(name, None, tuple(outputs), (), tuple(trials), quantized=cases.quantized)
+    trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))
+    return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized)
+
+
+def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> Trial:
+    types = cases.find_types(number)
+    proto = build_cut(cases.proto, [spec.name for spec in cases.outline.inputs], outputs, types)
+    needed = {value.name for value in proto.graph.input}
+    given = Tensors(cases.samples[number].path)
+    return Trial(
+        cases.write_model(proto, cases.make_folder("beginning"), name),
+        cases.write_inputs({each: given[each] for each in given if each in needed}),
+        Tensors(cases.activations[number]),
+        tuple(types[each] for each in outputs),
+    )

@@ -8,51 +8,39 @@ before anybody is told.
 from __future__ import annotations
 
 import os
-import time
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.errors import UsageError
 from assay.flows.model.bisect import Search, find_wrong
-from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial
-from assay.flows.model.check import WRONG, Examination, Say, build_refused, build_source, quiet
-from assay.flows.model.signature import Signature, build_signature
+from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
+from assay.flows.model.check import Examination, Found, Say, examine_model, quiet
+from assay.flows.model.signature import WRONG, Signature, build_signature
 from assay.flows.model.workshop import Product, Wants, Workshop
 from assay.probe.graph import load_model, write_model
 from assay.probe.mark import build_marked
 from assay.probe.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.probe.tensorfile import write_tensors
-from assay.values.model import CaseReport, ModelReport, ModelRequest
+from assay.values.model import CaseReport, Layer, ModelReport, ModelRequest
 from assay.values.verdict import Finding, VerdictKind
 
 
 def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
-    begun = time.monotonic()
-    workshop.begin(request.reference, request.target)
-    cases = Cases(build_source(request), workshop)
-    cases.outline  # noqa: B018 while the workers start
-    tools = dict(workshop.find_tools(request.target))
-    search = Search(Examination(replace(request, voter=None), workshop, cases, keep, quiet))
-    try:
+    def look(cases: Cases) -> Found:
+        search = Search(Examination(replace(request, voter=None), workshop, cases, keep, quiet))
+        attic, workshop.attic = workshop.attic, ""  # nobody wants a copy of everything that was tried
         find_wrong(search)
         case, report = _choose_start(search)
-        reports, notes = _reduce(search, case, report, say)
-    except StepFailedError as error:
-        reports, notes = build_refused(request, cases, [cases.outline.full_name], error), [error.render()]
-    return ModelReport(
-        model=request.model,
-        stem=cases.outline.stem,
-        reference=request.reference.name,
-        target=request.target.name,
-        cases=tuple(reports),
-        first_wrong=search.first.name if search.first else None,
-        confirmed=search.confirmed,
-        samples=request.inputs.samples,
-        tools=tools,
-        elapsed_s=time.monotonic() - begun,
-        notes=tuple(notes),
-    )
+        signature = build_signature(report)
+        assert signature is not None
+        trials = _Trials(search, case, signature)
+        smallest = _reduce(trials)
+        workshop.attic = attic
+        return _report(trials, smallest, say)
+
+    return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
 
 
 def _choose_start(search: Search) -> tuple[Case, CaseReport]:
@@ -69,32 +57,49 @@ def _choose_start(search: Search) -> tuple[Case, CaseReport]:
     return search.cases.full, full
 
 
-def _reduce(search: Search, case: Case, report: CaseReport, say: Say) -> tuple[list[CaseReport], list[str]]:
-    signature = build_signature(report)
-    assert signature is not None
-    trial = _Trials(search, case, signature)
-    proto = load_model(case.trials[0].model.path)
-    samples = [dict(Tensors(each.inputs.path)) for each in case.trials]
-    reduced = reduce_model(proto, samples, trial.activations_for, trial.fails)
-    final = trial.build_case(reduced.model, reduced.samples)
+def _reduce(trials: _Trials) -> Reduced:
+    proto = load_model(trials.case.trials[0].model.path)
+    samples = [dict(Tensors(each.inputs.path)) for each in trials.case.trials]
+    return reduce_model(proto, samples, trials.activations_for, trials.fails)
+
+
+def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
+    search = trials.search
+    final = trials.build_case(reduced.model, reduced.samples)
     again = _examine_again(search, final)
+    is_same = build_signature(again) == trials.signature
+    if not is_same:
+        finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed once more, it does not fail in this way")
+        again = replace(again, verdict=replace(again.verdict, findings=(*again.verdict.findings, finding)))
     say(again)
     path, inputs = write_result(search, reduced)
     ops = ", ".join(node.op_type for node in reduced.model.graph.node)
     notes = [
         f"{count_nodes(search.cases.proto)} nodes → {count_nodes(reduced.model)}: {ops}",
-        f"the failure: {signature}",
-        f"{reduced.tried} models tried, {len(reduced.samples)} sample(s) in each",
+        f"the failure: {trials.signature}",
+        f"{reduced.tried} models tried, with {_count_samples(reduced)} each",
         f"smallest model: {path}",
-        f"its inputs: {inputs}",
+        f"its inputs: {', '.join(inputs)}",
     ]
-    if build_signature(again) != signature:
-        finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed once more, the smallest model does not fail")
-        again = replace(again, verdict=replace(again.verdict, findings=(*again.verdict.findings, finding)))
+    if not is_same:
         notes.append("computed once more, the smallest model does not fail in this way: the failure comes and goes")
     elif not reduced.is_minimal:
         notes.append("the search was ended early: a smaller model may fail as well")
-    return [again], notes
+    command = render_again(search.examination.request, path, inputs)
+    return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
+
+
+def _count_samples(reduced: Reduced) -> str:
+    return "one sample" if len(reduced.samples) == 1 else f"{len(reduced.samples)} samples"
+
+
+def render_again(request: ModelRequest, path: str, inputs: Sequence[str]) -> str:
+    """What to type to see it fail."""
+    manner = request.manner or shlex.join(
+        ["--reference", request.reference.name, "--target", request.target.name]
+    )  # fmt: skip
+    fed = shlex.join([word for folder in inputs for word in ("--input", folder)])
+    return f"assay model check {shlex.quote(path)} {manner} {fed}"
 
 
 def _examine_again(search: Search, case: Case) -> CaseReport:
@@ -108,38 +113,41 @@ def _examine_again(search: Search, case: Case) -> CaseReport:
         workshop.recompute = before
 
 
-def write_result(search: Search, reduced: Reduced) -> tuple[str, str]:
-    """The model and the inputs of its first sample, where a person finds them."""
+def write_result(search: Search, reduced: Reduced) -> tuple[str, list[str]]:
+    """The model and a folder of inputs for each sample, where a person finds them."""
     request = search.examination.request
-    path = request.output or os.path.join(search.examination.keep, f"{search.cases.outline.stem}_reduced.onnx")
-    folder = os.path.dirname(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    stem = os.path.splitext(os.path.basename(path))[0]
+    path = os.path.abspath(
+        request.output or os.path.join(search.examination.keep, f"{search.cases.outline.stem}_reduced.onnx")
+    )
     write_model(reduced.model, path)
-    inputs = os.path.join(folder, f"{stem}_inputs")
-    for number, sample in enumerate(reduced.samples):
-        write_tensors(inputs if number == 0 else f"{inputs}.{number}", sample)
-    return os.path.abspath(path), inputs
+    base = f"{os.path.splitext(path)[0]}_inputs"
+    folders = [base if number == 0 else f"{base}_{number + 1}" for number in range(len(reduced.samples))]
+    for folder, sample in zip(folders, reduced.samples, strict=True):
+        write_tensors(folder, sample)
+    return path, folders
 
 
+@dataclass(frozen=True, slots=True)
 class _Trials:
     """Candidates on the reference and on the target."""
 
-    def __init__(self, search: Search, case: Case, signature: Signature) -> None:
-        self._search = search
-        self._case = case
-        self._signature = signature
+    search: Search
+    case: Case
+    signature: Signature
 
     def fails(self, candidate: Candidate) -> bool:
         """In the same way. A candidate that the reference cannot compute proves nothing."""
-        try:
-            case = self.build_case(candidate.model, candidate.samples)
-        except StepFailedError:
-            return False
-        return build_signature(self._search.examination.examine(case)) == self._signature
+        with self.search.examination.workshop.borrowing():
+            try:
+                case = self.build_case(candidate.model, candidate.samples)
+            except StepFailedError:
+                return False
+            found = build_signature(self.search.examination.examine(case))
+        self.search.cases.discard(case)
+        return found == self.signature
 
     def build_case(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> Case:
-        cases = self._search.cases
+        cases = self.search.cases
         name = f"{cases.outline.stem}_reduced"
         product = cases.write_model(model, cases.make_folder("reduced"), name)
         outputs = tuple(value.name for value in model.graph.output)
@@ -147,15 +155,24 @@ class _Trials:
         for sample in samples:
             inputs = cases.write_inputs(sample)
             folder = cases.ask(product, inputs, Wants(outputs), name)
-            trials.append(Trial(product, inputs, Tensors(folder)))
-        return Case(name, self._case.layer if len(model.graph.node) == 1 else None, outputs, (), tuple(trials))
+            trials.append(Trial(product, inputs, Tensors(folder), load_specs(folder)))
+        layer = self._find_layer(model)
+        quantized = layer is None and is_quantized(model)
+        return Case(name, layer, outputs, (), tuple(trials), quantized=quantized)
+
+    def _find_layer(self, model: Any) -> Layer | None:
+        """One node is judged as a layer of its operator; the layer that we began with lends its name."""
+        ops = [node.op_type for node in model.graph.node if node.op_type != "Constant"]
+        layer = self.case.layer or self.search.first
+        return replace(layer, ops=(ops[0],)) if layer is not None and len(ops) == 1 else None
 
     def activations_for(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        cases = self._search.cases
+        cases = self.search.cases
         marked = build_marked(model)
         product: Product = cases.write_model(marked, cases.make_folder("marked"), "marked")
         names = tuple(value.name for value in marked.graph.output)
-        return [
-            {**sample, **Tensors(cases.ask(product, cases.write_inputs(sample), Wants(names), "marked"))}
-            for sample in samples
-        ]
+        with cases.keeping():
+            return [
+                {**sample, **Tensors(cases.ask(product, cases.write_inputs(sample), Wants(names), "marked"))}
+                for sample in samples
+            ]
