@@ -10,17 +10,25 @@ import pytest
 
 from assay.cli import mlrunner, runx, sumx
 from assay.cli.main import cli
+from assay.config import models, targets
 from assay.config.load import load_study
 from assay.config.native import KEYS
 from assay.config.options import LoadOptions
+from assay.config.settings import load_settings
 from assay.errors import ConfigError
 from assay.plan.expand import build_plan
+from assay.probe.backends.command import FLAG_NAMES, KNOWN
+from assay.pytest_plugin import model_fixtures, model_options
 from assay.values.run import Plan
 
 TOP = Path(__file__).parent.parent
 NATIVE_FILE = TOP / "docs" / "reference" / "native-file.md"
 COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
+SETTINGS = TOP / "docs" / "reference" / "settings.md"
+TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
 PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
+TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NPU = '[tool.assay.targets.npu]\nrun = "my-runner {artifact}"'  # what other examples are like
 STUDY = re.compile(r"^```yaml study\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -84,6 +92,68 @@ def test_a_study_that_is_wrong_is_seen(tmp_path: Path) -> None:
 
 def test_there_are_studies() -> None:
     assert len(all_studies()) > 20
+
+
+# ---------------------------------------------------------------- settings
+
+
+def names_in(path: Path, heading: str | None = None) -> set[str]:
+    """What stands in backticks in a page, or in one part of it: `a`, `b.NAME` and `{c}` name a, b and c."""
+    text = path.read_text(encoding="utf-8")
+    if heading is not None:
+        found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert found, f"{path.name} has no part `## {heading}`"
+        text = found[1]
+    return set(re.findall(r"`\{?([a-z]\w*)\}?(?:\.[A-Z]+)?`", text))
+
+
+def test_every_key_of_a_target_is_described() -> None:
+    assert set(targets.KEYS) - names_in(SETTINGS, "targets") == set()
+
+
+def test_every_key_of_models_is_described() -> None:
+    assert {*models._KEYS, *models._TOLERANCE_KEYS} - names_in(SETTINGS, "models") == set()
+
+
+def test_every_placeholder_is_described() -> None:
+    known = {name for names in KNOWN.values() for name in names}
+    assert {*known, *FLAG_NAMES} - names_in(SETTINGS, "targets") == set()
+
+
+def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
+    """Each TOML block of the pages about models is a settings file that Assay takes."""
+    pages = [SETTINGS, TORQ, TOP / "docs" / "how-to" / "check-models.md"]
+    shown = [text for page in pages for text in TOML.findall(page.read_text(encoding="utf-8")) if "[tool.assay" in text]
+    assert len(shown) >= 5
+    for number, text in enumerate(shown):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        parts = [text] if 'like = "npu"' not in text or "[tool.assay.targets.npu]" in text else [NPU, text]
+        (folder / "pyproject.toml").write_text("\n".join(parts), encoding="utf-8")
+        settings = load_settings(str(folder), {"HOME": str(folder)})
+        models.parse_model_settings(settings.models)
+        for name in settings.targets:
+            targets.parse_target(name, settings)
+
+
+def test_every_option_of_pytest_is_described() -> None:
+    """In both spellings."""
+    known = {name for option in model_options.OPTIONS for name in option.names}
+    table = re.search(r"^## Options\n(.*?)^## ", TORQ.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert table
+    assert known - shown_options(table[1]) == set()
+
+
+def test_the_fixtures_that_are_described_exist() -> None:
+    described = re.search(
+        r"^## Fixtures\n(.*?)^A test that", TORQ.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert described
+    named = {
+        name for row in re.findall(r"^\| (`.*?) \|", described[1], re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert len(named) == 8
+    assert named <= set(model_fixtures.NAMES)
 
 
 # ---------------------------------------------------------------- options

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.flows.bench.laboratory import history, write_module
+from tests.flows.bench.repository import Repository
 from tests.flows.workbench import Bench
 
 from assay.record import rundir
@@ -75,12 +76,19 @@ def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
         (("m.f", "--metric", "x=abc"), "has no group"),
         (("--command", " "), "empty --command"),
         (("m.f", "--md", "-", "--json"), "cannot both go to stdout"),
+        (("m.f", "--md", "no/where.md"), "cannot be written"),
+        (("m.f", "--webhook", "nonsense"), "is no address"),
+        (("m.f", "--profile", ""), "is no window"),
+        (("m.f", "--profile", "1:inf"), "is no window"),
+        (("m.f", "--python", "nosuchpython"), "there is no such program"),
+        (("m.f", "--path", "nowhere"), "there is no such folder"),
     ],
 )
 def test_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
     result = cli("bench", "run", *arguments)
     assert result.code == 2
     assert words in result.err
+    assert not (lab.root / "bench").exists()  # refused before anything runs
 
 
 def test_a_command_with_a_name_and_a_metric(lab: Bench, cli: Cli) -> None:
@@ -211,6 +219,61 @@ def test_import(lab: Bench, cli: Cli) -> None:
     assert "BM2" not in cli("bench", "table", "--by", "method").out  # nothing of a bad call is kept
     assert "BM" in cli("bench", "table", "--by", "method").out
     assert "BM" in cli("ls", "bench").out
+
+
+def test_every_execution_is_told_as_it_ends(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.fixed", "mod.B.raises", "--foreign-limit", "1")
+    assert "[1/2] mod.B.fixed trial 1: FAIL: acc is 0.5, below its minimum 0.9" in result.err
+    assert "[2/2] mod.B.raises trial 1: ERROR: ValueError: no luck" in result.err
+    assert cli("bench", "run", "mod.B.fixed", *QUIET).err == ""
+
+
+def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    (lab.root / "bench" / "e0003" / "benchmark.json").write_text("{}")
+    for arguments in (("history", "wall_time"), ("table",)):
+        assert "warning: " in cli("bench", *arguments).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bisect", "m.f"), "--good"),
+        (("bisect", "m.f", "--good", "main"), "in no git repository"),
+        (("bisect", "--good", "main"), "no benchmark is named"),
+        (("bisect", "m.f", "m.g", "--good", "main"), "for one benchmark"),
+        (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is no METRIC:min or METRIC:max"),
+        (("compare", "--git", "main", "m.f"), "names no two commits"),
+        (("compare", "a", "b", "c"), "are two, not 3"),
+        (("table", "--csv", "--json"), "choose one of"),
+        (("import", "nowhere.json"), "nowhere.json cannot be read"),
+        (("history", "wall_time", "--junit", "-", "--json"), "cannot both go to stdout"),
+    ],
+)
+def test_other_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    result = cli("bench", *arguments)
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_a_search_as_people_see_it(lab: Bench, cli: Cli) -> None:
+    repository = Repository(lab.folder)
+    commits = repository.costs(10, 10, 11)
+    words = ("--command", "figure=cat figure", "--metric", r"cost=cost ([\d.]+)", "--on", "cost")
+    flags = ("--better", "cost:min", "--trials", "5", "--foreign-limit", "1")
+    result = cli("bench", "bisect", *words, "--good", commits[0], *flags)
+    assert result.code == 0
+    assert f"culprit: {commits[2][:12]} 'change 2'" in result.out
+    assert "figure cost: +10.00%" in result.out
+    assert "3 commits from" in result.err
+    again = cli("bench", "bisect", *words, "--good", commits[0], *flags, "--json")
+    facts = json.loads(again.out)
+    assert (facts["exit_code"], facts["culprit"]["sha"], facts["metric"]) == (0, commits[2], "cost")
+    assert facts["resumed"] == len(facts["answers"])
+    assert again.err == ""
+    same = cli("bench", "bisect", *words, "--good", commits[0], "--bad", commits[1], *flags)
+    assert same.code == 3
+    assert "not found: the two ends do not differ" in same.out
 
 
 def test_help_is_there(lab: Bench, cli: Cli) -> None:

@@ -106,7 +106,14 @@ def test_a_chip_that_cannot_be_decoded_is_refused(chips):
 
 
 def test_a_custom_chip_is_one_text_in_the_compilers_order():
-    content = {"target": "custom", "slice_count": 2, "lram_size": 512, "hw_id": 7, "nss_features": "a", "css_features": "b"}
+    content = {
+        "target": "custom",
+        "slice_count": 2,
+        "lram_size": 512,
+        "hw_id": 7,
+        "nss_features": "a",
+        "css_features": "b",
+    }
     assert name_chip(content) == "7:512:2:b:a"
     assert name_chip({"target": "custom", "hw_id": 1, "cpu": "x"}) == "1::::::::x"
 

@@ -66,9 +66,9 @@ def test_it_is_recognised_and_expands_to_what_its_comments_say(name: str) -> Non
 
 
 def test_every_example_folder_is_tested() -> None:
-    """`convergence` and `bench` hold no study: tests/acceptance/test_convergence_door.py and test_bench.py run them."""
+    """Those without a study: acceptance/test_convergence_door.py, acceptance/test_bench.py and pytest_plugin run them."""
     found = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert found == {*STUDIES, "convergence", "bench"}
+    assert found == {*STUDIES, "convergence", "bench", "models"}
 
 
 @pytest.mark.parametrize("name", STUDIES)

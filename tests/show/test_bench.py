@@ -16,10 +16,11 @@ from assay.show.bench import (
     render_bench_report,
     render_cases_junit,
     render_cases_markdown,
+    render_execution,
     render_values,
 )
 from assay.show.bench_history import render_history, render_setups
-from assay.values.benchmark import BenchReport
+from assay.values.benchmark import BenchReport, BenchResult
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 BAD = Finding(VerdictKind.FAIL, "m", "worse | than\x00before", effect=0.1, interval=(0.05, 0.15))
@@ -102,3 +103,32 @@ def test_a_history_shows_levels_and_changes() -> None:
 )
 def test_set_ups_in_every_form(form: str, words: str) -> None:
     assert words in render_setups(["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}), (["b"], 0, {"x": ()})], form)
+
+
+def test_an_execution_in_a_line() -> None:
+    good = execution(1, 0.0025, label="nightly")
+    assert render_execution(good, 3, 12) == "[ 3/12] m.C.f nightly trial 1: wall_time 2.5 ms"
+    dirty = replace(good, contaminated=("others used 50% of the CPUs meanwhile", "and more"))
+    assert render_execution(dirty, 3, 3).endswith("2.5 ms (contaminated: others used 50% of the CPUs meanwhile)")
+    assert "(refused: others" in render_execution(replace(dirty, refused=True), 3, 3)
+    bad = replace(good, result=replace(good.result, findings=(BAD,)))
+    assert render_execution(bad, 12, 12) == "[12/12] m.C.f nightly trial 1: FAIL: worse | than\\x00before"
+    silent = replace(good, result=BenchResult("m.C.f", True))
+    assert render_execution(silent, 1, 1).endswith("it reported nothing")
+
+
+def test_contamination_of_many_trials_is_one_line() -> None:
+    dirt = [replace(execution(n, 2.0), trial=n, contaminated=(f"others used {80 + n}% of the CPUs",)) for n in (1, 2)]
+    failed = replace(dirt[0], trial=3, result=replace(dirt[0].result, succeeded=False))
+    text = render_bench_report(BenchReport((*dirt, failed)), color=False, width=None)
+    assert "contaminated m.C.f: others used 81 to 82% of the CPUs (trial 1, 2)\n" in text
+    assert text.count("contaminated") == 1
+    alone = render_bench_report(BenchReport((dirt[0],)), color=False, width=None)
+    assert "contaminated m.C.f: others used 81% of the CPUs\n" in alone
+
+
+def test_long_lines_are_wrapped() -> None:
+    bad = replace(BAD, message="a long story " * 20)
+    one = execution(1, 2.0)
+    report = BenchReport((replace(one, result=replace(one.result, findings=(bad,))),))
+    assert max(map(len, render_bench_report(report, color=False, width=60).splitlines())) <= 60

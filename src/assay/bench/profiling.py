@@ -155,8 +155,7 @@ class _Torch:
 
     def __init__(self, torch: Any, path: str, main: _MainThread) -> None:
         self._path = path
-        kinds = torch.profiler.ProfilerActivity
-        activities = [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+        activities = _choose_activities(torch)
         if "tensorflow" not in sys.modules:
             self._call: Callable[[Callable[[], None]], None] = main.call
             self._profile = torch.profiler.profile(activities=activities)
@@ -176,14 +175,19 @@ class _Torch:
 
 
 def _warm_torch_up() -> None:
-    """Its first profile with a GPU takes seconds to begin: the benchmark's own seconds, and all of a short window."""
+    """Its first profile takes seconds to begin: the benchmark's own seconds, and all of a short window."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    if torch is None:
         return
     with contextlib.suppress(Exception):  # what is wrong with it will be said by the first window
-        first = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        first = torch.profiler.profile(activities=_choose_activities(torch))
         first.start()
         first.stop()
+
+
+def _choose_activities(torch: Any) -> list[Any]:
+    kinds = torch.profiler.ProfilerActivity
+    return [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
 
 
 def _call_here(task: Callable[[], None]) -> None:

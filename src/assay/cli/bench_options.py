@@ -132,7 +132,7 @@ def _decorate(function: Options, options: Sequence[Callable[[Options], Options]]
 
 
 def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any) -> BenchRequest:
-    from assay.flows.bench.options import parse_arguments, parse_commands, parse_pairs, parse_timeout
+    from assay.flows.bench.options import check_python, parse_arguments, parse_commands, parse_pairs, parse_timeout
     from assay.values.benchmark import BenchRequest, parse_method
 
     chosen = (*map(parse_method, methods), *parse_commands(given["commands"]))
@@ -144,7 +144,7 @@ def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any)
         timeout_s=parse_timeout(given["timeout"]),
         root=given["root"],
         slots=parse_slot_flags(given["slots"], given["jobs"]),
-        python=given["python"],
+        python=check_python(given["python"]),
         first_path=tuple(given["python_path"]),
         data_dir=given["data_dir"],
         constructor_args=parse_arguments(given["arguments"]),

@@ -34,12 +34,14 @@ def run(methods: tuple[str, ...], label: str | None, profile: str | None, profil
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
     """
+    from assay.flows.bench.options import check_folders
     from assay.show.bench import build_report_facts, build_run_cases, render_bench_report
     from assay.values.benchmark import parse_windows
 
     prepare(given)
+    check_folders(given["python_path"])
     request = build_request(
-        methods, given, label=label, profile=parse_windows(profile) if profile else (), profiler=profiler
+        methods, given, label=label, profile=() if profile is None else parse_windows(profile), profiler=profiler
     )
     report = build_run(given["quiet"] or given["as_json"])(request)
     _say_problems(report)

@@ -9,6 +9,7 @@ import click
 
 from assay.cli.model_options import (
     INPUT_OPTIONS,
+    ONLY,
     TARGET_OPTIONS,
     build_doors,
     build_request,
@@ -26,7 +27,7 @@ _EVERY = click.option("--all", "every", is_flag=True, help="Every layer in the t
 
 @click.command()
 @click.argument("model")
-@with_options(INPUT_OPTIONS, TARGET_OPTIONS, [_EVERY])
+@with_options(INPUT_OPTIONS, [ONLY], TARGET_OPTIONS, [_EVERY])
 @report_options
 def check(**given: Any) -> int:
     """Compute every layer of MODEL, and the full model, on a target and on the reference.
@@ -62,7 +63,7 @@ def _go(given: dict[str, Any], goal: Goal) -> int:
 
     takes_stdout = prepare_reports(given)
     request = build_request(given, goal)
-    choice = RunChoice(given["root"], _timeout(given), tuple(sys.argv))
+    choice = RunChoice(given["root"], _timeout(given), tuple(sys.argv), given["label"])
     finished = run_model(request, choice, build_doors(given))
     for note in finished.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -25,15 +25,21 @@ INPUT_OPTIONS = [
     click.option("--samples", type=click.IntRange(min=1), metavar="N", help="Samples of the inputs.  [default: 1]"),
     click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of random inputs.  [default: 1234]"),
     click.option(
-        "--input", "inputs", multiple=True, metavar="PATH", help="Inputs from .npy, .npz or a folder of them."
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="PATH",
+        help="Inputs from .npy, .npz or a folder of them, one for each sample; NAME=PATH for one input.",
     ),
     click.option("--function", metavar="MODULE:NAME", help="Inputs from a Python function."),
     click.option("--range", "ranges", multiple=True, metavar="NAME=LOW:HIGH", help="Range of a random input."),
-    click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="An open dimension (batch=4), or a shape (x=1,3,8,8)."),
+    click.option(
+        "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="An open dimension (batch=4), or a shape (x=1,3,8,8)."
+    ),
     click.option("--group", "groups", multiple=True, metavar="OP,OP", help="Stay together.  [default: Conv,Clip]"),
-    click.option("--only", multiple=True, metavar="CASE", help="Only these cases: names, Conv_3, or shell patterns."),
     click.option("--recompute-cache", "recompute", is_flag=True, help="Make every artifact anew."),
 ]
+ONLY = click.option("--only", multiple=True, metavar="CASE", help="Only these cases: names, Conv_3, or shell patterns.")
 TARGET_OPTIONS = [
     click.option("--target", metavar="NAME", help=f"What is tested: {_EPILOG_TARGETS}."),
     click.option("--vote", metavar="NAME", help="A second reference, asked where the target differs; none: nobody."),
@@ -56,6 +62,7 @@ TARGET_OPTIONS = [
     click.option("--debug-ir", "ir_dir", metavar="DIR", help="Dump intermediate representations, a folder per case."),
     click.option("--compile-profile", "compile_profile_dir", metavar="DIR", help="Profiles of the compiler."),
     click.option("--run-profile", "run_profile_dir", metavar="DIR", help="Profiles of the runtime."),
+    click.option("--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."),
     click.option("--root", metavar="DIR", help="Where the runs go.  [default: ./runs]"),
     click.option("--timeout", metavar="DURATION", help="Time limit of the whole, as in 90s or 2h."),
     click.option("--quiet", is_flag=True, help="Say nothing until the end."),

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from assay.cli.model_options import INPUT_OPTIONS, with_options
+from assay.cli.model_options import INPUT_OPTIONS, ONLY, with_options
 from assay.errors import ExitCode, UsageError
 
 
 @click.command()
 @click.argument("model")
 @click.option("-o", "--output", metavar="DIR", help="Where they go.  [default: MODEL_layers]")
-@with_options(INPUT_OPTIONS)
+@with_options(INPUT_OPTIONS, [ONLY])
 @click.option("--json", "as_json", is_flag=True, help="JSON.")
 def split(**given: Any) -> int:
     """Write each layer of MODEL as a model of its own, with its inputs and what the reference makes of them."""

@@ -26,7 +26,7 @@ DEFAULT_REFERENCE = "ort"
 DEFAULT_GROUPS = (("Conv", "Clip"),)
 NO_VOTER = "none"
 _TOLERANCE_KEYS = tuple(each.name for each in fields(Tolerance))
-_FLAGS = ("allow_constant", "check_dtype")
+_FLAGS = ("allow_constant", "check_dtype", "quantized")
 _WHOLE = ("ulp", "int_abs", "top_k")
 _MODEL_KEYS = ("tolerance", "ops", "tensors", "samples", "seed", "ranges", "dims", "files", "function")
 _KEYS = (*_MODEL_KEYS, "folder", "reference", "targets", "vote", "groups", "expected_failures", "models")
@@ -128,7 +128,7 @@ def _bound(key: str, value: Any, where: str) -> Any:
     if not fits or not math.isfinite(value) or (value < 0 and key != "min_sqnr_db"):
         what = "a whole number" if key in _WHOLE else "a number"
         raise UsageError(f"{where}: {key} must be {what} that is not negative")
-    if key in ("allowed_wrong", "min_cosine") and value > 1:
+    if key in ("allowed_wrong", "min_cosine", "int_share") and value > 1:
         raise UsageError(f"{where}: {key} is a share: it cannot be more than 1")
     return value
 

@@ -122,6 +122,7 @@ class ModelCase:
         self.plan = plan
         self.given = given
         self.steps = steps
+        self.is_replaced = False  # somebody's own piece is in it: a second reference, which has ours, has no voice
         self._node = node
 
     @property
@@ -150,6 +151,7 @@ class ModelCase:
         return self.steps.write_inputs(read_samples(list_arrays(value), self.steps.input_names))
 
     def take_in(self, value: Any, artifact: str = "") -> list[Product]:
+        self.is_replaced |= not getattr(value, "samples", ())
         return [self.steps.stand.take_in(path, artifact) for path in list_paths(value)]
 
     def hand_out(self, products: Sequence[Product]) -> MadePath:
@@ -183,7 +185,8 @@ class ModelCase:
 
         assert self.given.model is not None
         tolerances, _ = self.plan.choose(self.given.model)
-        voter = choose_project_voter(self.plan.project, reference, target)
+        self.is_replaced |= not (isinstance(expected, Arrays) and isinstance(actual, Arrays))
+        voter = None if self.is_replaced else choose_project_voter(self.plan.project, reference, target)
         comparing = Comparing(reference, target, tolerances, voter, self._make_keep())
         names = self.steps.case.outputs
         return self.steps.compare(

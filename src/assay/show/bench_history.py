@@ -210,6 +210,8 @@ def render_bisect(found: Any, *, color: bool = False, width: int | None = None) 
         lines += [f"  {render_commit(commit)}" for commit in found.suspects]
     elif found.stuck:
         lines.append(clean(f"not found: {found.stuck}"))
+    if found.resumed and not found.culprit:
+        lines.append("what an earlier call found counts as well: --fresh asks again")
     if not found.culprit:
         lines += [f"{answer.commit[:12]} {answer.outcome}: {clean(answer.message)}" for answer in found.answers]
     tried = len({answer.commit for answer in found.answers})

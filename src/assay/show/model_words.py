@@ -118,12 +118,18 @@ def join_names(names: Sequence[str]) -> str:
 def describe_outcome(report: ModelReport) -> str:
     """The one sentence to read: the first wrong layer, or what else is wrong, or that nothing is."""
     first = find_first(report)
+    if report.command and report.cases:
+        return f"the smallest model that fails is {_name_nodes(report.cases[0])}: {_describe_trouble(report.cases[0])}"
     if first is not None:
         return _describe_first(report, first)
     if report.verdict.kind is VerdictKind.PASS:
         return f"{_count_cases(report)} with {report.reference}"
     found = _find_worst(report)
     return _describe_finding(report, *found) if found else "nothing was compared"
+
+
+def _name_nodes(case: CaseReport) -> str:
+    return f"one {ops_of(case)}, {label_of(case)}" if case.layer else "made of several nodes"
 
 
 def find_first(report: ModelReport) -> CaseReport | None:
@@ -243,8 +249,12 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     commands = build_diff_commands(first)
     if commands:
         yield "look at the numbers", commands[0]
-    how = f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
-    yield "make it small", f"assay model reduce {shlex.quote(report.model)} {how}"
+    if report.command:
+        yield "see it fail", report.command
+        return
+    manner = report.manner or f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
+    command = f"assay model reduce {shlex.quote(report.model)} {manner} {report.origin}"
+    yield "make it small", command.rstrip()
 
 
 def describe_times(report: ModelReport) -> str:

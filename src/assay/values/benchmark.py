@@ -91,12 +91,13 @@ def _parse_window(part: str, text: str) -> ProfileWindow:
         window = ProfileWindow(float(begin), float(end) if end.strip() else None)
     except ValueError:
         window = None
-    if window is None or not colon or not math.isfinite(window.begin_s) or window.begin_s < 0:
+    bounds = () if window is None else (window.begin_s, *(() if window.end_s is None else (window.end_s,)))
+    if window is None or not colon or not all(map(math.isfinite, bounds)) or window.begin_s < 0:
         raise UsageError(
             f"profile {text!r}: {part!r} is no window",
             "write START:END in seconds, START: for an open end, 2:5,8:9 for two",
         )
-    if window.end_s is not None and not window.begin_s < window.end_s < math.inf:
+    if window.end_s is not None and window.end_s <= window.begin_s:
         raise UsageError(f"profile {text!r}: {part} ends before it begins")
     return window
 

@@ -20,6 +20,8 @@
         report.jsonl            benchmarks: what the child said, line by line
         output/  profile/       benchmarks: the method's own files, and traces
         model.json              models: what a check came to, case by case
+        trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
+        tensors/<case>/         models: outputs that differ, and what a failed step was given
     .assay/triage.jsonl         benchmarks: what people said about changes (ack, invalid, wontfix)
 """
 
@@ -66,6 +68,7 @@ ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result f
 MODEL_FILE = "model.json"
 MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: what differs
 MODEL_ERROR_FILE = "error.json"  # why there is no report
+MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}
 
 # files of the originals
 HPARAMS_FILE = "hparams.json"

@@ -74,3 +74,15 @@ def test_names_of_methods_and_metrics(executions: tuple[BenchExecution, ...]) ->
     with pytest.raises(NotFoundError, match="fixd"):
         load_executions(find_place("runs"), "fixd")
     assert choose_method("one", ["a.one", "a.one.two"]) == "a.one"
+
+
+def test_one_that_is_made_again_knows_its_machine(executions: tuple[BenchExecution, ...]) -> None:
+    """Else a killed supervisor would make a set-up of its own in the history."""
+    run_dir = Path(executions[0].run_dir)
+    (run_dir / "benchmark.json").unlink()
+    again = load_executions(find_place("runs"), "fixed")[0]
+    assert again.setup == executions[0].setup
+    assert again.fingerprint == executions[0].fingerprint
+    (run_dir / "benchmark.json").unlink()
+    (run_dir / "environment.json").write_text("[]")
+    assert load_executions(find_place("runs"), "fixed")[0].machine.cpu_model == ""

@@ -11,12 +11,13 @@ import pytest
 from tests.flows.bench.laboratory import execution, history
 
 from assay.errors import NotFoundError, UsageError
+from assay.flows.bench import history as histories
 from assay.flows.bench.archive import choose_method
-from assay.flows.bench.history import HistoryOptions, build_history, describe_differences
+from assay.flows.bench.history import HistoryOptions, build_history, describe_differences, load_histories
 from assay.record.benchmarks import Triage, add_triage, load_triage
 from assay.values.bench_history import MetricHistory
-from assay.values.benchmark import BenchExecution
-from assay.values.verdict import VerdictKind
+from assay.values.benchmark import COMPARED, BenchExecution
+from assay.values.verdict import Finding, VerdictKind
 
 METHOD = "m.C.f"
 
@@ -206,3 +207,56 @@ def test_a_method_goes_by_its_end() -> None:
         choose_method("run", known)
     with pytest.raises(NotFoundError, match="stpo"):
         choose_method("stpo", known)
+
+
+# ---------------------------------------------------------------- never a pass without reason
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_short_history_is_no_pass(count: int) -> None:
+    assert judge(history([1.0] * count)).verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def broken(number: int, **fields: Any) -> BenchExecution:
+    found = execution(number, 10.0)
+    failed = Finding(VerdictKind.ERROR, METHOD, "ValueError: no luck")
+    return replace(found, result=replace(found.result, findings=(failed,), has_exception=True, **fields))
+
+
+def test_a_benchmark_that_broke_yesterday_does_not_pass() -> None:
+    executions = [*history(noise(10, 20)), broken(20, wall_time=-1.0)]
+    found = judge(executions)
+    assert found.verdict.kind is VerdictKind.ERROR
+    assert found.verdict.findings[-1].message == "the newest execution, e0020, failed: ValueError: no luck"
+    nan = execution(20, float("nan"))
+    assert judge([*history(noise(10, 20)), nan]).verdict.kind is VerdictKind.ERROR
+    # it has run well again since
+    assert judge([*executions, execution(21, 10.0)]).verdict.kind is VerdictKind.PASS
+    # of another label nothing is said
+    assert judge([*history(noise(10, 20), label="a"), broken(20)], label="a").verdict.kind is VerdictKind.PASS
+
+
+def test_what_compare_and_bisect_ran_is_no_history() -> None:
+    """They run old commits after new ones."""
+    compared = [replace(e, extra=dict(COMPARED), label="head-x") for e in history(noise(20, 10))]
+    found = judge([*history(noise(10, 20)), *compared])
+    assert [len(series.points) for series in found.series] == [20]
+    assert found.left_out == {"run by compare or bisect (--label names one)": 10}
+    assert len(judge(compared, label="head-x").series[0].points) == 10
+    with pytest.raises(UsageError, match="10 left out: run by compare or bisect"):
+        judge(compared)
+
+
+def test_one_benchmark_that_has_run_once_does_not_silence_the_others(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = replace(execution(99, 1.0), method="m.C.once")
+    given = [*history(noise(10, 20)), once]
+    monkeypatch.setattr(histories, "load_executions", lambda *_: given)
+    said: list[str] = []
+    (found,) = load_histories("wall_time", None, HistoryOptions("runs"), said.append)
+    assert found.method == METHOD
+    assert "m.C.once has 1 execution with wall_time" in said[0]
+    given[:-1] = []
+    with pytest.raises(UsageError, match=r"m\.C\.once has 1 execution"):
+        load_histories("wall_time", None, HistoryOptions("runs"), said.append)

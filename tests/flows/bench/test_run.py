@@ -15,6 +15,7 @@ from tests.flows.bench.laboratory import request
 from assay.errors import ExitCode
 from assay.flows.bench.archive import find_place, load_executions
 from assay.flows.bench.run import resolve_methods, run_benchmarks
+from assay.flows.sweep import Doors
 from assay.record.benchmarks import load_execution
 from assay.record.index.sqlite import open_index
 from assay.values import layout
@@ -247,3 +248,59 @@ def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
     assert found.result.wall_time == 2.0
     assert found.execution_id == execution.execution_id
     assert os.path.exists(os.path.join(execution.run_dir, layout.BENCH_FILE))
+
+
+# ---------------------------------------------------------------- true peaks
+
+
+MIB = 1 << 20
+
+
+def test_a_small_command_has_a_small_peak_and_its_own_times(lab: Path) -> None:
+    """Not the supervisor's size, and not the time that shells need to start."""
+    asked = replace(
+        request(), methods=(BenchMethod("true", "true", "command"), BenchMethod("sleep 1.3", "nap", "command"))
+    )
+    quick, nap = run_benchmarks(asked).executions
+    for execution in (quick, nap):
+        assert 0 < execution.peaks.max_rss < 8 * MIB
+        assert execution.result.cpu_time is not None
+        assert execution.result.cpu_time == pytest.approx(execution.peaks.cpu_s)
+    assert nap.result.wall_time >= 1.3
+    assert nap.result.wall_time > quick.result.wall_time
+
+
+def test_processes_side_by_side_are_counted_together(lab: Path) -> None:
+    hold = f"{sys.executable} -S -c 'import time; b = bytearray(30_000_000); b[::4096] = b[::4096]; time.sleep(1.6)'"
+    both = " & ".join([hold] * 4) + " & wait"
+    asked = replace(request(), methods=(BenchMethod(both, "four", "command"),))
+    (execution,) = run_benchmarks(asked).executions
+    assert execution.peaks.max_rss > 110_000_000
+
+
+def test_what_is_killed_early_leaves_a_word_of_its_memory(lab: Path) -> None:
+    (lab / "grow.py").write_text(
+        "import os, time\ndef grow():\n    b = bytearray(60_000_000); b[::4096] = b[::4096]\n"
+        "    time.sleep(0.7)\n    os.kill(os.getpid(), 9)\n"
+    )
+    (execution,) = run_benchmarks(request("grow.grow"), Doors(tick_s=0.05)).executions
+    assert "SIGKILL" in execution.result.findings[0].message
+    assert execution.peaks.max_rss > 60_000_000
+
+
+def test_each_execution_is_told_when_it_has_ended(lab: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    run_benchmarks(
+        request("mod.B.fixed", "mod.B.raises", trials=2), told=lambda e, n, total: told.append((e.method, n, total))
+    )
+    assert told == [
+        ("mod.B.fixed", 1, 4),
+        ("mod.B.raises", 2, 4),
+        ("mod.B.fixed", 3, 4),
+        ("mod.B.raises", 4, 4),
+    ]
+
+
+def test_the_reason_of_an_end_speaks_of_it_and_not_of_our_names(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.dies")).executions
+    assert execution.result.findings[0].message.startswith("it ended with exit code 9")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flows.model.models import EXAMPLES, load_example, write_chain
 
 from assay.flows.model.workshop import Workshop
 from assay.record.artifacts import ArtifactStore
-from tests.flows.model.models import EXAMPLES, load_example, write_chain
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +42,13 @@ def open_workshop(tmp_path: Path) -> Iterator[Callable[..., Workshop]]:
     yield open_one
     for workshop in opened:
         workshop.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """For tests that do not ask what is in the store: one worker for each target, and all that was made before."""
+    with Workshop(ArtifactStore(str(tmp_path_factory.mktemp("shared") / "store"))) as workshop:
+        yield workshop
 
 
 @pytest.fixture

@@ -50,6 +50,38 @@ def write_chain(path: Path, weight: float = 2.0) -> Path:
     return path
 
 
+def picky(**options: Any) -> Target:
+    return Target("picky", "picky_backend:Picky", options)
+
+
+def write_model(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, list[int | str]],
+    outputs: dict[str, list[int | str]],
+    weights: dict[str, np.ndarray] | None = None,
+    opset: int = 17,
+) -> Path:
+    """Floats go in and come out."""
+
+    def describe(values: dict[str, list[int | str]]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
+
+    kept = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, path.stem, describe(inputs), describe(outputs), kept)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def write_long_chain(path: Path, count: int = 9) -> Path:
+    """x → Abs → Neg → Tanh → Abs → … → y: tensors `t1`, `t2`, …; layers `Abs_0`, `Neg_1`, `Tanh_2`, …"""
+    ops = ["Abs", "Neg", "Tanh"]
+    names = ["x", *(f"t{number}" for number in range(1, count)), "y"]
+    nodes = [helper.make_node(ops[at % 3], [names[at]], [names[at + 1]]) for at in range(count)]
+    return write_model(path, nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
+
+
 def faulty(kind: str, at: str) -> Target:
     return Target("faulty", "faulty:FaultyBackend", {"fault": {"kind": kind, "at": at}})
 

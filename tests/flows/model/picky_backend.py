@@ -13,7 +13,9 @@ from assay.values.model import Ending, Job, Step
 
 
 class Picky(OrtBackend):
-    """Options: `refuses`, `abort`, `hang`: operators; an option names the step with `at` (compile unless said)."""
+    """Options, each an operator: `refuses`, `abort`, `hang`; `refuses_alone`: where it is the only node; `refuses_among`:
+    where it is not. `turns`: how often it refuses before it gives in, counted in the file `count`; `wordy`: never twice
+    in the same words."""
 
     def perform(self, job: Job) -> Made:
         if job.step is Step.COMPILE:
@@ -23,13 +25,28 @@ class Picky(OrtBackend):
     def _look(self, job: Job) -> None:
         import onnx
 
-        ops = {node.op_type for node in onnx.load(job.source).graph.node}
-        if self.target.options.get("refuses") in ops:
-            raise BackendError(f"no {self.target.options['refuses']} here", ending=Ending.UNSUPPORTED)
-        if self.target.options.get("abort") in ops:
+        options = self.target.options
+        ops = [node.op_type for node in onnx.load(job.source).graph.node]
+        refused = options.get("refuses_alone" if len(ops) == 1 else "refuses_among")
+        for op, why in ((options.get("refuses"), "here"), (refused, "alone" if len(ops) == 1 else "among others")):
+            if op in ops and self._has_turns():
+                how = f" ({os.urandom(4).hex().translate(str.maketrans('0123456789', 'ghijklmnop'))})"
+                text = f"no {op} {why}" + (how if options.get("wordy") else "")
+                raise BackendError(
+                    text, ending=Ending.UNSUPPORTED, command=f"picky {job.source} -o {job.folder}/made.bin"
+                )
+        if options.get("abort") in ops:
             os.kill(os.getpid(), signal.SIGABRT)
-        if self.target.options.get("hang") in ops:
+        if options.get("hang") in ops:
             time.sleep(600)
+
+    def _has_turns(self) -> bool:
+        if "turns" not in self.target.options:
+            return True
+        with open(self.target.options["count"], "a+", encoding="ascii") as file:
+            file.write("x")
+            file.flush()
+            return os.path.getsize(file.name) <= int(self.target.options["turns"])
 
 
 class Fusing(OrtBackend):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.flows.model.models import ORT, faulty
 
 from assay.errors import NotFoundError, UsageError
 from assay.flows.model.cases import Cases, Source, StepFailedError, Tensors
 from assay.flows.model.workshop import Workshop
 from assay.values.model import InputChoice, Target
-from tests.flows.model.models import ORT, faulty
 
 
 def open_cases(model: Path, workshop: Workshop, reference: Target = ORT, **inputs: object) -> Cases:

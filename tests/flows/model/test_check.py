@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
+from tests.flows.model.models import ORT, faulty, picky, request_for
 
+from assay.flows.model.cases import is_quantized
 from assay.flows.model.check import check_model
 from assay.flows.model.workshop import Workshop
 from assay.probe.tensorfile import load_array
 from assay.values.model import Ending, InputChoice, ModelReport, Target, Tolerances
 from assay.values.tensors import Tolerance
 from assay.values.verdict import VerdictKind
-from tests.flows.model.models import ORT, faulty, request_for
 
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 
@@ -24,11 +27,13 @@ def check(model: Path, target: Target, workshop: Workshop, keep: Path, **further
 
 
 def kinds(report: ModelReport) -> dict[str, VerdictKind]:
-    return {case.name.removeprefix(f"{report.stem}_").removeprefix("layer_"): case.verdict.kind for case in report.cases}
+    return {
+        case.name.removeprefix(f"{report.stem}_").removeprefix("layer_"): case.verdict.kind for case in report.cases
+    }
 
 
-def test_a_right_target_passes_with_numbers(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
-    report = check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+def test_a_right_target_passes_with_numbers(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
     assert set(kinds(report).values()) == {VerdictKind.PASS}
     assert list(kinds(report)) == ["MatMul_0", "Add_1", "Relu_2", "full_model"]
@@ -40,9 +45,9 @@ def test_a_right_target_passes_with_numbers(chain: Path, workshop: Workshop, tmp
 
 
 def test_the_wrong_layer_is_named_and_the_others_are_right_by_themselves(
-    chain: Path, workshop: Workshop, tmp_path: Path
+    chain: Path, shared: Workshop, tmp_path: Path
 ) -> None:
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep")
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.confirmed
     assert kinds(report) == {
@@ -55,44 +60,44 @@ def test_the_wrong_layer_is_named_and_the_others_are_right_by_themselves(
     assert relu.local[0].error < 1e-6 < relu.accumulated[0].error  # fed with wrong values it gives wrong ones
 
 
-def test_what_differs_is_kept_for_a_person_to_look_at(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep")
+def test_what_differs_is_kept_for_a_person_to_look_at(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep")
     case = next(case for case in report.cases if case.name == "chain_layer_Add_1")
     ((expected, actual),) = case.diffs
     assert np.allclose(load_array(expected) * 1.01, load_array(actual), rtol=1e-5)
 
 
-def test_nan_is_found_where_it_is_born(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
-    report = check(chain, faulty("nan", "product"), workshop, tmp_path / "keep")
+def test_nan_is_found_where_it_is_born(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, faulty("nan", "product"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_MatMul_0"
 
 
-def test_every_sample_counts(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
-    one = check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
-    three = check(chain, UNOPTIMIZED, workshop, tmp_path / "keep", inputs=InputChoice(samples=3))
+def test_every_sample_counts(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    one = check(chain, UNOPTIMIZED, shared, tmp_path / "keep")
+    three = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", inputs=InputChoice(samples=3))
     assert three.verdict.comparisons == 3 * one.verdict.comparisons
 
 
 def test_a_tolerance_for_an_operator_holds_for_that_operator_only(
-    chain: Path, workshop: Workshop, tmp_path: Path
+    chain: Path, shared: Workshop, tmp_path: Path
 ) -> None:
     wide = Tolerances(by_op={"Add": Tolerance(rel=0.5)})
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", tolerances=wide)
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", tolerances=wide)
     assert kinds(report)["Add_1"] is VerdictKind.PASS
     assert kinds(report)["full_model"] is VerdictKind.FAIL
     other = Tolerances(by_op={"MatMul": Tolerance(rel=0.5)})
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", tolerances=other)
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", tolerances=other)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
 
 
-def test_only_the_chosen_cases_are_computed(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
-    report = check(chain, UNOPTIMIZED, workshop, tmp_path / "keep", only=("Relu_2",))
+def test_only_the_chosen_cases_are_computed(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", only=("Relu_2",))
     assert [case.name for case in report.cases] == ["chain_layer_Relu_2"]
 
 
-def test_cases_are_told_as_they_come(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
+def test_cases_are_told_as_they_come(chain: Path, shared: Workshop, tmp_path: Path) -> None:
     told: list[str] = []
-    check_model(request_for(chain, UNOPTIMIZED), workshop, str(tmp_path), lambda case: told.append(case.name))
+    check_model(request_for(chain, UNOPTIMIZED), shared, str(tmp_path), lambda case: told.append(case.name))
     assert told[0] == "chain_full_model"
     assert len(told) == 4
 
@@ -101,9 +106,9 @@ def test_cases_are_told_as_they_come(chain: Path, workshop: Workshop, tmp_path: 
 
 
 def test_a_target_without_the_operator_fails_in_that_step_and_the_others_go_on(
-    chain: Path, tmp_path: Path, workshop: Workshop
+    chain: Path, tmp_path: Path, shared: Workshop
 ) -> None:
-    report = check(chain, Target("picky", "picky_backend:Picky", {"refuses": "Add"}), workshop, tmp_path / "keep")
+    report = check(chain, Target("picky", "picky_backend:Picky", {"refuses": "Add"}), shared, tmp_path / "keep")
     by_name = {case.name: case for case in report.cases}
     failed = by_name["chain_layer_Add_1"].failed_step
     assert failed is not None
@@ -131,23 +136,19 @@ def test_a_target_that_dies_or_hangs_costs_its_case_only(
     }
 
 
-def test_a_reference_that_fails_gives_errors_and_never_a_pass(
-    chain: Path, tmp_path: Path, workshop: Workshop
-) -> None:
+def test_a_reference_that_fails_gives_errors_and_never_a_pass(chain: Path, tmp_path: Path, shared: Workshop) -> None:
     from dataclasses import replace
 
     request = replace(request_for(chain), reference=Target("picky", "picky_backend:Picky", {"refuses": "Add"}))
-    report = check_model(request, workshop, str(tmp_path / "keep"))
+    report = check_model(request, shared, str(tmp_path / "keep"))
     assert set(kinds(report).values()) == {VerdictKind.ERROR}
     assert "the reference picky cannot compute this model" in report.notes[0]
 
 
-def test_a_fault_that_only_the_whole_shows_is_still_a_failure(
-    chain: Path, tmp_path: Path, workshop: Workshop
-) -> None:
+def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, tmp_path: Path, shared: Workshop) -> None:
     """A fusion bug: three nodes together come out wrong, laid open and alone each is right."""
     target = Target("fusing", "picky_backend:Fusing")
-    report = check(chain, target, workshop, tmp_path / "keep")
+    report = check(chain, target, shared, tmp_path / "keep")
     assert kinds(report)["full_model"] is VerdictKind.FAIL
     assert all(kinds(report)[name] is VerdictKind.PASS for name in ("MatMul_0", "Add_1", "Relu_2"))
     assert any("fusion" in finding.message for finding in report.findings)
@@ -157,28 +158,151 @@ def test_a_fault_that_only_the_whole_shows_is_still_a_failure(
 
 
 def test_references_that_disagree_as_much_excuse_the_target_but_do_not_pass_it(
-    chain: Path, tmp_path: Path, workshop: Workshop
+    chain: Path, tmp_path: Path, shared: Workshop
 ) -> None:
     voter = faulty("scaled", "sum")
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", voter=voter)
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
     assert kinds(report)["Add_1"] is VerdictKind.INCONCLUSIVE
     assert kinds(report)["full_model"] is VerdictKind.INCONCLUSIVE
 
 
-def test_a_voter_that_agrees_with_the_reference_excuses_nothing(
-    chain: Path, tmp_path: Path, workshop: Workshop
-) -> None:
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", voter=UNOPTIMIZED)
+def test_a_voter_that_agrees_with_the_reference_excuses_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=UNOPTIMIZED)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
 
 
-def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path, shared: Workshop) -> None:
     voter = Target("picky", "picky_backend:Picky", {"refuses": "Add"})
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", voter=voter)
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
 
 
 @pytest.mark.parametrize("name", ["matmul", "cnn", "attention", "quantised"])
-def test_the_examples_pass_on_another_runtime(name: str, built: Path, tmp_path: Path, workshop: Workshop) -> None:
-    report = check(built / f"example-{name}.onnx", Target("openvino", "openvino"), workshop, tmp_path / "keep", voter=ORT)
+def test_the_examples_pass_on_another_runtime(name: str, built: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(built / f"example-{name}.onnx", Target("openvino", "openvino"), shared, tmp_path / "keep", voter=ORT)
     assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]
+
+
+def test_where_the_references_disagree_nobody_is_the_first_wrong(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=faulty("scaled", "sum"))
+    assert report.first_wrong is None
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_the_first_wrong_layer_is_the_one_that_fails_as_the_model_does(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    """MatMul by itself is refused for a reason of its own, which the model never meets."""
+    report = check(chain, picky(refuses="Relu", refuses_alone="MatMul"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Relu_2"
+    assert kinds(report)["MatMul_0"] is VerdictKind.ERROR
+    assert any(
+        note.startswith("MatMul_0 (compile unsupported): fails by itself in another way") for note in report.notes
+    )
+
+
+# ---------------------------------------------------------------- models that compute in steps
+
+
+def test_a_quantised_model_may_be_a_few_steps_off_as_a_whole_and_no_layer_may(
+    built: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    model = built / "example-quantised.onnx"
+    report = check(model, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    whole, layers = report.cases[-1], report.cases[:-1]
+    assert all(each.tolerance.quantized for each in whole.local)
+    assert all(each.tolerance.quantized for case in layers for each in case.accumulated)
+    assert not any(each.tolerance.quantized for case in layers for each in case.local)
+
+
+def test_what_a_quantised_model_hides_as_a_whole_its_layer_shows(built: Path, tmp_path: Path, shared: Workshop) -> None:
+    import onnx
+
+    model = built / "example-quantised.onnx"
+    last = [node for node in onnx.load(model).graph.node if node.op_type != "Constant"][-1].output[0]
+    report = check(model, faulty("scaled", last), shared, tmp_path / "keep")  # one per cent: less than a step
+    assert report.cases[-1].verdict.kind is VerdictKind.PASS
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert report.first_wrong == report.cases[-2].name
+
+
+def test_a_user_s_own_bound_holds_for_a_quantised_model_too(built: Path, tmp_path: Path, shared: Workshop) -> None:
+    tight = Tolerances(Tolerance(rel=0.0, abs=0.0, int_abs=0))
+    model = built / "example-quantised.onnx"
+    report = check(model, Target("openvino", "openvino"), shared, tmp_path / "keep", tolerances=tight)
+    assert report.verdict.kind is VerdictKind.FAIL
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("QuantizeLinear", True), ("DynamicQuantizeLinear", True), ("QLinearConv", True), ("DequantizeLinear", False)],
+)
+def test_models_are_known_to_be_quantised_by_their_nodes(op: str, expected: bool) -> None:
+    plain = helper.make_node("Relu", ["x"], ["y"])
+    node = helper.make_node(op, ["x"], ["y"])
+    inside = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        then_branch=helper.make_graph([node], "t", [], []),
+        else_branch=helper.make_graph([], "e", [], []),
+    )
+    for nodes in ([plain, node], [inside]):
+        assert is_quantized(helper.make_model(helper.make_graph(nodes, "g", [], []))) is expected
+
+
+# ---------------------------------------------------------------- what stays behind
+
+
+def test_dumps_are_the_target_s_and_not_the_reference_s(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+    """The reference has computed it before: nothing of it is computed again for the sake of a dump."""
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    before = len(workshop.slices)
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep", run_profile_dir=str(tmp_path / "profiles"))
+    done = [each.track[0] for each in workshop.slices[before:]]
+    assert set(done) == {"ort:unoptimized"}
+    assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == [
+        "chain_full_model",
+        "chain_layer_Add_1",
+        "chain_layer_MatMul_0",
+        "chain_layer_Relu_2",
+        "chain_marked",
+    ]
+
+
+def test_only_the_reference_s_values_stay_in_use(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    used = {
+        (entry.parts["case"], entry.parts["options"].get("optimize"))
+        for entry in workshop.store.load_entries()
+        if entry.in_use
+    }
+    assert used == {("chain_full_model", None), ("chain_activations", None)}
+
+
+def test_copies_that_were_made_for_a_layer_go_with_it(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    names = {path.name for path in Path(workshop.scratch).iterdir()}
+    assert not any(name.startswith(("MatMul_0", "Add_1", "Relu_2")) for name in names)
+
+
+def test_what_a_failed_step_was_given_is_kept(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    import onnx
+
+    workshop = open_workshop(attic=str(tmp_path / "attic"))
+    report = check(chain, picky(refuses="Add"), workshop, tmp_path / "keep", only=("Add_1",))
+    failed = report.cases[0].failed_step
+    assert failed is not None
+    model = failed.command.split()[1]
+    assert [node.op_type for node in onnx.load(model).graph.node] == ["Add"]
+    assert model.startswith(str(tmp_path / "attic"))
+
+
+def test_a_simulator_s_times_are_estimates(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    hardware = Target("board", "ort", {"hardware": "sim"})
+    assert hardware.is_simulated
+    assert check(chain, Target("sim", "ort"), shared, tmp_path, only=("Add_1",)).is_estimate
+    assert not check(chain, UNOPTIMIZED, shared, tmp_path, only=("Add_1",)).is_estimate

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.probe.model_shelf import parse
 
 from assay.flows.model.discovery import find_models
-from tests.probe.model_shelf import parse
 
 GROUPS = (("Conv", "Clip"),)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from assay.errors import AssayError, NotFoundError
-from assay.flows.model.workshop import Dumps, Product, Wants, Workshop, hash_model
-from assay.probe.tensorfile import load_tensors, write_tensors
-from assay.values.model import Ending, Limits, Step, Target
 from tests.flows.model.models import ORT, faulty, write_chain
+
+from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
+from assay.flows.model.workshop import Dumps, Product, Wants, Workshop, hash_model, load_product
+from assay.probe.tensorfile import load_tensors, write_tensors
+from assay.record.artifacts import ArtifactStore
+from assay.values.model import Ending, Limits, Step, Target
 
 WANTS = Wants(("y",))
 
@@ -152,3 +154,160 @@ def test_external_data_is_part_of_what_a_model_is_made_of(tmp_path: Path) -> Non
     data.write_bytes(b"two")
     assert hash_model(str(model), (str(data),)) != before
     assert hash_model(str(model)) not in (before, hash_model(str(model), (str(data),)))
+
+
+# ---------------------------------------------------------------- what leaves the store again
+
+
+def count_used(workshop: Workshop) -> int:
+    return sum(entry.in_use for entry in workshop.store.load_entries())
+
+
+def test_what_is_borrowed_may_be_evicted_afterwards(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    with workshop.borrowing():
+        workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        assert count_used(workshop) == 2
+    assert count_used(workshop) == 0
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert count_used(workshop) == 2
+
+
+def test_what_is_kept_stays_whoever_borrows_around_it(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    with workshop.borrowing():
+        with workshop.keeping():
+            workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        workshop.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+        assert count_used(workshop) == 3
+    assert count_used(workshop) == 2
+
+
+def test_an_error_lets_go_as_well(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    def fail() -> None:
+        with workshop.borrowing():
+            workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert count_used(workshop) == 0
+
+
+def test_the_size_limit_holds_over_many_cases(tmp_path: Path, chain: Path) -> None:
+    with Workshop(ArtifactStore(str(tmp_path / "store"), limit_bytes=8000)) as workshop:
+        for number in range(8):
+            with workshop.borrowing():
+                workshop.compute(ORT, product(chain), inputs(tmp_path, float(number)), WANTS, "case")
+        assert sum(entry.size_bytes for entry in workshop.store.load_entries()) < 12_000
+
+
+# ---------------------------------------------------------------- what was done when
+
+
+def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    workshop = open_workshop()
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [(each.track, each.name) for each in workshop.slices] == [
+        (("ort", "compile"), "case"),
+        (("ort", "run"), "case"),
+    ]
+    first, second = workshop.slices
+    assert first.start_ns <= first.end_ns <= second.start_ns + 1_000_000_000
+    assert first.args["ending"] == "ok"
+    again = open_workshop()
+    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert again.slices == []
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def test_with_recompute_it_says_that_it_makes_everything_anew(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    said: list[str] = []
+    again = open_workshop(recompute=True, say=said.append)
+    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    again.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+    reasons = [line.partition(": ")[2] for line in said]
+    assert reasons[:2] == ["miss: everything is to be made anew"] * 2
+    assert reasons[2:5] == ["hit: made anew a moment ago"] * 3
+    assert reasons[5] == "miss: there is none"
+
+
+def test_a_dump_is_a_reason_too(open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path) -> None:
+    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    said: list[str] = []
+    profiling = open_workshop(say=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert "compile: hit" in said[0]
+    assert said[1].endswith("run: miss: what is dumped beside it is written by making it")
+
+
+def test_a_folder_for_dumps_that_cannot_be_made(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    workshop = open_workshop(dumps=Dumps(ir_dir=str(tmp_path / "file")))
+    with pytest.raises(InfrastructureError, match="cannot be made"):
+        workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+
+
+@pytest.mark.parametrize("damage", ["facts", "manifest", "file"])
+def test_an_entry_that_cannot_be_read_is_made_again(
+    damage: str, open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    first = open_workshop()
+    right = load_tensors(first.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case").outputs)
+    first.close()
+    for manifest in (tmp_path / "store").rglob("manifest.json"):
+        if damage == "facts":
+            content = json.loads(manifest.read_text())
+            content["facts"] = {"step": "of a version that nobody knows"}
+            manifest.write_text(json.dumps(content))
+        elif damage == "manifest":
+            manifest.write_bytes(manifest.read_bytes()[:20])
+        else:
+            for path in (manifest.parent / "files").rglob("*.*"):
+                path.write_bytes(b"broken")
+    work = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in work.steps] == [False, False]
+    assert load_tensors(work.outputs)["y"].tolist() == right["y"].tolist()
+    later = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in later.steps] == [True, True]
+
+
+# ---------------------------------------------------------------- external data
+
+
+def test_external_data_lies_beside_the_model_wherever_we_are(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_external(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    before = load_product(str(path))
+    work = workshop.compute(ORT, before, inputs(tmp_path), WANTS, "case")
+    assert work.failed is None
+    data = path.parent / "weights.bin"
+    data.write_bytes(bytes(reversed(data.read_bytes())))
+    assert load_product(str(path)).sha != before.sha
+
+
+def test_external_data_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "model")
+    (path.parent / "weights.bin").unlink()
+    with pytest.raises(UsageError, match=r"weights\.bin"):
+        load_product(str(path))
+
+
+def write_external(folder: Path) -> Path:
+    import onnx
+
+    folder.mkdir()
+    model = onnx.load(write_chain(folder / "inner.onnx"))
+    path = folder / "chain.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path

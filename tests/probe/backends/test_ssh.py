@@ -36,6 +36,7 @@ for word in "$@"; do case $word in
     --profile=*) echo name,us >"${word#--profile=}/p.csv";;
     --where) pwd; echo "$0"; echo "MARK=${MARK:-}";;
     --fail) exit 3;;
+    --odd) exit 255;;
     --crash) kill -SEGV $$;;
     --hang=*) sleep 1000 & echo "$$ $!" >"${word#--hang=}.new"; mv "${word#--hang=}.new" "${word#--hang=}"; wait;;
     *) echo "what is $word?" >&2; exit 9;;

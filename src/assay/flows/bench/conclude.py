@@ -28,6 +28,8 @@ COMMAND = "bench"
 ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
 ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the door wants to be kept with the execution
 _TAIL_BYTES = 2000
+_METHOD_PROCESSES = 4  # at most, of a method that starts none: job.sh, a shell, a time limit, the interpreter
+_COMMAND_PROCESSES = 6  # the wrapper, and the command's own shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Surroundings:
     refuses: bool = False
     extra: Mapping[str, Any] | None = None
     own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
+    seen_peak_bytes: int = 0  # before the readings began
 
 
 def build_execution(
@@ -74,7 +77,7 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(story, ending, readings, _find_kernel_peak(story, outcome, around)),
+        peaks=_build_peaks(story, ending, readings, _find_usage(story, outcome, around)),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=tuple(_find_profiles(run_dir, output_dir)),
@@ -174,30 +177,40 @@ def load_readings(run_dir: str) -> list[Reading]:
     return [reading for reading in found if reading is not None]
 
 
-def _find_kernel_peak(story: Story, outcome: Outcome | None, around: Surroundings) -> Usage:
-    """For children that could not say anything any more. A peak no larger than the supervisor's says nothing."""
-    if outcome is None:
-        return Usage(0.0, 0)
-    peak = outcome.peak_rss_bytes or 0
-    is_telling = not (story.end or {}).get("peaks") and peak > around.own_peak_bytes
-    return Usage(outcome.cpu_s or 0.0, peak if is_telling else 0)
+def _find_usage(story: Story, outcome: Outcome | None, around: Surroundings) -> Usage:
+    """For children that could not say anything any more. The kernel's peak says nothing where it may be our own."""
+    peak = (outcome.peak_rss_bytes if outcome else None) or 0
+    if (story.end or {}).get("peaks") or peak <= around.own_peak_bytes:
+        peak = 0
+    return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.seen_peak_bytes))
 
 
-def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], kernel: Usage) -> Peaks:
-    """The child's own counters are exact; the readings have seen the whole tree, and a command's wrapper in it."""
-    own, wrapper = (story.end or {}).get("peaks") or {}, (story.begin or {}).get("wrapper_rss", 0)
-    seen = max((reading.peak_rss_bytes for reading in readings), default=0) - wrapper
+def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage) -> Peaks:
+    own = (story.end or {}).get("peaks") or {}
     gpus = [reading.gpu for reading in readings if reading.gpu is not None]
     gpu_memory = max([own.get("gpu_memory_bytes", 0), *(gpu.memory_bytes for gpu in gpus)])
-    cpu_s = own.get("cpu_s") or kernel.cpu_s or None
+    cpu_s = own.get("cpu_s") or usage.cpu_s or None
     return Peaks(
-        max_rss=int(max(own.get("max_rss", 0), seen, kernel.peak_rss_bytes)),
+        max_rss=_find_peak_rss(story, readings, usage),
         max_vms=int(max([own.get("max_vms", 0), *(reading.vms_bytes for reading in readings)])),
         max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
         cpu_s=cpu_s,
         gpu_memory_bytes=int(gpu_memory) or None,
         gpu_power_w=max((gpu.power_w for gpu in gpus), default=None),
     )
+
+
+def _find_peak_rss(story: Story, readings: Sequence[Reading], usage: Usage) -> int:
+    """The child's own counter is exact. The readings have seen the whole tree, with our shells and a command's wrapper
+    in it: they count where there were more processes than that, or where the child could say nothing any more."""
+    wrapper = (story.begin or {}).get("wrapper_rss", 0)
+    own = ((story.end or {}).get("peaks") or {}).get("max_rss", 0)
+    if own:
+        alone = _COMMAND_PROCESSES if wrapper else _METHOD_PROCESSES
+        seen = [reading.rss_bytes for reading in readings if reading.processes > alone]
+    else:
+        seen = [usage.peak_rss_bytes, *(reading.peak_rss_bytes for reading in readings)]
+    return int(max(own, max(seen, default=0) - wrapper))
 
 
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:

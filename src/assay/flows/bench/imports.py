@@ -42,19 +42,19 @@ def import_files(
     place = find_place(root)
     check_writable(place)
     os.makedirs(os.path.join(place.dir), exist_ok=True)
-    new = sum(_write(place, execution, label) for execution in found)
+    new = sum(write_as_run(place, execution, label) for execution in found)
     with closing_quietly(open_index(place.root)) as index:
         refresh_study(index, place, complain)
     return Imported(new, len(found) - new, tuple(sorted({execution.method for execution in found})))
 
 
-def _write(place: StudyPlace, execution: BenchExecution, label: str | None) -> bool:
+def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
     """False: it is there already. Nothing is ever overwritten."""
     words = re.sub(r"[^\w.+-]+", "_", ".".join(execution.method.split(".")[-2:]))
     name = f"{execution.execution_id}_{words}"[:150].rstrip("._")
     run_dir = os.path.join(place.dir, name)
     chosen = label or execution.label
-    params = {"method": execution.method, "kind": "import", "trial": execution.trial, "source": execution.source}
+    params = {"method": execution.method, "kind": kind, "trial": execution.trial, "source": execution.source}
     if chosen:
         params["label"] = chosen
     spec = RunSpec(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,3 +69,16 @@ def parse_arguments(text: str | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError("the constructor's arguments must be a JSON object", """such as --args '{"batch": 64}'""")
     return found
+
+
+def check_python(path: str | None) -> str | None:
+    """An interpreter by its path, or by its name on PATH."""
+    if path is not None and shutil.which(path) is None:
+        raise UsageError(f"--python {path}: there is no such program", "name an interpreter by its path")
+    return path
+
+
+def check_folders(paths: Sequence[str]) -> None:
+    for path in paths:
+        if not os.path.isdir(path):
+            raise UsageError(f"--path {path}: there is no such folder")

@@ -9,6 +9,7 @@ import resource
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from assay.flows.sweep import Doors, run_study
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.observe.machine import CpuMeter, add_aftermath, load_gpus, load_machine
+from assay.observe.readings import TreeSampler
 from assay.plan.identity import spec_id
 from assay.record.benchmarks import write_execution
 from assay.values import layout
@@ -46,6 +48,7 @@ _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.pat
 _COMMAND_SCRIPT = os.path.join(_SOURCE, "assay", "bench", "command.py")
 _LIST_TIMEOUT_S = 300.0
 _LOOK_AT_GPUS_S = 2.0
+_EARLY_LOOKS_S = (0.1, 0.2, 0.4, 0.8)
 POINTS_FILE = "bench.jsonl"  # in metrics/
 _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
@@ -286,6 +289,9 @@ class _Live:
     machine: Machine
     environment: Environment
     meter: CpuMeter | None
+    sampler: TreeSampler | None = None
+    peak_bytes: int = 0  # seen by early looks
+    early: list[float] = field(default_factory=list)  # moments of those that are still to come
     next_look: float = 0.0
     gpus: dict[int, GpuState] = field(default_factory=dict)  # strangers seen meanwhile
 
@@ -315,16 +321,27 @@ class _Witness:
     def started(self, entry: Entry) -> None:
         environment = self._load_environment(entry)
         machine = load_machine(environment, self._devices, _gpus_of(entry))
-        self._live[entry.dir] = _Live(machine, environment, _open_meter())
+        now = time.time()
+        self._live[entry.dir] = _Live(machine, environment, _open_meter(), early=[now + s for s in _EARLY_LOOKS_S])
         self.inner.started(entry)
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
         for entry in running:
             live = self._live.get(entry.dir)
+            if live is not None and live.early and now >= live.early[0]:
+                self._look_early(entry, live, now)
             if live is not None and now >= live.next_look and _gpus_of(entry):
                 live.next_look = now + _LOOK_AT_GPUS_S
                 self._look_at_gpus(entry, live)
+
+    def _look_early(self, entry: Entry, live: _Live, now: float) -> None:
+        """Readings begin after a second: what is killed before that would leave no word of its memory."""
+        live.early = [moment for moment in live.early if moment > now]
+        if live.sampler is None and entry.handle is not None:
+            live.sampler = TreeSampler(entry.handle.pid, entry.handle.tag, start=entry.handle.start)
+        reading = live.sampler.sample(now) if live.sampler else None
+        live.peak_bytes = max(live.peak_bytes, reading.peak_rss_bytes if reading else 0)
 
     def _look_at_gpus(self, entry: Entry, live: _Live) -> None:
         for state in load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None):
@@ -374,6 +391,7 @@ class _Witness:
             refuses=self._request.refuse_contaminated,
             extra=self._request.extra,
             own_peak_bytes=_own_peak_bytes(),
+            seen_peak_bytes=live.peak_bytes,
         )
 
     def _load_environment(self, entry: Entry) -> Environment:

@@ -39,16 +39,16 @@ def _list_moves(job: Job, place: str) -> Iterator[tuple[str, str]]:
 
 def _copy(old: str, new: str) -> bool:
     """False: it is too large, or cannot be copied."""
-    files = list(_find_files(old))
+    pairs = [(os.path.normpath(os.path.join(old, name)), os.path.join(new, name)) for name in _find_files(old)]
     with suppress(OSError):
-        if sum(os.path.getsize(os.path.join(old, name)) for name in files) > MOST_BYTES:
+        if sum(os.path.getsize(source) for source, _ in pairs) > MOST_BYTES:
             return False
-        for name in files:
-            copied = os.path.normpath(os.path.join(new, name))
-            os.makedirs(os.path.dirname(copied), exist_ok=True)
-            shutil.copyfile(os.path.normpath(os.path.join(old, name)), copied)
         if os.path.isdir(old):
             os.makedirs(new, exist_ok=True)  # a command writes into it, empty or not
+        for source, copy in pairs:
+            copied = os.path.normpath(copy)
+            os.makedirs(os.path.dirname(copied), exist_ok=True)
+            shutil.copyfile(source, copied)
         return True
     return False
 
@@ -56,9 +56,8 @@ def _copy(old: str, new: str) -> bool:
 def _find_files(path: str) -> Iterator[str]:
     """Names relative to it; a model's external data lies beside it."""
     if os.path.isdir(path):
-        yield from (
-            os.path.relpath(os.path.join(folder, name), path) for folder, _, names in os.walk(path) for name in names
-        )
+        for folder, _, names in os.walk(path):
+            yield from (os.path.relpath(os.path.join(folder, name), path) for name in names)
         return
     yield "."
     if path.endswith(".onnx"):
@@ -74,5 +73,11 @@ def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
             text = text.replace(old, moved[old])
         return text
 
-    names = ("message", "command", "stdout", "stderr", "hint")
-    return replace(outcome, **{name: change(getattr(outcome, name)) for name in names})
+    return replace(
+        outcome,
+        message=change(outcome.message),
+        command=change(outcome.command),
+        stdout=change(outcome.stdout),
+        stderr=change(outcome.stderr),
+        hint=change(outcome.hint),
+    )

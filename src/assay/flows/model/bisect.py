@@ -1,8 +1,9 @@
 """`assay model bisect`: the first layer that a target gets wrong, for as little work as it takes.
 
 One compilation of the model with all layers' outputs laid open tells where the numbers part; that layer alone confirms
-it. A target that cannot compile or run the model at all is asked layer by layer until one fails in the same way. Where
-laying open makes the fault go away (it can keep a compiler from fusing), beginnings of the unmarked model are halved.
+it. Where the target cannot compile or run the model, or where laying open makes the fault go away (it can keep a
+compiler from fusing), beginnings of the unmarked model are halved: the shortest that fails as the whole does ends with
+the layer that is looked for.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from assay.flows.model.check import (
     Found,
     Say,
     confirm,
-    describe_others,
     examine_model,
     find_excuse,
     quiet,
     select,
 )
-from assay.flows.model.signature import WRONG, Signature, build_signature, find_same, sign_failure
+from assay.flows.model.signature import WRONG, Signature, build_signature, sign_failure
 from assay.flows.model.workshop import Workshop
 from assay.judge.layers import Blame, localise
 from assay.probe.mark import build_cut
@@ -123,59 +123,72 @@ def select_words(layer: Layer, accumulated: Mapping[str, TensorComparison]) -> l
 
 
 def _find_failing(search: Search, failed: StepOutcome) -> None:
-    """The target does not get through the model laid open: is it the model, and which layer?"""
+    """The target does not get through the model laid open: is it the model?"""
     full = search.examine(search.cases.full)
     if full.failed_step is None:
         search.notes.append(
             f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending}), the "
-            "model itself does: the layers are looked at one by one"
+            "model itself does"
         )
-    wanted = build_signature(full) or sign_failure(failed)
-    reports = []
-    for report in search.examine_layers(search.cases.outline.layers, {}):
-        reports.append(report)
-        if build_signature(report) == wanted:
-            break
-    found = find_same(reports, wanted)
-    if found is not None and (full.failed_step is None or wanted.resembles(build_signature(found))):
-        search.first, search.confirmed = found.layer, True
-        search.notes += describe_others(found.layer, reports, full) if found.layer else []
-    elif full.verdict.kind in WRONG:
-        _halve(search, wanted)
+    if full.verdict.kind in WRONG:
+        _halve(search, build_signature(full))
+    else:
+        _conclude_right(search, full)
 
 
 # ---------------------------------------------------------------- beginnings of the unmarked model
 
 
 def _halve(search: Search, wanted: Signature | None) -> None:
-    """The shortest beginning of the model that is wrong in this way: its last layer is where it shows."""
+    """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
     layers = [layer for layer in search.cases.outline.layers if layer.outputs]
+    if not layers:
+        search.notes.append("the model has no layer: what is wrong is what it hands through")
+        return
+    place = _find_shortest(search, layers, wanted, exact=True)
+    if place == len(layers) - 1 and wanted is not None and wanted.step:
+        place = _find_shortest(search, layers, wanted, exact=False)  # it says something else each time
+    search.first = suspect = layers[place]
+    (report,) = search.examine_layers([suspect], {})
+    if report.verdict.kind in WRONG:
+        search.confirmed = True
+        if build_signature(report) != wanted:
+            search.notes.append(f"{suspect.label} by itself does not fail as the full model does: there may be more")
+        return
+    search.confirmed = place < len(layers) - 1 or _is_wrong(search, layers, wanted, exact=False)
+    text = (
+        f"the model is right up to the layer before {suspect.label} and wrong with it; by itself the layer is right: "
+        "suspect what the compiler makes of it together with its neighbours"
+    )
+    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, text))
+
+
+def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
     low, high = 0, len(layers) - 1  # the whole is wrong
     while low < high:
         middle = (low + high) // 2
-        if _is_wrong(search, layers[: middle + 1], wanted):
+        if _is_wrong(search, layers[: middle + 1], wanted, exact=exact):
             high = middle
         else:
             low = middle + 1
-    search.first = layers[low]
-    (report,) = search.examine_layers([layers[low]], {})
-    search.confirmed = report.verdict.kind in WRONG or low < len(layers) - 1 or _is_wrong(search, layers, wanted)
-    if report.verdict.kind not in WRONG:
-        text = (
-            f"the model is right up to the layer before {layers[low].label} and wrong with it; by itself the layer is "
-            "right: suspect what the compiler makes of it together with its neighbours"
-        )
-        search.findings.append(Finding(VerdictKind.FAIL, layers[low].name, text))
+    return low
 
 
-def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None) -> bool:
-    case = build_beginning(search.cases, layers)
-    with search.examination.workshop.borrowing():
-        work, results = search.examination.compute(case)
-        if work.failed is not None:
-            return wanted is None or wanted.resembles(sign_failure(work.failed))
-        verdict, _ = search.examination.judge(case, results)
-    return verdict.kind in WRONG and (wanted is None or not wanted.step)
+def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
+    """As the whole is. A beginning that fails in another way says nothing of the failure that is looked for."""
+    examination, case = search.examination, build_beginning(search.cases, layers)
+    with examination.workshop.borrowing(), examination.workshop.forgetting():
+        found = _sign(examination, case)
+    search.cases.discard(case)
+    return found is not None and (found == wanted if exact else found.resembles(wanted))
+
+
+def _sign(examination: Examination, case: Case) -> Signature | None:
+    work, results = examination.compute(case)
+    if work.failed is not None:
+        return sign_failure(work.failed)
+    verdict, _ = examination.judge(case, results)
+    return Signature("") if verdict.kind in WRONG else None
 
 
 def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:

@@ -18,7 +18,7 @@ from typing import Any
 from assay.errors import AssayError, ExitCode, NotFoundError
 from assay.flows.model.workshop import Product, Wants, Workshop, load_product
 from assay.probe.graph import build_outline, load_model, write_model
-from assay.probe.inputs import build_samples
+from assay.probe.inputs import build_samples, parse_files
 from assay.probe.mark import build_marked, build_typed
 from assay.probe.split import build_layers
 from assay.probe.submodel import describe_array
@@ -131,7 +131,7 @@ class Cases:
             seed=choice.seed,
             ranges=choice.ranges,
             dims=choice.dims,
-            files=choice.files or None,
+            files=parse_files(choice.files) if choice.files else None,
             function=choice.function,
         )
         return tuple(self.write_inputs(arrays) for arrays in found)

@@ -101,7 +101,7 @@ class Examination:
     def choose_tolerances(self, case: Case) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
         given = self.request.tolerances
-        return relax(given, {name: None for name in case.outputs}) if case.quantized else given
+        return relax(given, dict.fromkeys(case.outputs)) if case.quantized else given
 
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
@@ -156,7 +156,7 @@ class Examination:
         ops = {name: layer.ops[0] for layer in self.cases.outline.layers for name in layer.outputs}
         tolerances = relax(self.request.tolerances, ops) if marked.quantized else self.request.tolerances
         worst = dict[str, TensorComparison]()
-        with self.workshop.borrowing():
+        with self.workshop.borrowing(), self.workshop.forgetting():
             work, results = self.compute(marked)
             if work.failed is not None:
                 return {}, work.failed

@@ -10,13 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from assay.errors import AssayError
+from assay.errors import AssayError, InfrastructureError
 from assay.flows.model.bisect import bisect_model
 from assay.flows.model.check import check_model
-from assay.flows.model.figures import write_figures
+from assay.flows.model.figures import write_figures, write_trace
 from assay.flows.model.reduce import reduce_failure
-from assay.flows.model.workshop import Dumps, Workshop
+from assay.flows.model.workshop import Workshop
 from assay.record.artifacts import ArtifactStore
 from assay.record.models import write_report
 from assay.record.rundir import write_atomic
@@ -36,25 +37,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AssayError as error:
         write_error(run_dir, error)  # the door that waits says it
         return int(error.exit_code)
+    except OSError as error:  # a full disk, a folder that may not be written
+        refused = InfrastructureError(f"the check cannot go on: {error}")
+        write_error(run_dir, refused)
+        return int(refused.exit_code)
     return int(report.exit_code)
 
 
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:
-    dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
     if request.folder:
         sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
+    keep = os.path.join(run_dir, layout.MODEL_TENSORS_DIR)
     with Workshop(
         ArtifactStore(request.store),
         request.limits,
         recompute=request.recompute,
-        say=print if request.explain else None,
-        dumps=dumps,
+        say=_explain if request.explain else None,
+        attic=keep,
     ) as workshop:
-        go = _GOALS[request.goal]
-        report = go(request, workshop, os.path.join(run_dir, layout.MODEL_TENSORS_DIR), _tell)
-    write_report(run_dir, report)
+        report = _GOALS[request.goal](request, workshop, keep, _tell)
+        slices = tuple(workshop.slices)
     write_figures(run_dir, report)
+    write_trace(run_dir, slices)
+    write_report(run_dir, report)  # last: where it is, everything is
     return report
+
+
+def _explain(text: str) -> None:
+    print(text, flush=True)
 
 
 def _tell(report: CaseReport) -> None:
@@ -64,7 +74,9 @@ def _tell(report: CaseReport) -> None:
 def write_error(run_dir: str, error: AssayError) -> None:
     """For the door that waits: it raises the same error."""
     content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
-    write_atomic(os.path.join(run_dir, layout.MODEL_ERROR_FILE), json.dumps(build_plain(content)))
+    print(f"error: {error.render()}", file=sys.stderr, flush=True)  # for the log
+    with suppress(OSError):
+        write_atomic(os.path.join(run_dir, layout.MODEL_ERROR_FILE), json.dumps(build_plain(content)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Numbers of a check where tables, plots and histories find them: one point for each layer."""
+"""Numbers of a check where tables, plots and viewers find them: one point for each layer, one slice for each step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from assay.record.rundir import write_atomic
+from assay.show.trace import render_chrome, render_perfetto, render_slices_csv
 from assay.values import layout
-from assay.values.model import CaseReport, ModelReport, Step
+from assay.values.model import CaseReport, ModelReport, Step, StepOutcome
+from assay.values.trace import Slice
 
 POINTS_FILE = "model.jsonl"  # in metrics/
 
@@ -21,8 +24,7 @@ def write_figures(run_dir: str, report: ModelReport) -> None:
         return
     folder = os.path.join(run_dir, layout.METRICS_DIR)
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, POINTS_FILE), "w", encoding="utf-8") as file:
-        file.write("".join(f"{line}\n" for line in lines))
+    write_atomic(os.path.join(folder, POINTS_FILE), "".join(f"{line}\n" for line in lines))
 
 
 def build_points(report: ModelReport) -> Iterator[dict[str, float]]:
@@ -41,8 +43,30 @@ def build_numbers(case: CaseReport) -> dict[str, float]:
         "local_error": max((each.error for each in case.local), default=math.nan),
         "accumulated_error": max((each.error for each in case.accumulated), default=math.nan),
     }
-    for step in Step:
-        fresh = [each for each in case.steps if each.step is step and each.is_ok and not each.cached]
-        if fresh:
-            found[f"{step}_s"] = min(fresh[-1].times_s) if fresh[-1].times_s else fresh[-1].elapsed_s
+    found |= {f"{step}_s": min(measured) for step in Step if (measured := find_fresh(case, step))}
     return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
+    """Seconds that were measured now: of each timed execution, or of the step as a whole; none where it is from the
+    store or failed."""
+    outcomes: list[StepOutcome] = [each for each in case.steps if each.step is step and each.is_ok and not each.cached]
+    return (outcomes[-1].times_s or (outcomes[-1].elapsed_s,)) if outcomes else ()
+
+
+# ---------------------------------------------------------------- what was done when
+
+
+def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
+    """`trace.json`, `.pb` and `.csv`: every step of every case that was computed, on a track per target and step."""
+    texts = {"chrome": render_chrome(slices).encode(), "perfetto": render_perfetto(slices)}
+    texts["csv"] = render_slices_csv(slices).encode()
+    for form, name in layout.MODEL_TRACE_FILES.items():
+        _write_bytes(os.path.join(run_dir, name), texts[form])
+
+
+def _write_bytes(path: str, content: bytes) -> None:
+    aside = f"{path}{layout.TEMPORARY_SUFFIX}"
+    with open(aside, "wb") as file:
+        file.write(content)
+    os.replace(aside, path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from assay.config.models import (
@@ -21,6 +22,7 @@ from assay.config.targets import load_target
 from assay.errors import UsageError
 from assay.record.artifacts import choose_store_folder, parse_limit
 from assay.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
+from assay.values.tensors import Tolerance
 
 Goal = Literal["check", "bisect", "reduce"]
 
@@ -63,13 +65,14 @@ def load_model_settings(folder: str | None = None) -> ModelSettings:
 
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     """Raises UsageError for what cannot be meant, before anything runs."""
-    if not os.path.isfile(flags.model):
-        raise UsageError(f"there is no model {flags.model}", "give the path of an ONNX file")
+    _check_flags(flags, goal)
     settings = load_model_settings()
     stem = os.path.splitext(os.path.basename(flags.model))[0]
     tolerances, inputs = settings.choose(stem)
     reference = load_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
     target = _choose_target(flags, settings)
+    held = _choose_tolerances(flags.tolerances, tolerances)
+    is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
     return ModelRequest(
         model=os.path.abspath(flags.model),
         reference=reference,
@@ -77,7 +80,7 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         voter=choose_voter(flags.vote or settings.vote, reference, target),
         goal=goal,
         inputs=_choose_inputs(flags, inputs),
-        tolerances=_choose_tolerances(flags.tolerances, tolerances),
+        tolerances=held,
         groups=choose_groups(flags.groups, settings.groups),
         only=flags.only,
         limits=_choose_limits(flags),
@@ -90,7 +93,20 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         store=choose_store_folder(os.environ, os.getcwd()),
         output=_absolute(flags.output) or "",
         folder=os.getcwd(),
+        manner=render_manner(flags, reference, target, render_tolerances(held) if is_own else flags.tolerances),
+        origin=render_origin(flags),
     )
+
+
+def _check_flags(flags: ModelFlags, goal: Goal) -> None:
+    if not os.path.exists(flags.model):
+        raise UsageError(f"there is no model {flags.model}", "give the path of an ONNX file")
+    if not os.path.isfile(flags.model):
+        raise UsageError(f"{flags.model} is a folder, not a model", "give the path of an ONNX file")
+    if flags.only and goal != "check":
+        raise UsageError(f"--only is for check: {goal} looks for the layer itself", "leave it out")
+    if flags.function and flags.inputs:
+        raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")
 
 
 def build_split_request(flags: ModelFlags) -> ModelRequest:
@@ -129,9 +145,52 @@ def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
         seed=base.seed if flags.seed is None else flags.seed,
         ranges={**base.ranges, **dict(map(parse_range, flags.ranges))},
         dims={**base.dims, **dict(map(parse_dim, flags.dims))},
-        files=tuple(os.path.abspath(path) for path in flags.inputs) or base.files,
+        files=tuple(map(_absolute_input, flags.inputs)) or base.files,
         function=flags.function or base.function,
     )
+
+
+# ---------------------------------------------------------------- the same once more
+
+
+def render_manner(flags: ModelFlags, reference: Target, target: Target, tolerances: Sequence[str]) -> str:
+    """Flags that ask the same of another model: whoever pastes a command gets what they saw."""
+    words = ["--reference", reference.name, "--target", target.name]
+    words += ["--vote", flags.vote] if flags.vote else []
+    words += [word for text in tolerances for word in ("--tolerance", text)]
+    for flag, value in (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s)):
+        words += [flag, f"{value:g}s"] if value is not None else []
+    words += ["--memory", flags.memory] if flags.memory else []
+    for flag, given in (("--compiler-options", flags.compile_flags), ("--runtime-options", flags.run_flags)):
+        words += [f"{flag}={shlex.join(given)}"] if given else []
+    return shlex.join(words)
+
+
+def render_origin(flags: ModelFlags) -> str:
+    """Flags that give the same inputs to the same model."""
+    words = []
+    for flag, number in (("--samples", flags.samples), ("--seed", flags.seed)):
+        words += [flag, str(number)] if number is not None else []
+    several = (("--input", flags.inputs), ("--range", flags.ranges), ("--dim", flags.dims), ("--group", flags.groups))
+    words += [word for flag, values in several for value in values for word in (flag, value)]
+    words += ["--function", flags.function] if flags.function else []
+    return shlex.join(words)
+
+
+def render_tolerances(tolerances: Tolerances) -> list[str]:
+    """As `--tolerance` takes them; what is left open is not said."""
+    texts = [("", tolerances.model), *tolerances.by_op.items()]
+    texts += [(f"tensor={name}", each) for name, each in tolerances.by_tensor.items()]
+    default = Tolerance()
+    rendered = []
+    for head, each in texts:
+        said = [(field.name, getattr(each, field.name), getattr(default, field.name)) for field in fields(each)]
+        pairs = ",".join(f"{name}={str(value).lower()}" for name, value, usual in said if value != usual)
+        rendered += [f"{head}:{pairs}" if head else pairs] if pairs else []
+    return rendered
+
+
+# ---------------------------------------------------------------- texts
 
 
 def parse_range(text: str) -> tuple[str, tuple[float, float]]:
@@ -179,6 +238,14 @@ def _choose_limits(flags: ModelFlags) -> Limits:
         run_s=flags.run_timeout_s or base.run_s,
         memory_bytes=parse_limit(flags.memory) if flags.memory else None,
     )
+
+
+def _absolute_input(text: str) -> str:
+    """`PATH`, or `NAME=PATH` where there is no file of that name."""
+    name, equals, path = text.rpartition("=")
+    if not equals or os.path.exists(text):
+        return os.path.abspath(text)
+    return f"{name}={os.path.abspath(path)}"
 
 
 def _absolute(path: str | None) -> str | None:

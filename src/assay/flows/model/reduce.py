@@ -29,15 +29,12 @@ from assay.values.verdict import Finding, VerdictKind
 
 def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
     def look(cases: Cases) -> Found:
-        search = Search(Examination(replace(request, voter=None), workshop, cases, keep, quiet))
-        attic, workshop.attic = workshop.attic, ""  # nobody wants a copy of everything that was tried
-        find_wrong(search)
-        case, report = _choose_start(search)
-        signature = build_signature(report)
-        assert signature is not None
-        trials = _Trials(search, case, signature)
-        smallest = _reduce(trials)
-        workshop.attic = attic
+        search = Search(Examination(replace(request, voter=None), workshop, cases, keep, say))
+        with workshop.forgetting():  # nobody wants a copy of everything that was tried
+            find_wrong(search)
+            trials = _choose_samples(search, *_choose_start(search))
+            search.examination.say = quiet
+            smallest = _reduce(trials, say)
         return _report(trials, smallest, say)
 
     return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
@@ -57,10 +54,37 @@ def _choose_start(search: Search) -> tuple[Case, CaseReport]:
     return search.cases.full, full
 
 
-def _reduce(trials: _Trials) -> Reduced:
+def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
+    """All of them; where they differ in shape, those of the first shape that fails: a model has one."""
+    signature = build_signature(report)
+    assert signature is not None
+    for model in dict.fromkeys(trial.model for trial in case.trials):
+        alike = replace(case, trials=tuple(trial for trial in case.trials if trial.model.sha == model.sha))
+        if len(alike.trials) == len(case.trials) or build_signature(search.examination.examine(alike)) == signature:
+            return _Trials(search, alike, signature)
+    return _Trials(search, case, signature)
+
+
+def _reduce(trials: _Trials, say: Say) -> Reduced:
     proto = load_model(trials.case.trials[0].model.path)
     samples = [dict(Tensors(each.inputs.path)) for each in trials.case.trials]
-    return reduce_model(proto, samples, trials.activations_for, trials.fails)
+
+    def fails(candidate: Candidate) -> bool:
+        report = trials.examine(candidate)
+        if report is None or build_signature(report) != trials.signature:
+            return False
+        say(_rename(report, f"{report.name} ({candidate.nodes} node{'s' * (candidate.nodes != 1)})"))
+        return True
+
+    return reduce_model(proto, samples, trials.activations_for, fails)
+
+
+def _rename(report: CaseReport, name: str) -> CaseReport:
+    subjects = {report.name: name}
+    findings = tuple(
+        replace(each, subject=subjects.get(each.subject, each.subject)) for each in report.verdict.findings
+    )
+    return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
 
 
 def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
@@ -75,7 +99,7 @@ def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
     path, inputs = write_result(search, reduced)
     ops = ", ".join(node.op_type for node in reduced.model.graph.node)
     notes = [
-        f"{count_nodes(search.cases.proto)} nodes → {count_nodes(reduced.model)}: {ops}",
+        f"{_count_nodes(search.cases.proto)} → {count_nodes(reduced.model)}: {ops}",
         f"the failure: {trials.signature}",
         f"{reduced.tried} models tried, with {_count_samples(reduced)} each",
         f"smallest model: {path}",
@@ -87,6 +111,11 @@ def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
         notes.append("the search was ended early: a smaller model may fail as well")
     command = render_again(search.examination.request, path, inputs)
     return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
+
+
+def _count_nodes(model: Any) -> str:
+    count = count_nodes(model)
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _count_samples(reduced: Reduced) -> str:
@@ -135,16 +164,16 @@ class _Trials:
     case: Case
     signature: Signature
 
-    def fails(self, candidate: Candidate) -> bool:
-        """In the same way. A candidate that the reference cannot compute proves nothing."""
+    def examine(self, candidate: Candidate) -> CaseReport | None:
+        """None: the reference cannot compute it either, so that it proves nothing."""
         with self.search.examination.workshop.borrowing():
             try:
                 case = self.build_case(candidate.model, candidate.samples)
             except StepFailedError:
-                return False
-            found = build_signature(self.search.examination.examine(case))
+                return None
+            report = self.search.examination.examine(case)
         self.search.cases.discard(case)
-        return found == self.signature
+        return report
 
     def build_case(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> Case:
         cases = self.search.cases
@@ -171,7 +200,7 @@ class _Trials:
         marked = build_marked(model)
         product: Product = cases.write_model(marked, cases.make_folder("marked"), "marked")
         names = tuple(value.name for value in marked.graph.output)
-        with cases.keeping():
+        with self.search.examination.workshop.borrowing():
             return [
                 {**sample, **Tensors(cases.ask(product, cases.write_inputs(sample), Wants(names), "marked"))}
                 for sample in samples

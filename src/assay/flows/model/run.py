@@ -12,6 +12,7 @@ from datetime import datetime
 
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
+from assay.flows.model.history import Witness, add_to_history
 from assay.flows.places import StudyPlace, choose_root
 from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.sweep import Doors, run_study
@@ -59,7 +60,28 @@ def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = No
     )
     options = RunOptions("", slots=(CPU,), command_line=choice.command_line)
     prepared = Prepared(study, Plan(study, (spec,)), place, True, None, settings, options)
-    return conclude(run_study(prepared, doors or Doors(tick_s=0.1)))
+    witness = Witness()
+    watched = run_study(prepared, doors or Doors(tick_s=0.1))
+    finished = conclude(watched)
+    return replace(
+        finished, notes=(*finished.notes, *_remember(place.root, request, finished, witness, watched, choice))
+    )
+
+
+def _remember(
+    root: str, request: ModelRequest, finished: Finished, witness: Witness, watched: Report, choice: RunChoice
+) -> list[str]:
+    """Times for the history of benchmarks. What goes wrong there is said, and changes no verdict."""
+    outcome = watched.entries[0].outcome
+    if finished.report is None:
+        return []
+    try:
+        add_to_history(
+            root, request, finished.report, witness, (outcome.cpu_s if outcome else 0.0) or 0.0, choice.label
+        )
+    except (AssayError, OSError) as error:
+        return [f"the times are not in the history of benchmarks: {error}"]
+    return []
 
 
 def build_spec(request: ModelRequest, choice: RunChoice) -> RunSpec:

@@ -144,6 +144,15 @@ class Workshop:
             self._held = before
 
     @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """What fails in here is only a trial: nothing of it is kept."""
+        before, self.attic = self.attic, ""
+        try:
+            yield
+        finally:
+            self.attic = before
+
+    @contextmanager
     def dumping(self, dumps: Dumps) -> Iterator[None]:
         """For the target that is tested: nobody asked for the inside of the reference."""
         before, self.dumps = self.dumps, dumps

@@ -5,12 +5,16 @@
 # sh board.sh LOCK DIR TOKEN OWNER WAIT_S EXPIRY_S
 # says: "held OWNER" while it waits, "busy OWNER" when that took too long, "locked" once the lock is ours, "lost" when
 # somebody thought us dead and took it.
+#
+# Two processes. The outer one only reads stdin, so that it sees its end at once. The inner one keeps the lock. They
+# tell each other things by files: a trap that interrupts a $(…) breaks the parser of some versions of bash.
 set -u
 lock=$1 dir=$2 token=$3 owner=$4 wait_s=$5 expiry_s=$6
 umask 077
-exec 3<&0 </dev/null
 
 now() { date +%s; }
+
+nap() { sleep 1 >/dev/null 2>&1 </dev/null; }
 
 beat() { now >"$lock/beat.$token" && mv "$lock/beat.$token" "$lock/beat"; } 2>/dev/null
 
@@ -21,13 +25,21 @@ age() {
     echo $(($(now) - last))
 }
 
+# Seconds since the other side was last heard. The file is empty for an instant while it is written.
+silence() {
+    heard=$(cat "$dir.heard" 2>/dev/null)
+    echo $(($(now) - ${heard:-$(now)}))
+}
+
 is_mine() { [ "$(cat "$lock/token" 2>/dev/null)" = "$token" ]; }
+
+is_over() { [ -e "$dir.over" ]; }
 
 take() {
     mkdir "$lock" 2>/dev/null || return 1
-    echo "$token" >"$lock/token"
     echo "$owner" >"$lock/owner"
     beat
+    echo "$token" >"$lock/token"
 }
 
 # An expired lock is moved away by one at a time, who looks again first: two that see the same dead lock must not move
@@ -39,44 +51,62 @@ take_over() {
     rm -rf "$lock.guard"
 }
 
-finish() {
-    trap '' TERM INT HUP PIPE
-    trap - EXIT
+end_job() {
     job=$(cat "$dir/pid" 2>/dev/null)
     [ -n "$job" ] && { kill -9 "-$job" || kill -9 "$job"; } 2>/dev/null
-    rm -rf "$dir" "$dir.heard"
-    is_mine && mv "$lock" "$lock.done.$token" 2>/dev/null && rm -rf "$lock.done.$token"
-    kill "$reader" 2>/dev/null
-    exit "${1:-0}"
+    rm -rf "$dir"
 }
 
-{
-    while IFS= read -r _; do now >"$dir.heard"; done
-    kill -TERM $$
-} <&3 >/dev/null 2>&1 &
-reader=$!
-trap finish TERM INT HUP PIPE EXIT
-since=$(now) start=$(now) said=
-now >"$dir.heard"
+release() {
+    is_mine && mv "$lock" "$lock.done.$token" 2>/dev/null && rm -rf "$lock.done.$token"
+}
 
-until take; do
-    if [ "$(age "$lock")" -gt "$expiry_s" ]; then
-        take_over
-    else
-        holder=$(cat "$lock/owner" 2>/dev/null)
-        [ "$holder" = "$said" ] || echo "held $holder"
-        said=$holder
-        [ $(($(now) - start)) -ge "$wait_s" ] && echo "busy $holder" && finish 3
-    fi
-    sleep 1 & wait $!
-done
+wait_for_lock() {
+    said=
+    until take; do
+        is_over && return 1
+        if [ "$(age "$lock")" -gt "$expiry_s" ]; then
+            take_over
+        else
+            holder=$(cat "$lock/owner" 2>/dev/null)
+            [ "$holder" = "$said" ] || echo "held $holder"
+            said=$holder
+            [ $(($(now) - since)) -ge "$wait_s" ] && echo "busy $holder" && return 1
+        fi
+        nap
+    done
+}
 
-mkdir "$dir" "$dir/outputs" "$dir/profile" || finish 4
-echo locked
-while is_mine; do
-    beat
-    [ $(($(now) - $(cat "$dir.heard"))) -gt "$expiry_s" ] && finish 5
-    sleep 1 & wait $!
-done
-echo lost
-finish 6
+keep_lock() {
+    wait_for_lock || return
+    echo locked
+    while is_mine; do
+        beat
+        # nobody closed the connection, nobody speaks: it was cut
+        [ "$(silence)" -gt "$expiry_s" ] && end_job && release && return
+        is_over && return
+        nap
+    done
+    end_job
+    echo lost
+}
+
+finish() {
+    end_job
+    : >"$dir.over"
+    # one that holds the lock does nothing that cannot be cut short; one that waits sees the mark
+    is_mine && kill -9 "$keeper" 2>/dev/null
+    wait "$keeper" 2>/dev/null
+    end_job
+    release
+    rm -f "$dir.heard" "$dir.over"
+}
+
+since=$(now)
+now >"$dir.heard" && mkdir "$dir" "$dir/outputs" "$dir/profile" || exit 1
+keep_lock </dev/null &
+keeper=$!
+trap 'finish; exit 1' TERM INT HUP
+while IFS= read -r _; do date +%s >"$dir.heard"; done
+trap '' TERM INT HUP
+finish

@@ -1,0 +1,116 @@
+"""Profiles by the real profilers: what they leave is a Chrome trace with the benchmark's own names in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLAIN = """
+import time
+from assay.bench import Benchmark
+class P(Benchmark):
+    def busy(self):
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            self.inner_loop()
+        self.report_benchmark(wall_time=1.0)
+    def inner_loop(self):
+        return sum(i * i for i in range(20_000))
+"""
+TORCH = """
+import time, torch
+from assay.bench import Benchmark
+class P(Benchmark):
+    def busy(self):
+        a = torch.ones(64, 64)
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            with torch.profiler.record_function("my_step"):
+                a = (a @ a).clamp(max=1.0)
+        self.report_benchmark(wall_time=1.0)
+"""
+BIN = Path(sys.executable).parent
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+needs_py_spy = pytest.mark.skipif(
+    shutil.which("py-spy", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None, reason="py-spy is not installed"
+)
+
+
+def run(folder: Path, code: str, *flags: str) -> dict[str, Any]:
+    """The one execution, as JSON."""
+    (folder / "work.py").write_text(code)
+    env = {
+        **os.environ,
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "ASSAY_SLOTS_DIR": str(folder / "slots"),
+        "ASSAY_CACHE_DIR": str(folder / "cache"),
+    }
+    words = ["bench", "run", "work.P.busy", "--json", "--foreign-limit", "1", *flags]
+    done = subprocess.run(
+        [sys.executable, "-m", "assay", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (execution,) = json.loads(done.stdout)["executions"]
+    found: dict[str, Any] = execution
+    return found
+
+
+def load_events(folder: Path, execution: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """As chrome://tracing and ui.perfetto.dev read it: an object with traceEvents, or the list of events itself."""
+    content = json.loads((folder / execution["run_dir"] / name).read_text())
+    events = content["traceEvents"] if isinstance(content, dict) else content
+    assert isinstance(events, list)
+    assert events
+    for event in events:
+        assert isinstance(event["ph"], str)
+        assert "name" in event or event["ph"] == "M"
+    found: list[dict[str, Any]] = events
+    return found
+
+
+def length_s(events: list[dict[str, Any]]) -> float:
+    times = [float(event["ts"]) for event in events if "ts" in event and event["ph"] != "M"]
+    return (max(times) - min(times)) / 1e6
+
+
+@needs_torch
+@pytest.mark.parametrize("profiler", ["auto", "framework"])
+def test_torch_profiles_its_window(tmp_path: Path, profiler: str) -> None:
+    execution = run(tmp_path, TORCH, "--profile", "0.5:1,1.4:", "--profiler", profiler)
+    assert execution["profiles"] == ["profile/torch-1.json", "profile/torch-2.json"]
+    for name in execution["profiles"]:
+        events = load_events(tmp_path, execution, name)
+        names = {event.get("name") for event in events}
+        assert "my_step" in names
+        assert "aten::mm" in names
+        assert length_s([event for event in events if event.get("name") == "my_step"]) < 1.5  # not the whole run
+    assert execution["result"]["wall_time"] == 1.0
+
+
+@needs_py_spy
+def test_py_spy_profiles_its_window(tmp_path: Path) -> None:
+    execution = run(tmp_path, PLAIN, "--profile", "0.5:1.8", "--profiler", "py-spy")
+    assert execution["profiles"] == ["profile/py-spy-1.json"]
+    names = {str(event.get("name")) for event in load_events(tmp_path, execution, "profile/py-spy-1.json")}
+    assert any("inner_loop" in name for name in names)
+
+
+@needs_py_spy
+def test_without_a_framework_py_spy_is_taken(tmp_path: Path) -> None:
+    execution = run(tmp_path, PLAIN, "--profile", "0.2:1.2")
+    assert execution["profiles"] == ["profile/py-spy-1.json"]
+
+
+def test_a_profiler_that_cannot_work_says_so_and_fails_nothing(tmp_path: Path) -> None:
+    execution = run(tmp_path, PLAIN, "--profile", "0:0.5", "--profiler", "framework")
+    assert execution["profiles"] == []
+    log = (tmp_path / execution["run_dir"] / "bench.log").read_text()
+    assert "window 1 has no profile: RuntimeError: neither torch nor tensorflow is loaded" in log

@@ -1,0 +1,209 @@
+"""The smallest model that still fails in the same way, with all samples, seen twice."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.flows.model.models import ORT, faulty, picky, request_for, write_long_chain, write_model
+
+from assay.errors import UsageError
+from assay.flows.model.check import check_model
+from assay.flows.model.reduce import reduce_failure, render_again
+from assay.flows.model.workshop import Workshop
+from assay.probe.tensorfile import load_tensors
+from assay.values.model import CaseReport, InputChoice, ModelReport, Target, Tolerances
+from assay.values.tensors import Tolerance
+from assay.values.verdict import VerdictKind
+
+FUSING = Target("fusing", "picky_backend:Fusing")
+
+
+def reduce(model: Path, target: Target, workshop: Workshop, folder: Path, **further: Any) -> ModelReport:
+    request = request_for(model, target, goal="reduce", output=str(folder / "small.onnx"), **further)
+    return reduce_failure(request, workshop, str(folder / "keep"))
+
+
+def ops_of(path: Path) -> list[str]:
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    return [node.op_type for node in model.graph.node]
+
+
+# ---------------------------------------------------------------- nothing to reduce
+
+
+def test_a_model_that_is_right_cannot_be_reduced(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    with pytest.raises(UsageError, match="chain is right on ort: there is nothing to reduce"):
+        reduce(chain, ORT, shared, tmp_path)
+    assert not (tmp_path / "small.onnx").exists()
+
+
+def test_a_reference_that_fails_is_an_error_and_writes_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    from dataclasses import replace
+
+    request = replace(request_for(chain, output=str(tmp_path / "small.onnx")), reference=picky(refuses="Add"))
+    report = reduce_failure(request, shared, str(tmp_path / "keep"))
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert report.command == ""
+    assert not (tmp_path / "small.onnx").exists()
+
+
+# ---------------------------------------------------------------- the smallest
+
+
+def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 12)
+    report = reduce(model, faulty("scaled", "t6"), shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert report.first_wrong == "long_layer_Tanh_5"
+    assert report.notes[0] == "12 nodes → 1: Tanh"
+    assert "the failure: the outputs differ" in report.notes
+
+
+def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, shared: Workshop) -> None:
+    np.save(tmp_path / "x.npy", np.array([[0.5, -0.25, 1.0, 2.0]], np.float32))
+    model = write_long_chain(tmp_path / "long.onnx", 4)
+    inputs = InputChoice(files=(str(tmp_path / "x.npy"),))
+    reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=inputs)
+    fed = load_tensors(tmp_path / "small_inputs")
+    assert fed["t2"].tolist() == [[-0.5, -0.25, -1.0, -2.0]]  # through Abs and Neg
+
+
+def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 9)
+    report = reduce(model, picky(refuses="Tanh", refuses_alone="Abs"), shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "the failure: compile unsupported: no Tanh here" in report.notes
+
+
+def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = reduce(chain, FUSING, shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["MatMul", "Add", "Relu"]
+    assert report.cases[0].layer is None
+    report = reduce(chain, picky(refuses_among="Add"), shared, tmp_path)
+    assert len(ops_of(tmp_path / "small.onnx")) == 2
+    assert "Add" in ops_of(tmp_path / "small.onnx")
+
+
+def test_all_samples_go_along(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 6)
+    report = reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=InputChoice(samples=3))
+    folders = [tmp_path / name for name in ("small_inputs", "small_inputs_2", "small_inputs_3")]
+    assert len({load_tensors(folder)["t2"].tobytes() for folder in folders}) == 3
+    assert "with 3 samples each" in " ".join(report.notes)
+
+
+def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])]
+    model = write_model(tmp_path / "sums.onnx", nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
+    for number, (batch, value) in enumerate([(1, 0.01), (3, 0.5)]):
+        np.savez(tmp_path / f"{number}.npz", x=np.full((batch, 4), value, np.float32))
+    inputs = InputChoice(files=(str(tmp_path / "0.npz"), str(tmp_path / "1.npz")))
+    report = reduce(model, faulty("saturated", "double"), shared, tmp_path, inputs=inputs)
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert ops_of(tmp_path / "small.onnx") == ["Add"]
+    assert load_tensors(tmp_path / "small_inputs")["x"].shape == (3, 4)
+
+
+def test_a_model_without_inputs(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
+    model = write_model(tmp_path / "odd.onnx", nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
+    reduce(model, faulty("scaled", "e"), shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["Exp"]
+
+
+# ---------------------------------------------------------------- seen twice
+
+
+def test_what_is_reported_was_computed_once_more_past_the_cache(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    workshop = open_workshop()
+    reduce(chain, faulty("scaled", "sum"), workshop, tmp_path)
+    runs = [each for each in workshop.slices if each.track == ("faulty", "run") and each.name == "chain_reduced"]
+    assert len(runs) >= 2
+    again = open_workshop()
+    reduce(chain, faulty("scaled", "sum"), again, tmp_path)
+    assert [each.name for each in again.slices if each.track == ("faulty", "run")] == ["chain_reduced"]
+
+
+def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """As many refusals as the search sees; the last look finds nothing wrong."""
+    turns = 1
+    while True:
+        (tmp_path / "count").unlink(missing_ok=True)
+        try:
+            report = reduce(chain, picky(refuses="Relu", turns=turns, count=str(tmp_path / "count")), shared, tmp_path)
+        except UsageError:
+            turns += 1
+            continue
+        break
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert int(report.exit_code) == 3
+    assert "the failure comes and goes" in report.notes[-1]
+
+
+# ---------------------------------------------------------------- what to type
+
+
+def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = reduce_failure(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path / "keep"))
+    assert ops_of(tmp_path / "keep" / "chain_reduced.onnx") == ["Add"]
+    assert shlex.split(report.command) == [
+        *("assay", "model", "check", str(tmp_path / "keep" / "chain_reduced.onnx")),
+        *("--reference", "ort", "--target", "faulty", "--input", str(tmp_path / "keep" / "chain_reduced_inputs")),
+    ]
+
+
+def test_the_command_says_how_it_was_found(chain: Path) -> None:
+    request = request_for(chain, manner="--reference ort --target sim --tolerance rel=0.1", origin="--samples 2")
+    text = render_again(request, "/a b/s.onnx", ["/a b/i", "/a b/i_2"])
+    assert text == (
+        "assay model check '/a b/s.onnx' --reference ort --target sim --tolerance rel=0.1 "
+        "--input '/a b/i' --input '/a b/i_2'"
+    )
+
+
+def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 6)
+    target = faulty("scaled", "t3")
+    reduce(model, target, shared, tmp_path, inputs=InputChoice(samples=2))
+    files = InputChoice(files=(str(tmp_path / "small_inputs"), str(tmp_path / "small_inputs_2")))
+    report = check_model(request_for(tmp_path / "small.onnx", target, inputs=files), shared, str(tmp_path / "keep"))
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert report.samples == 2
+
+
+def test_progress_is_told(tmp_path: Path, shared: Workshop) -> None:
+    told: list[CaseReport] = []
+    model = write_long_chain(tmp_path / "long.onnx", 6)
+    reduce_failure(request_for(model, picky(refuses_among="Tanh")), shared, str(tmp_path), told.append)
+    names = [case.name for case in told]
+    assert names[0] == "long_full_model"
+    assert "long_reduced (2 nodes)" in names
+    assert names[-1] == "long_reduced"
+
+
+def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    wide = Tolerances(Tolerance(rel=0.5))
+    with pytest.raises(UsageError, match="nothing to reduce"):
+        reduce(chain, faulty("scaled", "sum"), shared, tmp_path, tolerances=wide)
+
+
+def test_failures_on_the_way_leave_no_copies(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    workshop = open_workshop(attic=str(tmp_path / "attic"))
+    reduce(chain, picky(refuses="Add"), workshop, tmp_path)
+    assert [path.name for path in (tmp_path / "attic").iterdir()] == ["chain_reduced"]

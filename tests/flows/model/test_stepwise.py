@@ -1,0 +1,146 @@
+"""A case step by step, with pieces of somebody's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.probe.model_shelf import parse
+
+from assay.errors import UsageError
+from assay.flows.model.cases import Source, StepFailedError
+from assay.flows.model.stepwise import CaseSteps, Comparing, Stepwise, hash_tree, read_samples
+from assay.flows.model.workshop import Dumps, Workshop
+from assay.record.artifacts import ArtifactStore
+from assay.values.model import InputChoice, Target, Tolerances
+
+ORT, EVALUATOR = Target("ort", "ort"), Target("reference", "reference")
+BODY = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
+
+
+@pytest.fixture
+def stand(tmp_path: Path):
+    with Workshop(ArtifactStore(str(tmp_path / "store"))) as workshop:
+        yield Stepwise(workshop, Dumps(run_profile_dir=str(tmp_path / "profiles")))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    onnx.save(parse(BODY), tmp_path / "net.onnx")
+    return Source(str(tmp_path / "net.onnx"), ORT, InputChoice(samples=2))
+
+
+def compare(steps: CaseSteps, tmp_path: Path, expected, actual):
+    comparing = Comparing(ORT, EVALUATOR, Tolerances(), None, str(tmp_path / "keep"))
+    return steps.compare(comparing, expected, actual)
+
+
+def test_a_layer_from_its_inputs_to_the_comparison(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_layer_Neg_1", "net_layer_Neg_1-reference-default")
+    inputs = steps.write_inputs(steps.inputs)
+    assert [product.sha for product in inputs] == [trial.inputs.sha for trial in steps.case.trials]
+    expected = steps.expect(ORT, inputs)
+    actual = steps.run(EVALUATOR, steps.prepare(EVALUATOR), inputs, tested=True)
+    assert len(expected) == len(actual) == 2
+    assert compare(steps, tmp_path, expected, actual).verdict.kind == "PASS"
+    assert [str(step.step) for step in steps.steps] == ["compile", "run", "run"], "one model, two samples"
+    made = tmp_path / "profiles" / "net_layer_Neg_1-reference-default" / "net_layer_Neg_1_runtime.csv"
+    assert made.exists()
+    assert len(list((tmp_path / "profiles").iterdir())) == 1, "the reference is not profiled"
+    assert stand.workshop.dumps == Dumps()
+
+
+def test_other_inputs_are_computed_by_the_reference(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    inputs = steps.write_inputs([{"x": np.array([1, -1, 2, -2], np.float32)}])
+    (expected,) = steps.expect(ORT, inputs)
+    assert expected["y"].tolist() == [-1, 0, -2, 0]
+    report = compare(steps, tmp_path, [expected], [{"y": expected["y"] + 1}])
+    assert report.verdict.kind == "FAIL"
+    assert np.load(report.diffs[0][1]).tolist() == [0, 1, -1, 1]
+
+
+def test_inputs_that_do_not_fit_are_all_named(stand, source):
+    steps = stand.open_case(source, "net_full_model", "x")
+    with pytest.raises(UsageError, match=r"missing: x; too many: a, b"):
+        steps.write_inputs([{"a": np.zeros(4), "b": np.zeros(4)}])
+
+
+def test_results_of_another_number_of_samples_are_refused(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    with pytest.raises(UsageError, match="1 samples of results, 2 of the reference"):
+        compare(steps, tmp_path, [{}, {}], [{}])
+
+
+def test_no_results_at_all_are_never_a_pass(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    assert compare(steps, tmp_path, [], []).verdict.kind == "ERROR"
+    assert compare(steps, tmp_path, [{"y": np.ones(4)}], [{}]).verdict.kind == "FAIL"
+
+
+def test_a_step_that_fails_says_so_with_its_outcome(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    broken = tmp_path / "broken.onnx"
+    broken.write_text("no model")
+    with pytest.raises(StepFailedError, match="ort cannot get through net_full_model: compile error") as caught:
+        steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
+    assert caught.value.outcome is steps.steps[-1]
+
+
+def test_only_the_last_models_stay_in_memory(stand, tmp_path):
+    sources = []
+    for name in "abc":
+        onnx.save(parse(BODY), tmp_path / f"{name}.onnx")
+        sources.append(Source(str(tmp_path / f"{name}.onnx"), ORT))
+    opened = [stand.open_case(each, f"{name}_full_model", "x").cases for name, each in zip("abc", sources, strict=True)]
+    assert stand.open_case(sources[2], "c_full_model", "x").cases is opened[2]
+    assert stand.open_case(sources[0], "a_full_model", "x").cases is not opened[0]
+
+
+def test_what_is_handed_out_is_taken_in_again(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    (artifact, _) = steps.prepare(ORT)
+    folder = stand.hand_out(artifact, str(tmp_path / "some folder"))
+    assert stand.take_in(folder) is artifact
+    with pytest.raises(UsageError, match="there is no"):
+        stand.take_in(tmp_path / "missing")
+
+
+def test_somebodys_folder_is_searched_for_the_artifact(stand, tmp_path):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "only").write_text("1")
+    assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made" / "only")
+    (tmp_path / "made" / "model.vmfb").write_text("2")
+    assert stand.take_in(tmp_path / "made", "model.vmfb").path == str(tmp_path / "made" / "model.vmfb")
+    assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made")
+
+
+def test_a_changed_folder_is_another_one(tmp_path):
+    (tmp_path / "a").write_text("1")
+    before = hash_tree(str(tmp_path))
+    assert hash_tree(str(tmp_path)) == before
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert hash_tree(str(tmp_path)) != before
+    assert hash_tree(str(tmp_path / "b")) != before
+
+
+# ---------------------------------------------------------------- what somebody's own fixture may return
+
+
+def test_forms_of_samples():
+    a, b = np.zeros(1), np.ones(1)
+    assert read_samples([a, b], ("p", "q")) == [{"p": a, "q": b}]
+    assert read_samples({"p": a}, ("p",)) == [{"p": a}]
+    assert read_samples([{"p": a}, {"p": b}], ("p",)) == [{"p": a}, {"p": b}]
+    assert read_samples(a, ("p",)) == [{"p": a}]
+    assert read_samples([], ("p",)) == [{}]
+
+
+@given(st.integers(0, 4), st.integers(0, 4))
+def test_no_array_is_lost_whatever_the_names(names, arrays):
+    (sample,) = read_samples([np.full(1, n) for n in range(arrays)], [f"n{i}" for i in range(names)])
+    assert len(sample) == arrays
