@@ -97,3 +97,13 @@ def test_a_variable_set_to_nothing_is_not_set(place):
 
 def test_slots_from_the_environment(place):
     assert load(place, ASSAY_SLOTS="0+1,2+3").slots == ("0,1", "2,3")
+
+
+def test_files_of_models_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    text = '[models]\nfiles = "a.npz"\n[models.models.net]\nfiles = ["b.npz", "/c.npz"]\n'
+    (tmp_path / "assay.toml").write_text(text)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    models = load_settings(str(inner), {}).models
+    assert models["files"] == [str(tmp_path / "a.npz")]
+    assert models["models"]["net"]["files"] == [str(tmp_path / "b.npz"), "/c.npz"]

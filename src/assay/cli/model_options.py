@@ -105,7 +105,8 @@ def _split(text: str | None, name: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
-        raise UsageError(f"--{name.replace('_', '-')} {text!r}: {error}", "quotes must be closed") from None
+        flag = {"compile_flags": "--compiler-options", "run_flags": "--runtime-options"}[name]
+        raise UsageError(f"{flag} {text!r}: {error}", "quotes must be closed") from None
 
 
 def build_doors(given: dict[str, Any]) -> Doors:
@@ -117,4 +118,6 @@ def build_doors(given: dict[str, Any]) -> Doors:
 
 
 def _echo(content: bytes) -> None:
-    os.write(sys.stderr.fileno(), content)
+    """Up to what went wrong: the door says that itself, in its own words."""
+    before, _, _ = (b"\n" + content).partition(b"\nerror: ")
+    os.write(sys.stderr.fileno(), before[1:] + (b"\n" if len(before) > 1 and not before.endswith(b"\n") else b""))

@@ -137,6 +137,20 @@ def _load_file(path: str) -> dict[str, Any]:
     return _Table(table, text, path).read()
 
 
+def _anchor_files(table: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """`files` of models, and of each of them, are relative to the file that names them."""
+    anchored = dict(table)
+    files = [table["files"]] if isinstance(table.get("files"), str) else table.get("files")
+    if isinstance(files, list) and all(isinstance(each, str) for each in files):
+        anchored["files"] = [_absolute(each, folder) for each in files]
+    inner = table.get("models")
+    if isinstance(inner, Mapping):
+        anchored["models"] = {
+            name: _anchor_files(own, folder) if isinstance(own, Mapping) else own for name, own in inner.items()
+        }
+    return anchored
+
+
 def _explain(error: tomllib.TOMLDecodeError, path: str) -> Problem:
     place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
     position = Position(path, int(place[1]), int(place[2])) if place else Position(path, 1, 1)
@@ -176,7 +190,7 @@ class _Table:
             self._refuse(key, "must be a table", f"as in {example}")
             return {}
         if key == "models":
-            return value
+            return _anchor_files(value, os.path.dirname(self._path))
         return {name: TargetTable(name, content, self._path, self._text) for name, content in value.items()}
 
     def _slots(self, value: Any) -> tuple[str, ...]:

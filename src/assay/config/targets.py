@@ -122,7 +122,7 @@ class _Reader:
         backend = str(table.content.get("backend") or (base.backend if base else _guess_backend(options)))
         if backend == "command" and "address" in options:
             backend = "ssh"
-        if backend in ("command", "ssh"):
+        if backend in ("command", "ssh") or ":" in backend:
             options["folder"] = os.path.dirname(table.file)
         self._check_options(table, backend)
         flags = {flag: (*getattr(base, flag, ()), *_words(table.content.get(flag, ()))) for flag in FLAGS}

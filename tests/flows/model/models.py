@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from assay.values.model import ModelRequest, Target
@@ -48,6 +50,15 @@ def write_chain(path: Path, weight: float = 2.0) -> Path:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, path)
     return path
+
+
+def hide_library(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were not installed: for the processes that are started from now on."""
+    place = folder / "hidden" / name
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name={name!r})\n")
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(place.parent), known])))
 
 
 def picky(**options: Any) -> Target:

@@ -67,7 +67,9 @@ def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: 
     report = bisect_model(request, shared, str(tmp_path))
     assert report.verdict.kind is VerdictKind.ERROR
     assert report.first_wrong is None
-    assert "the reference picky cannot compute this model: compile unsupported: no Add here" in report.notes[0]
+    assert (
+        "the reference picky cannot compute this model: compile unsupported: no Add here" in report.findings[0].message
+    )
 
 
 # ---------------------------------------------------------------- numbers that part

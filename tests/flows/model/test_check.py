@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.flows.model.models import ORT, faulty, picky, request_for
+from tests.flows.model.models import ORT, faulty, hide_library, picky, request_for
 
 from assay.flows.model.cases import is_quantized
 from assay.flows.model.check import check_model
@@ -142,7 +142,11 @@ def test_a_reference_that_fails_gives_errors_and_never_a_pass(chain: Path, tmp_p
     request = replace(request_for(chain), reference=Target("picky", "picky_backend:Picky", {"refuses": "Add"}))
     report = check_model(request, shared, str(tmp_path / "keep"))
     assert set(kinds(report).values()) == {VerdictKind.ERROR}
-    assert "the reference picky cannot compute this model" in report.notes[0]
+    assert (
+        "the reference picky cannot compute this model: compile unsupported: no Add here" in report.findings[0].message
+    )
+    assert report.cases[0].name == "chain_reference"
+    assert report.cases[0].outcome == "compile unsupported"
 
 
 def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, tmp_path: Path, shared: Workshop) -> None:
@@ -175,6 +179,16 @@ def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path
     voter = Target("picky", "picky_backend:Picky", {"refuses": "Add"})
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
+
+
+def test_a_voter_that_is_not_there_has_no_voice_and_that_is_said(
+    chain: Path, tmp_path: Path, shared: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_library("openvino", tmp_path, monkeypatch)
+    voter = Target("openvino", "openvino")
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
+    assert kinds(report)["Add_1"] is VerdictKind.FAIL
+    assert [note for note in report.notes if "has no vote" in note and "pip install 'assay[openvino]'" in note]
 
 
 @pytest.mark.parametrize("name", ["matmul", "cnn", "attention", "quantised"])

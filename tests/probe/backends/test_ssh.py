@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.probe.backends import lab
 from tests.probe.backends.loopback import NEEDS_SSHD, find_port, open_board
 from tests.probe.backends.test_board import OWNER, is_running, until
 
@@ -219,6 +220,28 @@ def test_inputs_go_there_and_outputs_come_back(board, make, perform, tmp_path):
     assert left_on(board) == []
 
 
+def test_a_model_takes_its_external_data_along(board, make, perform, tmp_path):
+    """There is no compiler: the model itself goes to the board, with all that belongs to it."""
+    lab.build_external(tmp_path / "m.onnx")
+    size = (tmp_path / "weights.bin").stat().st_size
+    run = ["sh", "-c", 'ls -l "$(dirname "$0")"; cp "$1" "$2"', "{model}", "{inputs}/0.npy", "{outputs}/0.npy"]
+    job = make()
+    target = target_of(board, run=run)
+    made = perform(target, replace(job, step=Step.COMPILE, source=str(tmp_path / "m.onnx")))
+    again = make()
+    ran = perform(target, replace(again, source=made.path))
+    assert "model.onnx" in ran.stdout
+    assert f" {size} " in ran.stdout
+
+
+def test_a_large_file_goes_there_and_back(board, make, perform, tmp_path):
+    job = make()
+    array = np.random.default_rng(0).normal(size=(3, 1 << 20))
+    write_tensors(tmp_path / "large", {"a": array})
+    made = perform(target_of(board), replace(job, inputs=str(tmp_path / "large")))
+    np.testing.assert_array_equal(load_tensors(made.path)["y"], array)
+
+
 def test_each_job_has_a_folder_of_its_own(board, make, perform):
     target = target_of(board, "--where")
     assert perform(target, make()).stdout.splitlines()[0] != perform(target, make()).stdout.splitlines()[0]
@@ -226,7 +249,12 @@ def test_each_job_has_a_folder_of_its_own(board, make, perform):
 
 @pytest.mark.parametrize(
     ("word", "words"),
-    [("--fail", "runner.sh ended with exit code 3"), ("--crash", "exit code 139 (SIGSEGV)"), ("--x", "what is --x?")],
+    [
+        ("--fail", "runner.sh ended with exit code 3"),
+        ("--odd", "runner.sh ended with exit code 255"),
+        ("--crash", "exit code 139 (SIGSEGV)"),
+        ("--x", "what is --x?"),
+    ],
 )
 def test_a_run_that_fails(board, make, tmp_path, word, words):
     with Keeper(target_of(board, word), folder=str(tmp_path / "worker")) as keeper:

@@ -64,7 +64,8 @@ def bisect_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say 
         search = Search(Examination(request, workshop, cases, keep, say))
         find_wrong(search)
         reports = tuple(search.reports[name] for name in cases.outline.cases if name in search.reports)
-        return Found(reports, search.first, search.confirmed, tuple(search.findings), tuple(search.notes))
+        notes = (*search.notes, *search.examination.notes)
+        return Found(reports, search.first, search.confirmed, tuple(search.findings), notes)
 
     return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from assay.errors import InfrastructureError, MissingExtraError
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors
 from assay.flows.model.signature import WRONG, build_signature, find_same
 from assay.flows.model.workshop import Dumps, Work, Workshop
@@ -45,6 +46,7 @@ class Examination:
     cases: Cases
     keep: str
     say: Say = quiet
+    notes: list[str] = field(default_factory=list)
 
     # ------------------------------------------------------------ one case
 
@@ -108,7 +110,11 @@ class Examination:
         worst = dict[str, TensorComparison]()
         for trial in case.trials:
             wants = replace(case.wants, specs=trial.specs or case.specs)
-            work = self.workshop.compute(voter, trial.model, trial.inputs, wants, case.name)
+            try:
+                work = self.workshop.compute(voter, trial.model, trial.inputs, wants, case.name)
+            except (MissingExtraError, InfrastructureError) as error:
+                self._note(f"{voter.name} has no vote: {error.render()}")
+                return verdict
             if work.failed is not None:
                 return verdict
             _, comparisons = self._judge(case, trial.expected, Tensors(work.outputs))
@@ -143,6 +149,10 @@ class Examination:
     def _differs(self, case: Case, name: str, pair: tuple[object, object]) -> bool:
         verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, self.choose_tolerances(case), op=case.op)
         return verdict.kind is not VerdictKind.PASS
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _tell(self, report: CaseReport) -> CaseReport:
         self.say(report)
@@ -202,7 +212,8 @@ def examine_model(
     try:
         found = search(cases)
     except StepFailedError as error:
-        found = Found(build_refused(request, cases, chosen, error), notes=(error.render(),))
+        finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
+        found = Found(build_refused(request, cases, chosen, error), findings=(finding,))
     return ModelReport(
         model=request.model,
         stem=cases.outline.stem,
@@ -227,7 +238,9 @@ def check_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say =
     """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
 
     def search(cases: Cases) -> Found:
-        return _check(Examination(request, workshop, cases, keep, say), cases.choose(request.only))
+        examination = Examination(request, workshop, cases, keep, say)
+        found = _check(examination, cases.choose(request.only))
+        return replace(found, notes=(*found.notes, *examination.notes))
 
     return examine_model(request, workshop, search, lambda cases: cases.choose(request.only))
 
@@ -338,9 +351,18 @@ def _build_problem(case: Case, target: str) -> CaseReport:
 def build_refused(
     request: ModelRequest, cases: Cases, chosen: Sequence[str], error: StepFailedError
 ) -> tuple[CaseReport, ...]:
+    """None of the cases could be judged; the step of the reference that failed is a case of its own."""
     by_name = {layer.name: layer for layer in cases.outline.layers}
-    verdict = Verdict.of([Finding(VerdictKind.ERROR, cases.outline.stem, error.message)], 0)
-    return tuple(CaseReport(name, request.target.name, verdict, by_name.get(name), (error.outcome,)) for name in chosen)
+    name = f"{cases.outline.stem}_reference"
+    refused = CaseReport(name, request.reference.name, judge_failure(name, error.outcome), None, (error.outcome,))
+    text = f"not computed: {request.reference.name} cannot compute the model"
+    left = [
+        CaseReport(
+            each, request.target.name, Verdict.of([Finding(VerdictKind.ERROR, each, text)], 0), by_name.get(each)
+        )
+        for each in chosen
+    ]
+    return (refused, *left)
 
 
 def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> tuple[TensorComparison, ...]:

@@ -74,7 +74,6 @@ def _tell(report: CaseReport) -> None:
 def write_error(run_dir: str, error: AssayError) -> None:
     """For the door that waits: it raises the same error."""
     content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
-    print(f"error: {error.render()}", file=sys.stderr, flush=True)  # for the log
     with suppress(OSError):
         write_atomic(os.path.join(run_dir, layout.MODEL_ERROR_FILE), json.dumps(build_plain(content)))
 

@@ -236,16 +236,25 @@ def _choose_limits(flags: ModelFlags) -> Limits:
         import_s=base.import_s,
         compile_s=flags.compile_timeout_s or base.compile_s,
         run_s=flags.run_timeout_s or base.run_s,
-        memory_bytes=parse_limit(flags.memory) if flags.memory else None,
+        memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
     )
+
+
+def _parse_memory(text: str) -> int:
+    try:
+        return parse_limit(text)
+    except UsageError:
+        raise UsageError(f"--memory {text}: this is no size", "for example 8GB or 512MiB") from None
 
 
 def _absolute_input(text: str) -> str:
     """`PATH`, or `NAME=PATH` where there is no file of that name."""
     name, equals, path = text.rpartition("=")
     if not equals or os.path.exists(text):
-        return os.path.abspath(text)
-    return f"{name}={os.path.abspath(path)}"
+        name, equals, path = "", "", text
+    if not os.path.exists(path):
+        raise UsageError(f"--input {text}: there is no {path}", "give a .npy or .npz file, or a folder of them")
+    return f"{name}{equals}{os.path.abspath(path)}"
 
 
 def _absolute(path: str | None) -> str | None:

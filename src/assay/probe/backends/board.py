@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import io
 import os
 import select
 import shlex
@@ -260,18 +259,25 @@ class Stay:
 
     def upload(self, files: Mapping[str, str]) -> None:
         """Local files and folders under names in the job's folder."""
-        content = io.BytesIO()
-        with tarfile.open(fileobj=content, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            for name, path in files.items():
-                archive.add(os.path.realpath(path), name)
-        self._board.demand("copying files", 'cd "$1" && tar -xf -', self.folder, content=content.getvalue())
+        with self._board.start('cd "$1" && tar -xf -', self.folder, stdin=subprocess.PIPE) as process:
+            with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
+                for name, path in files.items():
+                    archive.add(os.path.realpath(path), name)
+            self._check(process, "copying files")
 
     def download(self, name: str, folder: str) -> None:
         """A folder in the job's folder; plain files only, and only to where they belong."""
-        out = self._board.demand("copying files back", 'cd "$1" && tar -cf - "$2"', self.folder, name)
-        with tarfile.open(fileobj=io.BytesIO(out)) as archive:
-            for member in archive:
-                _extract(archive, member, name, folder)
+        with self._board.start('cd "$1" && tar -cf - "$2"', self.folder, name) as process:
+            with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    _extract(archive, member, name, folder)
+            self._check(process, "copying files back")
+
+    def _check(self, process: subprocess.Popen[bytes], what: str) -> None:
+        _, err = process.communicate()
+        if process.returncode:
+            said = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
+            raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {said}")
 
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> Speech:
         """A program in the job's folder; what it says goes on to our stdout and stderr as it comes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from assay.errors import NotFoundError
@@ -24,6 +25,9 @@ def build_backend(target: Target) -> Backend:
     module, colon, attribute = place.partition(":")
     if not colon:
         raise NotFoundError("back end", target.backend, BACKENDS)
+    folder = str(target.options.get("folder", ""))
+    if folder and folder not in sys.path:
+        sys.path.append(folder)  # beside the settings that name it; at the end: it may hold an onnx.py
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

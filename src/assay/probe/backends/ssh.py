@@ -114,7 +114,7 @@ class SshBackend(CommandBackend):
         self._deploy()
         with self._board.occupy() as stay:
             place = There(stay, job, raw)
-            place.stage(artifact, refs)
+            place.stage(job.source, artifact, refs)
             yield place
 
 
@@ -126,12 +126,13 @@ class There(Place):
         self._folders = {raw: "outputs"} | ({job.profile_dir: "profile"} if job.profile_dir else {})
         self._names: dict[str, str] = {}  # our path → name in the job's folder
 
-    def stage(self, artifact: str, refs: Sequence[TensorRef]) -> None:
-        """An artifact that is one of several files in its folder takes the others along: a model's external data."""
+    def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
+        """A model that lies in a folder with its external data takes that along."""
         self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
         for ref in refs:
             self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"
-        self._stay.upload({name: path for path, name in self._names.items()})
+        files = {name: path for path, name in self._names.items()}
+        self._stay.upload(files | ({"artifact": source} if artifact != source else {}))
 
     def seen(self, path: str) -> str:
         name = self._names.get(path) or self._folders.get(path)
