@@ -56,7 +56,7 @@ def test_the_first_worse_commit_is_found_with_its_evidence(repository: Repositor
 
 
 def test_what_was_answered_is_not_asked_again(repository: Repository) -> None:
-    commits = repository.costs(10, 10, 11, 11)
+    commits = repository.costs(10, 11, 11)
     first = search(commits[0])
     log = Path(first.log)
     kept = log.read_text().splitlines(keepends=True)
