@@ -139,11 +139,11 @@ def test_a_board(desk, board):
 
 def test_two_processes_come_to_the_same_verdicts_as_one(desk, tmp_path):
     """Each with an empty cache of its own, so that all is really done; good ones and bad ones."""
-    choice = "-v -k 'example-matmul or quantised_layer_Q or quantised_layer_M' --hardware-type sim,sim-faulty"
+    choice = "-v -k 'example-matmul or quantised_layer_M' --hardware-type sim,sim-faulty"
     one = desk.type(f"pytest {choice}", ASSAY_CACHE=str(tmp_path / "one"))
     two = desk.type(f"pytest {choice} -n 2", ASSAY_CACHE=str(tmp_path / "two"))
     assert one.verdicts == two.verdicts
-    assert len(one.verdicts) >= 12
+    assert len(one.verdicts) >= 8
     assert set(one.verdicts.values()) == {"PASSED", "FAILED"}
     assert one.code == two.code == 1
 

@@ -239,6 +239,15 @@ def test_dumps_of_several_chips_do_not_meet_and_without_a_folder_lie_in_the_cach
     assert [call for call in project.calls if "compile" in call] == [f"compile net.onnx chip={c} hw=None" for c in "AB"]
 
 
+def test_other_processes_dump_and_tell_as_well(project):
+    project.model("net", RELU)
+    said = project.pytest("-n", "2", "--debug-ir", "--debug-cache", "tests", "--debug-ir")
+    assert said.code == 0, said.out
+    folder = Path(re.search(r"^IR: (.*)$", said.out, re.MULTILINE)[1])
+    assert len(list(folder.iterdir())) == 2
+    assert re.search(r"net_full_model sim compile: ", said.out)
+
+
 def test_with_s_the_tools_are_heard_live(project):
     project.model("net", RELU)
     assert "compiling net.onnx" in project.pytest("-s", "-k", "full").out

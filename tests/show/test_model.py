@@ -23,8 +23,10 @@ from assay.show.model import (
 from assay.show.model_junit import render_model_junit
 from assay.show.model_words import (
     build_figures,
+    build_next_steps,
     build_tail,
     describe_outcome,
+    describe_surroundings,
     describe_times,
     group_failures,
     join_names,
@@ -141,8 +143,8 @@ def test_the_worst_output_counts() -> None:
     case = made.good(0)
     several = (
         made.comparison("a", 1e-7, cosine=0.5, sqnr_db=90.0),
-        made.comparison("b", 0.2, cosine=0.9, sqnr_db=math.nan),
-        made.comparison("c", 0.1, cosine=None, sqnr_db=10.0),
+        made.comparison("b", 0.2, VerdictKind.FAIL, cosine=0.9, sqnr_db=math.nan),
+        made.comparison("c", 0.1, VerdictKind.FAIL, cosine=None, sqnr_db=10.0),
     )
     figures = build_figures(replace(case, local=several))
     assert (figures.local, figures.cosine) == (0.2, 0.5)
@@ -290,7 +292,7 @@ def test_many_mismatches_are_named() -> None:
     report = made.report(*(made.wrong(number) for number in range(6)))
     text = show(report)
     assert text.count(" differs:") == 3
-    assert "Conv_3, Conv_4, Conv_5 differ as well" in text
+    assert "the same goes for Conv_3, Conv_4, Conv_5" in text
 
 
 # ---------------------------------------------------------------- what to do next
@@ -324,7 +326,7 @@ def test_diffs_of_several_outputs_are_all_there() -> None:
 
 def test_times_say_what_they_are() -> None:
     assert describe_times(made.report(made.good(0))) == ""
-    assert describe_times(made.good_report()) == "times of 2 steps are from the cache: measured when it was made"
+    assert describe_times(made.good_report()) == "times of 2 steps are from the cache, as measured when it was made"
     estimate = replace(made.good_report(), is_estimate=True)
     assert describe_times(estimate).startswith("times are a simulator's estimates; ")
     assert "run ms (est.)" in show(estimate)
@@ -473,3 +475,66 @@ def test_junit_of_several_reports_adds_up_and_survives_odd_characters() -> None:
     top = ET.fromstring(render_model_junit(made.good_report(), odd))
     assert (top.get("tests"), top.get("errors")) == ("4", "1")
     assert top[1].get("name") == 'a\\x00<&>\\xd800 on "'
+
+
+# ---------------------------------------------------------------- what never was computed, or is not decided
+
+
+def refused_report() -> ModelReport:
+    """As it is where the reference cannot compute the model."""
+    why = Finding(VerdictKind.ERROR, "m", "the reference ort cannot compute this model: compile error: no")
+    left = Finding(VerdictKind.ERROR, "m_layer_Conv_0", "not computed: ort cannot compute the model")
+    own = replace(made.failed(0), name="m_reference", layer=None, target="ort")
+    case = replace(made.good(0), steps=(), local=(), accumulated=(), verdict=Verdict.of([left], 0))
+    return made.report(own, case, findings=(why,))
+
+
+def test_a_reference_that_fails_is_said_once_and_nothing_is_offered() -> None:
+    text = show(refused_report())
+    assert text.startswith("ERROR m on iree: the reference ort cannot compute this model")
+    assert text.count("cannot compute this model") == 1
+    assert "differs" not in text
+    assert "make it small" not in text
+    assert made.COMMAND in text
+
+
+def test_a_layer_that_is_not_decided_does_not_differ() -> None:
+    finding = Finding(VerdictKind.INCONCLUSIVE, "m_layer_Conv_0", "this layer cannot stand alone: it is an If")
+    case = replace(made.good(0), steps=(), local=(), verdict=Verdict.of([finding], 0))
+    text = show(made.report(case, made.whole()))
+    assert "Conv_0 is not decided:" in text
+    assert "differs" not in text
+
+
+def test_columns_that_nobody_has_are_left_out() -> None:
+    text = show(made.report(made.failed(0), made.failed(1)))
+    assert "run ms" not in text
+    assert "compile error" in text
+    assert "run ms" in show(made.report(made.failed(0), made.good(1)))
+
+
+# ---------------------------------------------------------------- how to get there again
+
+
+def test_what_is_offered_asks_for_the_same() -> None:
+    report = made.report(
+        made.wrong(1), manner="--reference ort --target iree --tolerance rel=0.1", origin="--dim x=1,2"
+    )
+    assert dict(build_next_steps(report))["make it small"] == (
+        "assay model reduce 'models/my model.onnx' --reference ort --target iree --tolerance rel=0.1 --dim x=1,2"
+    )
+
+
+def test_a_reduction_offers_its_own_command() -> None:
+    report = made.report(made.wrong(1), command="assay model check small.onnx --target iree")
+    steps = dict(build_next_steps(report))
+    assert steps["see it fail"] == "assay model check small.onnx --target iree"
+    assert "make it small" not in steps
+    assert describe_outcome(report).startswith("the smallest model that fails is one Conv, Conv_1: t2 is off by 0.41")
+    several = made.report(replace(made.whole(0.4, VerdictKind.FAIL), name="m_reduced"), command="assay …")
+    assert describe_outcome(several).startswith("the smallest model that fails is made of several nodes: ")
+
+
+def test_versions_are_short_for_people() -> None:
+    tools = {"onnxruntime": "1.31.1 ORT Build Info: x", "cpu": "AMD EPYC 0c31", "optimize": "none"}
+    assert describe_surroundings(made.report(tools=tools)) == "onnxruntime 1.31.1, optimize none, 12s"

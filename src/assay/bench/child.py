@@ -10,20 +10,25 @@ was reported before stands.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.bench.framework import find_framework, find_packages, load_peaks
 from assay.bench.reporting import Benchmark, write_line
 from assay.bench.resolve import Arguments, NoSuchBenchmarkError, Target, find_matches, find_target
 from assay.values import layout
 
+if TYPE_CHECKING:
+    from assay.bench.profiling import Profile
+
 _LAST_LINES = 40
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         print(f"assay: {error}", file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 a benchmark may raise anything, and its failure is its result
         end["error"] = {"type": type(error).__name__, "message": str(error), "lines": _last_lines(error)}
-        traceback.print_exc()
+        print(_render_traceback(error), end="", file=sys.stderr)
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
     return 0 if end["ok"] else 1
@@ -109,7 +114,7 @@ def _explain_filter(method: str, options: argparse.Namespace) -> str:
 
 
 def _execute(target: Target, call: Callable[..., Any], options: argparse.Namespace, end: dict[str, Any]) -> None:
-    profile = _open_profile(options)
+    profile = _start_profile(options)
     began, cpu = time.perf_counter(), time.process_time()
     try:
         if target.owner is None:
@@ -118,7 +123,9 @@ def _execute(target: Target, call: Callable[..., Any], options: argparse.Namespa
             call()
     finally:
         end["wall_s"], end["cpu_s"] = time.perf_counter() - began, time.process_time() - cpu
-        end["profiles"] = profile()
+        end["profiles"] = profile.finish() if profile else []
+        if profile and profile.notes:
+            end["profile_notes"] = profile.notes
 
 
 def _call_function(call: Callable[..., Any]) -> None:
@@ -140,20 +147,35 @@ def _count_reports() -> int:
         return 0
 
 
-def _open_profile(options: argparse.Namespace) -> Callable[[], list[str]]:
-    """Start the windows; what is returned ends them and names the traces."""
+def _start_profile(options: argparse.Namespace) -> Profile | None:
     if not options.profile:
-        return list
+        return None
     from assay.bench.profiling import Profile
     from assay.values.benchmark import parse_windows
 
     profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir)
     profile.start()
-    return profile.finish
+    return profile
+
+
+# ---------------------------------------------------------------- what went wrong
 
 
 def _last_lines(error: BaseException) -> list[str]:
-    return "".join(traceback.format_exception(error)).splitlines()[-_LAST_LINES:]
+    return _render_traceback(error).splitlines()[-_LAST_LINES:]
+
+
+def _render_traceback(error: BaseException) -> str:
+    """From the user's first frame on: how we came to call it says nothing of what is wrong."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def _is_ours(file: str) -> bool:
+    """Ours, or of the import that we asked for."""
+    return os.path.dirname(file) == _OWN_FOLDER or file == importlib.__file__ or file.startswith("<frozen importlib")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -84,6 +85,8 @@ class Profile:
         self._kind = kind
         self._folder = folder
         self._began = 0.0
+        self._begun = 0  # windows
+        self.notes: list[str] = []  # why a window has no profile
         self._is_taking = threading.Event()
         self._over = threading.Event()
         self._main = _MainThread()
@@ -104,10 +107,11 @@ class Profile:
         for number, window in enumerate(self._windows, 1):
             if self._wait_until(window.begin_s):
                 return
+            self._begun = number
             try:
                 self._take(window, number)
             except Exception as error:  # noqa: BLE001 a profile that fails must not fail the benchmark
-                print(f"assay: window {number} has no profile: {type(error).__name__}: {error}", file=sys.stderr)
+                self._note(f"window {number} has no profile: {type(error).__name__}: {error}")
             finally:
                 self._is_taking.set()
 
@@ -125,11 +129,27 @@ class Profile:
 
     def finish(self) -> list[str]:
         """The benchmark is over: what runs is ended, what had not begun is left out. The files, inside the folder."""
+        elapsed_s = time.monotonic() - self._began
         self._over.set()
         self._thread.join()
         self._main.close()
+        for window in self._windows[self._begun :]:
+            self._note(f"ended after {_render_seconds(elapsed_s)}; the window {_render_window(window)} never began")
         found = [os.path.join(base, name) for base, _, names in os.walk(self._folder) for name in names]
         return sorted(os.path.relpath(path, self._folder) for path in found)
+
+    def _note(self, text: str) -> None:
+        """For the log, and for whoever reads the report."""
+        self.notes.append(text)
+        print(f"assay: warning: {text}", file=sys.stderr)
+
+
+def _render_seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
+
+
+def _render_window(window: ProfileWindow) -> str:
+    return f"{window.begin_s:g}:{'' if window.end_s is None else f'{window.end_s:g}'}"
 
 
 def choose_profiler(kind: str, folder: str, number: int, main: _MainThread) -> Profiler:
@@ -236,13 +256,17 @@ class _PySpy:
     """Another process that looks at this one; the kernel must be told that it may."""
 
     def __init__(self, program: str, path: str) -> None:
+        self._path = path
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
         self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(os.getpid())]
         self._command += ["--duration", "unlimited", "--nonblocking"]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         _allow_tracing()
-        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr)
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=self._words, stderr=subprocess.STDOUT
+        )
 
     def stop(self) -> None:
         assert self._process is not None
@@ -253,6 +277,12 @@ class _PySpy:
             self._process.kill()
             self._process.wait()
             raise RuntimeError("py-spy did not end") from None
+        with self._words:
+            self._words.seek(0)
+            lines = self._words.read().decode("utf-8", "replace").splitlines()
+        if not os.path.exists(self._path):
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+            raise RuntimeError(f"py-spy wrote none: {said}")
 
 
 def _allow_tracing() -> None:

@@ -13,6 +13,10 @@ from typing import Any
 from assay.errors import did_you_mean
 
 _NAMED = ("output_dir", "data_dir", "root_data_dir", "tpu")
+_ASV_HINT = (
+    "it looks like a suite of asv, whose `params` and `setup` are not used here: write a method for each value that "
+    "prepares itself, or run asv and bring its results in with `assay bench import`"
+)
 
 
 class NoSuchBenchmarkError(Exception):
@@ -42,12 +46,27 @@ class Target:
         """What to call; makes the object, which may raise."""
         if self.owner is None:
             assert self.function is not None
+            _check_arguments(self.function, self.name, self.function)
             return self.function
         method = getattr(build_object(self.owner, arguments), self.name, None)
         if not callable(method):
             raise NoSuchBenchmarkError(f"{self.owner.__name__}.{self.name} cannot be called")
         found: Callable[..., Any] = method
+        _check_arguments(found, f"{self.owner.__name__}.{self.name}", self.owner)
         return found
+
+
+def _check_arguments(call: Callable[..., Any], name: str, owner: Any) -> None:
+    """Benchmarks are called without any. Those of asv's that want some have their values in `params`."""
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    wanted = [each.name for each in parameters if each.kind in kinds and each.default is each.empty]
+    if wanted:
+        text = f"{name} wants {', '.join(map(repr, wanted))}, but a benchmark is called without arguments"
+        raise TypeError(_join(text, _ASV_HINT if hasattr(owner, "params") else None))
 
 
 def find_target(text: str) -> Target:

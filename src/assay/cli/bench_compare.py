@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @all_option
 @report_options
 def compare(what: tuple[str, ...], span: str | None, build: str | None, method: str | None, **given: Any) -> int:
-    """Compare two sets of executions: labels, commits, folders or files.
+    """Compare labels, commits, folders or files.
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.

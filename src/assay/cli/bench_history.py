@@ -30,10 +30,12 @@ from assay.errors import ExitCode, UsageError
 @root_option
 @report_options
 def history(metric: str, method: str | None, **given: Any) -> int:
-    """Where METRIC changed: by how much, between which commits, and whether the environment changed as well.
+    """Where METRIC changed, and by how much.
 
-    METHOD may be the end of a name; without it every benchmark that reports METRIC is looked at. Exit code 1: it got
-    worse, stayed so, and nobody has said anything about it (`assay bench triage`). 3: the set-up changed as well.
+    Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
+    every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
+    about it (`assay bench triage`), or its newest execution failed. 3: the set-up changed as well, or there are too few
+    executions to tell.
     """
     from assay.flows.bench.history import HistoryOptions, load_histories
     from assay.show.bench_history import build_history_cases, render_history
@@ -62,10 +64,11 @@ def history(metric: str, method: str | None, **given: Any) -> int:
 @all_option
 @root_option
 def triage(metric: str, method: str, change: str, judgement: str, note: str, everything: bool, root: str | None) -> int:
-    """Say something about a change of METRIC that later verdicts respect.
+    """Say something about a change of METRIC.
 
-    CHANGE is the execution where it begins, a commit of its range, or `last`. ack: seen, no alarm. wontfix: the new
-    level is meant. invalid: the executions of that level do not count. open: take an earlier word back.
+    Later verdicts respect it. CHANGE is the execution where it begins, a commit of its range, or `last`. ack: seen,
+    no alarm. wontfix: the new level is meant. invalid: the executions of that level do not count. open: take an
+    earlier word back.
     """
     from assay.flows.bench.triage import Word, say_about
 
@@ -98,7 +101,7 @@ def table(
     as_markdown: bool,
     root: str | None,
 ) -> int:
-    """Set-ups of METHOD side by side: the median of each metric, and its spread."""
+    """Set-ups side by side: medians with their spread."""
     from assay.flows.bench.tables import load_table
     from assay.show.bench_history import render_setups
     from assay.show.terminal import terminal_width

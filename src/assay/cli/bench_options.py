@@ -73,7 +73,7 @@ def run_options(function: Options) -> Options:
             "--trials",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Processes for each method.  [default: 1; compare: 10]",
+            help="Processes for each method.  [default: 1; compare, bisect: 10]",
         ),
         click.option("--timeout", metavar="DURATION", help="Time limit of each execution, as in 90s or 2h."),
         click.option(
@@ -171,7 +171,8 @@ def build_doors(quiet: bool, tell_ends: bool = True) -> Doors:
 
 def build_run(quiet: bool) -> Run:
     """Runs benchmarks; each is told in a line when it has ended."""
-    from assay.flows.bench.run import run_benchmarks, tell_nobody
+    from assay.flows.bench.run import run_benchmarks
+    from assay.flows.bench.witness import tell_nobody
 
     doors, told = build_doors(quiet, tell_ends=False), tell_nobody if quiet else _tell_execution
     return lambda request: run_benchmarks(request, doors, told)

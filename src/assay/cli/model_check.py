@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ from assay.cli.model_options import (
     INPUT_OPTIONS,
     ONLY,
     TARGET_OPTIONS,
-    build_doors,
     build_request,
+    following,
     with_options,
 )
 from assay.cli.reports import FORMS, STDOUT, prepare_reports, report_options, write_text
@@ -64,7 +65,8 @@ def _go(given: dict[str, Any], goal: Goal) -> int:
     takes_stdout = prepare_reports(given)
     request = build_request(given, goal)
     choice = RunChoice(given["root"], _timeout(given), tuple(sys.argv), given["label"])
-    finished = run_model(request, choice, build_doors(given))
+    with following(given) as doors:
+        finished = run_model(request, choice, doors)
     for note in finished.notes:
         print(f"note: {note}", file=sys.stderr)
     if finished.report is None:
@@ -89,12 +91,31 @@ def show(report: ModelReport, given: dict[str, Any], takes_stdout: bool) -> None
         sys.stdout.write(render_facts(build_model_facts(report)))
     elif not takes_stdout:
         every, width = bool(given.get("every")), terminal_width(sys.stdout)
-        sys.stdout.write(render_model(report, color=use_color(sys.stdout), width=width, every=every))
+        sys.stdout.write(render_model(_shorten(report), color=use_color(sys.stdout), width=width, every=every))
     for name in FORMS:
         if given.get(name):
             write_text(given[name], _render(name, report))
     if given.get("html") and given["html"] != STDOUT and not given["as_json"]:
         print(f"page: {given['html']}", file=sys.stderr)
+
+
+def _shorten(report: ModelReport) -> ModelReport:
+    """Paths below the working directory without it: a person reads them, and pastes them where they stand."""
+    from assay.values.model import ModelReport
+    from assay.values.plain import build_plain, parse_plain
+
+    here = f"{os.getcwd()}/"
+    if here == "//":
+        return report
+    return parse_plain(ModelReport, _replace(build_plain(report), here))
+
+
+def _replace(content: Any, here: str) -> Any:
+    if isinstance(content, dict):
+        return {name: _replace(each, here) for name, each in content.items()}
+    if isinstance(content, list):
+        return [_replace(each, here) for each in content]
+    return content.replace(here, "") if isinstance(content, str) else content
 
 
 def _render(name: str, report: ModelReport) -> str:

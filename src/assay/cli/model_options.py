@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,15 +109,43 @@ def _split(text: str | None, name: str) -> tuple[str, ...]:
         raise UsageError(f"{flag} {text!r}: {error}", "quotes must be closed") from None
 
 
-def build_doors(given: dict[str, Any]) -> Doors:
-    """The run's own lines as they come, on stderr: stdout is the report's."""
+@contextmanager
+def following(given: dict[str, Any]) -> Iterator[Doors]:
+    """What comes is told on stderr: stdout is the report's. On a terminal it is one line that changes."""
     from assay.flows.sweep import Doors
+    from assay.show.terminal import is_terminal, terminal_width
 
-    is_silent = given["quiet"] or given["as_json"]
-    return Doors(tick_s=0.1, echo=None if is_silent else _echo)
+    if given["quiet"] or given["as_json"]:
+        yield Doors(tick_s=0.1)
+        return
+    if given["explain"] or not is_terminal(sys.stderr):
+        yield Doors(tick_s=0.1, echo=_echo)
+        return
+    line = StatusLine(terminal_width(sys.stderr) or 80)
+    try:
+        yield Doors(tick_s=0.1, echo=line.show)
+    finally:
+        line.clear()
+
+
+class StatusLine:
+    """The last line of what comes, in one line of the terminal: the report says it all once more."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._rest = b""
+
+    def show(self, content: bytes) -> None:
+        from assay.show.words import clean, shorten
+
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        if lines:
+            _echo(f"\r\x1b[K{shorten(clean(lines[-1].decode('utf-8', 'replace')), self._width - 1)}".encode())
+
+    def clear(self) -> None:
+        _echo(b"\r\x1b[K")
 
 
 def _echo(content: bytes) -> None:
-    """Up to what went wrong: the door says that itself, in its own words."""
-    before, _, _ = (b"\n" + content).partition(b"\nerror: ")
-    os.write(sys.stderr.fileno(), before[1:] + (b"\n" if len(before) > 1 and not before.endswith(b"\n") else b""))
+    sys.stderr.write(content.decode("utf-8", "replace"))
+    sys.stderr.flush()

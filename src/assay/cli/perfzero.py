@@ -193,7 +193,7 @@ def run(parsed: Parsed) -> int:
     job = parse_flags(flags, os.getcwd(), os.environ)
     say = (lambda _line: None) if parsed.quiet else note
     detail = note if parsed.debug else (lambda _line: None)
-    voice = Voice(say=say, detail=detail, show=tell, warn=lambda line: note(f"warning: {line}"))
+    voice = Voice(say, detail, tell, lambda line: note(f"warning: {line}"), note, is_echoing=not parsed.quiet)
     report = run_perfzero(job, _build_doors(parsed.quiet), voice, __version__, tuple(map(hide_secrets, sys.argv)))
     tell(render_closing(report))
     if report.bench.problem:
@@ -207,7 +207,7 @@ def _build_doors(quiet: bool) -> Doors:
     """The methods' own output, live, on stderr: stdout is for summaries."""
     from assay.cli.bench_options import build_doors
 
-    doors = build_doors(quiet)
+    doors = build_doors(quiet, tell_ends=False)  # the flow says more of each than that
     if not quiet:
         doors.echo = _echo
     return doors

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,17 +32,19 @@ from assay.show.perfzero import (
     build_package,
     build_package_info,
     build_summary,
+    render_end,
     render_json,
     render_log_end,
     render_log_head,
+    render_profile_hint,
     render_summary,
-    render_tensorboard_hint,
 )
 from assay.show.process_info import render_process_info
 from assay.show.profile_data import arrange_profiles
+from assay.show.words import render_count
 from assay.stage.credentials import google_key
 from assay.stage.site_packages import check_out_all, load_own_package
-from assay.stage.upload_method import call_upload_method
+from assay.stage.upload_method import call_upload_method, check_upload_method
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchRequest
 from assay.values.perfzero import (
@@ -62,12 +63,15 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """`say` is for people (stderr), `show` for what they asked for (stdout), `warn` for what they must not miss."""
+    """`say` is for people (stderr), `show` for what they asked for (stdout), `warn` and `fail` for what they must not
+    miss, however quiet it is to be."""
 
     say: Callable[[str], None] = lambda _line: None
     detail: Callable[[str], None] = lambda _line: None  # --debug
     show: Callable[[str], None] = lambda _text: None
     warn: Callable[[str], None] = lambda _line: None
+    fail: Callable[[str], None] = lambda _line: None  # a method that failed
+    is_echoing: bool = False  # the methods' own output is shown, and what our child says in it
 
 
 def run_perfzero(
@@ -84,6 +88,7 @@ def run_perfzero(
         with clock.measure("checkout_repository"):
             packages = check_out_all(job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=voice.say)
         _check_python_path(job, voice)
+        _check_upload_methods(job, voice)
         around = Surroundings(job, packages, _build_harness(version))
         keeper = _Keeper(around, voice)
         request = replace(_build_request(around), command_line=command_line)
@@ -116,14 +121,20 @@ def _download(job: PerfzeroJob, voice: Voice) -> None:
 
 
 def _check_deliveries(job: PerfzeroJob) -> None:
-    """What can never be sent is said now and not after hours of benchmarks: sending nothing shows it."""
+    """What can never be sent is said now and not after hours of benchmarks. A network is not waited for."""
     if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
         raise MissingExtraError("writing to BigQuery", "bigquery")
     if job.output_url:
-        from assay.stage.upload import upload_folder
+        from assay.stage.upload import check_target
 
-        with tempfile.TemporaryDirectory() as empty:
-            upload_folder(empty, job.output_url)
+        check_target(job.output_url)
+
+
+def _check_upload_methods(job: PerfzeroJob, voice: Voice) -> None:
+    """After the repositories are there: the functions may be in them."""
+    for name in job.upload_methods:
+        voice.detail(f"looking for {name}")
+        check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
 
 
 def _is_installed(name: str) -> bool:
@@ -156,10 +167,9 @@ def _list(folder: str) -> list[str]:
         return []
 
 
-def _build_harness(version: str) -> dict[str, str]:
+def _build_harness(version: str) -> dict[str, Any]:
     own = load_own_package(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "errors.py"))
-    found = {"name": "assay", "version": version}
-    return found | ({key: str(value) for key, value in build_package(own).items()} if own else {})
+    return {"name": "assay", "version": version, **(build_package(own) if own else {})}
 
 
 def _build_request(around: Surroundings) -> BenchRequest:
@@ -230,6 +240,7 @@ class _Keeper:
             execution = load_execution(run_dir)
             if execution is None:  # somebody removed the directory
                 return
+            self._tell(execution)
             execution = self._complete(execution)
             summary = build_summary(execution, self._around)
             write_outputs(execution, summary)
@@ -239,12 +250,19 @@ class _Keeper:
         self.done.append(execution)
         self._voice.detail(f"{execution.execution_id}: {execution.output_dir}, a run in {run_dir}")
         self._voice.show(render_summary(execution, summary))
-        if any(path.endswith(".xplane.pb") for path in execution.profiles):
-            self._voice.say(render_tensorboard_hint(execution))
+        if execution.profiles:
+            self._voice.say(render_profile_hint(execution))
         began = time.monotonic()
         self._send(execution, summary)
         parts = load_parts(execution) | {"log_upload": round(time.monotonic() - began, 3)}
         self.seconds[execution.trial, execution.method] = parts
+
+    def _tell(self, execution: BenchExecution) -> None:
+        """How it ended; what our child said of its profiles, where that is not on the screen already."""
+        (self._voice.say if execution.succeeded else self._voice.fail)(render_end(execution))
+        story = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE))
+        for note in () if self._voice.is_echoing else (story.end or {}).get("profile_notes", ()):
+            self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
 
     def _complete(self, execution: BenchExecution) -> BenchExecution:
         """Where there are repositories, the first of them is the code that was measured. Profiles go to their place."""
@@ -343,8 +361,8 @@ def _upload(job: PerfzeroJob, execution: BenchExecution, voice: Voice) -> None:
     from assay.stage.upload import upload_folder
 
     url = f"{job.output_url}/{execution.execution_id}"
-    count = upload_folder(execution.output_dir, url)
-    voice.say(f"{count} files sent to {url}/")
+    count = upload_folder(execution.output_dir, url, voice.say)
+    voice.say(f"{render_count(count, 'file')} sent to {url}/")
 
 
 class _StoppedError(Exception):
@@ -380,5 +398,5 @@ def plot_process_info(source: str, target: str) -> str:
     if not target.lower().endswith(".pdf"):
         raise UsageError(f"{target!r} is no PDF", "end the name in .pdf")
     info = write_plot(source, target)
-    skipped = f" ({info.unreadable} lines could not be read)" if info.unreadable else ""
-    return f"{target}: {len(info.series)} pages from {info.lines} readings{skipped}"
+    skipped = f" ({render_count(info.unreadable, 'line')} could not be read)" if info.unreadable else ""
+    return f"{target}: {render_count(len(info.series), 'page')} from {render_count(info.lines, 'reading')}{skipped}"

@@ -93,6 +93,7 @@ def assay_chip(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def assay_hardware(request: pytest.FixtureRequest) -> str:
+    """The hardware type's name."""
     given = _find_given(request)
     return given.middle if given is not None else str(request.param)
 
@@ -108,11 +109,13 @@ def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, An
 
 @pytest.fixture
 def runtime_hw_type(assay_hardware: str) -> str:
+    """The hardware that the case is run on: `sim`, unless --torq-runtime-hw-type says otherwise."""
     return assay_hardware
 
 
 @pytest.fixture
 def tweaked_random_input_data(assay_case: ModelCase) -> list[Any]:
+    """Inputs that suit the model; those of a layer are the values that it sees inside the model."""
     return build_arrays(assay_case.steps.inputs)
 
 
@@ -121,12 +124,14 @@ def tweaked_random_input_data(assay_case: ModelCase) -> list[Any]:
 
 @pytest.fixture
 def onnx_mlir_model_file(assay_case: ModelCase, assay_llvmcpu: Target) -> Path:
+    """The case as MLIR, made by IREE's importer."""
     with assay_case.telling("onnx_mlir_model_file"):
         return assay_case.hand_out(assay_case.steps.import_models(assay_llvmcpu))
 
 
 @pytest.fixture
 def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
+    """IREE on the CPU, with the flags of --llvmcpu-compiler-options and --llvmcpu-runtime-options."""
     from assay.flows.model.project import LLVM_CPU
 
     with telling("assay_llvmcpu", ""):
@@ -135,6 +140,7 @@ def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def llvmcpu_compiled_model(assay_case: ModelCase, assay_llvmcpu: Target, onnx_mlir_model_file: Path) -> Path:
+    """The case compiled by IREE for the CPU."""
     with assay_case.telling("llvmcpu_compiled_model"):
         sources = assay_case.take_in(onnx_mlir_model_file)
         return assay_case.hand_out(assay_case.steps.compile_models(assay_llvmcpu, sources))
@@ -147,6 +153,7 @@ def llvmcpu_reference_results(
     llvmcpu_compiled_model: Path,
     tweaked_random_input_data: list[Any],
 ) -> list[Any]:
+    """What IREE computes on the CPU."""
     with assay_case.telling("llvmcpu_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.run(assay_llvmcpu, assay_case.take_in(llvmcpu_compiled_model), inputs))
@@ -164,6 +171,7 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
 
 @pytest.fixture
 def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCase, assay_torq: Target) -> Path:
+    """The folder with what the hardware's compiler made of the case."""
     sources = assay_case.steps.models
     if _imports(assay_torq):
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
@@ -180,6 +188,7 @@ def _imports(target: Target) -> bool:
 def torq_results(
     assay_case: ModelCase, assay_torq: Target, torq_compiled_model_dir: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
+    """What the hardware computes."""
     with assay_case.telling("torq_results"):
         artifacts = assay_case.take_in(torq_compiled_model_dir, str(assay_torq.options.get("artifact") or ""))
         inputs = assay_case.take_inputs(tweaked_random_input_data)
@@ -191,6 +200,7 @@ def torq_results(
 
 @pytest.fixture
 def assay_reference(request: pytest.FixtureRequest) -> Target:
+    """What is right: --assay-reference, else the settings' reference, else onnxruntime."""
     plan = get_plan(request.config)
     with telling("assay_reference", ""):
         return plan.build_reference(plan.options.reference)
@@ -198,6 +208,7 @@ def assay_reference(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) -> Target:
+    """What is tested."""
     from assay.flows.model.project import build_target
 
     given, plan = _find_given(request), get_plan(request.config)
@@ -210,6 +221,7 @@ def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) ->
 def assay_reference_results(
     assay_case: ModelCase, assay_reference: Target, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
+    """What the reference computes: known from its run of the model, computed anew for inputs that were replaced."""
     with assay_case.telling("assay_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.expect(assay_reference, inputs))
@@ -217,6 +229,7 @@ def assay_reference_results(
 
 @pytest.fixture
 def assay_compiled_model(assay_case: ModelCase, assay_target: Target) -> Path:
+    """What the target's compiler made of the case."""
     with assay_case.telling("assay_compiled_model"):
         return assay_case.hand_out(assay_case.steps.prepare(assay_target))
 
@@ -225,6 +238,7 @@ def assay_compiled_model(assay_case: ModelCase, assay_target: Target) -> Path:
 def assay_target_results(
     assay_case: ModelCase, assay_target: Target, assay_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
+    """What the target computes."""
     with assay_case.telling("assay_target_results"):
         artifacts: list[Product] = assay_case.take_in(assay_compiled_model)
         inputs = assay_case.take_inputs(tweaked_random_input_data)

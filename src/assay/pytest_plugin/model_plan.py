@@ -80,11 +80,14 @@ class Plan:
     def ir_dir(self) -> str | None:
         return self.find_folder("ir") if is_in_cache(self.options.ir_dir) else self.options.ir_dir
 
+    @cached_property
+    def _base(self) -> str:
+        cache = getattr(self.config, "cache", None)
+        return str(cache.mkdir("assay-models")) if cache is not None else tempfile.mkdtemp(prefix="assay-models-")
+
     def find_folder(self, name: str) -> str:
         """In pytest's cache; without one, in a folder for temporary files."""
-        cache = getattr(self.config, "cache", None)
-        base = str(cache.mkdir("assay-models")) if cache is not None else tempfile.mkdtemp(prefix="assay-models-")
-        return os.path.join(base, name)
+        return os.path.join(self._base, name)
 
     def build_rows(self, middles: Sequence[str]) -> Iterator[Given]:
         for model in self.models:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from assay.errors import UsageError
@@ -21,14 +21,16 @@ from assay.values.benchmark import NOT_REPORTED, BenchExecution, BenchMetric, Be
 from assay.values.verdict import Finding, VerdictKind
 
 _MLLOG = re.compile(r":::ML(?:LOG|Log|log|Pv\S*)\s+(\{.*\})")
+_OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
+_PERFZERO = {"benchmark_result", "execution_timestamp"}
 _TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def load_foreign(path: str) -> list[BenchExecution]:
     """Recognised by content. Raises UsageError with what is wrong; never a part of a file."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        with open(path, "rb") as file:
+            text = _decode(file.read())
     except UnicodeDecodeError:
         raise UsageError(f"{path} cannot be imported: it is not text", _HINT) from None
     except OSError as error:
@@ -45,8 +47,13 @@ def load_foreign(path: str) -> list[BenchExecution]:
     return found
 
 
+def _decode(data: bytes) -> str:
+    """A log may hold anything that a method printed; our own kinds of files may not."""
+    return data.decode("utf-8", "replace" if b'"benchmark_result"' in data else "strict")
+
+
 _HINT = (
-    "known: PerfZero's perfzero_summary.json, asv's results/MACHINE/*.json, pytest-benchmark's and google-benchmark's "
+    "known: PerfZero's perfzero_summary.json and perfzero.log, asv's results/MACHINE/*.json, pytest-benchmark's and google-benchmark's "
     "JSON, :::MLLOG lines"
 )
 
@@ -57,6 +64,8 @@ def parse_foreign(text: str, file: str) -> Iterator[BenchExecution]:
     try:
         content = json.loads(text)
     except ValueError as error:
+        if summaries := _find_summaries(text):
+            return chain.from_iterable(map(_parse_perfzero, summaries))
         raise UsageError(
             f"{file} cannot be imported: it is no JSON and has no :::MLLOG line ({error})", _HINT
         ) from None
@@ -66,6 +75,21 @@ def parse_foreign(text: str, file: str) -> Iterator[BenchExecution]:
         if marks <= content.keys():
             return parse(content)
     raise UsageError(f"{file} cannot be imported: no known tool writes such a file", _HINT)
+
+
+def _find_summaries(text: str) -> list[Mapping[str, Any]]:
+    """PerfZero's summaries in a perfzero.log or in what it printed, between lines of all kinds; each once."""
+    decoder, found, place = json.JSONDecoder(), {}, 0
+    while match := _OBJECT.search(text, place):
+        place = match.end()
+        try:
+            content, end = decoder.raw_decode(text, match.start(1))
+        except ValueError:
+            continue
+        if isinstance(content, dict) and _PERFZERO <= content.keys():
+            found[json.dumps(content)] = content
+            place = end
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +412,7 @@ def _parse_mllog(text: str, file: str) -> BenchExecution:
 
 _Parse = Callable[[Mapping[str, Any]], Iterator[BenchExecution]]
 _KINDS: tuple[tuple[set[str], _Parse], ...] = (
-    ({"benchmark_result", "execution_timestamp"}, _parse_perfzero),
+    (_PERFZERO, _parse_perfzero),
     ({"context", "benchmarks"}, _parse_google),
     ({"machine_info", "benchmarks"}, _parse_pytest),
     ({"results", "commit_hash"}, _parse_asv),

@@ -34,9 +34,11 @@ from assay.values.verdict import VerdictKind
 
 _MOST_ROWS = 60  # more than a person reads: long stretches of good layers are left out
 _NEIGHBOURS = 2  # good layers that are kept around what is shown
+_NAMED = 3  # columns that say which case it is and how it ended
 _WIDE = 110  # columns from which on the names in a table are written out
 _IN_FULL = 3  # mismatches and failures shown with all they say
 _STYLES = {VerdictKind.FAIL: "red", VerdictKind.ERROR: "red", VerdictKind.PASS: "green"}
+_VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no result"}
 _MARKS = {VerdictKind.PASS: "✅", VerdictKind.FAIL: "❌", VerdictKind.ERROR: "❌"}
 
 
@@ -91,7 +93,7 @@ def _render_head(report: ModelReport, color: bool, width: int | None) -> str:
 
 
 def build_table(cases: Sequence[CaseReport], report: ModelReport, *, short: bool = False) -> Table:
-    """`short`: names for a narrow terminal. What is needed least leaves first."""
+    """`short`: names for a narrow terminal. What is needed least leaves first, and what nobody has at once."""
     local, accumulated = ("local", "accum.") if short else ("local error", "accumulated error")
     columns = (
         Column("layer"),
@@ -104,7 +106,9 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport, *, short: bool
         Column("compile ms", "number", rank=2),
         Column("run ms (est.)" if report.is_estimate else "run ms", "number", rank=1),
     )
-    return Table(columns, [_build_row(case, report) for case in cases])
+    rows = [_build_row(case, report) for case in cases]
+    told = [place for place, _ in enumerate(columns) if place < _NAMED or any(row[place] is not None for row in rows)]
+    return Table(tuple(columns[place] for place in told), [[row[place] for place in told] for row in rows])
 
 
 def _build_row(case: CaseReport, report: ModelReport) -> list[str | None]:
@@ -199,19 +203,24 @@ def _render_mismatches(report: ModelReport, width: int | None) -> Iterator[str]:
     wrong = find_mismatches(report)
     later = [command for _, command in build_next_steps(report)]
     for case in wrong[:_IN_FULL]:
-        lines = [f"{words.clean(label_of(case, report))} differs:"]
+        lines = [f"{words.clean(label_of(case, report))} {_VERBS.get(case.verdict.kind, 'differs')}:"]
         lines += [words.wrap(f"  {text}", width, "  ") for text in _describe_case(case)]
         lines += [f"  {command}" for command in build_diff_commands(case) if command not in later]
         yield "\n".join(lines) + "\n"
     if len(wrong) > _IN_FULL:
         names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
-        yield words.wrap(f"{names} differ as well", width) + "\n"
+        yield words.wrap(f"the same goes for {names}", width) + "\n"
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
     """The first wrong layer before all others."""
-    wrong = [case for case in report.cases if case.failed_step is None and find_bad(case)]
+    wrong = [case for case in report.cases if case.failed_step is None and find_bad(case) and _is_telling(case)]
     return sorted(wrong, key=lambda case: case.name != report.first_wrong)
+
+
+def _is_telling(case: CaseReport) -> bool:
+    """One that was never computed has nothing to say but that."""
+    return bool(case.local) or case.verdict.kind is not VerdictKind.ERROR
 
 
 def _describe_case(case: CaseReport) -> list[str]:
@@ -219,7 +228,8 @@ def _describe_case(case: CaseReport) -> list[str]:
 
 
 def _render_said(report: ModelReport, width: int | None) -> str:
-    said = [f"{finding.kind} {finding.message}" for finding in report.findings]
+    above = describe_outcome(report)
+    said = [f"{finding.kind} {finding.message}" for finding in report.findings if finding.message not in above]
     said += [*report.notes, *([describe_times(report)] if describe_times(report) else [])]
     return "".join(f"{words.wrap(words.clean(text), width, '  ')}\n" for text in said)
 

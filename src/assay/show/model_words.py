@@ -237,13 +237,19 @@ def _tail(step: StepOutcome) -> str:
 # ---------------------------------------------------------------- what to do next
 
 
+def is_about(case: CaseReport, report: ModelReport) -> bool:
+    """Whether the target had a chance: where the reference fails, nothing was asked of it."""
+    return case.target == report.target and bool(case.steps or case.local)
+
+
 def build_diff_commands(case: CaseReport) -> list[str]:
     return [f"assay model diff {shlex.quote(expected)} {shlex.quote(actual)}" for expected, actual in case.diffs]
 
 
 def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     """What for, and the command as it is to be typed."""
-    first = find_first(report) or next((case for case in report.cases if case.verdict.kind in WRONG), None)
+    wrong = (case for case in report.cases if case.verdict.kind in WRONG and is_about(case, report))
+    first = find_first(report) or next(wrong, None)
     if first is None:
         return
     commands = build_diff_commands(first)
@@ -262,13 +268,19 @@ def describe_times(report: ModelReport) -> str:
     remembered = sum(step.cached for case in report.cases for step in case.steps)
     said = ["times are a simulator's estimates"] if report.is_estimate else []
     if remembered:
-        said.append(f"times of {words.render_count(remembered, 'step')} are from the cache: measured when it was made")
+        said.append(
+            f"times of {words.render_count(remembered, 'step')} are from the cache, as measured when it was made"
+        )
     return "; ".join(said)
 
 
 def describe_surroundings(report: ModelReport) -> str:
-    """`iree-compile 3.13, 2 samples, 12s`."""
-    tools = [f"{name} {version}" for name, version in report.tools.items()]
+    """`iree-compile 3.13, 2 samples, 12s`. Builds and processors are in the JSON, for who compares machines."""
+    tools = [f"{name} {_shorten_version(version)}" for name, version in report.tools.items() if name != "cpu"]
     samples = words.render_count(report.samples, "sample") if report.samples != 1 else ""
     took = words.render_duration(report.elapsed_s) if report.elapsed_s else ""
     return ", ".join(text for text in (*tools, samples, took) if text)
+
+
+def _shorten_version(text: str) -> str:
+    return text.split(maxsplit=1)[0] if text[:1].isdigit() else text

@@ -14,12 +14,15 @@ from datetime import datetime
 from typing import Any
 
 from assay.show.json_text import to_json
+from assay.show.words import clean
 from assay.values.benchmark import BenchExecution, BenchResult
 from assay.values.perfzero import HARNESS, Package, PerfzeroReport, Surroundings
 
 SCHEMA = os.path.join(os.path.dirname(__file__), "schemas", "perfzero_summary.schema.json")
 
 Facts = dict[str, Any]
+
+_MOST_REASONS = 3  # in one line
 
 
 def build_summary(execution: BenchExecution, around: Surroundings) -> Facts:
@@ -135,10 +138,10 @@ def _build_system(execution: BenchExecution, around: Surroundings) -> Facts:
         "system_name": around.job.system_name,
         "accelerator_driver_version": machine.accelerator_driver or None,
         "accelerator_model": machine.accelerator_model or None,
-        "accelerator_count": machine.accelerator_count or None,
     }
     return {
         **_known(optional),
+        "accelerator_count": machine.accelerator_count,
         "cpu_model": machine.cpu_model,
         "physical_cpu_count": machine.physical_cpus,
         "logical_cpu_count": machine.logical_cpus,
@@ -197,5 +200,25 @@ def _by_trial(executions: Sequence[BenchExecution], ask: Any) -> Facts:
     return found
 
 
-def render_tensorboard_hint(execution: BenchExecution) -> str:
-    return f"tensorboard --logdir={execution.output_dir} shows the profile of {execution.method}"
+# ---------------------------------------------------------------- while it goes
+
+
+def render_end(execution: BenchExecution) -> str:
+    """One line when it has ended: `failed m.C.f trial 1: loss is nan`."""
+    label = f" {execution.label}" if execution.label else ""
+    reasons = [found.message for found in execution.result.findings]
+    if execution.refused:
+        reasons += [f"refused: {reason}" for reason in execution.contaminated]
+    more = f" (and {len(reasons) - _MOST_REASONS} more)" if len(reasons) > _MOST_REASONS else ""
+    why = f": {'; '.join(reasons[:_MOST_REASONS])}{more}" if reasons else ""
+    word = "done" if execution.succeeded else "stopped" if execution.state == "stopped" else "failed"
+    return clean(f"{word} {execution.method} trial {execution.trial}{label}{why}")
+
+
+def render_profile_hint(execution: BenchExecution) -> str:
+    """Where the traces are now: the profilers wrote them elsewhere."""
+    traces = [path for path in execution.profiles if path.endswith((".trace.json.gz", ".json"))]
+    lines = [f"profile of {execution.method} for ui.perfetto.dev: {path}" for path in traces]
+    if any(path.endswith(".xplane.pb") for path in execution.profiles):
+        lines.append(f"tensorboard --logdir={execution.output_dir} shows the profile of {execution.method}")
+    return "\n".join(lines)

@@ -61,6 +61,15 @@ def parse_kind(name: str) -> Archive | None:
     return next((kind for endings, kind in _ENDINGS.items() if lower.endswith(endings)), None)
 
 
+def find_kind(path: str) -> Archive | None:
+    """By the content. A tar archive alone: what is a zip inside is often something else, such as saved weights."""
+    try:
+        with tarfile.open(path) as tar:
+            return Archive.TAR if tar.next() is not None else None  # zeros pass for an archive of nothing
+    except _DAMAGE:
+        return None
+
+
 # ---------------------------------------------------------------- names
 
 

@@ -60,7 +60,8 @@ def fetch(
     say: Say = _say_nothing,
     patience: Patience = PATIENT,
 ) -> Fetched:
-    """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target.
+    """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
+    by the ending of the URL or of the target, and a tar archive without one by its content.
 
     The target appears last: whoever finds it finds everything. Raises UsageError for what can never be fetched as
     asked, InfrastructureError for what failed today.
@@ -81,7 +82,8 @@ class _Job:
     url: str
     scheme: str | None  # None is a plain path
     target: str
-    kind: archive.Archive | None
+    kind: archive.Archive | None  # by its ending
+    has_no_ending: bool  # neither address nor target: what it is may be looked for inside
     checksum: Checksum | None
     say: Say
     patience: Patience
@@ -114,7 +116,9 @@ def _build_job(url: str, target: str, decompress: bool, checksum: str | None, sa
         raise UsageError(f"{target!r} is no place for data", "name a file or a folder")
     source = urllib.parse.urlsplit(url).path if scheme else url
     kind = (archive.parse_kind(source) or archive.parse_kind(path)) if decompress else None
-    return _Job(url, scheme, path, kind, parse_checksum(checksum) if checksum else None, say, patience)
+    has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source.rstrip("/"), path))
+    wanted = parse_checksum(checksum) if checksum else None
+    return _Job(url, scheme, path, kind, has_no_ending, wanted, say, patience)
 
 
 # ---------------------------------------------------------------- what was written
@@ -160,7 +164,8 @@ def _bring(job: _Job) -> Fetched:
     size = os.path.getsize(job.part)
     if job.checksum:
         _check_part(job, job.checksum)
-    if job.kind and _unpack(job, job.kind):
+    kind = job.kind or (archive.find_kind(job.part) if job.has_no_ending else None)
+    if kind and _unpack(job, kind):
         os.unlink(job.part)
     else:
         _sync(job.part)
@@ -175,7 +180,7 @@ def _bring_part(job: _Job) -> None:
             shutil.rmtree(job.part)
         http_file.download(job.url, job.part, job.say, job.patience)
     elif job.scheme in STORES:
-        objectstore.download(job.url, job.part)
+        objectstore.download(job.url, job.part, job.say)
     else:
         _copy_local(job)
 
@@ -202,8 +207,8 @@ def _check_part(job: _Job, wanted: Checksum) -> None:
 
 def _unpack(job: _Job, kind: archive.Archive) -> bool:
     """True when the target itself came out of the archive, so that nothing is left to be renamed."""
-    job.say(f"unpacking {job.name} into {os.path.dirname(job.target)}")
     parent = os.path.dirname(job.target)
+    job.say(f"unpacking {_describe_archive(job)} into {parent}")
     shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
     try:
         archive.unpack(job.part, kind, job.aside, job.name)
@@ -216,6 +221,12 @@ def _unpack(job: _Job, kind: archive.Archive) -> bool:
     finally:
         shutil.rmtree(job.aside, ignore_errors=True)
     return inside
+
+
+def _describe_archive(job: _Job) -> str:
+    """`mydata` beside what came out of it makes people think that it was not unpacked."""
+    original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))
+    return job.name if original in ("", job.name) else f"{original} (kept as {job.name})"
 
 
 def _copy_local(job: _Job) -> None:

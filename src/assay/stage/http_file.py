@@ -177,6 +177,7 @@ def _open(request: urllib.request.Request, timeout_s: float) -> Iterator[http.cl
     with response:
         if response.status not in {200, 203, 206}:
             raise _classify_status(url, response.status or 0, response.headers)
+        _check_is_file(url, response)
         _check_encoding(url, response.headers)
         yield response
 
@@ -206,6 +207,17 @@ def _classify_failure(url: str, reason: object) -> Exception:
     if isinstance(reason, OSError):
         return _LostError(_describe(reason))
     return UsageError(f"{render_url(url)} cannot be downloaded: {reason}")
+
+
+def _check_is_file(url: str, response: http.client.HTTPResponse) -> None:
+    """A folder's address gives a page that lists it, often after a redirection to the address with a slash."""
+    pieces = urllib.parse.urlsplit(response.geturl())
+    is_page = response.headers.get_content_type() == "text/html"
+    if is_page and pieces.path.endswith("/") and not pieces.query:
+        raise UsageError(
+            f"{render_url(url)} is no file: the server answers with a page for it",
+            "name one file; folders come from gs://, s3://, az:// and file://",
+        )
 
 
 def _check_encoding(url: str, headers: Message) -> None:

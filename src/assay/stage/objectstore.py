@@ -12,7 +12,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,9 +31,16 @@ _CREDENTIALS = {
 }
 _LOUD = ("gcsfs", "s3fs", "adlfs", "fsspec", "azure", "botocore", "aiobotocore")
 _AT_ONCE = 8
+_ANSWER_S = 20.0  # for the first answer; the libraries themselves try for a minute and more
 _OF_THE_DISK = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
 )
+
+
+Say = Callable[[str], None]
+
+
+def _say_nothing(_text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +54,10 @@ class StoredObject:
 # ---------------------------------------------------------------- bringing in
 
 
-def download(url: str, part: str) -> None:
+def download(url: str, part: str, say: Say = _say_nothing) -> None:
     """An object into the file `part`, or all below into the folder `part`; a folder goes on where it stopped."""
     with _named(url):
-        store, path = _open(url)
+        store, path = _reach(url, say)
         objects = _list_objects(store, path.rstrip("*/"), asked_folder=url.endswith(("*", "/")))
         if not objects:
             raise FileNotFoundError
@@ -154,20 +162,20 @@ def _remove(path: str) -> None:
 # ---------------------------------------------------------------- sending out
 
 
-def upload(files: Sequence[DataFile], url: str) -> None:
+def upload(files: Sequence[DataFile], url: str, say: Say = _say_nothing) -> None:
     """Each file below the URL, and a look at what has arrived. Buckets are never made: a typo would be one.
 
-    Without files it tells whether the bucket can be reached, which a caller may want to know hours before.
+    Without files it tells whether the bucket can be reached.
     """
     with _named(url):
-        store, path = _open(url)
+        store, path = _reach(url, say)
         base = path.rstrip("/")
-        _check_bucket(store, base.partition("/")[0])
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
             list(pool.map(lambda file: _send(store, file, f"{base}/{file.name}"), files))
 
 
 def _check_bucket(store: Any, bucket: str) -> None:
+    """Is it there, does anybody answer?"""
     try:
         store.info(bucket)
     except FileNotFoundError:
@@ -188,22 +196,61 @@ def _send(store: Any, file: DataFile, place: str) -> None:
 # ---------------------------------------------------------------- the libraries
 
 
+def check_installed(url: str) -> None:
+    """Whether this kind of store can be used at all; nothing is asked over the network."""
+    scheme = url.split(":", 1)[0].lower()
+    with _libraries(scheme) as fsspec:
+        fsspec.get_filesystem_class(scheme)
+
+
+def _reach(url: str, say: Say) -> tuple[Any, str]:
+    """The store, once it has answered. Looking for a login alone may take a quarter of a minute without a network, and
+    gcsfs cannot be told to try less often: so it is waited for in a thread of its own."""
+    found: list[tuple[Any, str] | Exception] = []
+
+    def ask() -> None:
+        try:
+            store, path = _open(url)
+            _check_bucket(store, path.strip("*/").partition("/")[0])
+            found.append((store, path))
+        except Exception as error:  # noqa: BLE001 raised again where it was asked for
+            found.append(error)
+
+    say(f"connecting to {url} (for at most {_ANSWER_S:g} s)")
+    thread = threading.Thread(target=ask, daemon=True, name="assay-reach")
+    thread.start()
+    thread.join(_ANSWER_S)
+    if not found:
+        raise InfrastructureError(
+            f"{url} cannot be reached: no answer within {_ANSWER_S:g} s", "is there a network, and a login?"
+        )
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
 def _open(url: str) -> tuple[Any, str]:
     """A store of its own each time: cached ones would keep old listings, endpoints and credentials."""
     scheme = url.split(":", 1)[0].lower()
     for name in _LOUD:  # they print tracebacks of what we report in one line
         logging.getLogger(name).addHandler(logging.NullHandler())
+    with _libraries(scheme) as fsspec:
+        store, path = fsspec.url_to_fs(
+            url, skip_instance_cache=True, use_listings_cache=False, **_build_options(scheme)
+        )
+    return store, str(path)
+
+
+@contextmanager
+def _libraries(scheme: str) -> Iterator[Any]:
     try:
         import fsspec
 
         # gcsfs' newer class asks a second service for each bucket's kind, a minute long where that is not let through
         fsspec.register_implementation("gs", "gcsfs.core.GCSFileSystem", clobber=True)
-        store, path = fsspec.url_to_fs(
-            url, skip_instance_cache=True, use_listings_cache=False, **_build_options(scheme)
-        )
+        yield fsspec
     except ImportError as error:
         raise MissingExtraError(f"{scheme}://", _EXTRAS[scheme]) from error
-    return store, str(path)
 
 
 def _build_options(scheme: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from assay.errors import InfrastructureError, UsageError
@@ -15,8 +15,23 @@ from assay.values.layout import TEMPORARY_SUFFIX
 
 _SCHEMES = (*STORES, FILE)
 
+Say = Callable[[str], None]
 
-def upload_folder(folder: str, url: str) -> int:
+
+def check_target(url: str) -> None:
+    """Raise UsageError for what can never be sent to. A network is not waited for: it may be there later."""
+    scheme = parse_scheme(url, _SCHEMES)
+    if scheme in STORES:
+        objectstore.check_installed(url)
+        return
+    target = parse_local(url, scheme)
+    try:
+        _make_target(target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}", "choose another folder") from error
+
+
+def upload_folder(folder: str, url: str, say: Say = lambda _text: None) -> int:
     """What is in the folder, below the URL, with the same names. Returns how many files were sent and found there.
 
     A file that is there already is replaced. Empty folders are not sent: object stores have none.
@@ -27,7 +42,7 @@ def upload_folder(folder: str, url: str) -> int:
     files = load_listing(folder).files
     try:
         if scheme in STORES:
-            objectstore.upload(files, url)
+            objectstore.upload(files, url, say)
         else:
             _copy_out(folder, files, parse_local(url, scheme))
     except PermissionError as error:
@@ -40,11 +55,15 @@ def upload_folder(folder: str, url: str) -> int:
 def _copy_out(folder: str, files: Sequence[DataFile], target: str) -> None:
     if is_inside(target, folder):
         raise UsageError(f"{folder} cannot be sent into itself ({target})")
+    _make_target(target)
+    for file in files:
+        _copy_one(file, os.path.join(target, file.name))
+
+
+def _make_target(target: str) -> None:
     os.makedirs(target, exist_ok=True)
     if not os.access(target, os.W_OK, effective_ids=True):  # said for an empty folder, too
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
-    for file in files:
-        _copy_one(file, os.path.join(target, file.name))
 
 
 def _copy_one(file: DataFile, place: str) -> None:

@@ -98,7 +98,8 @@ def _parse_window(part: str, text: str) -> ProfileWindow:
             "write START:END in seconds, START: for an open end, 2:5,8:9 for two",
         )
     if window.end_s is not None and window.end_s <= window.begin_s:
-        raise UsageError(f"profile {text!r}: {part} ends before it begins")
+        wrong = "is empty: it ends when it begins" if window.end_s == window.begin_s else "ends before it begins"
+        raise UsageError(f"profile {text!r}: {part} {wrong}", "write START:END in seconds, or START: for an open end")
     return window
 
 

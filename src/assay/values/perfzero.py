@@ -133,7 +133,7 @@ class Surroundings:
 
     job: PerfzeroJob
     packages: Mapping[str, Package] = field(default_factory=dict)
-    harness: Mapping[str, str] = field(default_factory=dict)
+    harness: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.flows.bench.laboratory import request
 from assay.errors import ExitCode
 from assay.flows.bench.archive import find_place, load_executions
 from assay.flows.bench.run import resolve_methods, run_benchmarks
-from assay.flows.sweep import Doors
 from assay.record.benchmarks import load_execution
 from assay.record.index.sqlite import open_index
 from assay.values import layout
@@ -128,11 +126,6 @@ def test_arguments_and_environment_arrive(lab: Path) -> None:
     assert report.executions[0].result.extras["value"] == "it's $HERE"
 
 
-def test_the_peak_of_a_short_run_is_true(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.large")).executions
-    assert 120_000_000 < execution.peaks.max_rss < 250_000_000
-
-
 def test_commands_are_measured_and_their_output_is_read(lab: Path) -> None:
     good = BenchMethod("sleep 0.2; echo 'loss: 0.5'; echo 'loss: 0.25'", "train", "command")
     bad = BenchMethod("echo oops; exit 3", "broken", "command")
@@ -191,53 +184,6 @@ def test_a_profile_lies_with_the_run(lab: Path) -> None:
     assert json.loads(Path(execution.run_dir, *execution.profiles).read_text())["traceEvents"]
 
 
-# ---------------------------------------------------------------- the machine
-
-
-def test_load_of_others_contaminates_and_can_be_refused(lab: Path) -> None:
-    """Two busy processes of ours that are no part of the benchmark."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    try:
-        asked = BenchMethod("sleep 0.6", "nap", "command")
-        report = run_benchmarks(replace(request(), methods=(asked,), foreign_limit=0.05, refuse_contaminated=True))
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-    (execution,) = report.executions
-    assert "others used" in execution.contaminated[0]
-    assert execution.result.succeeded
-    assert execution.refused
-    assert not execution.succeeded
-    assert report.exit_code is ExitCode.INCONCLUSIVE
-
-
-def fake_gpus(lab: Path, monkeypatch: pytest.MonkeyPatch, **gpu: object) -> None:
-    content = {"driver": "550.1", "gpus": [{"name": "Fake 9000", "sm_clock_mhz": 1500, "temperature_c": 50, **gpu}]}
-    (lab / "gpus.json").write_text(json.dumps(content))
-    monkeypatch.setenv("ASSAY_FAKE_NVML", str(lab / "gpus.json"))
-
-
-def test_a_quiet_gpu_is_described(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_gpus(lab, monkeypatch)
-    (execution,) = run_benchmarks(request("mod.B.good")).executions
-    assert execution.machine.accelerator_model == "Fake 9000"
-    assert execution.machine.accelerator_driver == "550.1"
-    assert execution.machine.gpus[0].sm_clock_mhz == 1500
-    assert execution.setup["accelerator_model"] == "Fake 9000"
-    assert execution.contaminated == ()
-
-
-def test_a_hot_gpu_and_foreign_processes_contaminate(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_gpus(lab, monkeypatch, throttle=["hw_thermal", "sw_power_cap"], processes=[{"pid": 1}])
-    (execution,) = run_benchmarks(request("mod.B.good")).executions
-    text = "; ".join(execution.contaminated)
-    assert "throttled: hw_thermal" in text
-    assert "sw_power_cap" not in text  # how the card is set up, not trouble; it is recorded
-    assert "sw_power_cap" in execution.machine.throttled
-    assert "other processes were on the GPU: 1" in text
-
-
 # ---------------------------------------------------------------- a supervisor that was killed
 
 
@@ -248,59 +194,3 @@ def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
     assert found.result.wall_time == 2.0
     assert found.execution_id == execution.execution_id
     assert os.path.exists(os.path.join(execution.run_dir, layout.BENCH_FILE))
-
-
-# ---------------------------------------------------------------- true peaks
-
-
-MIB = 1 << 20
-
-
-def test_a_small_command_has_a_small_peak_and_its_own_times(lab: Path) -> None:
-    """Not the supervisor's size, and not the time that shells need to start."""
-    asked = replace(
-        request(), methods=(BenchMethod("true", "true", "command"), BenchMethod("sleep 1.3", "nap", "command"))
-    )
-    quick, nap = run_benchmarks(asked).executions
-    for execution in (quick, nap):
-        assert 0 < execution.peaks.max_rss < 8 * MIB
-        assert execution.result.cpu_time is not None
-        assert execution.result.cpu_time == pytest.approx(execution.peaks.cpu_s)
-    assert nap.result.wall_time >= 1.3
-    assert nap.result.wall_time > quick.result.wall_time
-
-
-def test_processes_side_by_side_are_counted_together(lab: Path) -> None:
-    hold = f"{sys.executable} -S -c 'import time; b = bytearray(30_000_000); b[::4096] = b[::4096]; time.sleep(1.6)'"
-    both = " & ".join([hold] * 4) + " & wait"
-    asked = replace(request(), methods=(BenchMethod(both, "four", "command"),))
-    (execution,) = run_benchmarks(asked).executions
-    assert execution.peaks.max_rss > 110_000_000
-
-
-def test_what_is_killed_early_leaves_a_word_of_its_memory(lab: Path) -> None:
-    (lab / "grow.py").write_text(
-        "import os, time\ndef grow():\n    b = bytearray(60_000_000); b[::4096] = b[::4096]\n"
-        "    time.sleep(0.7)\n    os.kill(os.getpid(), 9)\n"
-    )
-    (execution,) = run_benchmarks(request("grow.grow"), Doors(tick_s=0.05)).executions
-    assert "SIGKILL" in execution.result.findings[0].message
-    assert execution.peaks.max_rss > 60_000_000
-
-
-def test_each_execution_is_told_when_it_has_ended(lab: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    run_benchmarks(
-        request("mod.B.fixed", "mod.B.raises", trials=2), told=lambda e, n, total: told.append((e.method, n, total))
-    )
-    assert told == [
-        ("mod.B.fixed", 1, 4),
-        ("mod.B.raises", 2, 4),
-        ("mod.B.fixed", 3, 4),
-        ("mod.B.raises", 4, 4),
-    ]
-
-
-def test_the_reason_of_an_end_speaks_of_it_and_not_of_our_names(lab: Path) -> None:
-    (execution,) = run_benchmarks(request("mod.B.dies")).executions
-    assert execution.result.findings[0].message.startswith("it ended with exit code 9")

@@ -14,8 +14,8 @@ from assay.values.model import Ending, Job, Step
 
 class Picky(OrtBackend):
     """Options, each an operator: `refuses`, `abort`, `hang`; `refuses_alone`: where it is the only node; `refuses_among`:
-    where it is not. `turns`: how often it refuses before it gives in, counted in the file `count`; `wordy`: never twice
-    in the same words."""
+    where it is not. `says`: a file that is there once it hangs. `turns`: how often it refuses before it gives in,
+    counted in the file `count`; `wordy`: never twice in the same words."""
 
     def perform(self, job: Job) -> Made:
         if job.step is Step.COMPILE:
@@ -38,6 +38,8 @@ class Picky(OrtBackend):
         if options.get("abort") in ops:
             os.kill(os.getpid(), signal.SIGABRT)
         if options.get("hang") in ops:
+            if "says" in options:
+                open(options["says"], "w").close()
             time.sleep(600)
 
     def _has_turns(self) -> bool:

@@ -80,6 +80,14 @@ def test_a_chip_tells_the_compiler_its_name_and_brings_flags(folder):
     assert "chip" not in build_target(project, "ort", Extras()).options
 
 
+def test_a_target_whose_commands_name_no_chip_is_not_tested_for_several(folder):
+    (folder / "pyproject.toml").write_text('[tool.assay.targets.sim]\nrun = "tool {artifact}"\n')
+    project = load_project(str(folder))
+    with pytest.raises(UsageError, match="the target sim knows no chips"):
+        build_target(project, "sim", Extras({"target": "X1"}))
+    assert build_target(project, "sim", Extras({"target": "X1", "run_flags": ["-x"]})).run_flags == ("-x",)
+
+
 def test_a_board_makes_it_an_ssh_target(folder):
     project = load_project(str(folder))
     target = build_target(project, "sim", Extras(address="root@board", port=22, key="k"))

@@ -319,6 +319,27 @@ def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
         until(lambda: left_on(board) == [], "folder and lock are gone")
 
 
+def test_what_a_program_leaves_behind_goes_with_it(board, make, perform, tmp_path):
+    run = [
+        "sh",
+        "-c",
+        'sleep 1000 & echo $! >"$2"; cp "$0" "$1"',
+        "{inputs}/0.npy",
+        "{outputs}/0.npy",
+        str(tmp_path / "pid"),
+    ]
+    perform(target_of(board, run=run), make())
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not is_running(pid), "the child is gone")
+
+
+def test_a_run_may_take_longer_than_the_lock_lives(board, make, perform, tmp_path):
+    run = ["sh", "-c", 'sleep 4; cp "$0" "$1"', "{inputs}/0.npy", "{outputs}/0.npy"]
+    made = perform(target_of(board, run=run, lock_expiry_s=1), make())
+    assert load_tensors(made.path)["y"].tolist() == [1.5, 2.5]
+    assert left_on(board) == []
+
+
 def test_killing_us_leaves_nothing_on_the_board(board, make, tmp_path):
     request = {"target": build_plain(target_of(board, f"--hang={tmp_path / 'pids'}")), "job": build_plain(make())}
     code = (

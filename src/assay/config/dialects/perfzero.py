@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from assay.config.fields import parse_duration
 from assay.errors import UsageError, did_you_mean
@@ -32,7 +32,10 @@ Flags = Mapping[str, Any]
 _CHECKSUM = re.compile(r"(?:(?:md5|sha1|sha256|sha512):)?[0-9a-f]{32,128}", re.IGNORECASE)
 _DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 _PROFILERS = ("auto", "framework", "py-spy")
-_DOWNLOAD_FORM = "write URL, URL;NAME or URL;NAME;sha256:CHECKSUM; a comma inside a URL is %2C"
+_DOWNLOAD_FORM = (
+    "write URL, URL;NAME or URL;NAME;sha256:CHECKSUM; a comma inside a URL is %2C; "
+    "a file of this machine is file:///PATH, /PATH or ./PATH"
+)
 
 
 def parse_flags(flags: Flags, folder: str, environ: Mapping[str, str]) -> PerfzeroJob:
@@ -205,16 +208,43 @@ def parse_downloads(texts: Sequence[str], data_dir: str, flag: str) -> tuple[Dow
 
 def _parse_download(part: str, data_dir: str, flag: str) -> Download:
     fields = [field.strip() for field in part.split(";")]
-    url = fields[0].removesuffix("*").rstrip("/")
+    url = _parse_source(fields[0])
     if len(fields) > 3 or not _is_url(url):
         raise UsageError(f"--{flag}: {hide_secrets(part)!r} is no download", _DOWNLOAD_FORM)
-    name = fields[1] if len(fields) > 1 and fields[1] else os.path.basename(urlsplit(url).path)
+    if url.lower().startswith(("http:", "https:")) and url != fields[0]:
+        raise UsageError(
+            f"--{flag}: {hide_secrets(fields[0])} is no file: over http a server lists a folder at best",
+            "name each file; folders come from gs://, s3://, az:// and file://",
+        )
+    name = fields[1] if len(fields) > 1 and fields[1] else _parse_name(url)
     checksum = fields[2] if len(fields) > 2 and fields[2] else None
     if checksum is not None and not _CHECKSUM.fullmatch(checksum):
         raise UsageError(f"--{flag}: {checksum!r} is no checksum", "write sha256: and its 64 digits")
     if not name:
         raise UsageError(f"--{flag}: {hide_secrets(url)} has no name to be kept under", "write URL;NAME")
-    return Download(url, os.path.join(data_dir, name), checksum)
+    return Download(url, _parse_place(name, data_dir, flag), checksum)
+
+
+def _parse_name(url: str) -> str:
+    name = os.path.basename(urlsplit(url).path)
+    return unquote(name) if url.startswith("file:") else name
+
+
+def _parse_source(text: str) -> str:
+    """What stands behind a folder's name is no part of it; a path of this machine is a URL, too."""
+    plain = text.removesuffix("*").rstrip("/")
+    if plain.startswith(("/", "./", "../", "~/")):
+        return f"file://{quote(os.path.abspath(os.path.expanduser(plain)))}"
+    return plain
+
+
+def _parse_place(name: str, data_dir: str, flag: str) -> str:
+    path = os.path.normpath(os.path.join(data_dir, name))
+    if not path.startswith(os.path.join(data_dir, "")):
+        raise UsageError(
+            f"--{flag}: {name!r} would be kept outside of {data_dir}", "name a place inside of --root_data_dir"
+        )
+    return path
 
 
 def _is_url(text: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from assay.execute.script import JobText, render_job
 from assay.flows.bench.archive import find_place
-from assay.flows.bench.run import write_points
+from assay.flows.bench.witness import write_points
 from assay.flows.collect import closing_quietly
 from assay.flows.ingest import refresh_study
 from assay.flows.places import StudyPlace, check_writable

@@ -17,6 +17,7 @@ from assay.flows.model.check import (
     Found,
     Say,
     confirm,
+    describe_birth,
     examine_model,
     find_excuse,
     quiet,
@@ -78,7 +79,7 @@ def find_wrong(search: Search) -> None:
         return
     found = localise(search.cases.outline.layers, accumulated)
     if found.first is not None and _confirm(search, found.first, accumulated):
-        search.notes.append(found.reason)
+        search.notes.append(describe_birth(found))
         return
     full = search.examine(search.cases.full)
     if full.verdict.kind not in WRONG:

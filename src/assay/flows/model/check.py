@@ -16,7 +16,7 @@ from assay.errors import InfrastructureError, MissingExtraError
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors
 from assay.flows.model.signature import WRONG, build_signature, find_same
 from assay.flows.model.workshop import Dumps, Work, Workshop
-from assay.judge.layers import Blame, localise
+from assay.judge.layers import Blame, Localisation, localise
 from assay.judge.tensors import judge_outputs
 from assay.judge.voting import judge_votes
 from assay.probe.tensorfile import write_tensors
@@ -287,10 +287,24 @@ def conclude(
     first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
     if first is None:
         findings = () if is_excused else _find_hidden(reports, full)
-        notes = (inside.reason,) if is_excused or inside.blame is Blame.DRIFT else ()
+        notes = (inside.reason,) if inside.blame is Blame.DRIFT else ()
         return Found((), findings=tuple(findings), notes=notes)
-    notes = (inside.reason,) if inside.first is first else ()
+    notes = (describe_birth(inside),) if inside.first is first else ()
     return Found((), first, confirm(by_name.get(first.name)), (), (*notes, *describe_others(first, reports, full)))
+
+
+def describe_birth(found: Localisation) -> str:
+    """Why it is this layer: what is off in it stands with the layer itself."""
+    first = found.first
+    assert first is not None
+    growth = next(each for each in found.ranking if each.layer is first)
+    if growth.is_inherited:
+        inputs = f"its inputs are off too (error {growth.before:.2g}), but by itself it is wrong as well"
+    else:
+        inputs = f"its inputs are right (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+    others = ", ".join(layer.label for layer in found.suspects if layer is not first)
+    unseen = f"; nothing between was compared, so it may be {others} as well" if others else ""
+    return f"{first.label} is where it begins: {inputs}{unseen}"
 
 
 def find_excuse(view: CaseReport | None) -> bool:

@@ -120,8 +120,10 @@ def choose_project_voter(project: Project, reference: Target, target: Target) ->
 def _equip(target: Target, extras: Extras) -> Target:
     chip = name_chip(extras.chip)
     has_tools = target.backend in _WITH_TOOLS
-    if chip and not has_tools:
-        raise UsageError(f"the target {target.name} knows no chips", "leave --torq-chips out")
+    if chip and not (has_tools and _knows_chips(target, extras.chip)):
+        raise UsageError(
+            f"the target {target.name} knows no chips", "name {chip} in its commands, or leave --torq-chips out"
+        )
     told = {"chip": chip, "hardware": extras.hardware} if has_tools else {}
     found = replace(
         target,
@@ -132,6 +134,12 @@ def _equip(target: Target, extras: Extras) -> Target:
     if extras.address is None:
         return found
     return build_board_target(found, extras.address, port=extras.port, key=extras.key)
+
+
+def _knows_chips(target: Target, chip: Mapping[str, Any]) -> bool:
+    """One that is told nothing would compute the same for all of them, and every test would pass for the wrong chip."""
+    told = str([target.options.get(name) for name in ("import", "compile", "run")])
+    return "{chip}" in told or bool(chip.get("compile_flags") or chip.get("run_flags"))
 
 
 # ---------------------------------------------------------------- the place of work

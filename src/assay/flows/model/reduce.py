@@ -183,7 +183,7 @@ class _Trials:
         trials = []
         for sample in samples:
             inputs = cases.write_inputs(sample)
-            folder = cases.ask(product, inputs, Wants(outputs), name)
+            folder = cases.ask(product, inputs, Wants(outputs), "reduced")
             trials.append(Trial(product, inputs, Tensors(folder), load_specs(folder)))
         layer = self._find_layer(model)
         quantized = layer is None and is_quantized(model)

@@ -35,7 +35,7 @@ _SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends somet
 _POLL_S = 0.01
 _GRACE_S = 5.0
 # Runs in the job's folder. The process group is noted before the program starts: without the note it does not start,
-# so the warden either finds it or has removed the folder first.
+# so the warden either finds it or has removed the folder first. What a program leaves behind goes with it.
 _RUN = """
 cd "$1" || exit 97
 shift
@@ -43,8 +43,11 @@ inner='echo $$ >pid.new && mv pid.new pid && exec "$@"'
 rm -f exit
 if command -v setsid >/dev/null 2>&1; then setsid sh -c "$inner" run "$@" </dev/null &
 else sh -c "$inner" run "$@" </dev/null & fi
-wait $!
+job=$!
+wait $job
 code=$?
+kill -9 -$job 2>/dev/null
+rm -f pid
 echo $code >exit
 exit $code
 """
@@ -214,8 +217,9 @@ class Stay:
 
     def _keep_alive(self, stream: IO[bytes]) -> None:
         """A line now and then: the board cannot tell a connection that was cut from one that is silent."""
+        pause_s = min(_BEAT_S, self._board.rule.expiry_s / 4)
         with contextlib.suppress(OSError, ValueError):
-            while not self._left.wait(_BEAT_S):
+            while not self._left.wait(pause_s):
                 stream.write(b"\n")
                 stream.flush()
 

@@ -1,0 +1,51 @@
+"""What benchmarks ask of the judges."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from assay.flows.bench.statistics import compare_levels, find_steps
+
+
+def noise(level: float, count: int, seed: int) -> list[float]:
+    chance = random.Random(seed)
+    return [level * (1 + chance.gauss(0, 0.01)) for _ in range(count)]
+
+
+def test_a_step_with_its_cause() -> None:
+    values = [*noise(10, 30, 1), *noise(12, 30, 2)]
+    commits = [f"{n:040x}" for n in range(60)]
+    ((step, cause),) = find_steps(values, ["same"] * 60, commits)
+    assert abs(step.at - 30) <= 1
+    assert step.effect == pytest.approx(0.2, abs=0.02)
+    assert (step.before, step.after) == pytest.approx((10, 12), rel=0.01)
+    assert step.interval is not None
+    assert step.interval[0] < step.effect < step.interval[1]
+    assert cause.origin == "code"
+
+
+def test_a_step_where_only_the_environment_changed() -> None:
+    values = [*noise(10, 30, 1), *noise(12, 30, 2)]
+    ((_, cause),) = find_steps(values, ["one"] * 30 + ["two"] * 30, ["a"] * 60)
+    assert cause.origin == "environment"
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [5.0] * 40, noise(3, 40, 5)])
+def test_no_step(values: list[float]) -> None:
+    assert find_steps(values, [None] * len(values), [None] * len(values)) == []
+
+
+def test_levels_on_both_sides_of_a_known_place() -> None:
+    step = compare_levels(noise(10, 12, 1), noise(11, 12, 2), 12)
+    assert step is not None
+    assert step.at == 12
+    assert step.effect == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [([1.0], [2.0]), (noise(10, 12, 1), noise(10, 12, 2)), ([], [1.0]), ([1.0] * 5, [1.0] * 5)]
+)
+def test_levels_that_cannot_be_told_apart(old: list[float], new: list[float]) -> None:
+    assert compare_levels(old, new, 0) is None

@@ -1,0 +1,267 @@
+"""From flags and settings to a request, and back to flags that can be pasted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.cli.model_options import build_flags
+from assay.config.models import parse_tolerance_text
+from assay.errors import AssayError, UsageError
+from assay.flows.model.options import (
+    ModelFlags,
+    build_request,
+    build_split_request,
+    choose_groups,
+    choose_voter,
+    parse_dim,
+    parse_range,
+    render_tolerances,
+)
+from assay.values.model import InputChoice, Target, Tolerances
+from assay.values.tensors import Tolerance
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").write_bytes(b"nobody looks inside yet")
+    return "net.onnx"
+
+
+# ---------------------------------------------------------------- what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"model": "nosuch.onnx", "target": "ort"}, "there is no model nosuch.onnx"),
+        ({"model": ".", "target": "ort"}, "is a folder"),
+        ({}, "which target?"),
+        ({"target": "irre"}, "did you mean 'iree'"),
+        ({"target": "iree:metal"}, "no variant 'metal'"),
+        ({"target": "ort", "reference": "orrt"}, "did you mean 'ort'"),
+        ({"target": "ort", "vote": "openvin"}, "did you mean 'openvino'"),
+        ({"target": "ort", "ranges": ("x=1",)}, "--range x=1: this is no range"),
+        ({"target": "ort", "ranges": ("x=2:1",)}, "this is no range"),
+        ({"target": "ort", "ranges": ("=1:2",)}, "this is no range"),
+        ({"target": "ort", "ranges": ("x=a:b",)}, "this is no range"),
+        ({"target": "ort", "ranges": ("x=nan:1",)}, "this is no range"),
+        ({"target": "ort", "dims": ("batch",)}, "--dim batch: this is no size"),
+        ({"target": "ort", "dims": ("batch=-1",)}, "this is no size"),
+        ({"target": "ort", "dims": ("x=1,,2",)}, "this is no size"),
+        ({"target": "ort", "inputs": ("nosuch.npy",)}, "there is no nosuch.npy"),
+        ({"target": "ort", "inputs": ("x=nosuch.npy",)}, "there is no nosuch.npy"),
+        ({"target": "ort", "inputs": (".",), "function": "m:f"}, "not from both"),
+        ({"target": "ort", "tolerances": ("rel",)}, "'rel' says no bound"),
+        ({"target": "ort", "tolerances": ("rel=x",)}, "rel must be a number"),
+        ({"target": "ort", "tolerances": ("rell=1",)}, "did you mean 'rel'"),
+        ({"target": "ort", "tolerances": ("rel=-1",)}, "not negative"),
+        ({"target": "ort", "tolerances": ("rel=nan",)}, "rel must be a number"),
+        ({"target": "ort", "tolerances": ("int_share=2",)}, "cannot be more than 1"),
+        ({"target": "ort", "groups": ("Conv",)}, "at least two operators"),
+        ({"target": "ort", "groups": ("Conv,",)}, "at least two operators"),
+        ({"target": "ort", "memory": "big"}, "--memory big: this is no size"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_before_anything_runs(model: str, flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(AssayError) as caught:
+        build_request(ModelFlags(**{"model": model, **flags}), "check")
+    assert words in caught.value.render()
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("goal", ["bisect", "reduce"])
+def test_only_is_for_check_alone(model: str, goal: Any) -> None:
+    flags = ModelFlags(model, "ort", only=("Conv_1",))
+    assert build_request(flags, "check").only == ("Conv_1",)
+    with pytest.raises(UsageError, match=f"--only is for check: {goal} looks for the layer itself"):
+        build_request(flags, goal)
+
+
+def test_quotes_that_are_not_closed() -> None:
+    with pytest.raises(UsageError, match="--compiler-options"):
+        build_flags({"model": "m", "compile_flags": "'-O0"})
+
+
+def test_wrong_settings_are_named(model: str, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text("[models]\ntolerance = {rell = 1}\n")
+    with pytest.raises(UsageError, match=r"models\.tolerance"):
+        build_request(ModelFlags(model, "ort"), "check")
+
+
+# ---------------------------------------------------------------- what is meant
+
+
+def test_without_flags_the_defaults_hold(model: str, tmp_path: Path) -> None:
+    request = build_request(ModelFlags(model, "iree"), "check")
+    assert request.model == str(tmp_path / "net.onnx")
+    assert (request.reference.name, request.target.name) == ("ort", "iree")
+    assert request.voter == Target("reference", "reference")
+    assert request.inputs == InputChoice()
+    assert request.tolerances == Tolerances()
+    assert request.groups == (("Conv", "Clip"),)
+    assert os.path.isabs(request.store)
+    assert request.folder == str(tmp_path)
+
+
+def test_flags_go_before_settings_key_by_key(model: str, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text(
+        '[models]\nreference = "reference"\ntargets = ["openvino"]\nsamples = 4\nseed = 9\ntolerance = {rel = 0.1}\n'
+        "ranges.x = [0, 1]\ndims.batch = 2\n[models.models.net]\nsamples = 3\nops.Conv = {abs = 0.5}\n"
+    )
+    plain = build_request(ModelFlags(model), "check")
+    assert (plain.reference.name, plain.target.name, plain.inputs.samples) == ("reference", "openvino", 3)
+    assert plain.tolerances.choose("y", "Conv") == Tolerance(abs=0.5, rel=0.1)
+    flags = ModelFlags(
+        model, "ort", "iree", samples=1, seed=0, ranges=("y=2:3",), dims=("batch=5",), tolerances=("abs=0.25",)
+    )
+    request = build_request(flags, "check")
+    assert (request.reference.name, request.target.name) == ("iree", "ort")
+    assert request.inputs == InputChoice(1, 0, {"x": (0.0, 1.0), "y": (2.0, 3.0)}, {"batch": 5})
+    assert request.tolerances.model == Tolerance(abs=0.25, rel=0.1)
+
+
+def test_flags_for_the_tools_are_added_to_the_target_s_own(model: str, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text('[targets.fast]\nlike = "iree"\ncompile_flags = "-O3"\n')
+    request = build_request(ModelFlags(model, "fast", compile_flags=("-g",), run_flags=("--x",)), "check")
+    assert request.target.compile_flags == ("-O3", "-g")
+    assert request.target.run_flags == ("--x",)
+
+
+def test_limits_and_places(model: str, tmp_path: Path) -> None:
+    flags = ModelFlags(model, "ort", compile_timeout_s=5.0, memory="2GiB", ir_dir="ir", output="small.onnx")
+    request = build_request(flags, "reduce")
+    assert request.limits.compile_s == 5.0
+    assert request.limits.run_s == 240.0
+    assert request.limits.memory_bytes == 2 * 1024**3
+    assert request.ir_dir == str(tmp_path / "ir")
+    assert request.output == str(tmp_path / "small.onnx")
+
+
+@pytest.mark.parametrize(
+    ("reference", "target", "voter"),
+    [
+        ("ort", "iree", "reference"),
+        ("reference", "iree", "ort"),
+        ("ort", "reference", None),
+        ("ort", "ort", "reference"),
+    ],
+)
+def test_the_voter_is_neither_of_the_two(reference: str, target: str, voter: str | None) -> None:
+    chosen = choose_voter(None, Target(reference, reference), Target(target, target))
+    assert (chosen.name if chosen else None) == voter
+    assert choose_voter("none", Target(reference, reference), Target(target, target)) is None
+
+
+def test_a_split_needs_the_reference_alone(model: str) -> None:
+    request = build_split_request(ModelFlags(model, reference="openvino", only=("Conv_1",)))
+    assert request.target == request.reference
+    assert request.voter is None
+    assert request.only == ("Conv_1",)
+
+
+def test_texts() -> None:
+    assert parse_range("a=b=-1.5:2e3") == ("a=b", (-1.5, 2000.0))
+    assert parse_dim("batch=4") == ("batch", 4)
+    assert parse_dim("image=1x3,8x8") == ("image", (1, 3, 8, 8))
+    assert choose_groups(["Conv, Relu", "A,B,C"]) == (("Conv", "Relu"), ("A", "B", "C"))
+
+
+def test_an_input_by_name_keeps_its_name(model: str, tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(b"")
+    (tmp_path / "odd=name.npy").write_bytes(b"")
+    request = build_request(ModelFlags(model, "ort", inputs=("x=a.npy",)), "check")
+    assert request.inputs.files == (f"x={tmp_path}/a.npy",)
+    request = build_request(ModelFlags(model, "ort", inputs=("odd=name.npy",)), "check")
+    assert request.inputs.files == (f"{tmp_path}/odd=name.npy",)
+
+
+# ---------------------------------------------------------------- and back
+
+
+def parse_back(model: str, text: str, goal: Any = "check") -> Any:
+    """What the command line makes of these flags."""
+    import click
+
+    from assay.cli import model_check
+    from assay.cli.model_options import build_request as build
+
+    command: click.Command = getattr(model_check, goal)
+    context = command.make_context("assay", [model, *shlex.split(text)])
+    return build(context.params, goal)
+
+
+def test_a_pasted_command_asks_for_the_same(model: str, tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(b"")
+    given_text = (
+        "--target iree --reference reference --vote none --tolerance rel=0.1 --tolerance Conv:ulp=3 "
+        "--compile-timeout 2m --run-timeout 1.5s --memory 2GB --compiler-options='-O3 -D \"a b\"' --runtime-options=-x "
+        "--samples 2 --seed 5 --range 'x y=0:1' --dim batch=3 --group Conv,Relu --input x.npy"
+    )
+    request = parse_back(model, given_text, "bisect")
+    again = parse_back(model, f"{request.manner} {request.origin}", "bisect")
+    assert again == request
+    assert again.target.compile_flags == ("-O3", "-D", "a b")
+
+
+def test_what_nobody_said_is_not_said(model: str) -> None:
+    request = build_request(ModelFlags(model, "ort:unoptimized"), "check")
+    assert request.manner == "--reference ort --target ort:unoptimized"
+    assert request.origin == ""
+
+
+def test_bounds_of_the_model_s_own_table_are_said(model: str, tmp_path: Path) -> None:
+    """Another file, such as what is left of the model, has another name, and would not get them."""
+    (tmp_path / "assay.toml").write_text(
+        "[models]\ntolerance = {rel = 0.1}\n[models.models.net.tolerance]\nabs = 0.5\n"
+    )
+    request = build_request(ModelFlags(model, "ort"), "check")
+    assert request.manner == "--reference ort --target ort --tolerance abs=0.5,rel=0.1"
+    (tmp_path / "other.onnx").write_bytes(b"")
+    again = parse_back("other.onnx", request.manner)
+    assert again.tolerances == request.tolerances
+    assert build_request(ModelFlags("other.onnx", "ort"), "check").manner == "--reference ort --target ort"
+
+
+BOUNDS = st.builds(
+    Tolerance,
+    abs=st.none() | st.floats(0, 1e9),
+    rel=st.none() | st.floats(0, 1e9),
+    ulp=st.none() | st.integers(0, 10**6),
+    int_share=st.none() | st.floats(0, 1),
+    allowed_wrong=st.floats(0, 1),
+    top_k=st.none() | st.integers(1, 9),
+    allow_constant=st.booleans(),
+    check_dtype=st.booleans(),
+    quantized=st.booleans(),
+)
+
+
+@given(
+    BOUNDS, st.dictionaries(st.sampled_from(["Conv", "my.op:X"]), BOUNDS), st.dictionaries(st.just("logits"), BOUNDS)
+)
+def test_tolerances_survive_being_written_as_flags(model: Tolerance, ops: Any, tensors: Any) -> None:
+    """What is left open in an operator's bound comes from the model's: so it is filled first, as settings do."""
+    from dataclasses import fields, replace
+
+    def fill(own: Tolerance) -> Tolerance:
+        usual = Tolerance()
+        said = {f.name: getattr(model, f.name) for f in fields(own) if getattr(own, f.name) == getattr(usual, f.name)}
+        return replace(own, **said)
+
+    whole = Tolerances(model, {op: fill(each) for op, each in ops.items()}, {n: fill(e) for n, e in tensors.items()})
+    found = Tolerances()
+    for text in render_tolerances(whole):
+        found = parse_tolerance_text(text, found)
+    assert found.model == whole.model
+    for op in whole.by_op:
+        assert found.choose("y", op) == whole.by_op[op]
+    for name in whole.by_tensor:
+        assert found.choose(name) == whole.by_tensor[name]

@@ -1,0 +1,178 @@
+"""A check as a run of the study `model`: its directory, its state, its times in the history."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.flows.model.models import faulty, hide_library, picky, request_for
+
+from assay.errors import AssayError, InfrastructureError
+from assay.flows.bench.archive import load_executions
+from assay.flows.model.run import Finished, RunChoice, build_spec, conclude, run_model
+from assay.flows.places import StudyPlace
+from assay.flows.prepared import Report
+from assay.record.models import load_report
+from assay.record.rundir import load_record
+from assay.values.model import ModelRequest, Target
+from assay.values.verdict import VerdictKind
+
+UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
+    return request_for(model, target, store=str(tmp_path / "store"), **further)
+
+
+def go(request: ModelRequest, **choice: Any) -> Finished:
+    return run_model(request, RunChoice(**choice))
+
+
+# ---------------------------------------------------------------- errors of the run are errors of the call
+
+
+def test_what_the_run_cannot_do_is_raised_here_with_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no")
+    with pytest.raises(AssayError, match="not an ONNX model") as caught:
+        go(ask(tmp_path / "m.onnx", tmp_path))
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_extra_is_raised_with_its_command(
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_library("openvino", tmp_path, monkeypatch)
+    with pytest.raises(AssayError) as caught:
+        go(ask(chain, tmp_path, Target("openvino", "openvino")))
+    assert caught.value.hint == "install it: pip install 'assay[openvino]'"
+    assert caught.value.exit_code == 2
+
+
+def test_a_time_limit_of_the_whole_is_no_report_and_says_so(chain: Path, tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="the check ended without a report: .*time limit"):
+        go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=4.0)
+
+
+def test_a_root_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AssayError):
+        go(ask(chain, tmp_path), root=str(tmp_path / "file" / "runs"))
+
+
+def test_nothing_started_is_an_error() -> None:
+    with pytest.raises(InfrastructureError, match="not started"):
+        conclude(Report((), ()))
+
+
+def test_a_process_that_left_no_word_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    from assay.flows.model.run import _find_error
+
+    (tmp_path / "model.log").write_text("the last thing\n")
+    error = _find_error(str(tmp_path), "killed by SIGKILL")
+    assert error.render() == "the check ended without a report: killed by SIGKILL\n  the last thing"
+    (tmp_path / "error.json").write_text("{damaged")
+    assert "without a report" in _find_error(str(tmp_path), "").message
+
+
+# ---------------------------------------------------------------- the run
+
+
+def test_each_check_is_a_run_with_everything_in_it(chain: Path, tmp_path: Path) -> None:
+    finished = go(ask(chain, tmp_path), label="nightly")
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert finished.report.run_dir == finished.run_dir
+    run_dir = Path(finished.run_dir)
+    assert run_dir.parent == tmp_path / "runs" / "model"
+    spec = load_record(str(run_dir)).spec
+    assert spec.params | {"id": ""} == {
+        "model": str(chain),
+        "goal": "check",
+        "reference": "ort",
+        "target": "ort:unoptimized",
+        "id": "",
+    }
+    assert spec.tag == "nightly"
+    assert load_report(str(run_dir)) == finished.report
+    assert (run_dir / "model.exit.0").exists()
+    assert (run_dir / "trace.json").exists()
+    assert (run_dir / "metrics" / "model.jsonl").exists()
+
+
+def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -> None:
+    one, two = (build_spec(ask(chain, tmp_path), RunChoice()) for _ in range(2))
+    assert one.name != two.name
+    assert one.id != two.id
+
+
+def test_a_request_of_any_letters_gets_through_the_shell(tmp_path: Path, chain: Path) -> None:
+    odd = tmp_path / 'it\'s "a" $HOME `x` \\ 名.onnx'
+    odd.write_bytes(chain.read_bytes())
+    finished = go(ask(odd, tmp_path, only=("Add_1",)))
+    assert finished.report is not None
+    assert finished.report.model == str(odd)
+    assert finished.report.verdict.kind is VerdictKind.PASS
+
+
+def test_a_failed_check_is_a_report_and_no_exception(chain: Path, tmp_path: Path) -> None:
+    finished = go(ask(chain, tmp_path, faulty("scaled", "sum")))
+    assert finished.report is not None
+    assert finished.report.exit_code == 1
+    assert (Path(finished.run_dir) / "model.exit.1").exists()
+
+
+# ---------------------------------------------------------------- the history
+
+
+def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(chain: Path, tmp_path: Path) -> None:
+    go(ask(chain, tmp_path, repeats=3), label="nightly")
+    (execution,) = load_executions(StudyPlace(str(tmp_path / "runs"), "bench"), "chain.ort_unoptimized")
+    assert set(execution.result.numbers) == {
+        *(f"{name}.{step}_s" for name in ("MatMul_0", "Add_1", "Relu_2", "full_model") for step in ("compile", "run")),
+        "wall_time",
+    }
+    assert len(execution.result.samples["full_model.run_s"]) == 3
+    assert execution.label == "nightly"
+    assert execution.setup["onnxruntime"]
+    assert execution.started_at is not None
+    assert execution.ended_at is not None
+    assert execution.started_at < execution.ended_at
+
+
+@pytest.mark.parametrize("why", ["cached", "some", "bisect"])
+def test_what_was_not_measured_as_a_whole_is_not(why: str, chain: Path, tmp_path: Path) -> None:
+    further: dict[str, Any] = {"some": {"only": ("Add_1",)}, "bisect": {"goal": "bisect"}}.get(why, {})
+    if why == "cached":
+        go(ask(chain, tmp_path))
+    before = len(list((tmp_path / "runs" / "bench").glob("*"))) if why == "cached" else 0
+    go(ask(chain, tmp_path, **further))
+    bench = tmp_path / "runs" / "bench"
+    assert len(list(bench.glob("*"))) == before if bench.exists() else before == 0
+
+
+def test_a_history_that_cannot_be_written_is_said_and_changes_no_verdict(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "bench").write_text("a file where a folder should be")
+    finished = go(ask(chain, tmp_path))
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert any("not in the history of benchmarks" in note for note in finished.notes)
+
+
+def test_the_command_of_the_run_can_be_repeated_by_hand(chain: Path, tmp_path: Path) -> None:
+    """job.sh is all there is to it."""
+    import subprocess
+
+    finished = go(ask(chain, tmp_path, only=("Add_1",)))
+    report = Path(finished.run_dir) / "model.json"
+    report.unlink()
+    done = subprocess.run(["bash", str(Path(finished.run_dir) / "job.sh")], check=False, capture_output=True)
+    assert done.returncode == 0
+    assert json.loads(report.read_text())["cases"][0]["name"] == "chain_layer_Add_1"
