@@ -212,9 +212,8 @@ class TestBackend:
         assert found[names["z"]].shape == ()
         assert found[names["z"]] == -feed[names["b"]]
 
-    def test_weights_that_are_listed_as_inputs_are_none(self, bench, name):
-        if name in COMMANDS:
-            pytest.skip("the program's own business")
+    @pytest.mark.not_for(*COMMANDS)  # the program's own business
+    def test_weights_that_are_listed_as_inputs_are_none(self, bench):
         model = lab.parse("g (float[2,3] a, float[3,3] w) => (float[2,3] y) { y = MatMul(a, w) }")
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(3, dtype=np.float32) * 2, "w"))
         feed = {"a": numbers(2, 3)}
@@ -265,9 +264,8 @@ class TestBackend:
         assert set(os.listdir(".")) == before
         assert lab.files_below(Path(ran.path).parent) == ["outputs/0.npy", "outputs/tensors.json"]
 
+    @pytest.mark.not_for("reference")  # the evaluator has none
     def test_profiles_go_where_they_are_wanted(self, bench, name, tmp_path):
-        if name == "reference":
-            pytest.skip("the evaluator has none")
         folders = tmp_path / "compile profile", tmp_path / "run profile"
         made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(folders[0]))
         ran = bench.run(made.path, {"a": numbers(2, 3), "b": numbers(3, 4)}, ["y"], profile_dir=str(folders[1]))
@@ -277,9 +275,8 @@ class TestBackend:
         assert all(Path(path).parent == folders[0] for path in made.profiles)
         assert bool(made.profiles) == (name.startswith("iree") or name in COMMANDS)
 
-    def test_hostile_folders(self, keeper, hostile_path, name):
-        if name in SAME_CODE:
-            pytest.skip(f"files are handled by {SAME_CODE[name]}'s code")
+    @pytest.mark.not_for(*SAME_CODE)  # files are handled by another one's code
+    def test_hostile_folders(self, keeper, hostile_path):
         bench = lab.Bench(keeper, hostile_path)
         feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
         np.testing.assert_allclose(bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5)

@@ -53,8 +53,8 @@ def _decode(data: bytes) -> str:
 
 
 _HINT = (
-    "known: PerfZero's perfzero_summary.json and perfzero.log, asv's results/MACHINE/*.json, pytest-benchmark's and google-benchmark's "
-    "JSON, :::MLLOG lines"
+    "known: PerfZero's perfzero_summary.json and perfzero.log, asv's results/MACHINE/*.json, pytest-benchmark's and "
+    "google-benchmark's JSON, :::MLLOG lines"
 )
 
 
@@ -83,12 +83,11 @@ def _find_summaries(text: str) -> list[Mapping[str, Any]]:
     while match := _OBJECT.search(text, place):
         place = match.end()
         try:
-            content, end = decoder.raw_decode(text, match.start(1))
+            content, place = decoder.raw_decode(text, match.start(1))
         except ValueError:
             continue
-        if isinstance(content, dict) and _PERFZERO <= content.keys():
+        if content.keys() >= _PERFZERO:
             found[json.dumps(content)] = content
-            place = end
     return list(found.values())
 
 

@@ -56,8 +56,9 @@ def test_a_missing_extra_is_raised_with_its_command(
 
 
 def test_a_time_limit_of_the_whole_is_no_report_and_says_so(chain: Path, tmp_path: Path) -> None:
-    with pytest.raises(InfrastructureError, match="the check ended without a report: .*time limit"):
+    with pytest.raises(AssayError, match=r"the check ended without a report: .*time limit") as caught:
         go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=4.0)
+    assert caught.value.exit_code == 1
 
 
 def test_a_root_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from assay.record.models import load_report
 from assay.values import layout
 from assay.values.model import STUDY, ModelReport, ModelRequest
 from assay.values.plain import build_plain
-from assay.values.run import Command, Plan, RunSpec
+from assay.values.run import Command, Plan, RunSpec, State
 from assay.values.slots import CPU
 from assay.values.study import CodePolicy, Resources, Study
 
@@ -120,7 +120,10 @@ def conclude(report: Report) -> Finished:
     found = load_report(entry.dir)
     if found is not None:
         return Finished(replace(found, run_dir=entry.dir), entry.dir, None, tuple(report.notes))
-    raise _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
+    error = _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
+    if entry.state is State.TIMED_OUT:
+        error.exit_code = ExitCode.FAILED  # the user's own limit
+    raise error
 
 
 def _find_error(run_dir: str, reason: str) -> AssayError:
