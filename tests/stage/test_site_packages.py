@@ -286,14 +286,13 @@ def test_two_at_once_wait_for_each_other(lab: Lab) -> None:
 
 
 def test_hostile_paths(lab: Lab, hostile_path: Path) -> None:
-    if "\n" in hostile_path.name:
-        pytest.skip("git names remotes in lines")
     theirs = hostile_path / "models"
     lab.theirs.rename(theirs)
     lab.theirs, lab.folder = theirs, hostile_path / "site packages"
     assert lab.check_out().commit == lab.first
-    second = lab.publish("two")
-    assert lab.check_out().commit == second
+    if "\n" not in hostile_path.name:  # git names remotes in lines: such a one is cloned, and then stays as it is
+        second = lab.publish("two")
+        assert lab.check_out().commit == second
 
 
 def test_a_token_is_not_recorded(lab: Lab) -> None:
