@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -240,6 +241,10 @@ def test_a_class_of_tensorflow_runs_unchanged(lab: Lab, tensorflow: str) -> None
     assert [plane.parent.name.rpartition("_")[2] for plane in planes] == ["tensorflow-1", "tensorflow-2"]
     assert b"MatMul" in planes[1].read_bytes(), "the open window saw the work"
     assert b"/host:CPU" in planes[0].read_bytes()
+    traces = [plane.with_name(plane.name.removesuffix(".xplane.pb") + ".trace.json.gz") for plane in planes]
+    events = json.loads(gzip.decompress(traces[1].read_bytes()))["traceEvents"]
+    assert any("MatMul" in event["name"] and event["ph"] == "X" for event in events), "the Chrome traces lie beside"
+    assert all(str(trace) in err for trace in traces), "and it is said where"
 
 
 def test_what_tensorflow_s_classes_do_wrong_is_recorded(lab: Lab, tensorflow: str) -> None:

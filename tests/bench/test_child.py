@@ -40,6 +40,7 @@ class Bad(Benchmark):
 
 def quick(): sum(range(10))
 def reports(): report_benchmark(throughput=5)
+def fails(): raise KeyError("x")
 print("a module may print")
 """
 
@@ -59,6 +60,7 @@ def child(tmp_path: Path) -> Any:
             timeout=120,
             check=False,
         )
+        run.errors = done.stderr  # type: ignore[attr-defined]
         return done.returncode, load_story(str(report)), done.stdout
 
     return run
@@ -97,6 +99,42 @@ def test_what_goes_wrong_is_said(child: Any, method: str, kind: str, words: str)
     assert story.end["ok"] is False
     assert story.end["error"]["type"] == kind
     assert words in story.end["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "first"),
+    [
+        ("mod.B.raises", 'mod.py", line 11, in raises'),
+        ("mod.Bad.good", 'mod.py", line 22, in __init__'),
+        ("mod.fails", 'mod.py", line 27, in fails'),
+        ("broken.f", 'broken.py", line 1, in <module>'),
+    ],
+)
+def test_a_traceback_begins_with_the_user_s_own_frame(child: Any, tmp_path: Path, method: str, first: str) -> None:
+    (tmp_path / "broken.py").write_text("import absent_library\n")
+    _, story, _ = child("run", method)
+    lines = story.end["error"]["lines"]
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].endswith(first)
+    assert child.errors.splitlines()[-len(lines) :] == lines
+    for ours in ("child.py", "resolve.py", "timing.py", "importlib"):
+        assert ours not in child.errors
+
+
+def test_what_no_frame_of_the_user_raised_is_a_line(child: Any) -> None:
+    _, story, _ = child("run", "mod.B.good", '--args={"size": 3}')
+    assert story.end["error"]["lines"] == ["TypeError: the constructor of B takes no 'size'"]
+
+
+def test_a_suite_of_asv_is_told_what_is_not_supported(child: Any, tmp_path: Path) -> None:
+    (tmp_path / "suite.py").write_text(
+        "class Sort:\n    params = [1, 2]\n    def setup(self, n): ...\n    def time_x(self, n): ...\n"
+    )
+    code, story, _ = child("run", "suite.Sort.time_x")
+    assert code == 1
+    message = story.end["error"]["message"]
+    assert message.startswith("Sort.time_x wants 'n', but a benchmark is called without arguments; it looks like")
+    assert "assay bench import" in message
 
 
 def test_leaving_with_zero_is_well(child: Any) -> None:
@@ -149,6 +187,9 @@ def test_a_window_after_the_end_gives_no_trace(child: Any, tmp_path: Path) -> No
     _, story, _ = child("run", "mod.B.good", "--profile=100:200", f"--profile-dir={tmp_path}/profile")
     assert story.end["ok"] is True
     assert story.end["profiles"] == []
+    (note,) = story.end["profile_notes"]
+    assert note.endswith("; the window 100:200 never began")
+    assert f"assay: warning: {note}" in child.errors
 
 
 def test_a_profiler_that_is_missing_does_not_fail_the_benchmark(child: Any, tmp_path: Path) -> None:
@@ -170,6 +211,35 @@ def test_py_spy_is_started_with_our_pid(child: Any, tmp_path: Path, monkeypatch:
     _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={tmp_path}/p")
     written = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
     assert written == {"pid": story.begin["pid"], "form": "chrometrace"}
+
+
+def test_what_py_spy_says_is_told_only_when_it_fails(
+    child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real one names a file that does not stay where it is."""
+    spy = tmp_path / "bin" / "py-spy"
+    spy.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
+    head = "#!/usr/bin/env bash\nwhile [ $# -gt 0 ]; do case $1 in --output) out=$2;; esac; shift; done\n"
+    wait = (
+        'trap \'echo {} > "$out"; echo "Wrote chrome trace to $out" >&2; exit 0\' INT\nwhile :; do sleep 0.02; done\n'
+    )
+    for program, notes in (
+        (wait, None),
+        (
+            "echo Permission Denied: try sudo >&2; exit 1\n",
+            ["window 1 has no profile: RuntimeError: py-spy wrote none"],
+        ),
+    ):
+        spy.write_text(head + program)
+        spy.chmod(0o755)
+        (tmp_path / "report.jsonl").unlink(missing_ok=True)
+        folder = tmp_path / f"p{len(program)}"
+        _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={folder}")
+        assert story.end["ok"] is True
+        found = story.end.get("profile_notes")
+        assert (found and [note.rpartition(": Permission")[0] for note in found]) == notes
+        assert "Wrote" not in child.errors
 
 
 def test_torch_s_profiler_is_used_where_torch_is_loaded(child: Any, tmp_path: Path) -> None:

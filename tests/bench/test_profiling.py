@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import threading
@@ -58,9 +59,18 @@ def test_a_window_from_the_start_is_taken_however_short_the_benchmark_is(tmp_pat
 
 
 def test_windows_after_the_end_are_left_out(tmp_path: Path) -> None:
-    profile = Profile(parse_windows("100:200,300:"), "auto", str(tmp_path))
+    profile = Profile(parse_windows("0:0.01,100.5:200,300:"), "auto", str(tmp_path))
     profile.start()
-    assert profile.finish() == []
+    spin(0.05)
+    assert profile.finish() == ["python-1.json"]
+    ends = [note.partition("; ")[2] for note in profile.notes]
+    assert ends == ["the window 100.5:200 never began", "the window 300: never began"]
+    assert all(re.match(r"ended after [\d.]+ s;", note) for note in profile.notes)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.01234, "0.012 s"), (3.04, "3.0 s"), (4000.0, "4000.0 s")])
+def test_seconds_in_words(seconds: float, text: str) -> None:
+    assert profiling._render_seconds(seconds) == text
 
 
 def test_one_that_fails_is_said_and_the_next_is_tried(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +79,8 @@ def test_one_that_fails_is_said_and_the_next_is_tried(tmp_path: Path, capfd: pyt
     spin(0.1)
     assert profile.finish() == []
     lines = capfd.readouterr().err.splitlines()
-    assert [line.partition(" has ")[0] for line in lines] == ["assay: window 1", "assay: window 2"]
+    assert [line.partition(" has ")[0] for line in lines] == [f"assay: warning: window {n}" for n in (1, 2)]
+    assert profile.notes == [line.removeprefix("assay: warning: ") for line in lines]
     assert all("neither torch nor tensorflow is loaded" in line for line in lines)
 
 

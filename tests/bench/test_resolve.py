@@ -124,6 +124,34 @@ def test_an_argument_that_nobody_takes_is_refused() -> None:
         build_object(Bare, Arguments(further={"batch": 3}))
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wants", "Greedy.wants wants 'a', 'b', but a benchmark is called without arguments$"),
+        ("named", "Greedy.named wants 'c', but a benchmark"),
+    ],
+)
+def test_a_method_that_wants_arguments_is_refused(name: str, words: str) -> None:
+    class Greedy:
+        def wants(self, a: int, b: int, c: int = 0) -> None: ...
+        def named(self, *_rest: int, c: int, **_more: int) -> None: ...
+        def modest(self, a: int = 1, *_rest: int, **_more: int) -> None: ...
+
+    with pytest.raises(TypeError, match=words):
+        Target(Greedy, name).build(Arguments())
+    Target(Greedy, "modest").build(Arguments())()
+
+
+def test_a_function_with_asv_s_params_gets_the_hint() -> None:
+    def time_x(n: int) -> None: ...
+
+    with pytest.raises(TypeError, match=r"time_x wants 'n', .* arguments$"):
+        Target(None, "time_x", time_x).build(Arguments())
+    time_x.params = [1, 2]  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="asv"):
+        Target(None, "time_x", time_x).build(Arguments())
+
+
 def test_tf_benchmark_gets_the_constructor_args_alone() -> None:
     class Own:
         def __init__(self, **kwargs: Any) -> None:

@@ -104,6 +104,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         (("plot", "absent.log"), "no file named 'absent.log'"),
         (("--benchmark_methods=m.C.f", "--bigquery_project_name=p"), "--bigquery_dataset_table_name is not"),
         (("--benchmark_methods=m.C.f", "--profiler_enabled_time=5:2"), "--profiler_enabled_time"),
+        (("--benchmark_methods=m.C.f", "--profiler_enabled_time=1:1"), "is empty: it ends when it begins"),
     ],
 )
 def test_usage_errors(lab: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
@@ -142,11 +143,26 @@ def test_summaries_on_stdout_the_method_s_words_on_stderr(
     assert "Benchmark success results:" in rest[end:]
 
 
-def test_quiet_says_nothing_but_the_result(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "--benchmark_methods=mod.B.raises", "--foreign_limit=1", "--quiet")
+def test_quiet_says_only_what_is_wrong(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = "--benchmark_methods=mod.B.writes,mod.B.raises,mod.B.nan"
+    code, out, err = call(capsys, methods, "--foreign_limit=1", "--quiet")
     assert code == 1
-    assert err == ""
+    assert err.splitlines() == [
+        "failed mod.B.raises trial 1: ValueError: no luck",
+        "failed mod.B.nan trial 1: wall_time is nan",
+    ]
     assert '"has_exception": true' in out
+
+
+def test_a_failure_is_no_done(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = "--benchmark_methods=mod.B.writes,mod.B.dies,mod.B.nan"
+    code, _, err = call(capsys, methods, "--foreign_limit=1", "--execution_label=nightly")
+    assert code == 1
+    assert err.splitlines() == [
+        "done mod.B.writes trial 1 nightly",
+        "failed mod.B.dies trial 1 nightly: it ended with exit code 9",
+        "failed mod.B.nan trial 1 nightly: wall_time is nan",
+    ]
 
 
 def test_the_table_of_the_history_sees_it(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:

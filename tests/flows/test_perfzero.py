@@ -25,7 +25,7 @@ from assay.flows.bench.archive import find_place, load_executions
 from assay.flows.perfzero import Voice, _stoppable, _StoppedError, plot_process_info, run_perfzero
 from assay.flows.sweep import Doors
 from assay.record.benchmarks import load_execution
-from assay.values.perfzero import PerfzeroReport
+from assay.values.perfzero import Package, PerfzeroReport
 
 UPLOADS = """
 import json, os
@@ -41,6 +41,8 @@ class Lab:
         self.shown: list[str] = []
         self.warned: list[str] = []
         self.details: list[str] = []
+        self.failed: list[str] = []
+        self.is_echoing = False
 
     def run(self, *methods: str, **flags: Any) -> PerfzeroReport:
         given = {
@@ -51,7 +53,14 @@ class Lab:
             **flags,
         }
         job = parse_flags(given, str(self.folder), {"PERFZERO_MODE": "test"})
-        voice = Voice(self.said.append, self.details.append, self.shown.append, self.warned.append)
+        voice = Voice(
+            self.said.append,
+            self.details.append,
+            self.shown.append,
+            self.warned.append,
+            self.failed.append,
+            self.is_echoing,
+        )
         return run_perfzero(job, Doors(tick_s=0.05), voice, "9.9", ("assay", "perfzero"))
 
     def summaries(self, report: PerfzeroReport) -> list[dict[str, Any]]:
@@ -98,6 +107,7 @@ def publish(folder: Path, name: str, text: str) -> str:
         ({"gcloud_key_file_url": "file:///no/such/key.json"}, "there is no file or folder"),
         ({"output_gcs_url": "gsx://bucket/x"}, "gsx:// cannot be used"),
         ({"output_gcs_url": "file:///proc/nowhere"}, "/proc/nowhere"),
+        ({"data_downloads": ["file:///etc/hostname;../../escape"]}, "would be kept outside of"),
     ],
 )
 def test_what_cannot_be_had_is_said_before_anything_runs(lab: Lab, flags: dict[str, Any], words: str) -> None:
@@ -140,6 +150,10 @@ def test_every_failure_is_recorded_and_the_run_goes_on(lab: Lab) -> None:
     assert "never called report_benchmark" in results["never"]["findings"][0]
     assert "did you mean 'good'" in results["godo"]["findings"][0]
     assert results["fixed"]["metrics"] == [{"name": "acc", "value": 0.5, "min_value": 0.9}]
+    assert [line.split(" ")[:2] for line in lab.failed] == [["failed", f"mod.B.{name}"] for name in names[:-1]]
+    assert lab.failed[2] == "failed mod.B.nan trial 1: wall_time is nan"
+    assert "never called report_benchmark" in lab.failed[3]
+    assert [line for line in lab.said if line.startswith("done")] == ["done mod.B.good trial 1"]
     told = [summary["process_info"] for name, summary in found.items() if name != "dies"]  # which left without a word
     assert all(process["max_rss"] > 0 for process in told)
 
@@ -173,6 +187,15 @@ def test_a_good_execution_is_complete(lab: Lab) -> None:
     assert line["vms"] >= line["rss"]
 
 
+def test_our_own_state_has_real_types(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Package("https://h/assay", "main", "a" * 40, dirty=True, local_commits=46)
+    monkeypatch.setattr("assay.flows.perfzero.load_own_package", lambda _file: own)
+    (summary,) = lab.summaries(lab.run("mod.B.writes"))
+    info = summary["benchmark_info"]["harness_info"]
+    assert (info["dirty"], info["local_commits"]) == (True, 46)
+    assert list(problems(summary, load_schema())) == []
+
+
 def test_a_peak_that_lasts_milliseconds_is_seen(lab: Lab) -> None:
     (summary,) = lab.summaries(lab.run("mod.B.large"))
     assert summary["process_info"]["max_rss"] > 120_000_000
@@ -183,6 +206,8 @@ def test_the_log_holds_what_the_method_printed(lab: Lab) -> None:
     report = lab.run("talk.f")
     log = Path(report.executions[0].output_dir, "perfzero.log").read_text()
     assert log.index("Starting") < log.index("grüße") < log.index("Traceback") < log.index("ERROR: ValueError: no luck")
+    assert "talk.py" in log
+    assert "child.py" not in log, "how we came to call it is no news"
 
 
 def test_a_longer_run_has_readings_of_the_whole_tree(lab: Lab) -> None:
@@ -342,6 +367,20 @@ def test_a_profile_lies_where_tensorboard_looks(lab: Lab) -> None:
     assert sorted(map(str, folder.rglob("*.*b"))) == sorted(map(str, planes))
     assert set(map(str, planes)) <= set(report.executions[0].profiles)
     assert any("tensorboard --logdir=" in line for line in lab.said)
+    traces = sorted(map(str, folder.glob("plugins/profile/*/*.trace.json.gz")))
+    assert len(traces) == 2
+    assert all(any(trace in line for line in lab.said) for trace in traces), "it is said where they are"
+
+
+@pytest.mark.parametrize("is_echoing", [False, True])
+def test_a_window_that_never_began_is_a_warning(lab: Lab, is_echoing: bool) -> None:
+    """Once: what is echoed has our child's own words in it."""
+    lab.is_echoing = is_echoing
+    report = lab.run("mod.B.writes", profiler_enabled_time="100:101")
+    assert report.exit_code is ExitCode.OK
+    found = [line.partition("ended after ")[2].partition("; ")[2] for line in lab.warned]
+    assert found == ([] if is_echoing else ["the window 100:101 never began"])
+    assert "the window 100:101 never began" in Path(report.executions[0].output_dir, "perfzero.log").read_text()
 
 
 # ---------------------------------------------------------------- where results go
@@ -362,13 +401,61 @@ def test_the_folder_is_sent(lab: Lab) -> None:
 
 
 def test_upload_methods_are_called_and_what_they_refuse_is_collected(lab: Lab) -> None:
-    report = lab.run("mod.B.fixed", "mod.quick", result_upload_methods="up.refuse,up.keep,up.absent")
+    report = lab.run("mod.B.fixed", "mod.quick", result_upload_methods="up.refuse,up.keep")
     assert report.exit_code is ExitCode.INTERNAL
     kept = [json.loads(line) for line in (lab.folder / "kept.jsonl").read_text().splitlines()]
     assert kept == lab.summaries(report), "one that fails does not keep the others from being called"
-    assert len(report.problems) == 4
+    assert len(report.problems) == 2
     assert all(problem in lab.warned for problem in report.problems)
-    assert "RuntimeError: the table is full" in report.problems[0]
+    assert report.problems[0].endswith("up.refuse: RuntimeError: the table is full (up.py:4 in refuse)")
+    assert "Traceback" not in "".join(lab.said + lab.warned)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("up.kep", "module up has no 'kep'\n  did you mean 'keep'"),
+        ("upp.keep", "No module named 'upp'"),
+        ("up.json", "is no function"),
+    ],
+)
+def test_an_upload_method_that_is_not_there_is_said_before_the_first_method_runs(
+    lab: Lab, name: str, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        lab.run("mod.B.writes", result_upload_methods=f"up.keep,{name}")
+    assert "--result_upload_methods" in caught.value.message
+    assert not (lab.folder / "runs").exists()
+
+
+def test_an_upload_method_may_come_with_a_repository(lab: Lab) -> None:
+    theirs = lab.folder.parent / "theirs" / "models"
+    publish(theirs, "sender.py", "def send(summary): open('sent.txt', 'w').close()\n")
+    report = lab.run("mod.quick", git_repos=[str(theirs)], python_path="models", result_upload_methods="sender.send")
+    assert report.exit_code is ExitCode.OK
+    assert (lab.folder / "sent.txt").exists()
+
+
+def test_a_store_that_does_not_answer_costs_no_measurement(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for the first time when there is something to send, and not for ever."""
+    pytest.importorskip("gcsfs")
+    asked: list[str] = []
+    released = threading.Event()
+
+    def open_store(url: str) -> Any:
+        asked.append(url)
+        assert list((lab.folder / "workspace" / "output").glob("*/perfzero_summary.json"))
+        released.wait(60)
+
+    monkeypatch.setattr("assay.stage.objectstore._open", open_store)
+    monkeypatch.setattr("assay.stage.objectstore._ANSWER_S", 0.2)
+    report = lab.run("mod.B.writes", output_gcs_url="gs://nope/x", execution_id="one")
+    released.set()
+    assert report.exit_code is ExitCode.INTERNAL
+    assert asked == ["gs://nope/x/one"]
+    assert "connecting to gs://nope/x/one (for at most 0.2 s)" in lab.said
+    assert "the upload to gs://nope/x of one: gs://nope/x/one cannot be reached: no answer" in report.problems[0]
+    assert lab.summaries(report)[0]["benchmark_result"]["succeeded"]
 
 
 def test_a_store_that_goes_away_loses_no_summary(lab: Lab) -> None:
@@ -482,7 +569,7 @@ def test_details_are_for_those_who_ask(lab: Lab) -> None:
 def test_the_plot_of_an_execution(lab: Lab) -> None:
     report = lab.run("mod.B.writes")
     line = plot_process_info(f"{report.executions[0].output_dir}/process_info.log", "out.pdf")
-    assert line == "out.pdf: 3 pages from 1 readings"
+    assert line == "out.pdf: 3 pages from 1 reading"
     assert (lab.folder / "out.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(UsageError, match="is no PDF"):
         plot_process_info("x", "out.png")

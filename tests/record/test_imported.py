@@ -169,6 +169,37 @@ def test_a_failed_perfzero_summary_stays_failed(load: Any) -> None:
     assert not found.succeeded
 
 
+def render_log(*summaries: dict[str, Any]) -> str:
+    """As PerfZero's own logging writes it, among what else is printed."""
+    lines = ["2019-02-13 06:45:22,899 INFO: Starting", "{not json", '{"some": "other object"}', "x = {1: 2}"]
+    for summary in summaries:
+        text = json.dumps(summary, indent=2)
+        lines.append(f"2019-02-13 06:45:40,1 INFO: Benchmark execution for m completed with summary:\n {text}")
+    return "\n".join([*lines, "Benchmark success results:", "{", '  "trial_1": {"m": true}', "}"])
+
+
+def test_perfzero_s_log_and_what_it_printed(load: Any) -> None:
+    second = {**PERFZERO, "execution_id": "second"}
+    found = load(render_log(PERFZERO, second, PERFZERO))
+    assert [each.execution_id for each in found] == [PERFZERO["execution_id"], "second"], "each once"
+    assert found[0] == load(PERFZERO)[0]
+    (same_line,) = load("INFO: completed with summary: " + json.dumps(PERFZERO))
+    assert same_line == found[0]
+
+
+def test_a_log_may_hold_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "perfzero.log"
+    path.write_bytes(b"\xff\xfe progress\n" + render_log(PERFZERO).encode())
+    assert [each.method for each in load_foreign(str(path))] == ["official.resnet.C.m"]
+
+
+def test_a_log_without_a_whole_summary_is_refused(load: Any) -> None:
+    with pytest.raises(UsageError, match="it is no JSON"):
+        load(render_log())
+    with pytest.raises(UsageError, match="it is no JSON"):
+        load(render_log(PERFZERO)[:-500])
+
+
 def test_pytest_benchmark(load: Any) -> None:
     (found,) = load(PYTEST)
     assert found.method == "tests/test_x.py::test_sort"

@@ -16,9 +16,11 @@ from assay.show.perfzero import (
     SCHEMA,
     build_summary,
     render_closing,
+    render_end,
     render_json,
     render_log_end,
     render_log_head,
+    render_profile_hint,
     render_summary,
 )
 from assay.values.benchmark import (
@@ -90,7 +92,9 @@ AROUND = Surroundings(
     },
     {"name": "assay", "version": "1.0"},
 )
-BARE = Surroundings(PerfzeroJob((parse_method("m.f"),), Workspace("/w"), "/"))
+BARE = Surroundings(
+    PerfzeroJob((parse_method("m.f"),), Workspace("/w"), "/"), harness={"name": "assay", "version": "1.0"}
+)
 
 
 def load_schema() -> dict[str, Any]:
@@ -187,6 +191,7 @@ def test_what_is_not_known_is_left_out_where_perfzero_left_it_out() -> None:
     assert set(summary["benchmark_info"]) == {"harness_name", "harness_info", "has_exception", "site_package_info"}
     assert summary["ml_framework_info"] == {"name": "", "version": "", "build_version": ""}
     assert "accelerator_model" not in summary["system_info"]
+    assert summary["system_info"]["accelerator_count"] == 0, "a machine without one is no unknown machine"
     assert list(problems(summary, load_schema())) == []
 
 
@@ -203,6 +208,39 @@ def test_a_failure_says_why_and_nan_is_a_text() -> None:
 
 def test_a_refused_figure_has_not_succeeded() -> None:
     assert build_summary(replace(EXECUTION, refused=True), AROUND)["benchmark_result"]["succeeded"] is False
+
+
+# ---------------------------------------------------------------- the end of each
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "line"),
+    [
+        ((), {}, "done m.f trial 2"),
+        ((), {"label": "nightly"}, "done m.f trial 2 nightly"),
+        (("loss is nan",), {}, "failed m.f trial 2: loss is nan"),
+        (("a", "b"), {}, "failed m.f trial 2: a; b"),
+        (("a", "b", "c", "d", "e"), {}, "failed m.f trial 2: a; b; c (and 2 more)"),
+        (("two\nlines",), {}, r"failed m.f trial 2: two\nlines"),
+        (("it was stopped",), {"state": "stopped"}, "stopped m.f trial 2: it was stopped"),
+        ((), {"refused": True, "contaminated": ("others",)}, "failed m.f trial 2: refused: others"),
+        ((), {"contaminated": ("others",)}, "done m.f trial 2"),
+    ],
+)
+def test_how_each_ended_in_a_line(messages: tuple[str, ...], fields: dict[str, Any], line: str) -> None:
+    findings = tuple(Finding(VerdictKind.FAIL, "m.f", message) for message in messages)
+    execution = BenchExecution("e", "m.f", 2, BenchResult("m.f", not messages, findings=findings), "", "", **fields)
+    assert render_end(execution) == line
+
+
+def test_where_the_profiles_are() -> None:
+    bare = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "/o")
+    hint = render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz", "/o/p/h.xplane.pb")))
+    assert hint.splitlines() == [
+        "profile of m.f for ui.perfetto.dev: /o/p/h.trace.json.gz",
+        "tensorboard --logdir=/o shows the profile of m.f",
+    ]
+    assert "tensorboard" not in render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz",)))
 
 
 # ---------------------------------------------------------------- the schema can fail
@@ -233,6 +271,11 @@ def put(value: object, *path: str) -> Callable[[dict[str, Any]], object]:
         drop("benchmark_result", "wall_time"),
         drop("benchmark_info", "site_package_info"),
         drop("system_info", "hostname"),
+        drop("system_info", "accelerator_count"),
+        drop("benchmark_info", "harness_info", "version"),
+        put("True", "benchmark_info", "harness_info", "dirty"),
+        put("46", "benchmark_info", "harness_info", "local_commits"),
+        put(-1, "system_info", "accelerator_count"),
         put("", "execution_id"),
         put("now", "execution_timestamp"),
         put(None, "benchmark_result", "wall_time"),

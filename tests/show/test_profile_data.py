@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.show.test_xplane import call, parse
 
 from assay.show.profile_data import arrange_profiles
+from assay.show.xplane import render_xspace
 
 
 def write(path: Path, content: object, at: float) -> None:
@@ -34,9 +35,25 @@ def test_every_window_is_a_session(tmp_path: Path) -> None:
 def test_what_tensorflow_wrote_stays(tmp_path: Path) -> None:
     plane = tmp_path / "plugins" / "profile" / "2026_01_01_00_00_00" / "node7.xplane.pb"
     plane.parent.mkdir(parents=True)
-    plane.write_bytes(b"x")
+    space = render_xspace({"traceEvents": [call("MatMul", 1.0, 2.0)]}, "node7")
+    assert space is not None
+    plane.write_bytes(space)
     assert arrange_profiles(str(tmp_path), "node7") == []
-    assert plane.read_bytes() == b"x"
+    assert plane.read_bytes() == space
+    trace = plane.with_name("node7.trace.json.gz")
+    assert [event["name"] for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]][-1] == "MatMul"
+    before = trace.stat().st_mtime_ns
+    assert arrange_profiles(str(tmp_path), "node7") == []
+    assert trace.stat().st_mtime_ns == before, "one that is there stays"
+
+
+def test_a_plane_that_is_cut_off_is_said_and_kept(tmp_path: Path) -> None:
+    plane = tmp_path / "plugins" / "profile" / "s" / "h.xplane.pb"
+    plane.parent.mkdir(parents=True)
+    plane.write_bytes(b"\x0a\x7fx")
+    (problem,) = arrange_profiles(str(tmp_path), "h")
+    assert f"the profile {plane} has no Chrome trace beside: it is cut off" in problem
+    assert [path.name for path in plane.parent.iterdir()] == ["h.xplane.pb"]
 
 
 def test_an_empty_trace_has_no_plane(tmp_path: Path) -> None:

@@ -197,6 +197,50 @@ def test_a_signed_archive_is_known_by_its_path(web: Any, tmp_path: Path) -> None
     assert names_in(tmp_path) == ["data", "renamed"]
 
 
+def test_a_renamed_archive_is_unpacked_into_the_parent_and_said_so(web: Any, tmp_path: Path) -> None:
+    web.add("/ds.tar.gz", build_tar({"inner/a": b"1"}))
+    said: list[str] = []
+    pull(f"{web.url}/ds.tar.gz", tmp_path / "mydata", say=said.append)
+    assert names_in(tmp_path) == ["inner", "mydata"]
+    assert said[-1] == f"unpacking ds.tar.gz (kept as mydata) into {tmp_path}"
+
+
+def test_an_archive_without_an_ending_is_known_by_its_content(web: Any, tmp_path: Path) -> None:
+    web.add("/download?id=3", build_tar({"inner/a": b"1"}))
+    pull(f"{web.url}/download?id=3", tmp_path / "mydata")
+    assert names_in(tmp_path) == ["inner", "mydata"]
+    pull(f"{web.url}/download?id=3", tmp_path / "other" / "data.bin")
+    assert names_in(tmp_path / "other") == ["data.bin"], "an ending says that it is something else"
+    pull(f"{web.url}/download?id=3", tmp_path / "packed" / "x", decompress=False)
+    assert names_in(tmp_path / "packed") == ["x"]
+
+
+@pytest.mark.parametrize("content", [b"\0" * 2048, b"", b"text", gzip.compress(b"text")])
+def test_other_data_without_an_ending_stays_as_it_is(web: Any, tmp_path: Path, content: bytes) -> None:
+    web.add("/data", content)
+    said: list[str] = []
+    pull(f"{web.url}/data", tmp_path / "data", say=said.append)
+    assert (tmp_path / "data").read_bytes() == content
+    assert names_in(tmp_path) == ["data"]
+    assert not any(line.startswith("unpacking") for line in said)
+
+
+def test_a_page_that_lists_a_folder_is_no_data(web: Any, tmp_path: Path) -> None:
+    """As Python's and Apache's servers answer: with the slash at once, without it after a redirection."""
+    listing = {"Content-Type": "text/html; charset=utf-8"}
+    web.add("/ds/", b"<html>f.txt</html>", headers=listing)
+    web.add("/ds", b"", location="/ds/")
+    web.add("/page.html", b"<html>data</html>", headers=listing)
+    web.add("/get/?id=3", b"<html>data</html>", headers=listing)
+    web.add("/raw/", b"data", headers={"Content-Type": "application/octet-stream"})
+    for path in ("/ds/", "/ds"):
+        with pytest.raises(UsageError, match=f"{web.url}{path} is no file"):
+            pull(f"{web.url}{path}", tmp_path / "folder")
+    assert names_in(tmp_path) == []
+    for number, path in enumerate(("/page.html", "/get/?id=3", "/raw/")):
+        assert pull(f"{web.url}{path}", tmp_path / str(number)).bytes > 0
+
+
 def test_an_archive_stays_packed_when_asked(web: Any, tmp_path: Path) -> None:
     web.add("/x.tar.gz", build_tar({"data/x": b"1"}))
     pull(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz", decompress=False)

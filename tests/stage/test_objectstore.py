@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,10 @@ class Shelf:
     def __init__(self, listed: dict[str, dict[str, Any]], content: bytes = b"") -> None:
         self.listed, self.content = listed, content
 
+    def info(self, path: str) -> dict[str, Any]:
+        assert path == "bucket"
+        return {"type": "directory"}
+
     def find(self, _path: str, detail: bool) -> dict[str, dict[str, Any]]:
         assert detail
         return self.listed
@@ -259,6 +264,22 @@ def test_nobody_there(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         fetch(s3.url("x"), str(tmp_path / "x"))
     assert caught.value.exit_code == 4
     assert names_in(tmp_path) == []
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(objectstore, "_open", lambda _url: released.wait(60))
+    monkeypatch.setattr(objectstore, "_ANSWER_S", 0.1)
+    said: list[str] = []
+    with pytest.raises(InfrastructureError, match=r"gs://b/x cannot be reached: no answer within 0\.1 s"):
+        fetch("gs://b/x", str(tmp_path / "x"), say=said.append)
+    released.set()
+    assert said == ["downloading gs://b/x", "connecting to gs://b/x (for at most 0.1 s)"]
+    assert names_in(tmp_path) == []
+
+
+def test_the_limit_is_what_was_promised() -> None:
+    assert objectstore._ANSWER_S == 20
 
 
 @pytest.mark.parametrize(("name", "words"), [("s3", "AWS_ACCESS_KEY_ID"), ("azure", "AZURE_STORAGE_CONNECTION_STRING")])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.stage import objectstore
 from assay.stage.folder import DataFile
-from assay.stage.upload import upload_folder
+from assay.stage.upload import check_target, upload_folder
 
 TREE = {
     "perfzero.log": b"line\n" * 100,
@@ -175,3 +177,52 @@ def test_a_file_in_the_way(output: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "profiler_data").write_bytes(b"")
     with pytest.raises(InfrastructureError, match=r"cannot be sent to .*r: "):
         upload_folder(str(output), str(tmp_path / "r"))
+
+
+# ---------------------------------------------------------------- before there is anything to send
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("gsx://bucket/x", "gsx:// cannot be used"),
+        ("gs://", "names no bucket"),
+        ("file:///proc/nowhere", "/proc/nowhere cannot be written"),
+        ("file:///etc/hostname", "/etc/hostname cannot be written"),
+        ("", "leads nowhere"),
+    ],
+)
+def test_what_can_never_be_sent_to(url: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_target(url)
+
+
+def test_a_folder_that_may_not_be_written_is_refused(forbidden_dir: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_target(f"file://{forbidden_dir}/x")
+
+
+@pytest.mark.parametrize(("scheme", "module"), [("gs", "gcsfs"), ("s3", "s3fs"), ("az", "adlfs")])
+def test_a_store_is_not_asked_before_there_is_something_to_send(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, module: str
+) -> None:
+    pytest.importorskip(module)
+
+    def refuse(*_arguments: object) -> None:
+        pytest.fail("it looked for the network")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(objectstore, "_open", refuse)
+    check_target(f"{scheme}://bucket/x")
+
+
+def test_a_store_whose_part_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingExtraError, match="gs://"):
+        check_target("gs://bucket/x")
+
+
+def test_a_local_target_is_made(tmp_path: Path) -> None:
+    check_target(f"file://{tmp_path}/new/folder")
+    assert (tmp_path / "new" / "folder").is_dir()

@@ -129,7 +129,7 @@ def _measure(pair: SamplePair) -> Comparison:
         return replace(empty, kind=refusal[0], message=refusal[1])
     more = _count_needed(pair)
     if more:
-        message = f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
+        message = _explain_need(pair, more)
         warnings = describe_trials(pair.base, pair.head)
         kind = VerdictKind.INCONCLUSIVE
         return replace(empty, kind=kind, message=message, missing_trials=more, warnings=warnings)
@@ -165,10 +165,18 @@ def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
 
 
 def _count_needed(pair: SamplePair) -> int:
-    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed."""
+    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed. Where
+    all were, nobody knows how many more it would take, and the fewest are asked for."""
     fewest = find_fewest(pair.question.alpha)
     sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
-    return max(max(fewest - clean, total - 2 * clean, 0) for clean, total in sides)
+    return max(max(fewest - clean, total - 2 * clean if clean else 0, 0) for clean, total in sides)
+
+
+def _explain_need(pair: SamplePair, more: int) -> str:
+    spoilt = [side.label or name for side, name in ((pair.base, "base"), (pair.head, "head")) if not side.clean]
+    if spoilt:
+        return f"all trials of {' and '.join(spoilt)} are contaminated"
+    return f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
 
 
 def _conclude(asked: Question, found: Comparison) -> Comparison:
@@ -211,8 +219,14 @@ def count_missing(found: Comparison, asked: Question) -> int:
     return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
 
 
-def decide_next(comparisons: Sequence[Comparison], *, confirmed: bool = False, most: int = MOST_TRIALS) -> NextStep:
-    """What to do after comparing. A FAIL is run once more before it is believed; `confirmed`: this was that run."""
+def decide_next(
+    comparisons: Sequence[Comparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
+) -> NextStep:
+    """What to do after comparing. A FAIL is run once more before it is believed; `confirmed`: this was that run.
+
+    `ran`: trials on each side so far, contaminated ones included: they cost as much, and on a busy machine there would
+    be no end otherwise.
+    """
     if not comparisons:
         return NextStep("stop", 0, "nothing was compared")
     done = min(min(one.base_trials, one.head_trials) for one in comparisons)
@@ -224,9 +238,11 @@ def decide_next(comparisons: Sequence[Comparison], *, confirmed: bool = False, m
     missing = max((one.missing_trials for one in comparisons if one.kind is VerdictKind.INCONCLUSIVE), default=0)
     if failed or not missing:
         return NextStep("stop", 0, "every metric has its verdict")
-    if done >= most:
-        return NextStep("stop", 0, f"{done} trials on each side did not tell; the difference is near the threshold")
-    return NextStep("more", min(missing, most - done), "some metrics cannot be told yet")
+    spent = max(done, ran)
+    if spent >= most:
+        why = "too many were contaminated" if done < ran else "the difference is near the threshold"
+        return NextStep("stop", 0, f"{spent} trials on each side did not tell; {why}")
+    return NextStep("more", min(missing, most - spent), "some metrics cannot be told yet")
 
 
 # ---------------------------------------------------------------- ranks

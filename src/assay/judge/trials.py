@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from assay.judge.numerics import Array, load_numpy
 from assay.values.bench import Samples
@@ -13,6 +14,8 @@ FEWEST = 8  # trials; below that no shape can be told
 TREND_Z = 3.0
 APART = 7.0  # how many of their own spreads two modes must lie apart; the halves of normal noise lie about 3 apart
 SMALLEST_MODE = 0.2  # share of the trials
+_NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
+_MOST_NUMBERS = 5
 
 
 def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
@@ -33,8 +36,27 @@ def _describe(side: Samples, name: str) -> list[str]:
 
 
 def _count_reasons(side: Samples) -> list[str]:
-    inside = (reason for trial, reason in side.contaminated.items() if 0 <= trial < len(side.values))
-    return [f"{count} trials left out: {reason}" for reason, count in sorted(Counter(inside).items())]
+    total = len(side.values)
+    inside = [reason for trial, reason in sorted(side.contaminated.items()) if 0 <= trial < total]
+    return [f"{count} of {total} trials left out: {reason}" for reason, count in merge_reasons(inside).items()]
+
+
+def merge_reasons(reasons: Iterable[str]) -> dict[str, int]:
+    """How often each was given; those that differ in their numbers alone are one: `others used 52–91% of the CPUs`."""
+    alike: dict[str, list[list[int]]] = {}
+    for reason in reasons:
+        numbers = [int(number) for text in _NUMBERS.findall(reason) for number in text.split(", ")]
+        alike.setdefault(_NUMBERS.sub("…", reason), []).append(numbers)
+    return {_fill(text, sorted({n for each in found for n in each})): len(found) for text, found in alike.items()}
+
+
+def _fill(text: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return text
+    if "…%" in text:
+        low, high = numbers[0], numbers[-1]
+        return text.replace("…", f"{low}" if low == high else f"{low}–{high}")
+    return text.replace("…", ", ".join(map(str, numbers[:_MOST_NUMBERS])))
 
 
 # ---------------------------------------------------------------- trend

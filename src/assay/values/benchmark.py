@@ -200,6 +200,11 @@ class BenchResult:
     findings: tuple[Finding, ...] = ()
 
     @property
+    def is_figure(self) -> bool:
+        """It came to its end and reported what it had to. A bound that is not kept is a failure, and a figure."""
+        return not self.has_exception and all(found.kind is not VerdictKind.ERROR for found in self.findings)
+
+    @property
     def is_reported(self) -> bool:
         return self.wall_time != NOT_REPORTED or bool(self.metrics) or bool(self.samples)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -49,7 +50,14 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("data_downloads", ["https://h/a,b"], "is no download"),
         ("data_downloads", ["https://h/a;b;sha256:xyz"], "is no checksum"),
         ("data_downloads", ["https://h/a;b;c;d"], "is no download"),
-        ("data_downloads", ["https://h/"], "has no name to be kept under"),
+        ("data_downloads", ["https://h"], "has no name to be kept under"),
+        ("data_downloads", ["http://h/ds/;folder"], "http://h/ds/ is no file"),
+        ("data_downloads", ["https://h/ds/*"], "is no file"),
+        ("data_downloads", ["https://h/x;../../escape.json"], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;/etc/escape.json"], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;../database/x"], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;."], "would be kept outside of /data"),
+        ("data_downloads", ["web/ds.tar.gz"], "a file of this machine is file:///PATH"),
         ("gcs_downloads", ["bucket/data"], "is no download"),
         ("execution_id", "a/b", "cannot be the name of a folder"),
         ("execution_id", "..", "cannot be the name of a folder"),
@@ -63,6 +71,7 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("result_upload_methods", "upload", "names no function"),
         ("result_upload_methods", "mod.one,mod.", "names no function"),
         ("profiler_enabled_time", "5:2", "ends before it begins"),
+        ("profiler_enabled_time", "1:1", "1:1 is empty: it ends when it begins"),
         ("profiler_enabled_time", "5", "is no window"),
         ("profiler_enabled_time", "1:3,2:5", "begins before the window ahead of it has ended"),
         ("profiler_enabled_time", "1:,2:5", "begins before the window ahead of it has ended"),
@@ -240,6 +249,17 @@ def test_stars_and_slashes_behind_an_address_are_no_part_of_its_name() -> None:
         Download("gs://b/imagenet", "/d/imagenet"),
         Download("https://h/x.gz?sig=1", "/d/x.gz"),
     )
+
+
+def test_a_path_of_this_machine_is_a_download() -> None:
+    found = parse_downloads(["/d/a b#1%/x.tar.gz", "./y/*;z/../deep/y", "~/set"], "/data", "data_downloads")
+    assert found == (
+        Download("file:///d/a%20b%231%25/x.tar.gz", "/data/x.tar.gz"),
+        Download(f"file://{quote(os.getcwd())}/y", "/data/deep/y"),
+        Download(f"file://{quote(os.path.expanduser('~'))}/set", "/data/set"),
+    )
+    (named,) = parse_downloads(["/d/a b#1%"], "/data", "data_downloads")
+    assert named.path == "/data/a b#1%"
 
 
 def test_flags_as_the_summary_keeps_them() -> None:

@@ -247,3 +247,28 @@ def test_a_simulator_s_times_are_estimates(tmp_path: Path, shared: Workshop) -> 
     model = write_chain(tmp_path / "chain.onnx")
     assert bisect(model, Target("torq-sim", "ort"), shared, tmp_path).is_estimate
     assert not bisect(model, Target("simple", "ort"), shared, tmp_path).is_estimate
+
+
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
+    report = bisect(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+    assert report.confirmed is False
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
+
+
+def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, shared: Workshop) -> None:
+    """The target refuses more than one output; as it is, the model has one."""
+    model = write_long_chain(tmp_path / "long.onnx", 4)
+    report = bisect(model, Target("one", "picky_backend:OneOutput"), shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert "nothing is known of its inside" in report.notes[0]
+
+
+def test_a_quantised_model_that_is_right_says_what_was_not_looked_at(
+    built: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert any("assay model check looks at each layer by itself" in note for note in report.notes)

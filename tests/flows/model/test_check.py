@@ -320,3 +320,19 @@ def test_a_simulator_s_times_are_estimates(chain: Path, tmp_path: Path, shared: 
     assert hardware.is_simulated
     assert check(chain, Target("sim", "ort"), shared, tmp_path, only=("Add_1",)).is_estimate
     assert not check(chain, UNOPTIMIZED, shared, tmp_path, only=("Add_1",)).is_estimate
+
+
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
+    report = check(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+    assert report.confirmed is False
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
+
+
+def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", only=("Relu_2",))
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.first_wrong is None
+    assert report.notes == ("Add_1, which was not asked for, is the first to be wrong inside the model",)

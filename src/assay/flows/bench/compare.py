@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import NotFoundError, UsageError
@@ -24,6 +24,7 @@ from assay.values.bench import Comparison, Samples
 from assay.values.bench_history import ComparisonReport, MetricComparison, Side
 from assay.values.benchmark import COMPARED, BenchExecution, BenchReport, BenchRequest, BenchVariant
 from assay.values.series import Direction, direction_of
+from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Tell = Callable[[str], None]
@@ -41,7 +42,7 @@ class Executions:
     found: tuple[BenchExecution, ...]
 
     def good(self, method: str) -> list[BenchExecution]:
-        return [e for e in self.found if e.method == method and not e.result.has_exception and not e.refused]
+        return [e for e in self.found if e.method == method and e.result.is_figure and not e.refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ def build_report(
     findings = [*_find_missing(base, head), *(metric.finding for metric in metrics)]
     notes = [_describe_single(side, key[0]) for key in compared for side in (base, head) if _is_single(side, key)]
     notes += [] if options.everything else [note for side in (base, head) if (note := _describe_dirt(side))]
+    notes += [f"{method}: only {head.name} has it" for method in _find_new(base, head)]
     counted = sum(comparison.p is not None for _, comparison in compared.values())
     return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), tuple(dict.fromkeys(notes)))
 
@@ -150,19 +152,26 @@ def _side(samples: Samples) -> Side:
 
 
 def _find_missing(base: Executions, head: Executions) -> list[Finding]:
-    """A benchmark that one side does not have, or that did not succeed there."""
-    findings = []
-    for side, other in ((base, head), (head, base)):
-        for method in dict.fromkeys(e.method for e in other.found):
-            here = [e for e in side.found if e.method == method]
-            failed = [e for e in here if e.result.has_exception]
-            if not here:
-                findings.append(Finding(VerdictKind.ERROR, method, f"{other.name} has it, {side.name} does not"))
-            elif failed:
-                reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
-                message = f"{len(failed)} of {len(here)} executions of {side.name} failed: {reason}"
-                findings.append(Finding(VerdictKind.ERROR, method, message))
-    return findings
+    """A benchmark that did not succeed on a side, or that head has lost: one that is new there is no fault."""
+    there = {e.method for e in head.found}
+    lost = [method for method in dict.fromkeys(e.method for e in base.found) if method not in there]
+    findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
+    return findings + [finding for side in (base, head) for finding in _find_failed(side)]
+
+
+def _find_failed(side: Executions) -> Iterator[Finding]:
+    for method in dict.fromkeys(e.method for e in side.found):
+        here = [e for e in side.found if e.method == method]
+        failed = [e for e in here if not e.result.is_figure]
+        if failed:
+            reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
+            message = f"{len(failed)} of {len(here)} executions of {side.name} failed: {reason}"
+            yield Finding(VerdictKind.ERROR, method, message)
+
+
+def _find_new(base: Executions, head: Executions) -> list[str]:
+    known = {e.method for e in base.found}
+    return [method for method in dict.fromkeys(e.method for e in head.found) if method not in known]
 
 
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
@@ -195,7 +204,9 @@ def _describe_single(side: Executions, method: str) -> str:
 
 def _describe_dirt(side: Executions) -> str | None:
     count = sum(bool(e.contaminated) for e in side.found)
-    return f"{side.name}: {count} contaminated executions are left out (--all takes them)" if count else None
+    what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
+    hint = "--all takes them, --foreign-limit SHARE allows others more"
+    return f"{side.name}: {what} left out of {len(side.found)} ({hint})" if count else None
 
 
 # ---------------------------------------------------------------- run both, in turns
@@ -262,17 +273,20 @@ class Contest:
         """Trials until decided. A suspicion ends the round at once unless it is the one that has to confirm it."""
         executions: list[BenchExecution] = []
         options, request = self._options, self._request
+        ran = 0
         while True:
             report = self._run(request)
-            executions += report.executions
-            base, head = split_variants(executions, request.variants)
-            compared = compare_sides(base, head, options)
-            result = build_report(base, head, compared, options)
-            step = decide_next(
-                [comparison for _, comparison in compared.values()], confirmed=confirmed, most=options.most
-            )
+            ran += request.trials
             if report.interrupted or report.problem:
                 self.end = report
+            executions += [execution for execution in report.executions if not _is_cut_short(execution, report)]
+            base, head = split_variants(executions, request.variants)
+            if self.end:
+                base, head = _keep_common(base, head)
+            compared = compare_sides(base, head, options)
+            result = build_report(base, head, compared, options)
+            comparisons = [comparison for _, comparison in compared.values()]
+            step = decide_next(comparisons, confirmed=confirmed, most=options.most, ran=ran)
             if self.end or step.kind == "stop":
                 return result
             self._tell(f"{step.reason} ({step.trials} trials on each side)")
@@ -282,7 +296,25 @@ class Contest:
 
     def _sign(self, report: ComparisonReport) -> ComparisonReport:
         end = self.end
-        return replace(report, interrupted=end.interrupted, problem=end.problem) if end else report
+        if end is None:
+            return report
+        if not report.verdict.findings:
+            message = f"it was ended by {end.interrupted or end.problem} before anything could be compared"
+            silence = Finding(VerdictKind.INCONCLUSIVE, "comparison", message)
+            report = replace(report, verdict=Verdict.of([silence], 0))
+        return replace(report, interrupted=end.interrupted, problem=end.problem)
+
+
+def _keep_common(base: Executions, head: Executions) -> tuple[Executions, Executions]:
+    """What was ended before the other side had its turn is not missing there."""
+    common = {e.method for e in base.found} & {e.method for e in head.found}
+    kept, other = (replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head))
+    return kept, other
+
+
+def _is_cut_short(execution: BenchExecution, report: BenchReport) -> bool:
+    """What our own end took along has not failed."""
+    return bool(report.interrupted or report.problem) and execution.state == State.STOPPED
 
 
 def _settle(

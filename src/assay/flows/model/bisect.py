@@ -20,6 +20,7 @@ from assay.flows.model.check import (
     describe_birth,
     examine_model,
     find_excuse,
+    judge_inside,
     quiet,
     select,
 )
@@ -83,7 +84,7 @@ def find_wrong(search: Search) -> None:
         return
     full = search.examine(search.cases.full)
     if full.verdict.kind not in WRONG:
-        _conclude_right(search, full)
+        _conclude_right(search, full, "" if found.blame is Blame.NOTHING else found.reason)
         return
     if found.blame is not Blame.NOTHING:
         search.notes.append(found.reason)
@@ -95,8 +96,11 @@ def find_wrong(search: Search) -> None:
     _halve(search, build_signature(full))
 
 
-def _conclude_right(search: Search, full: CaseReport) -> None:
-    if full.verdict.kind is VerdictKind.PASS:
+def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
+    """`but`: what is known of the inside, where that is not simply right."""
+    if but:
+        search.notes.append(but)
+    elif full.verdict.kind is VerdictKind.PASS:
         search.notes.append("the full model agrees with the reference, and so does all that its layers hand on")
     if search.cases.quantized:
         search.notes.append(
@@ -113,29 +117,21 @@ def _confirm(search: Search, suspect: Layer, accumulated: Mapping[str, TensorCom
     search.first, search.confirmed = suspect, confirm(report)
     if search.confirmed:
         return True
-    off = ", ".join(select_words(suspect, accumulated))
-    alone = "right by itself: see its neighbours" if search.confirmed is False else "cannot be judged by itself"
-    text = f"{suspect.label} is the first to be wrong inside the model ({off}), and {alone}"
-    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, text))
+    full = search.examine(search.cases.full)
+    search.findings.append(judge_inside(suspect, accumulated, search.confirmed, full))
     return True
-
-
-def select_words(layer: Layer, accumulated: Mapping[str, TensorComparison]) -> list[str]:
-    return [f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated)]
 
 
 def _find_failing(search: Search, failed: StepOutcome) -> None:
     """The target does not get through the model laid open: is it the model?"""
     full = search.examine(search.cases.full)
+    text = f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending})"
+    if full.verdict.kind not in WRONG:
+        _conclude_right(search, full, f"{text}: nothing is known of its inside")
+        return
     if full.failed_step is None:
-        search.notes.append(
-            f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending}), the "
-            "model itself does"
-        )
-    if full.verdict.kind in WRONG:
-        _halve(search, build_signature(full))
-    else:
-        _conclude_right(search, full)
+        search.notes.append(f"{text}, the model itself does")
+    _halve(search, build_signature(full))
 
 
 # ---------------------------------------------------------------- beginnings of the unmarked model

@@ -289,8 +289,25 @@ def conclude(
         findings = () if is_excused else _find_hidden(reports, full)
         notes = (inside.reason,) if inside.blame is Blame.DRIFT else ()
         return Found((), findings=tuple(findings), notes=notes)
+    if first.name not in by_name:
+        return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))
     notes = (describe_birth(inside),) if inside.first is first else ()
-    return Found((), first, confirm(by_name.get(first.name)), (), (*notes, *describe_others(first, reports, full)))
+    confirmed = confirm(by_name[first.name])
+    findings = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
+    return Found((), first, confirmed, findings, (*notes, *describe_others(first, reports, full)))
+
+
+def judge_inside(
+    layer: Layer, accumulated: Mapping[str, TensorComparison], confirmed: bool | None, full: CaseReport | None
+) -> Finding:
+    """Of a layer that is wrong inside the model laid open and not by itself: the unmarked model decides."""
+    off = ", ".join(f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated))
+    alone = "right by itself: see its neighbours" if confirmed is False else "cannot be judged by itself"
+    text = f"{layer.label} is the first to be wrong inside the model ({off}), and {alone}"
+    if full is None or full.verdict.kind in WRONG:
+        return Finding(VerdictKind.FAIL, layer.name, text)
+    text += "; as it is, without its inside laid open, the model is right"
+    return Finding(VerdictKind.INCONCLUSIVE, layer.name, text)
 
 
 def describe_birth(found: Localisation) -> str:

@@ -21,8 +21,9 @@ from assay.record.models import load_report
 from assay.values import layout
 from assay.values.model import STUDY, ModelReport, ModelRequest
 from assay.values.plain import build_plain
-from assay.values.run import Command, Plan, RunSpec, State
+from assay.values.run import Command, Plan, RunSpec
 from assay.values.slots import CPU
+from assay.values.state import State
 from assay.values.study import CodePolicy, Resources, Study
 
 COMMAND = "model"
@@ -121,7 +122,7 @@ def conclude(report: Report) -> Finished:
     if found is not None:
         return Finished(replace(found, run_dir=entry.dir), entry.dir, None, tuple(report.notes))
     error = _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
-    if entry.state is State.TIMED_OUT:
+    if entry.state is State.TIMEOUT:
         error.exit_code = ExitCode.FAILED  # the user's own limit
     raise error
 

@@ -1,0 +1,83 @@
+"""TensorFlow's profiles as Chrome traces: what `render_xspace` wrote comes back, and no bytes are too strange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.show.test_xplane import call
+
+from assay.show.xplane import HOST_PLANE, _message, _number, _text, render_xspace
+from assay.show.xplane_trace import build_trace
+
+
+def calls(trace: dict[str, Any]) -> list[tuple[str, float, float]]:
+    return sorted((e["name"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X")
+
+
+def names(trace: dict[str, Any], what: str) -> list[str]:
+    return [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == what]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\x0a", "cut off"),
+        (b"\x0a\x05abc", "cut off"),
+        (b"\x0b", "no profile"),
+        (b"\xff" * 12, "no profile"),
+        (b"<html>", "no profile"),
+    ],
+)
+def test_what_is_no_profile(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        build_trace(data)
+
+
+def test_an_empty_one_has_no_calls() -> None:
+    assert build_trace(b"") == {"traceEvents": [], "displayTimeUnit": "ms"}
+
+
+def test_threads_and_calls_come_back() -> None:
+    data = render_xspace([call("outer", 1000.0, 2000.0), call("inner", 1500.0, 100.0), call("o", 1250.5, 0.25, 2)], "h")
+    assert data is not None
+    trace = build_trace(data)
+    assert calls(trace) == [("inner", 500.0, 100.0), ("o", 250.5, 0.25), ("outer", 0.0, 2000.0)]
+    assert names(trace, "process_name") == [HOST_PLANE]
+    assert names(trace, "thread_name") == ["thread 7/1", "thread 7/2"]
+
+
+def test_planes_lines_with_a_start_of_their_own_sums_and_shown_names() -> None:
+    """As TensorFlow writes them: absolute nanoseconds for the line, picoseconds from there for the call."""
+    metadata = _number(1, 5) + _message(2, _number(1, 5) + _text(2, "long") + _text(4, "shown"))
+    first = _message(4, _number(1, 5) + _number(2, 3_000_000) + _number(3, 1_000_000))
+    total = _message(4, _number(1, 5) + _number(5, 9))
+    fixed = bytes([9 << 3 | 1]) + b"8 bytes." + bytes([10 << 3 | 5]) + b"four"
+    early = _message(3, _number(1, 1) + _text(2, "early") + _number(3, 1_700_000_000_000_000_000) + first + total)
+    late = _message(3, _number(1, 2) + _text(2, "late") + _number(3, 1_700_000_000_000_002_000) + first + fixed)
+    facts = _message(1, _text(2, "/host:metadata") + metadata)
+    trace = build_trace(facts + _message(1, _text(2, "/device:GPU:0") + metadata + early + late))
+    assert calls(trace) == [("shown", 0.0, 1.0), ("shown", 2.0, 1.0)]
+    assert names(trace, "process_name") == ["/device:GPU:0"], "a plane of mere facts is none"
+    assert names(trace, "thread_name") == ["early", "late"]
+
+
+times = st.integers(0, 10**9).map(float)
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), times, times, st.integers(1, 3)), min_size=1, max_size=12))
+def test_whatever_was_written_comes_back(wanted: list[tuple[str, float, float, int]]) -> None:
+    data = render_xspace([call(*each) for each in wanted], "h")
+    assert data is not None
+    began = min(begin for _, begin, _, _ in wanted)
+    assert calls(build_trace(data)) == sorted((name, begin - began, length) for name, begin, length, _ in wanted)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_it(data: bytes) -> None:
+    try:
+        build_trace(data)
+    except ValueError as error:
+        assert str(error)
