@@ -104,9 +104,9 @@ def test_what_goes_wrong_is_said(child: Any, method: str, kind: str, words: str)
 @pytest.mark.parametrize(
     ("method", "first"),
     [
-        ("mod.B.raises", 'mod.py", line 11, in raises'),
-        ("mod.Bad.good", 'mod.py", line 22, in __init__'),
-        ("mod.fails", 'mod.py", line 27, in fails'),
+        ("mod.B.raises", 'mod.py", line 10, in raises'),
+        ("mod.Bad.good", 'mod.py", line 21, in __init__'),
+        ("mod.fails", 'mod.py", line 26, in fails'),
         ("broken.f", 'broken.py", line 1, in <module>'),
     ],
 )
@@ -122,8 +122,8 @@ def test_a_traceback_begins_with_the_user_s_own_frame(child: Any, tmp_path: Path
 
 
 def test_what_no_frame_of_the_user_raised_is_a_line(child: Any) -> None:
-    _, story, _ = child("run", "mod.B.good", '--args={"size": 3}')
-    assert story.end["error"]["lines"] == ["TypeError: the constructor of B takes no 'size'"]
+    _, story, _ = child("run", "mod.Bad.good", '--args={"size": 3}')
+    assert story.end["error"]["lines"] == ["TypeError: the constructor of Bad takes no 'size'"]
 
 
 def test_a_suite_of_asv_is_told_what_is_not_supported(child: Any, tmp_path: Path) -> None:

@@ -147,10 +147,9 @@ def test_quiet_says_only_what_is_wrong(lab: Path, capsys: pytest.CaptureFixture[
     methods = "--benchmark_methods=mod.B.writes,mod.B.raises,mod.B.nan"
     code, out, err = call(capsys, methods, "--foreign_limit=1", "--quiet")
     assert code == 1
-    assert err.splitlines() == [
-        "failed mod.B.raises trial 1: ValueError: no luck",
-        "failed mod.B.nan trial 1: wall_time is nan",
-    ]
+    raised, nan = err.splitlines()
+    assert raised.startswith("failed mod.B.raises trial 1: ValueError: no luck")
+    assert nan == "failed mod.B.nan trial 1: wall_time is nan"
     assert '"has_exception": true' in out
 
 

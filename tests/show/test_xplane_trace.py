@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_threads_and_calls_come_back() -> None:
 
 def test_planes_lines_with_a_start_of_their_own_sums_and_shown_names() -> None:
     """As TensorFlow writes them: absolute nanoseconds for the line, picoseconds from there for the call."""
-    metadata = _number(1, 5) + _message(2, _number(1, 5) + _text(2, "long") + _text(4, "shown"))
+    metadata = _message(4, _number(1, 5) + _message(2, _number(1, 5) + _text(2, "long") + _text(4, "shown")))
     first = _message(4, _number(1, 5) + _number(2, 3_000_000) + _number(3, 1_000_000))
     total = _message(4, _number(1, 5) + _number(5, 9))
     fixed = bytes([9 << 3 | 1]) + b"8 bytes." + bytes([10 << 3 | 5]) + b"four"
@@ -77,7 +78,5 @@ def test_whatever_was_written_comes_back(wanted: list[tuple[str, float, float, i
 
 @given(st.binary(max_size=60))
 def test_no_bytes_break_it(data: bytes) -> None:
-    try:
-        build_trace(data)
-    except ValueError as error:
-        assert str(error)
+    with contextlib.suppress(ValueError):
+        assert build_trace(data)["displayTimeUnit"] == "ms"

@@ -73,7 +73,7 @@ def _show_comparison(report: ComparisonReport, given: dict[str, Any]) -> int:
         say(f"assay: {report.problem}")
     show(
         given,
-        f"assay bench compare {report.base} {report.head}",
+        f"assay bench compare: base {report.base}, head {report.head}",
         build_comparison_cases(report),
         lambda color, width: render_comparison(report, color=color, width=width),
         lambda: asdict(report),

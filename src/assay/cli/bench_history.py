@@ -35,7 +35,7 @@ def history(metric: str, method: str | None, **given: Any) -> int:
     Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
     every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
     about it (`assay bench triage`), or its newest execution failed. 3: the set-up changed as well, or there are too few
-    executions to tell.
+    executions to tell (fewer than 6). 2: a single execution is no history at all.
     """
     from assay.flows.bench.history import HistoryOptions, load_histories
     from assay.show.bench_history import build_history_cases, render_history
@@ -101,8 +101,12 @@ def table(
     as_markdown: bool,
     root: str | None,
 ) -> int:
-    """Set-ups side by side: medians with their spread."""
-    from assay.flows.bench.tables import load_table
+    """Set-ups side by side: medians with their spread.
+
+    ± is half the distance of the quartiles, in percent of the median. METHOD may be the end of a name; without it every
+    benchmark has rows of its own.
+    """
+    from assay.flows.bench.tables import CONTAMINATED, describe_left_out, load_table
     from assay.show.bench_history import render_setups
     from assay.show.terminal import terminal_width
 
@@ -113,7 +117,8 @@ def table(
     rows = [(row.keys, row.count, row.values) for row in found.rows]
     tell(render_setups(found.by, found.metrics, rows, form, terminal_width(sys.stdout)))
     if found.left_out and form == "text":
-        say(f"({found.left_out} executions failed or were contaminated: --all)")
+        hint = "; --all takes contaminated ones" if CONTAMINATED in found.left_out else ""
+        say(f"(left out: {describe_left_out(found.left_out)}{hint})")
     return int(ExitCode.OK)
 
 
@@ -130,5 +135,7 @@ def import_files(files: tuple[str, ...], label: str | None, root: str | None) ->
     from assay.flows.bench.imports import import_files as take
 
     found = take(files, root, label, warn)
-    print(f"{found.new} executions imported, {found.known} were known: {', '.join(found.methods)}")
+    new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"
+    known = f"{found.known} {'was' if found.known == 1 else 'were'} known"
+    print(f"{new}, {known}: {', '.join(found.methods)}")
     return int(ExitCode.OK)

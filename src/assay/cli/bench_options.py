@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.reports import STDOUT, prepare_reports
+from assay.cli.reports import STDOUT, prepare_reports, write_text
 from assay.cli.run import parse_slot_flags
 from assay.cli.telling import tell
 from assay.cli.warnings import say
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import UsageError
 
 if TYPE_CHECKING:
     from assay.flows.bench.compare import CompareOptions, Run
@@ -199,7 +199,17 @@ class _Patience:
             self._since = now
         elif now - self._since > _PATIENCE_S and not self._said:
             self._said = True
-            say("waiting: another study holds the slot (see assay ls; another one: --slots)")
+            say(f"waiting for a slot: {_describe_holders(supervisor)} (another one: --slots)")
+
+
+def _describe_holders(supervisor: Supervisor) -> str:
+    """Who has it, and since when."""
+    from assay.show.words import clean, render_duration
+
+    holders = supervisor.pool.holders() if supervisor.pool else []
+    now = time.time()
+    told = [f"{one.name}, process {one.pid}, for {render_duration(max(0.0, now - one.since))}" for one in holders[:3]]
+    return clean("held by " + "; ".join(told)) if told else "another study holds it (see assay ls)"
 
 
 def _tell_event(event: Event) -> None:
@@ -268,17 +278,6 @@ def show(
         tell(render(use_color(sys.stdout), terminal_width(sys.stdout)))
     for path, render_cases in ((given["md"], render_cases_markdown), (given["junit"], render_cases_junit)):
         if path is not None:
-            _write(path, render_cases(title, cases))
+            write_text(path, render_cases(title, cases))
     if given["webhook"] and any(verdict.kind is not VerdictKind.PASS for _, _, verdict in cases):
         send_alert(given["webhook"], {"title": title, "cases": json.loads(render_facts(build_cases_facts(cases)))})
-
-
-def _write(path: str, text: str) -> None:
-    if path == STDOUT:
-        tell(text)
-        return
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise InfrastructureError(f"the report {path} cannot be written: {error.strerror}") from error

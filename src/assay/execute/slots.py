@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from assay.errors import InfrastructureError
+from assay.execute.holders import SlotHolder, find_holders
 from assay.values.slots import CPU
 
 Wait = Literal["slot", "device"]  # all are taken by other runs; or one is free, and its device is not
@@ -135,6 +136,11 @@ class SlotPool:
             else:
                 held.let_go()
         return taken
+
+    def holders(self) -> list[SlotHolder]:
+        """Who has the slots that this supervisor may use: the first process of each run."""
+        paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
+        return find_holders(paths)
 
     def close(self) -> None:
         self.withdraw_want()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from assay.values.benchmark import NOT_REPORTED, BenchMetric, BenchResult, Ending, Story
 from assay.values.verdict import Finding, VerdictKind
 
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
@@ -135,13 +138,20 @@ def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iter
         text = (
             error.get("message", "")
             if kind in ("NoSuchBenchmark", "SystemExit")
-            else f"{kind}: {error.get('message', '')}"
+            else f"{kind}: {error.get('message', '')}{_find_place(error.get('lines') or ())}"
         )
         yield Finding(VerdictKind.ERROR, name, text)
     elif ending.state == "failed" and (story.end is None or is_command):
         yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"exit code {ending.exit_code}", ending))
     elif story.end is None and not is_command:
         yield Finding(VerdictKind.ERROR, name, "its process left before the method had returned (os._exit?)")
+
+
+def _find_place(lines: Sequence[str]) -> str:
+    """` (bench.py:12)`: where in the user's own code it was raised; what a library does inside is in the log."""
+    frames = [match for line in lines if (match := _FRAME.match(line))]
+    own = [match for match in frames if not _LIBRARY.search(match["file"])] or frames
+    return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
 
 
 def _with_words(reason: str, ending: Ending) -> str:

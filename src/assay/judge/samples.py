@@ -165,8 +165,10 @@ def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
 
 
 def _count_needed(pair: SamplePair) -> int:
-    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed. Where
-    all were, nobody knows how many more it would take, and the fewest are asked for."""
+    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed.
+
+    Where all were, nobody knows how many more it would take, and the fewest are asked for.
+    """
     fewest = find_fewest(pair.question.alpha)
     sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
     return max(max(fewest - clean, total - 2 * clean if clean else 0, 0) for clean, total in sides)

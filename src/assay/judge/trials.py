@@ -42,7 +42,7 @@ def _count_reasons(side: Samples) -> list[str]:
 
 
 def merge_reasons(reasons: Iterable[str]) -> dict[str, int]:
-    """How often each was given; those that differ in their numbers alone are one: `others used 52–91% of the CPUs`."""
+    """How often each was given; those that differ in their numbers alone are one: `others used 52 to 91%`."""
     alike: dict[str, list[list[int]]] = {}
     for reason in reasons:
         numbers = [int(number) for text in _NUMBERS.findall(reason) for number in text.split(", ")]
@@ -55,7 +55,7 @@ def _fill(text: str, numbers: Sequence[int]) -> str:
         return text
     if "…%" in text:
         low, high = numbers[0], numbers[-1]
-        return text.replace("…", f"{low}" if low == high else f"{low}–{high}")
+        return text.replace("…", f"{low}" if low == high else f"{low} to {high}")
     return text.replace("…", ", ".join(map(str, numbers[:_MOST_NUMBERS])))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ def render_bench_report(report: BenchReport, *, color: bool, width: int | None) 
     groups = group_executions(report.executions)
     text = render_table(build_run_table(groups), width=width, color=color) if groups else ""
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
+    lines += _describe_files(report.executions)
     lines += list(report.notes)
     return text + "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
 
@@ -102,6 +104,20 @@ def _render_value(name: str, value: float) -> str:
         return render_number(value, 4)
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
     return f"{render_number(value / size, 4)} {unit}"
+
+
+def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
+    """Where to read on: the log of the first failure of each benchmark, and every trace."""
+    failed = {e.method: e for e in reversed(executions) if e.log and not e.result.is_figure}
+    logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
+    traces = [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
+    return logs + traces
+
+
+def _locate(execution: BenchExecution, path: str) -> str:
+    """As one would write it here."""
+    full = os.path.join(execution.run_dir, path)
+    return min(os.path.relpath(full), full, key=len)
 
 
 def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:

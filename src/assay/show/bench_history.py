@@ -29,13 +29,19 @@ _KIND = re.compile(rf"^( *)({'|'.join(kind.value for kind in VerdictKind)})\b", 
 def render_history(history: MetricHistory, *, color: bool, width: int | None) -> str:
     count = sum(len(series.points) for series in history.series)
     better = "lower" if history.direction == "min" else "higher"
-    lines = [f"{history.verdict.kind} {history.method} {history.metric} ({better} is better): {count} executions"]
+    lines = [
+        f"{history.verdict.kind} {history.method} {history.metric} ({better} is better): {count_executions(count)}"
+    ]
     for series in history.series:
         lines += _describe_series(series, history.metric)
     lines += _describe_changes(history)
-    lines += [f"  {number} executions left out: {reason}" for reason, number in history.left_out.items()]
+    lines += [f"  {count_executions(number)} left out: {reason}" for reason, number in history.left_out.items()]
     wrapped = "".join(f"{wrap(line, width, '  ')}\n" for line in lines)
     return _KIND.sub(_paint_kind, wrapped) if color else wrapped
+
+
+def count_executions(number: int) -> str:
+    return f"{number} execution{'' if number == 1 else 's'}"
 
 
 def _paint_kind(match: re.Match[str]) -> str:

@@ -57,7 +57,6 @@ def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
         ("data_downloads", ["https://h/x;/etc/escape.json"], "would be kept outside of /data"),
         ("data_downloads", ["https://h/x;../database/x"], "would be kept outside of /data"),
         ("data_downloads", ["https://h/x;."], "would be kept outside of /data"),
-        ("data_downloads", ["web/ds.tar.gz"], "a file of this machine is file:///PATH"),
         ("gcs_downloads", ["bucket/data"], "is no download"),
         ("execution_id", "a/b", "cannot be the name of a folder"),
         ("execution_id", "..", "cannot be the name of a folder"),
@@ -249,6 +248,11 @@ def test_stars_and_slashes_behind_an_address_are_no_part_of_its_name() -> None:
         Download("gs://b/imagenet", "/d/imagenet"),
         Download("https://h/x.gz?sig=1", "/d/x.gz"),
     )
+
+
+def test_a_path_that_could_be_anything_says_how_to_write_it() -> None:
+    with pytest.raises(UsageError, match=r"is no download\n.*a file of this machine is file:///PATH, /PATH"):
+        parse(data_downloads=["web/ds.tar.gz"])
 
 
 def test_a_path_of_this_machine_is_a_download() -> None:

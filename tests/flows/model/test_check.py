@@ -182,11 +182,11 @@ def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path
 
 
 def test_a_voter_that_is_not_there_has_no_voice_and_that_is_said(
-    chain: Path, tmp_path: Path, shared: Workshop, monkeypatch: pytest.MonkeyPatch
+    chain: Path, tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_library("openvino", tmp_path, monkeypatch)
     voter = Target("openvino", "openvino")
-    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
+    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", voter=voter)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
     assert [note for note in report.notes if "has no vote" in note and "pip install 'assay[openvino]'" in note]
 

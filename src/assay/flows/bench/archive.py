@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -21,6 +22,8 @@ from assay.record.index.sqlite import open_index
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, Machine
 
+_PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
+
 Complain = Callable[[str], None]
 
 
@@ -35,30 +38,49 @@ def find_place(root: str | None) -> StudyPlace:
 def load_executions(
     place: StudyPlace, method: str | None = None, complain: Complain = keep_quiet
 ) -> list[BenchExecution]:
-    """Oldest first; all of a method, named in full or by its end (`Class.method`)."""
+    """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
     rows = _load_rows(place, complain)
     if not rows:
         raise UsageError(f"there is no benchmark under {place.root}", "run one: assay bench run module.Class.method")
-    chosen = choose_method(method, {str(row.params.get("method", "")) for row in rows}) if method else None
+    chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
     found = [
         execution
         for row in rows
-        if (chosen is None or row.params.get("method") == chosen) and (execution := _load(place, row, complain))
+        if (chosen is None or row.params.get("method") in chosen) and (execution := _load(place, row, complain))
     ]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
 
 
-def choose_method(name: str, known: Iterable[str]) -> str:
-    """A full name, or an end of one that belongs to a single method."""
+def choose_methods(name: str, known: Iterable[str]) -> list[str]:
+    """A full name, or an end of one; several only where they differ in their parameters alone: `time_x(10)`."""
     names = sorted(set(known))
     if name in names:
-        return name
-    ends = [each for each in names if each.endswith(f".{name}")]
-    if len(ends) == 1:
-        return ends[0]
-    if ends:
+        return [name]
+    ends = [each for each in names if is_named(name, each)]
+    if len({_strip_parameters(each) for each in ends}) > 1:
         raise UsageError(f"{name!r} stands for {len(ends)} benchmarks", "one of: " + ", ".join(ends[:6]))
-    raise NotFoundError("benchmark", name, names)
+    if not ends:
+        raise NotFoundError("benchmark", name, names)
+    return ends
+
+
+def choose_method(name: str, known: Iterable[str]) -> str:
+    """The same, where only one can be meant."""
+    found = choose_methods(name, known)
+    if len(found) > 1:
+        raise UsageError(f"{name!r} stands for {len(found)} benchmarks", "one of: " + ", ".join(found[:6]))
+    return found[0]
+
+
+def is_named(name: str, method: str) -> bool:
+    """Whether a full name, or its end after a `.`, `:` or `/`, is meant; parameters need not be said."""
+    ends = tuple(f"{mark}{name}" for mark in ".:/")
+    return any(full == name or full.endswith(ends) for full in (method, _strip_parameters(method)))
+
+
+def _strip_parameters(method: str) -> str:
+    """`test_sort[10]` and asv's `time_x(10)` without what stands in brackets."""
+    return _PARAMETERS.sub("", method)
 
 
 def _load_rows(place: StudyPlace, complain: Complain) -> list[RunRow]:

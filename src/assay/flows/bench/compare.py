@@ -10,6 +10,7 @@ from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.archive import (
     Complain,
     find_place,
+    is_named,
     keep_quiet,
     load_executions,
     load_file_executions,
@@ -86,7 +87,7 @@ class _Known:
     def load(self, name: str) -> list[BenchExecution]:
         found = _load_path(name) if os.path.exists(name) else self._load_recorded(name)
         if self._method:
-            found = [e for e in found if e.method == self._method or e.method.endswith(f".{self._method}")]
+            found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
         return found

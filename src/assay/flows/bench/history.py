@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import UsageError
-from assay.flows.bench.archive import Complain, choose_method, choose_metric, find_place, keep_quiet, load_executions
+from assay.flows.bench.archive import Complain, choose_metric, find_place, keep_quiet, load_executions
 from assay.flows.bench.statistics import compare_levels, find_steps
 from assay.judge.history import judge_history
 from assay.record.benchmarks import Triage, load_triage
@@ -45,7 +45,7 @@ def load_histories(
     named = {execution.method for execution in executions if metric in execution.result.numbers}
     if not named:
         choose_metric(metric, executions)
-    chosen = [choose_method(method, named)] if method and method in named else sorted(named)
+    chosen = sorted(named)
     triage = load_triage(place.dir)
     found: list[MetricHistory] = []
     for name in chosen:
@@ -86,10 +86,10 @@ def _describe_newest(
         for execution in executions
         if (execution.label == options.label if options.label is not None else not execution.is_compared)
     ]
-    if not meant or meant[-1].execution_id in _find_invalid(executions, said):
+    if not meant or meant[-1].execution_id in find_invalid(executions, said):
         return ""
     result = meant[-1].result
-    if math.isfinite(result.numbers.get(metric, math.nan)) and not result.has_exception:
+    if math.isfinite(result.numbers.get(metric, math.nan)) and result.is_figure:
         return ""
     reason = result.findings[0].message if result.findings else f"it did not report {metric}"
     return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
@@ -100,7 +100,7 @@ def _choose(
 ) -> tuple[list[BenchExecution], dict[str, int]]:
     kept: list[BenchExecution] = []
     left_out: dict[str, int] = {}
-    invalid = _find_invalid(executions, said)
+    invalid = find_invalid(executions, said)
     for execution in executions:
         reason = _why_not(execution, metric, options, invalid)
         if reason is None:
@@ -115,7 +115,7 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
     value = execution.result.numbers.get(metric)
     if value is None or (options.label is not None and execution.label != options.label):
         return ""
-    if not math.isfinite(value) or execution.result.has_exception:
+    if not math.isfinite(value) or not execution.result.is_figure:
         return "failed"
     if execution.is_compared and options.label is None:
         return "run by compare or bisect (--label names one)"
@@ -126,11 +126,11 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
     return "contaminated" if execution.contaminated and not options.everything else None
 
 
-def _find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
+def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
     """Everything from a change that was declared invalid to the last execution that was meant then."""
     order = {execution.execution_id: place for place, execution in enumerate(executions)}
     found: set[str] = set()
-    for each in _last_words(said):
+    for each in last_words(said):
         if each.judgement == "invalid" and each.execution_id in order:
             first = order[each.execution_id]
             last = order.get(each.until, first)
@@ -138,8 +138,13 @@ def _find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) 
     return found
 
 
-def _last_words(said: Iterable[Triage]) -> list[Triage]:
-    return list({each.execution_id: each for each in said}.values())
+def last_words(said: Iterable[Triage]) -> list[Triage]:
+    """The last one about each change, in the order in which they were said."""
+    found: dict[str, Triage] = {}
+    for each in said:
+        found.pop(each.execution_id, None)
+        found[each.execution_id] = each
+    return list(found.values())
 
 
 def _group(executions: Sequence[BenchExecution]) -> dict[tuple[str | None, str], list[BenchExecution]]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.flows.bench.archive import Complain, find_place, keep_quiet, load_executions
+from assay.flows.bench.history import find_invalid
+from assay.record.benchmarks import Triage, load_triage
 from assay.values.benchmark import BenchExecution
 
+BENCHMARK = "benchmark"
+CONTAMINATED = "contaminated"
+_METHODS = (BENCHMARK, "method")
 _OWN_KEYS = (
+    BENCHMARK,
     "label",
     "commit",
     "host",
@@ -44,7 +51,7 @@ class SetupTable:
     by: tuple[str, ...]
     metrics: tuple[str, ...]
     rows: tuple[TableRow, ...]
-    left_out: int  # failed or contaminated
+    left_out: Mapping[str, int] = field(default_factory=dict)  # why → how many executions
 
 
 def load_table(
@@ -55,31 +62,77 @@ def load_table(
     everything: bool = False,
     complain: Complain = keep_quiet,
 ) -> SetupTable:
-    executions = load_executions(find_place(root), method, complain)
-    good = [
-        e for e in executions if not e.result.has_exception and not e.refused and (everything or not e.contaminated)
-    ]
+    """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
+    place = find_place(root)
+    executions = load_executions(place, method, complain)
+    keys = _check_keys(by, executions)
+    names = _choose_metrics(metrics, executions)
+    invalid = _find_invalid(executions, names, load_triage(place.dir))
+    reasons = [_why_not(execution, everything, invalid) for execution in executions]
+    good = [execution for execution, reason in zip(executions, reasons, strict=True) if reason is None]
+    left_out = dict(Counter(reason for reason in reasons if reason is not None))
     if not good:
         raise UsageError(
-            f"none of {len(executions)} executions succeeded undisturbed", "take the disturbed ones as well: --all"
+            f"none of {len(executions)} executions succeeded undisturbed: {describe_left_out(left_out)}",
+            "take contaminated ones as well: --all" if left_out.get(CONTAMINATED) else "run it again: assay bench run",
         )
-    keys = _check_keys(by, good)
-    names = _choose_metrics(metrics, good)
+    several = method is None or len({execution.method for execution in executions}) > 1
+    keys = [BENCHMARK, *keys] if several and not set(keys) & set(_METHODS) else keys
+    return SetupTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """`8 failed, 2 contaminated`."""
+    return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+
+
+def _why_not(execution: BenchExecution, everything: bool, invalid: set[str]) -> str | None:
+    if not execution.result.is_figure:
+        return "failed"
+    if execution.execution_id in invalid:
+        return "declared invalid"
+    if execution.refused:
+        return "refused"
+    return CONTAMINATED if execution.contaminated and not everything else None
+
+
+def _find_invalid(executions: Sequence[BenchExecution], metrics: Sequence[str], said: Sequence[Triage]) -> set[str]:
+    """By what people said about any of the metrics that are shown."""
+    found: set[str] = set()
+    for method in {execution.method for execution in executions}:
+        mine = [execution for execution in executions if execution.method == method]
+        for metric in metrics:
+            found |= find_invalid(mine, [each for each in said if (each.method, each.metric) == (method, metric)])
+    return found
+
+
+def _build_rows(good: Sequence[BenchExecution], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
     groups: dict[tuple[str, ...], list[BenchExecution]] = {}
     for execution in good:
         groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(execution)
-    rows = [
+    return [
         TableRow(values, len(found), {name: _values(found, name) for name in names})
-        for values, found in sorted(groups.items())
+        for values, found in sorted(groups.items(), key=lambda group: _sort_by(group[0], keys, good))
     ]
-    return SetupTable(tuple(keys), tuple(names), tuple(rows), len(executions) - len(good))
+
+
+def _sort_by(values: Sequence[str], keys: Sequence[str], good: Sequence[BenchExecution]) -> list[tuple[float, str]]:
+    """By name; commits by when they were first measured, since their names say nothing."""
+    return [
+        (_first_seen(value, good) if key == "commit" else 0.0, value) for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def _first_seen(commit: str, good: Sequence[BenchExecution]) -> float:
+    return min((e.started_at or 0.0 for e in good if value_of(e, "commit") == commit), default=0.0)
 
 
 def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list[str]:
-    known = dict.fromkeys([*_OWN_KEYS, *(key for execution in executions for key in execution.setup)])
+    known = list(dict.fromkeys([*_OWN_KEYS, *(key for execution in executions for key in execution.setup)]))
     for key in by:
         if key not in known:
-            raise NotFoundError("column", key, known)
+            close, listed = did_you_mean(key, known), f"known: {', '.join(known)}"
+            raise NotFoundError("column", key, known, f"{close}\n  {listed}" if close else listed)
     return list(by)
 
 
@@ -91,6 +144,7 @@ def value_of(execution: BenchExecution, key: str) -> str:
         "branch": execution.git.branch if execution.git else None,
         "host": machine.host,
         "method": execution.method,
+        BENCHMARK: execution.method,
         "source": execution.source,
         "trial": str(execution.trial),
         "framework_name": framework.name if framework else None,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import getpass
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from assay.errors import NotFoundError, UsageError
-from assay.flows.bench.archive import find_place
-from assay.flows.bench.history import HistoryOptions, load_histories
+from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.flows.bench.archive import find_place, is_named
+from assay.flows.bench.history import HistoryOptions, last_words, load_histories
 from assay.record.benchmarks import Judgement, Triage, add_triage, load_triage
 from assay.values.bench_history import Change, MetricHistory
+
+LAST = "last"
+_MOST_CHANGES = 8  # that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +32,51 @@ class Word:
 def say_about(word: Word, root: str | None, everything: bool = False) -> str:
     """Write it down; what is meant is said back."""
     place = find_place(root)
-    (history,) = load_histories(word.metric, word.method, HistoryOptions(root, min_effect=0.0, everything=everything))
-    change = _find_change(history, word.change)
-    said = [t for t in load_triage(place.dir) if t.method == history.method and t.metric == word.metric]
-    if change is None:
-        first, until = _find_said(said, word.change, history)
-    else:
-        first, until = change.execution_id, change.until
+    meant = _find_said(word, load_triage(place.dir)) or _find_seen(word, root, everything)
     judgement = cast("Judgement", word.judgement)
-    add_triage(place.dir, Triage(history.method, word.metric, first, until, judgement, word.note, _user(), time.time()))
-    return f"{history.method} {word.metric}: the change at {first} is {judgement}"
+    said = Triage(
+        meant.method, word.metric, meant.execution_id, meant.until, judgement, word.note, _user(), time.time()
+    )
+    add_triage(place.dir, said)
+    return f"{said.method} {word.metric}: the change at {said.execution_id} is {judgement}"
 
 
-def _find_change(history: MetricHistory, name: str) -> Change | None:
+def _find_said(word: Word, every: Sequence[Triage]) -> Triage | None:
+    """What was said before: `open` takes it back, also where the change is not seen any more (`invalid` leaves its
+    executions out, and perhaps too few are left for a history)."""
+    if word.judgement != "open":
+        return None
+    said = [each for each in every if each.metric == word.metric and is_named(word.method, each.method)]
+    standing = [each for each in last_words(said) if each.judgement != "open"]
+    return next((each for each in reversed(standing) if word.change in (LAST, each.execution_id)), None)
+
+
+def _find_seen(word: Word, root: str | None, everything: bool) -> Triage:
+    histories = load_histories(word.metric, word.method, HistoryOptions(root, min_effect=0.0, everything=everything))
+    if len(histories) > 1:
+        names = ", ".join(history.method for history in histories[:6])
+        raise UsageError(f"{word.method!r} stands for {len(histories)} benchmarks", f"one of: {names}")
+    change = _find_change(histories[0], word.change)
+    return Triage(histories[0].method, word.metric, change.execution_id, change.until)
+
+
+def _find_change(history: MetricHistory, name: str) -> Change:
     changes = history.changes
-    if name == "last":
-        if not changes:
-            raise UsageError(
-                f"{history.method} {history.metric} has no change", "see: assay bench history METRIC METHOD"
-            )
+    if name == LAST and changes:
         return changes[-1]
     for change in changes:
         commits = [commit for commit in change.commits if commit]
         if change.execution_id == name or (len(name) >= 4 and any(commit.startswith(name) for commit in commits)):
             return change
-    return None
-
-
-def _find_said(said: list[Triage], name: str, history: MetricHistory) -> tuple[str, str]:
-    """Something was said before, and the change is not seen any more: `invalid` leaves its executions out."""
-    for each in reversed(said):
-        if each.execution_id == name:
-            return each.execution_id, each.until
-    raise NotFoundError("change", name, [change.execution_id for change in history.changes])
+    if not changes:
+        raise UsageError(
+            f"{history.method} {history.metric} has no change",
+            "see: assay bench history METRIC METHOD; what is invalid is not seen: `open` takes that back",
+        )
+    ids = [change.execution_id for change in changes]
+    listed = f"changes: {', '.join(ids[-_MOST_CHANGES:])}, or {LAST}"
+    close = did_you_mean(name, ids) if len(ids) > 1 else None
+    raise NotFoundError("change", name, ids, f"{close}; {listed}" if close and "mean" in close else listed)
 
 
 def _user() -> str:

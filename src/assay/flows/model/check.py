@@ -286,15 +286,14 @@ def conclude(
     alone = find_same(reports, failure)
     first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
     if first is None:
-        findings = () if is_excused else _find_hidden(reports, full)
-        notes = (inside.reason,) if inside.blame is Blame.DRIFT else ()
-        return Found((), findings=tuple(findings), notes=notes)
+        hidden = () if is_excused else tuple(_find_hidden(reports, full))
+        return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
         return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))
     notes = (describe_birth(inside),) if inside.first is first else ()
     confirmed = confirm(by_name[first.name])
-    findings = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
-    return Found((), first, confirmed, findings, (*notes, *describe_others(first, reports, full)))
+    doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
+    return Found((), first, confirmed, doubts, (*notes, *describe_others(first, reports, full)))
 
 
 def judge_inside(
