@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from assay.bench import timing as timing_module
 from assay.bench.timing import Timing, build_wait, measure, synchronize
 
 
@@ -59,6 +60,46 @@ def test_summaries() -> None:
     assert timing.spread > 0
     assert Timing((1.0,)).spread == 0.0
     assert Timing((1.0,)).device_median_s is None
+
+
+# ---------------------------------------------------------------- a processor that is taken away
+
+
+def test_the_median_is_of_the_samples_that_nobody_disturbed() -> None:
+    """Nearly half of them are: the median of all would jump with one more."""
+    timing = Timing((1.0, 4.0) * 10 + (4.1,), switches=(0, 1) * 10 + (1,))
+    assert timing.median_s == 1.0
+    assert timing.quiet_s == (1.0,) * 10
+    assert timing.spread == 0.0
+    assert timing.mean_s > 2  # everything that was measured is still there
+
+
+def test_where_nearly_all_are_disturbed_those_that_were_least_are_taken() -> None:
+    timing = Timing(tuple(float(n) for n in range(20)), switches=tuple(range(20)))
+    assert timing.quiet_s == (0.0, 1.0, 2.0, 3.0, 4.0)
+    assert Timing((3.0,), switches=(7,)).median_s == 3.0
+
+
+def test_where_nobody_counted_all_samples_count() -> None:
+    assert Timing((1.0, 2.0, 9.0)).quiet_s == (1.0, 2.0, 9.0)
+
+
+def test_switches_are_counted_sample_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second call loses the processor."""
+    calls: list[int] = []
+    monkeypatch.setattr(timing_module, "_count_switches", lambda: len(calls) // 2)
+    found = measure(lambda: calls.append(1), repeats=6, warmup=1, inner=1, sync=False)
+    assert found.switches == (0, 1, 0, 1, 0, 1)
+    device = Device()
+    calls.clear()
+    found = measure(lambda: calls.append(1), repeats=4, warmup=1, inner=1, sync=device.module)
+    assert found.switches == (0, 1, 0, 1)
+
+
+def test_the_kernel_counts() -> None:
+    before = timing_module._count_switches()
+    assert before >= 0
+    assert timing_module._count_switches() >= before
 
 
 # ---------------------------------------------------------------- devices

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -14,6 +18,8 @@ from tests.flows.bench.laboratory import history, write_module
 from tests.flows.bench.repository import Repository
 from tests.flows.workbench import Bench
 
+from assay.cli import bench_options
+from assay.execute.slots import SlotPool, build_entries
 from assay.record import rundir
 from assay.record.benchmarks import write_execution
 from assay.values.run import RunSpec
@@ -47,7 +53,30 @@ def test_run_prints_a_table_and_everything_that_failed(lab: Bench, cli: Cli) -> 
     assert result.code == 1
     assert "mod.B.good" in result.out
     assert "2/2" in result.out
-    assert "ERROR mod.B.raises: ValueError: no luck (trial 1, 2)" in result.out
+    assert "ERROR mod.B.raises: ValueError: no luck (mod.py:16) (trial 1, 2)" in result.out
+    (log,) = [line.partition(": ")[2] for line in result.out.splitlines() if line.startswith("log of mod.B.raises: ")]
+    assert "Traceback" in (lab.folder / log).read_text()
+
+
+def test_run_says_where_a_profile_went(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.large", "--profile", "0:", *QUIET)
+    traces = [
+        line.partition(": ")[2] for line in result.out.splitlines() if line.startswith("profile of mod.B.large: ")
+    ]
+    assert traces
+    assert all((lab.folder / trace).is_file() for trace in traces)
+
+
+def test_a_command_that_does_not_say_what_was_asked_for_is_no_figure(lab: Bench, cli: Cli) -> None:
+    words = ("--command", "talk=cat said", "--metric", r"speed=speed ([\d.]+)", *QUIET)
+    (lab.folder / "said").write_text("speed 3.5")
+    assert cli("bench", "run", *words).code == 0
+    (lab.folder / "said").write_text("nothing")
+    assert cli("bench", "run", *words).code == 1
+    result = cli("bench", "table", "talk", "-m", "wall_time,speed")
+    assert result.out.splitlines()[2].split()[:2] == ["-", "1"]
+    assert "(left out: 1 failed)" in result.err
+    assert cli("bench", "history", "wall_time", "talk").code == 2  # one execution is no history
 
 
 def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
@@ -118,6 +147,18 @@ def test_history_tells_triage_silences(lab: Bench, cli: Cli) -> None:
     assert cli("bench", "history", "wall_time").code == 1
 
 
+def test_an_invalid_level_is_taken_back_as_it_was_named(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "invalid").code == 0
+    assert cli("bench", "history", "wall_time").code == 0
+    result = cli("bench", "table", "C.f", "--all")
+    assert result.out.splitlines()[2].split()[:2] == ["-", "20"]
+    assert "(left out: 20 declared invalid)" in result.err
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "open").code == 0
+    assert cli("bench", "history", "wall_time").code == 1
+    assert cli("bench", "table", "C.f").out.splitlines()[2].split()[:2] == ["-", "40"]
+
+
 def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
     write_history(lab, [5.0] * 20)
     result = cli("bench", "triage", "wall_time", "C.f", "last", "ack")
@@ -182,6 +223,7 @@ def test_table(lab: Bench, cli: Cli) -> None:
     rows = json.loads(result.out)
     assert [(row["label"], row["n"], row["wall_time.median"]) for row in rows] == [("one", 1, 2.0), ("two", 2, 2.0)]
     assert "two" in cli("bench", "table", "--by", "label").out
+    assert json.loads(cli("bench", "table", "--json").out)[0]["benchmark"] == "mod.B.fixed"
     result = cli("bench", "table", "--by", "cudn")
     assert result.code == 2
     assert "no column named 'cudn'" in result.err
@@ -194,6 +236,8 @@ def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
     result = cli("bench", "compare", "one", "two", "--only", "wall_time")
     assert result.code == 0
     assert "PASS" in result.out
+    markdown = cli("bench", "compare", "one", "two", "--only", "wall_time", "--md", "-").out
+    assert markdown.startswith("## assay bench compare: base one, head two: PASS")
     assert cli("bench", "compare", "one").code == 2
     assert cli("bench", "compare", "one", "tow").code == 2
     assert cli("bench", "compare", "one", "two", "--better", "wall_time").code == 2
@@ -208,8 +252,8 @@ def test_compare_git_outside_a_repository(lab: Bench, cli: Cli) -> None:
 def test_import(lab: Bench, cli: Cli) -> None:
     google = {"context": {}, "benchmarks": [{"name": "BM", "real_time": 1, "cpu_time": 1, "time_unit": "ms"}]}
     (lab.folder / "g.json").write_text(json.dumps(google))
-    assert "1 executions imported, 0 were known: BM" in cli("bench", "import", "g.json").out
-    assert "0 executions imported, 1 were known" in cli("bench", "import", "g.json").out
+    assert "1 execution imported, 0 were known: BM" in cli("bench", "import", "g.json").out
+    assert "0 executions imported, 1 was known" in cli("bench", "import", "g.json").out
     (lab.folder / "bad.json").write_text("{}")
     google["benchmarks"][0]["name"] = "BM2"
     (lab.folder / "g2.json").write_text(json.dumps(google))
@@ -226,6 +270,28 @@ def test_every_execution_is_told_as_it_ends(lab: Bench, cli: Cli) -> None:
     assert "[1/2] mod.B.fixed trial 1: FAIL: acc is 0.5, below its minimum 0.9" in result.err
     assert "[2/2] mod.B.raises trial 1: ERROR: ValueError: no luck" in result.err
     assert cli("bench", "run", "mod.B.fixed", *QUIET).err == ""
+
+
+def test_who_holds_a_slot_is_told(lab: Bench, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(bench_options, "_PATIENCE_S", -1.0)
+    entries = build_entries(["cpu"])
+    pool = SlotPool(entries, str(lab.folder))
+    held = pool.acquire()
+    assert held is not None
+    words = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    env = {**os.environ, "ASSAY_RUN_DIR": "/data/runs/night/lr=3"}
+    with subprocess.Popen(words, env=env, pass_fds=held.fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        held.let_go()
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        patience = bench_options._Patience()
+        supervisor: Any = SimpleNamespace(queue=[1], running={}, pool=pool)
+        for _ in range(3):
+            patience.look(supervisor)
+        holder.communicate()
+    told = capsys.readouterr().err
+    assert told.count("waiting for a slot: ") == 1  # once
+    assert f"held by /data/runs/night/lr=3, process {holder.pid}, for " in told
 
 
 def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:

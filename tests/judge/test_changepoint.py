@@ -375,3 +375,36 @@ def test_values_near_the_ends_of_floats_do_not_overflow():
     assert (change.index, change.size) == (20, pytest.approx(2.0))
     (change,) = find_change_points([1e-300] * 20 + [1e300] * 20)
     assert change.index == 20
+
+
+def step_of_ten_percent(seed, points=30, at=20, noise=0.01):
+    values = np.exp(noise * np.random.default_rng(seed).standard_normal(points))
+    values[at:] *= 1.1
+    found = [change for change in find_change_points(values.tolist()) if abs(change.index - at) <= 1]
+    return found[0].interval if len(found) == 1 else None
+
+
+def test_intervals_of_the_same_step_are_alike_and_cover_it():
+    """A memory that is only supposed made some of them four times as wide as others."""
+    found = [interval for seed in range(150) if (interval := step_of_ten_percent(seed))]
+    widths = [high - low for low, high in found]
+    assert len(found) >= 140
+    assert max(widths) < 0.06
+    assert max(widths) < 3 * np.median(widths)
+    assert np.mean([low <= 0.1 <= high for low, high in found]) >= 0.9
+
+
+def test_a_true_memory_widens_the_interval():
+    """Points that resemble their neighbours tell less."""
+
+    def draw(memory, seed):
+        rng = np.random.default_rng(seed)
+        x = np.zeros(200)
+        for n in range(1, 200):
+            x[n] = memory * x[n - 1] + 0.01 * np.sqrt(1 - memory**2) * rng.standard_normal()
+        x[100:] += 0.1
+        changes = find_change_points(np.exp(x).tolist())
+        return max((c.interval[1] - c.interval[0] for c in changes if abs(c.index - 100) <= 1), default=np.nan)
+
+    widths = [np.nanmedian([draw(memory, seed) for seed in range(12)]) for memory in (0.0, 0.7)]
+    assert widths[1] > 1.5 * widths[0]

@@ -147,3 +147,24 @@ def test_a_command_s_wall_time_is_its_duration() -> None:
     assert not failed.succeeded
     assert failed.has_exception
     assert failed.findings[0].kind is VerdictKind.ERROR
+
+
+TRACE = [
+    "Traceback (most recent call last):",
+    '  File "/home/me/bench/my.py", line 5, in m',
+    "    helper()",
+    '  File "/home/me/bench/parts.py", line 9, in helper',
+    "    np.zeros(-1)",
+    '  File "/env/lib/python3.12/site-packages/numpy/core.py", line 77, in zeros',
+    "ValueError: negative dimensions",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [(TRACE, " (parts.py:9)"), (TRACE[-2:], " (core.py:77)"), ([], ""), (["no frame"], "")],
+)
+def test_an_exception_is_placed_in_the_users_own_code(lines: list[str], place: str) -> None:
+    error = {"type": "ValueError", "message": "negative dimensions", "lines": lines}
+    result = judge(end={"ok": False, "error": error}, state="failed")
+    assert messages(result) == f"ERROR ValueError: negative dimensions{place}"

@@ -227,8 +227,8 @@ def test_contaminated_trials_are_left_out_and_reported():
     found = compare(Samples(draw(100, 12, 0, 0.01)), spoilt)
     assert found.kind is PASS
     assert found.head_trials == 10
-    assert found.warnings == ("head: 2 trials left out: foreign load",)
-    assert "2 trials left out" in build_finding(found).message
+    assert found.warnings == ("head: 2 of 12 trials left out: foreign load",)
+    assert "2 of 12 trials left out" in build_finding(found).message
 
 
 def test_clean_trials_still_fail_beside_contaminated_ones():
@@ -247,6 +247,16 @@ def test_mostly_contaminated_trials_decide_nothing():
 def test_all_trials_contaminated_is_inconclusive():
     spoilt = Samples((1.0,) * 6, contaminated=dict.fromkeys(range(6), "throttled"))
     assert judge_pair((1.0,) * 6, spoilt, "min").kind is INCONCLUSIVE
+
+
+def test_what_it_would_take_does_not_grow_with_every_contaminated_trial():
+    def spoil(count):
+        return Samples((1.0,) * count, contaminated=dict.fromkeys(range(count), "throttled"))
+
+    few, many = compare(spoil(10), spoil(10)), compare(spoil(140), spoil(140))
+    assert few.missing_trials == many.missing_trials == find_fewest(0.01)
+    assert many.message == "all trials of base and head are contaminated"
+    assert compare((1.0,) * 10, spoil(10)).message == "all trials of head are contaminated"
 
 
 def test_a_nan_is_not_excused_by_contamination():
@@ -322,6 +332,63 @@ def test_the_shifts_interval_covers_the_truth():
     assert covered / 300 >= 0.92
 
 
+NOISES = {
+    "normal": lambda rng, n: 0.02 * rng.standard_normal(n),
+    "heavy tail": lambda rng, n: 0.02 * rng.standard_t(2, n),
+    "a third slowed": lambda rng, n: 0.03 * rng.standard_normal(n) + (rng.random(n) < 0.33) * rng.exponential(0.1, n),
+    "two modes": lambda rng, n: 0.01 * rng.standard_normal(n) + 0.15 * (rng.random(n) < 0.4),
+}
+
+
+def follow(noise, rng, effect, confirmed, most=30):
+    """Trials as they are asked for, as `compare --git` does it: what was seen decides when it ends."""
+    base, head, ran, more = [], [], 0, 10
+    while True:
+        base += np.exp(noise(rng, more)).tolist()
+        head += ((1 + effect) * np.exp(noise(rng, more))).tolist()
+        ran += more
+        found = compare(base, head)
+        step = decide_next([found], confirmed=confirmed, most=most, ran=ran)
+        if step.kind != "more":
+            return found
+        more = step.trials
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_the_reported_interval_covers_a_true_eight_percent_when_followed_to_its_end(name):
+    rng = np.random.default_rng(8)
+    covered = []
+    for _ in range(100):
+        found = follow(NOISES[name], rng, 0.08, confirmed=False)
+        if found.kind is FAIL:
+            again = follow(NOISES[name], rng, 0.08, confirmed=True)
+            found = again if again.kind is FAIL else found
+        covered.append(found.interval[0] <= 0.08 <= found.interval[1])
+    assert np.mean(covered) >= 0.93
+
+
+def draw_process(rng, level):
+    """Fifty samples of one process: processes differ by 4%, its own samples by 2%."""
+    return Samples(tuple(level * np.exp(0.04 * rng.standard_normal() + 0.02 * rng.standard_normal(50))), "", {}, True)
+
+
+def test_one_process_a_side_is_believed_only_where_the_difference_is_large():
+    rng = np.random.default_rng(5)
+    found = [compare(draw_process(rng, 1), draw_process(rng, 1.08)) for _ in range(200)]
+    assert np.mean([one.interval[0] <= 0.08 <= one.interval[1] for one in found]) >= 0.93
+    same = Counter(compare(draw_process(rng, 1), draw_process(rng, 1)).kind for _ in range(200))
+    assert same[FAIL] <= 2
+    assert same[INCONCLUSIVE] >= 190
+    assert compare(draw_process(rng, 1), draw_process(rng, 2)).kind is FAIL
+    assert compare(draw_process(rng, 2), draw_process(rng, 1)).kind is CHANGED
+
+
+def test_the_spread_of_processes_is_a_share_where_values_are_not_positive():
+    base = Samples((-1.0, *(100.0,) * 49), is_one_process=True)
+    low, high = compare(base, Samples((100.0,) * 50)).interval
+    assert (low, high) == pytest.approx((-0.129, 0.129), abs=0.002)  # 2.58 times 5%
+
+
 @pytest.mark.parametrize("trials", [20, 60])
 def test_more_trials_give_narrower_intervals_and_detect_less(trials):
     few, many = compare(draw(1, 8, 0), draw(1, 8, 1)), compare(draw(1, trials, 0), draw(1, trials, 1))
@@ -385,6 +452,14 @@ def test_nobody_is_asked_for_more_than_the_most():
     assert decide_next([settle(INCONCLUSIVE, missing=500)]).trials == MOST_TRIALS - 10
     assert decide_next([settle(INCONCLUSIVE, missing=5, trials=MOST_TRIALS)]).kind == "stop"
     assert decide_next([settle(INCONCLUSIVE, missing=5)], most=10).kind == "stop"
+
+
+def test_contaminated_trials_count_towards_the_most():
+    nothing = settle(INCONCLUSIVE, missing=5, trials=0, p=None)
+    assert decide_next([nothing], most=30, ran=10).trials == 5
+    assert decide_next([nothing], most=12, ran=10).trials == 2
+    step = decide_next([nothing], most=30, ran=30)
+    assert (step.kind, step.reason) == ("stop", "30 trials on each side did not tell; too many were contaminated")
 
 
 @pytest.mark.parametrize("kind", [PASS, CHANGED, ERROR])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.judge.trials import FEWEST, describe_trials, find_modes, has_trend, measure_drift
+from assay.judge.trials import FEWEST, describe_trials, find_modes, has_trend, measure_drift, merge_reasons
 from assay.values.bench import Samples
 
 
@@ -75,6 +75,19 @@ def test_warnings_name_their_side():
 def test_reasons_of_contamination_are_counted_apart():
     side = Samples((1.0,) * 4, contaminated={0: "throttled", 1: "foreign load", 2: "throttled", 9: "gone"})
     assert describe_trials(side, Samples(())) == (
-        "base: 1 trials left out: foreign load",
-        "base: 2 trials left out: throttled",
+        "base: 2 of 4 trials left out: throttled",
+        "base: 1 of 4 trials left out: foreign load",
     )
+
+
+def test_reasons_that_differ_in_their_numbers_alone_are_one():
+    load = {n: f"others used {52 + n % 40}% of the CPUs meanwhile" for n in range(145)}
+    (told,) = describe_trials(Samples((1.0,) * 145, contaminated=load), Samples(()))
+    assert told == "base: 145 of 145 trials left out: others used 52 to 91% of the CPUs meanwhile"
+    assert merge_reasons(["others used 52% of them"] * 2) == {"others used 52% of them": 2}
+
+
+def test_processes_on_the_gpu_are_named_together():
+    reasons = [f"other processes were on the GPU: {n}, {n + 1}" for n in range(100, 110)]
+    assert merge_reasons(reasons) == {"other processes were on the GPU: 100, 101, 102, 103, 104": 10}
+    assert merge_reasons([]) == {}

@@ -43,6 +43,8 @@ class Talk:
 
     def ask(self, message):
         self.say(message)
+        if "job" in message:  # it is taken before it is done
+            assert json.loads(self.answers.readline()) == {"begun": True}
         return json.loads(self.answers.readline())
 
     def close(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -63,6 +64,17 @@ def test_a_report_names_every_trouble_once() -> None:
     assert [each["succeeded"] for each in facts["executions"]] == [True, False]
     kinds = [verdict.kind for _, _, verdict in build_run_cases(BenchReport((good, bad, dirty)))]
     assert kinds == [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE]
+
+
+def test_logs_of_failures_and_traces_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = execution(1, 2.0, profiles=("profile/trace.json",))
+    good = replace(good, run_dir=str(tmp_path / "runs" / "a"))
+    failed = replace(good.result, succeeded=False, has_exception=True)
+    bad = [replace(good, trial=n, result=failed, log="bench.log", profiles=()) for n in (2, 3)]
+    lines = render_bench_report(BenchReport((good, *bad)), color=False, width=None).splitlines()
+    assert lines[-2:] == ["log of m.C.f: runs/a/bench.log", "profile of m.C.f: runs/a/profile/trace.json"]
+    assert sum("log of" in line for line in lines) == 1
 
 
 def test_nothing_at_all_is_rendered() -> None:

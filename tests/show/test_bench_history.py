@@ -53,6 +53,9 @@ def test_a_history_says_level_size_place_and_cause() -> None:
     assert lines[4].startswith("  FAIL +20.0% [+18.0%, +22.0%] 2001-09-09 ")
     assert lines[4].endswith(" e2: commits a..b; code: the same set-up")
     assert lines[5] == "  3 executions left out: failed"
+    assert "  1 execution left out: failed\n" in render_history(
+        build_history(left_out={"failed": 1}), color=False, width=None
+    )
 
 
 @pytest.mark.parametrize(("is_worse", "word"), [(True, "worse"), (False, "better")])

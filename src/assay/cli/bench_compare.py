@@ -54,7 +54,7 @@ def compare(what: tuple[str, ...], span: str | None, build: str | None, method: 
     if span is not None:
         request = build_request(what, given, default_trials=DEFAULT_TRIALS)
         quiet = given["quiet"] or given["as_json"]
-        report = compare_git(span, request, options, build_run(quiet), say)
+        report = compare_git(span, request, options, build_run(quiet), (lambda _line: None) if quiet else say)
     else:
         if len(what) != 2:
             raise UsageError(

@@ -30,6 +30,7 @@ MOST_TRIALS = 60  # per side, before one says that it is too close to tell
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 POWER = 0.8
 LARGEST_LOG = 700.0  # beyond, exp overflows
+PROCESS_SPREAD = 0.05  # between processes, where only one was seen: memory layout, hash seeds and neighbours do that
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ def _measure(pair: SamplePair) -> Comparison:
         return replace(empty, kind=kind, message=message, missing_trials=more, warnings=warnings)
     scale = Scale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
+    shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
     effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
     return replace(
         empty,
@@ -142,7 +144,7 @@ def _measure(pair: SamplePair) -> Comparison:
         head=find_median(head),
         effect=effect,
         interval=(low, high),
-        p=measure_p(base, head),
+        p=p,
         detectable=scale.relate(_find_detectable(shift, pair.question.alpha)),
         warnings=describe_trials(pair.base, pair.head),
     )
@@ -317,6 +319,21 @@ def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) ->
     return Shift(float(np.median(differences)), float(low), float(high))
 
 
+def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:
+    """Samples of one process lie closer together than processes do. How far these lie apart cannot be seen from them.
+
+    It is taken to be `spread`, so that only what is much larger is believed.
+    """
+    lone = pair.base.is_one_process + pair.head.is_one_process
+    if not lone:
+        return shift, p
+    quantile = normal_quantile(pair.question.alpha / 2)
+    error = math.hypot((shift.high - shift.low) / 2 / quantile, spread * math.sqrt(lone))
+    reach = quantile * error
+    wide = Shift(shift.estimate, shift.estimate - reach, shift.estimate + reach)
+    return wide, max(p, math.erfc(abs(shift.estimate) / error / math.sqrt(2)))
+
+
 @lru_cache(maxsize=256)
 def _count_aside(base: int, head: int, alpha: float) -> int:
     """How many of the smallest differences, and as many of the largest, the interval leaves out."""
@@ -350,6 +367,11 @@ class Scale:
 
     def apply(self, values: Sequence[float]) -> list[float]:
         return [math.log(value) if self.in_logs else value / self.unit for value in values]
+
+    @property
+    def step(self) -> float:
+        """A shift of the base's whole median, or of one in logs."""
+        return 1.0 if self.in_logs else self.center
 
     def relate(self, shift: float) -> float:
         """A shift as a proportion of the base's median."""

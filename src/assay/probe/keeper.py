@@ -102,10 +102,17 @@ class Keeper:
     # ------------------------------------------------------------ one request
 
     def _ask(self, request: Mapping[str, Any], limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
-        process = self._start()
-        process.forget_speech()
-        process.send(request)
-        return process.receive(limit_s, memory_bytes)
+        for is_last in (False, True):
+            process = self._start()
+            process.forget_speech()
+            try:
+                process.send(request)
+                return process.receive(limit_s, memory_bytes)
+            except _DeathError as death:
+                if is_last or process.has_begun or "job" not in request or death.ending is not Ending.CRASH:
+                    raise
+                self._drop()  # it died before it saw the job, of something else: another one does it
+        raise AssertionError("unreachable")
 
     def _start(self) -> _Process:
         """A worker that has its libraries loaded: a step's time is the step's own."""
@@ -178,6 +185,7 @@ class _Process:
         ]
         self._live = live
         self._buffer = b""
+        self.has_begun = False  # the request that was sent last
         self._replies, there = os.pipe()
         try:
             self._process = self._spawn(env, there)
@@ -206,6 +214,7 @@ class _Process:
     def send(self, message: Mapping[str, Any]) -> None:
         stream = self._process.stdin
         assert stream is not None
+        self.has_begun = False
         try:
             stream.write(json.dumps(message).encode() + b"\n")
             stream.flush()
@@ -218,6 +227,9 @@ class _Process:
         try:
             while True:
                 for answer in self._take_lines():
+                    if "begun" in answer:
+                        self.has_begun = True
+                        continue
                     if "died" in answer:
                         raise _DeathError(Ending.CRASH, describe_end(answer["died"]))
                     return answer

@@ -114,6 +114,7 @@ class Worker:
             return self._begin(parse_plain(Target, request["target"]))
         if "identity" in request:
             return self._identify()
+        self._say({"begun": True})  # whatever happens from here on is the job's
         job = parse_plain(Job, request["job"])
         limit_memory(request.get("memory_bytes"))
         return {"outcome": build_plain(self._work(job))}

@@ -19,6 +19,7 @@ class Samples:
     label: str = ""
     # trial -> what disturbed it (foreign load, throttling): such a trial is reported and left out of the comparison
     contaminated: Mapping[int, str] = field(default_factory=dict)
+    is_one_process: bool = False  # samples of a single process: they do not tell how processes differ
 
     @property
     def clean(self) -> tuple[float, ...]:

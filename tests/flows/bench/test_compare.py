@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.flows.bench.laboratory import execution, request
@@ -13,6 +14,7 @@ from tests.flows.bench.laboratory import execution, request
 from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.compare import (
     CompareOptions,
+    Contest,
     Executions,
     _settle,
     compare_executions,
@@ -20,7 +22,9 @@ from assay.flows.bench.compare import (
     parse_span,
 )
 from assay.flows.bench.run import run_benchmarks
-from assay.values.verdict import VerdictKind
+from assay.values.bench_history import ComparisonReport
+from assay.values.benchmark import BenchExecution, BenchReport, BenchRequest, BenchResult, BenchVariant
+from assay.values.verdict import Finding, VerdictKind
 
 
 def side(name: str, level: float, count: int = 12, seed: int = 0, **fields: object) -> Executions:
@@ -53,6 +57,86 @@ def test_a_benchmark_that_one_side_lacks_or_fails_is_an_error() -> None:
     assert "1 of 13 executions of head failed" in report.verdict.findings[0].message
 
 
+def test_a_benchmark_that_only_head_has_is_a_note() -> None:
+    new = tuple(replace(e, method="m.C.new") for e in side("head", 10).found)
+    report = compare_executions(side("base", 10), Executions("head", (*side("head", 10).found, *new)), CompareOptions())
+    assert report.verdict.kind is VerdictKind.PASS
+    assert "m.C.new: only head has it" in report.notes
+    lost = compare_executions(Executions("base", (*side("base", 10).found, *new)), side("head", 10), CompareOptions())
+    assert lost.verdict.kind is VerdictKind.ERROR
+    assert lost.verdict.findings[0].message == "base has it, head does not"
+
+
+def test_a_figure_that_lacks_what_it_had_to_report_is_a_failure() -> None:
+    silent = Finding(VerdictKind.ERROR, "m.C.f", "speed was not found in its output")
+    broken = tuple(replace(e, result=replace(e.result, findings=(silent,))) for e in side("head", 10).found[:2])
+    report = compare_executions(side("base", 10), Executions("head", (*side("h", 10).found, *broken)), CompareOptions())
+    assert report.verdict.findings[0].message == "2 of 14 executions of head failed: speed was not found in its output"
+
+
+# ---------------------------------------------------------------- in turns, on a busy machine
+
+
+class Machine:
+    """Runs what is asked for, and keeps count. `spoil`: others use the CPUs all the while."""
+
+    def __init__(self, spoil: bool = True, interrupted_after: int | None = None) -> None:
+        self.spoil = spoil
+        self.interrupted_after = interrupted_after
+        self.trials: list[int] = []
+        self.number = 0
+
+    def run(self, asked: BenchRequest) -> BenchReport:
+        self.trials.append(asked.trials)
+        found = [self._execute(variant.label) for _ in range(asked.trials) for variant in asked.variants]
+        if self.interrupted_after is None:
+            return BenchReport(tuple(found))
+        kept = found[: self.interrupted_after + 1]
+        failed = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
+        cut = replace(kept[-1], state="stopped", result=BenchResult("m.C.f", False, True, findings=(failed,)))
+        return BenchReport((*kept[:-1], cut), interrupted="SIGINT")
+
+    def _execute(self, label: str) -> BenchExecution:
+        self.number += 1
+        dirt = (f"others used {50 + self.number % 40}% of the CPUs meanwhile",) if self.spoil else ()
+        return execution(self.number, 10.0 + 0.001 * (self.number % 7), label=label, contaminated=dirt)
+
+
+def contest(machine: Machine, trials: int = 10, **options: Any) -> ComparisonReport:
+    variants = (BenchVariant("base"), BenchVariant("head"))
+    asked = request("m.C.f", trials=trials, variants=variants)
+    return Contest(asked, CompareOptions(**options), machine.run, lambda _line: None).run()
+
+
+@pytest.mark.parametrize(("trials", "most"), [(10, 30), (3, 3), (5, 6)])
+def test_a_busy_machine_does_not_keep_it_running_for_ever(trials: int, most: int) -> None:
+    machine = Machine()
+    report = contest(machine, trials, most=most)
+    assert sum(machine.trials) == most
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    (finding,) = report.verdict.findings
+    assert finding.message.startswith("all trials of base and head are contaminated; base: ")
+    assert f"{most} of {most} trials left out: others used 5" in finding.message
+    assert finding.message.count("left out") == 2
+    assert (
+        f"base: {most} contaminated executions are left out of {most} (--all takes them, --foreign" in report.notes[0]
+    )
+
+
+def test_all_of_them_can_be_taken() -> None:
+    machine = Machine()
+    assert contest(machine, everything=True).verdict.kind is VerdictKind.PASS
+    assert machine.trials == [10]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 7])
+def test_what_our_own_end_took_along_has_not_failed(after: int) -> None:
+    report = contest(Machine(spoil=False, interrupted_after=after))
+    assert report.interrupted == "SIGINT"
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert not any("failed" in finding.message for finding in report.verdict.findings)
+
+
 def test_too_few_trials_are_inconclusive() -> None:
     report = compare_executions(side("base", 10, 2), side("head", 10, 2), CompareOptions())
     assert report.verdict.kind is not VerdictKind.PASS
@@ -79,6 +163,7 @@ def test_one_process_gives_its_samples_with_a_note() -> None:
     report = compare_executions(*sides, CompareOptions())
     assert len(report.metrics[0].base.values) == 20
     assert any("one process" in note for note in report.notes)
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE  # however alike they are
 
 
 def test_a_metric_that_is_not_there() -> None:

@@ -12,7 +12,7 @@ from tests.flows.bench.laboratory import execution, history
 
 from assay.errors import NotFoundError, UsageError
 from assay.flows.bench import history as histories
-from assay.flows.bench.archive import choose_method
+from assay.flows.bench.archive import choose_method, choose_methods
 from assay.flows.bench.history import HistoryOptions, build_history, describe_differences, load_histories
 from assay.record.benchmarks import Triage, add_triage, load_triage
 from assay.values.bench_history import MetricHistory
@@ -95,6 +95,15 @@ def test_failed_and_contaminated_executions_are_left_out_and_counted() -> None:
     assert len(found.series[0].points) == 17
     assert found.left_out == {"contaminated": 1, "failed": 1, "refused as contaminated": 1}
     assert len(judge(executions, everything=True).series[0].points) == 18
+
+
+def test_a_figure_that_lacks_what_it_had_to_report_is_none() -> None:
+    executions = history(noise(10, 20))
+    silent = Finding(VerdictKind.ERROR, METHOD, "speed was not found in its output")
+    executions[3] = replace(executions[3], result=replace(executions[3].result, succeeded=False, findings=(silent,)))
+    assert judge(executions).left_out == {"failed": 1}
+    executions[19] = replace(executions[19], result=executions[3].result)
+    assert judge(executions).verdict.kind is VerdictKind.ERROR
 
 
 # ---------------------------------------------------------------- environment or code?
@@ -207,6 +216,25 @@ def test_a_method_goes_by_its_end() -> None:
         choose_method("run", known)
     with pytest.raises(NotFoundError, match="stpo"):
         choose_method("stpo", known)
+
+
+def test_names_of_other_tools_go_by_their_ends_too() -> None:
+    known = [
+        "tests/test_x.py::test_sort",
+        "tests/test_x.py::test_fold[a.b-3]",
+        "b.T.time_x(10)",
+        "b.T.time_x(20)",
+        "BM/8",
+    ]
+    assert choose_method("test_sort", known) == known[0]
+    assert choose_method("test_x.py::test_sort", known) == known[0]
+    assert choose_method("test_fold", known) == known[1]
+    assert choose_methods("b.T.time_x", known) == choose_methods("time_x", known) == known[2:4]
+    assert choose_methods("time_x(10)", known) == [known[2]]
+    with pytest.raises(UsageError, match="stands for 2"):
+        choose_method("time_x", known)
+    with pytest.raises(NotFoundError):
+        choose_methods("ime_x", known)  # no end of a word
 
 
 # ---------------------------------------------------------------- never a pass without reason

@@ -40,7 +40,7 @@ def test_every_temper_is_recorded_and_the_others_run(lab: Path) -> None:
     assert words["nan"] == "wall_time is nan"
     assert "never called report_benchmark" in words["never"]
     assert (found["never"].result.wall_time, found["never"].result.has_exception) == (-1.0, False)
-    assert words["raises"] == "ValueError: no luck"
+    assert words["raises"] == "ValueError: no luck (mod.py:16)"
     assert "time limit" in words["sleeps"]
     assert "did you mean 'good'" in words["godo"]
     assert "below its minimum" in words["fixed"]

@@ -14,8 +14,10 @@ from assay.errors import NotFoundError, UsageError
 from assay.flows.bench import tables
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.tables import load_table, value_of
+from assay.record.benchmarks import Triage, add_triage
 from assay.values.benchmark import BenchExecution, Framework, Machine
 from assay.values.environment import GitState
+from assay.values.verdict import Finding, VerdictKind
 
 
 @pytest.fixture
@@ -33,14 +35,50 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
 def test_set_ups_are_grouped_with_all_their_values(given: list[BenchExecution]) -> None:
     for cudnn, values in (("8.9.2", [1.0, 1.1]), ("9.1.0", [0.9])):
         given += history(values, setup={"cudnn": cudnn, "accelerator_model": "H200"}, label="nightly")
-    table = load_table(None, ["cudnn", "label", "accelerator_model"], None, None)
+    table = load_table("m.C.f", ["cudnn", "label", "accelerator_model"], None, None)
     assert table.by == ("cudnn", "label", "accelerator_model")
     assert table.metrics == ("wall_time",)
     assert [(row.keys, row.count, row.values) for row in table.rows] == [
         (("8.9.2", "nightly", "H200"), 2, {"wall_time": (1.0, 1.1)}),
         (("9.1.0", "nightly", "H200"), 1, {"wall_time": (0.9,)}),
     ]
-    assert table.left_out == 0
+    assert table.left_out == {}
+
+
+def test_benchmarks_are_never_mixed(given: list[BenchExecution]) -> None:
+    given += [*history([1.0, 1.1]), *(replace(e, method="m.C.g") for e in history([1e6, 1.1e6]))]
+    table = load_table(None, ["label"], None, None)
+    assert table.by == ("benchmark", "label")
+    assert [(row.keys[0], row.count) for row in table.rows] == [("m.C.f", 2), ("m.C.g", 2)]
+    assert load_table(None, ["method", "label"], None, None).by == ("method", "label")
+
+
+def test_commits_stand_in_the_order_of_their_measurements(given: list[BenchExecution]) -> None:
+    given += [replace(e, commit=name * 40) for e, name in zip(history([1.0, 2.0, 3.0]), "cab", strict=True)]
+    table = load_table("m.C.f", ["commit"], None, None)
+    assert [row.keys[0][0] for row in table.rows] == ["c", "a", "b"]
+
+
+def test_executions_that_were_declared_invalid_do_not_count(given: list[BenchExecution], tmp_path: Path) -> None:
+    given += history([1.0, 2.0, 9.0, 9.1])
+    add_triage(str(tmp_path / "bench"), Triage("m.C.f", "wall_time", "e0002", "e0003", "invalid"))
+    table = load_table("m.C.f", ["label"], None, str(tmp_path), everything=True)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), {"declared invalid": 2})
+    add_triage(str(tmp_path / "bench"), Triage("m.C.f", "wall_time", "e0002", "e0003", "open"))
+    assert load_table("m.C.f", ["label"], None, str(tmp_path)).rows[0].count == 4
+
+
+def test_what_did_not_report_what_it_had_to_is_no_figure(given: list[BenchExecution]) -> None:
+    good, lost, outside = history([1.0, 2.0, 3.0])
+    silent = Finding(VerdictKind.ERROR, "m", "speed was not found in its output")
+    bound = Finding(VerdictKind.FAIL, "m", "acc is below its minimum")
+    given += [
+        good,
+        replace(lost, result=replace(lost.result, succeeded=False, findings=(silent,))),
+        replace(outside, result=replace(outside.result, succeeded=False, findings=(bound,))),
+    ]
+    table = load_table("m.C.f", ["label"], None, None)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 3.0), {"failed": 1})
 
 
 def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchExecution]) -> None:
@@ -52,21 +90,26 @@ def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchE
         replace(refused, contaminated=("load",), refused=True),
     ]
     table = load_table(None, ["label"], None, None)
-    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0,), 3)
+    assert (table.rows[0].values["wall_time"], table.left_out) == (
+        (1.0,),
+        {"contaminated": 1, "failed": 1, "refused": 1},
+    )
     table = load_table(None, ["label"], None, None, everything=True)
-    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), 2)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), {"failed": 1, "refused": 1})
 
 
 def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:
     given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
-    with pytest.raises(UsageError, match="none of 2 executions succeeded undisturbed"):
+    with pytest.raises(UsageError, match="none of 2 executions succeeded undisturbed: 2 contaminated"):
         load_table(None, ["label"], None, None)
 
 
 def test_columns_and_metrics_that_are_not_there(given: list[BenchExecution]) -> None:
     given += history([1.0], setup={"cudnn": "9"})
-    with pytest.raises(NotFoundError, match="cudn"):
+    with pytest.raises(NotFoundError, match=r"(?s)cudn.*did you mean 'cudnn'.*known: benchmark, label, commit"):
         load_table(None, ["cudn"], None, None)
+    with pytest.raises(NotFoundError, match="known: benchmark, label, commit"):
+        load_table(None, ["zzz"], None, None)
     with pytest.raises(NotFoundError, match="wal_time"):
         load_table(None, ["label"], ["wal_time"], None)
 

@@ -46,7 +46,7 @@ def test_by_its_execution_a_commit_or_as_the_last(place: Path, change: str) -> N
 
 
 def test_a_change_that_is_not_there(place: Path) -> None:
-    with pytest.raises(NotFoundError, match="e0021"):
+    with pytest.raises(NotFoundError, match=r"(?s)e0021.*changes: e0020, or last"):
         say("e0021")
     with pytest.raises(NotFoundError):
         say("14")  # too short for a commit
@@ -66,6 +66,20 @@ def test_an_invalid_change_can_be_taken_back_although_it_is_not_seen_any_more(pl
     assert say("e0020", "open").endswith("is open")
     assert [word.judgement for word in load_triage(str(place))] == ["invalid", "open"]
     assert say("last", "ack")
+
+
+def test_the_last_one_can_be_taken_back_as_it_was_named(place: Path) -> None:
+    say("last", "invalid")
+    assert say("last", "open") == "m.C.f wall_time: the change at e0020 is open"
+    assert say("last", "open") == "m.C.f wall_time: the change at e0020 is open"  # it is seen again
+    assert say("last", "ack")
+    assert [word.execution_id for word in load_triage(str(place))] == ["e0020"] * 4
+
+
+def test_what_leaves_no_history_at_all_can_be_taken_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say("last", "invalid")
+    monkeypatch.setattr(histories, "load_executions", lambda *_: history([5.0]))
+    assert say_about(Word("wall_time", "C.f", "last", "open"), "runs").endswith("is open")
 
 
 def test_somebody_without_a_name(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,3 +336,20 @@ def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(chain: Path, tmp_pa
     assert report.verdict.kind is VerdictKind.PASS
     assert report.first_wrong is None
     assert report.notes == ("Add_1, which was not asked for, is the first to be wrong inside the model",)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("sim", {}, True),
+        ("torq-sim", {}, True),
+        ("sim:fast", {}, True),
+        ("Simulator", {}, True),
+        ("simple", {}, False),
+        ("iree", {}, False),
+        ("torq", {"hardware": "sim"}, True),
+        ("sim", {"hardware": "astra"}, False),  # what it says of its hardware goes before its name
+    ],
+)
+def test_a_simulator_is_known_by_its_hardware_or_its_name(name: str, options: dict[str, str], expected: bool) -> None:
+    assert Target(name, "command", options).is_simulated is expected

@@ -17,7 +17,16 @@ from assay.flows.bench.archive import (
 )
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.workshop import open_workshop
-from assay.judge.samples import ALPHA, THRESHOLD, Question, SamplePair, build_finding, compare_pairs, decide_next
+from assay.judge.samples import (
+    ALPHA,
+    PROCESS_SPREAD,
+    THRESHOLD,
+    Question,
+    SamplePair,
+    build_finding,
+    compare_pairs,
+    decide_next,
+)
 from assay.record.imported import load_foreign
 from assay.stage.checkout import Commit, load_commit
 from assay.values import layout
@@ -189,7 +198,7 @@ def _collect(side: Executions, key: Key, options: CompareOptions) -> Samples:
     method, metric = key
     mine = [e for e in side.good(method) if metric in e.result.numbers]
     if _is_single(side, key):
-        return Samples(mine[0].result.samples[metric], side.name)
+        return Samples(mine[0].result.samples[metric], side.name, is_one_process=True)
     dirt = {} if options.everything else {n: e.contaminated[0] for n, e in enumerate(mine) if e.contaminated}
     return Samples(tuple(e.result.numbers[metric] for e in mine), side.name, dirt)
 
@@ -200,7 +209,8 @@ def _is_single(side: Executions, key: Key) -> bool:
 
 
 def _describe_single(side: Executions, method: str) -> str:
-    return f"{method}: {side.name} is one process; its samples do not tell how processes differ: use --trials"
+    what = "its samples do not tell how processes differ"
+    return f"{method}: {side.name} is one process; {what} ({PROCESS_SPREAD:.0%} is assumed): use --trials"
 
 
 def _describe_dirt(side: Executions) -> str | None:
@@ -299,7 +309,7 @@ class Contest:
         end = self.end
         if end is None:
             return report
-        if not report.verdict.findings:
+        if report.verdict == Verdict.of((), 0):
             message = f"it was ended by {end.interrupted or end.problem} before anything could be compared"
             silence = Finding(VerdictKind.INCONCLUSIVE, "comparison", message)
             report = replace(report, verdict=Verdict.of([silence], 0))

@@ -66,7 +66,7 @@ def load_table(
     place = find_place(root)
     executions = load_executions(place, method, complain)
     keys = _check_keys(by, executions)
-    names = _choose_metrics(metrics, executions)
+    names = _choose_metrics(metrics, [e for e in executions if e.result.is_figure] or executions)
     invalid = _find_invalid(executions, names, load_triage(place.dir))
     reasons = [_why_not(execution, everything, invalid) for execution in executions]
     good = [execution for execution, reason in zip(executions, reasons, strict=True) if reason is None]
