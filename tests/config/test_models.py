@@ -70,7 +70,9 @@ def test_a_model_s_own_table_goes_before_the_general_one_key_by_key() -> None:
     tolerances, inputs = parse(WHOLE).choose("resnet")
     assert tolerances.model == Tolerance(rel=1e-2)
     assert tolerances.by_op == {"Softmax": Tolerance(rel=1e-3, abs=1e-6), "Conv": Tolerance(rel=1e-2, ulp=8)}
-    assert inputs == InputChoice(3, 7, {"image": (0.0, 255.0)}, {"batch": 4, "image": (1, 3, 32, 32)}, ("inputs",), "make:inputs")
+    assert inputs == InputChoice(
+        3, 7, {"image": (0.0, 255.0)}, {"batch": 4, "image": (1, 3, 32, 32)}, ("inputs",), "make:inputs"
+    )
 
 
 @pytest.mark.parametrize(

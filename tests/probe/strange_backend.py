@@ -30,6 +30,11 @@ class StrangeBackend(Backend):
             raise ValueError("a bug of ours")
         return {"strange": "1.0", "pid": str(os.getpid())}
 
+    def identify_step(self, step):
+        if self.target.options.get("trouble") == "run" and step == "run":
+            raise InfrastructureError("no answer from the board")
+        return {"step": str(step), **self.identity()}
+
     def perform(self, job):
         return getattr(self, "do_" + job.case)(job)
 
@@ -102,6 +107,23 @@ class StrangeBackend(Backend):
         Path(job.folder, "pid").write_text(str(os.getpid()))
         while True:
             time.sleep(60)
+
+    def do_announce_and_hang(self, job):
+        self.announce(f"strange --case {job.case}")
+        self.do_hang(job)
+
+    def do_announce_and_abort(self, job):
+        self.announce("strange --first")
+        self.announce("strange --second")
+        os.abort()
+
+    def do_announce_and_err(self, job):
+        self.announce("strange --err")
+        raise InfrastructureError("the board is off")
+
+    def do_announce_and_refuse(self, job):
+        self.announce("strange --other")
+        self.do_refuse(job)
 
     def do_talk_and_hang(self, job):
         os.write(2, b"still here\n")

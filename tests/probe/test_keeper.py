@@ -95,6 +95,30 @@ def test_what_the_back_end_says_of_a_failure_arrives(keeper, make):
     assert keeper.work(make("infrastructure")).hint == "switch it on"
 
 
+@pytest.mark.parametrize(
+    ("case", "ending", "command"),
+    [
+        ("announce_and_hang", Ending.TIMEOUT, "strange --case announce_and_hang"),
+        ("announce_and_abort", Ending.CRASH, "strange --second"),
+        ("announce_and_err", Ending.ERROR, "strange --err"),
+        ("announce_and_refuse", Ending.UNSUPPORTED, "strange x"),
+        ("hang", Ending.TIMEOUT, ""),
+    ],
+)
+def test_the_command_that_was_announced_is_known_whatever_the_end(keeper, make, case, ending, command):
+    keeper.work(make("announce_and_err"))  # nothing of it is left for the next one
+    outcome = keeper.work(make(case), Limits(compile_s=1))
+    assert (outcome.ending, outcome.command) == (ending, command)
+
+
+def test_one_steps_tools_can_be_had_where_anothers_cannot(tmp_path):
+    with Keeper(strange(trouble="run"), folder=str(tmp_path / "worker"), env=ENV) as keeper:
+        assert keeper.identity(Step.COMPILE)["step"] == "compile"
+        with pytest.raises(InfrastructureError, match="no answer"):
+            keeper.identity(Step.RUN)
+        assert "step" not in keeper.identity()
+
+
 def test_a_step_that_goes_well(keeper, make):
     job = make("fine", Step.RUN)
     outcome = keeper.work(job)

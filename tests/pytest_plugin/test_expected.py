@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.pytest_plugin.lab import RELU_NEG
 
@@ -30,7 +32,7 @@ net_full_model-sim-default [owner/repo#13]   # the whole
     ],
 )
 def test_a_line(line, name, issue):
-    assert list(parse_entries(line, "f")) == [Entry(name, issue, "f:1")]
+    assert list(parse_entries(line, "f")) == [Entry(name, issue, "f", 1)]
 
 
 def test_comments_and_empty_lines_are_no_entries():
@@ -50,7 +52,7 @@ def test_comments_and_empty_lines_are_no_entries():
     ],
 )
 def test_links(issue, asked, linked):
-    assert Entry("x", issue, "f:1").is_linked(asked) is linked
+    assert Entry("x", issue, "f", 1).is_linked(asked) is linked
 
 
 def test_a_list_that_cannot_be_read_is_not_passed_over(tmp_path):
@@ -114,3 +116,5 @@ def test_the_settings_may_name_the_list_and_an_entry_of_no_case_is_said(project)
     assert short(said.verdicts) == {"net_layer_Neg_1": "XFAIL"}
     assert "known.txt:2: there is no such case: net_layer_Nge_1-sim-default" in said.out
     assert "known.txt:3" not in said.out
+    assert re.search(r"^ *\S.*known\.txt:2: PytestWarning: ", said.out, re.MULTILINE), "it points at the list"
+    assert "models.py" not in said.out

@@ -15,8 +15,6 @@ import pytest
 from tests.probe.model_shelf import parse
 from tests.pytest_plugin.lab import MATMUL, MATMUL_NEG, RELU, RELU_NEG, TWO_OUTPUTS, Said
 
-from assay.pytest_plugin.model_case import keep_command
-
 FULL = "test_onnx_model[net_full_model-sim-default]"
 
 
@@ -66,9 +64,14 @@ def test_crashes_hangs_and_missing_tools_are_errors_of_their_step(project):
     assert "SIGSEGV" in said.section(FULL)
     said = project.pytest("-v", "-k", "full", "--extra-runtime-options=--hang", "--torq-runtime-timeout", "1")
     assert short(said) == {"net_full_model-sim": "ERROR"}
-    assert "assay_target_results: sim cannot get through net_full_model: run timeout: no end after 1 s" in said.section(
-        FULL
-    )
+    text = said.section(FULL)
+    assert "assay_target_results: sim cannot get through net_full_model: run timeout: no end after 1 s" in text
+    words = shlex.split(re.search(r"^command: (.*)$", text, re.MULTILINE)[1])
+    assert words[0] == str(project.folder / "tools" / "sim-run"), "the command line of a hang, for a debugger"
+    assert words[-1] == "--hang"
+    assert os.path.isfile(words[1]), "and its files are still there"
+    assert os.path.isfile(words[2].removeprefix("--input="))
+    assert os.path.isdir(os.path.dirname(words[3].removeprefix("--output=")))
     (project.folder / "tools" / "sim-compile").unlink()
     said = project.pytest("-v", "-k", "full")
     assert short(said) == {"net_full_model-sim": "ERROR"}
@@ -250,30 +253,44 @@ def test_other_processes_dump_and_tell_as_well(project):
 
 def test_with_s_the_tools_are_heard_live(project):
     project.model("net", RELU)
-    assert "compiling net.onnx" in project.pytest("-s", "-k", "full").out
+    first = project.pytest("-s", "-k", "full").out
+    assert "compiling net.onnx" in first
+    assert "from the cache" not in first
+    again = project.pytest("-s", "-k", "full").out
+    assert "compiling net.onnx" not in again
+    for step in ("compile", "run"):
+        assert f"net_full_model-sim-default {step}: from the cache; --recompute-cache runs the tools" in again
+    assert "from the cache" not in project.pytest("-k", "full").out, "nobody wants to hear the tools"
     assert "compiling net.onnx" not in project.pytest("-k", "full", "--recompute-cache").out
 
 
-# ---------------------------------------------------------------- commands that can be pasted
+def test_a_folder_of_dumps_is_named_only_where_something_is_in_it(project):
+    """A compiler that dumps nothing: its folder is made, and stays empty."""
+    project.model("net", RELU)
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text().replace(" [--ir {ir_dir}]", ""))
+    said = project.pytest("-k", "full", "--debug-ir", "ir dump")
+    assert said.code == 0
+    assert (project.folder / "ir dump").is_dir()
+    assert "IR: " not in said.out
 
 
-def test_a_command_takes_its_files_along(tmp_path):
-    scratch, keep = tmp_path / "scratch", tmp_path / "my keep"
-    (scratch / "layer").mkdir(parents=True)
-    (scratch / "layer" / "m.onnx").write_text("model")
-    (scratch / "layer" / "m.onnx.data").write_text("weights")
-    building = f"/store/v1/building/{'0' * 64}.1a2b/files/model.vmfb"
-    kept = keep_command(
-        f"tool {scratch}/layer/m.onnx --in=4xf32=@{scratch}/layer/m.onnx -o {building}", str(scratch), str(keep)
-    )
-    assert shlex.split(kept) == [
-        "tool", f"{keep}/layer/m.onnx", f"--in=4xf32=@{keep}/layer/m.onnx", "-o", f"{keep}/made/model.vmfb",
-    ]  # fmt: skip
-    assert (keep / "layer" / "m.onnx.data").read_text() == "weights"
-    assert (keep / "made").is_dir()
+# ---------------------------------------------------------------- the short summary
 
 
-@pytest.mark.parametrize("command", ["", "tool --flag value", "it's no shell line"])
-def test_other_commands_stay_as_they_are(tmp_path, command):
-    assert keep_command(command, str(tmp_path / "scratch"), str(tmp_path / "keep")) == command
-    assert not (tmp_path / "keep").exists()
+def test_the_short_summary_has_the_reason(project):
+    project.model("net", RELU_NEG)
+    project.model("bad", RELU)
+    arguments = ("-k", "full", "--extra-torq-compiler-options", "--lacks Neg", "--extra-runtime-options=--by 1.5")
+    for more in ((), ("-n", "2")):
+        said = project.pytest(*arguments, *more)
+        path = "tests/test_onnx_model.py::test_onnx_model"
+        assert f"ERROR {path}[net_full_model-sim-default] - compile error: sim-compile ended with" in said.out, said.out
+        assert f"FAILED {path}[bad_full_model-sim-default] - sim differs from ort: y: " in said.out
+        assert "models that did not pass" not in said.out
+
+
+def test_where_a_name_fills_the_line_the_reason_has_its_own(project):
+    project.model("net", RELU)
+    said = project.pytest("-k", "full", "--extra-compiler-options=--crash", env={"COLUMNS": "80"})
+    assert re.search(r"=+ models that did not pass =+\nERROR net_full_model-sim-default: compile crash: ", said.out)

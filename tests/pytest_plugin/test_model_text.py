@@ -16,10 +16,10 @@ def test_everything_that_the_tool_said_is_there():
     outcome = failed(
         command="tool x", stdout="working\n", stderr="\nno\n", hint="try: assay model convert MODEL --opset 17"
     )
-    text = render_failed_step("torq_results", StepFailedError("sim", outcome), outcome, "/my models/a.onnx", "tool y")
+    text = render_failed_step("torq_results", StepFailedError("sim", outcome), outcome, "/my models/a.onnx")
     assert text.splitlines() == [
         "torq_results: sim: compile error: tool said no",
-        "command: tool y",
+        "command: tool x",
         "stdout:",
         "working",
         "stderr:",
@@ -30,13 +30,13 @@ def test_everything_that_the_tool_said_is_there():
 
 def test_silence_is_said_too():
     outcome = failed()
-    lines = render_failed_step("f", StepFailedError("sim", outcome), outcome, "m", "").splitlines()
+    lines = render_failed_step("f", StepFailedError("sim", outcome), outcome, "m").splitlines()
     assert lines[1:] == ["stdout:", "(nothing)", "stderr:", "(nothing)"]
 
 
 def test_a_flood_is_cut_in_the_middle():
     outcome = failed(stderr="\n".join(f"line {number}" for number in range(1000)))
-    text = render_failed_step("f", StepFailedError("sim", outcome), outcome, "m", "")
+    text = render_failed_step("f", StepFailedError("sim", outcome), outcome, "m")
     assert "line 99\n… 800 lines left out …\nline 900" in text
     assert text.endswith("line 999")
 

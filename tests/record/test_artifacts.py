@@ -436,6 +436,12 @@ def test_a_hit_says_when_and_by_whom(store: ArtifactStore) -> None:
     assert re.fullmatch(r"hit: made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC by \S+@\S+", store.explain(PARTS))
 
 
+def test_another_back_end_is_nothing_like_it(store: ArtifactStore) -> None:
+    make(store, {**PARTS, "backend": "iree"})
+    assert store.explain({**PARTS, "backend": "command"}) == "miss: nothing like it"
+    assert store.explain({**PARTS, "backend": "iree", "flags": []}) == "miss: flags changed: without -O2 --fast"
+
+
 def test_the_nearest_of_several_is_compared_with(store: ArtifactStore) -> None:
     make(store, {**PARTS, "flags": ["-O0"], "tools": {"iree": "1"}})
     make(store, {**PARTS, "flags": ["-O1"]})

@@ -65,7 +65,7 @@ def test_a_layer_that_is_right_by_itself_sends_to_its_neighbours() -> None:
     inside = (made.comparison("t2", 0.3, VerdictKind.FAIL),)
     report = made.report(replace(case, accumulated=inside), first_wrong=case.name, confirmed=False)
     assert describe_outcome(report) == (
-        "the first wrong layer is MatMul_1: inside the model t2 is off by 0.3 of its scale; "
+        "the first wrong layer is MatMul_1: inside the model t2 is off by 0.3 of its scale (3 of 8 elements); "
         "by itself the layer is right: look at its neighbours"
     )
 
@@ -284,7 +284,7 @@ def test_names_are_joined() -> None:
 def test_the_first_wrong_layer_is_told_before_other_mismatches() -> None:
     cases = (made.wrong(0, error=0.1), made.wrong(1), made.whole(0.4, VerdictKind.FAIL))
     text = show(made.report(*cases, first_wrong=cases[1].name))
-    assert text.index("Conv_1 differs:") < text.index("Conv_0 differs:") < text.index("full_model differs:")
+    assert text.index("Conv_1 differs:") < text.index("full_model differs:") < text.index("Conv_0 differs:")
     assert "  t2: 3 of 8 (37.5%) differ by more than 1e-05 of the scale; worst 0.41" in text
 
 

@@ -56,7 +56,8 @@ def layers(model: str, groups: tuple[str, ...], as_json: bool) -> int:
         sys.stdout.write(render_facts(build_plain(outline)))
         return int(ExitCode.OK)
     for layer in outline.layers:
-        print(f"{layer.name}  {'+'.join(layer.ops)}  {', '.join(layer.inputs)} → {', '.join(layer.outputs)}")
+        node = f"  {layer.title}" if layer.title else ""
+        print(f"{layer.name}  {'+'.join(layer.ops)}{node}  {', '.join(layer.inputs)} → {', '.join(layer.outputs)}")
     print(outline.full_name)
     return int(ExitCode.OK)
 

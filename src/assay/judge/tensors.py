@@ -275,7 +275,7 @@ def _judge_constants(found: TensorComparison, looks: tuple[Survey, Survey], op: 
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
     elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant and not _is_telling(found, op):
-        text = "both are all zero: this proves nothing (other inputs may, or allow constants)"
+        text = "both are all zero: this proves nothing (other inputs may; --tolerance allow_constant=true lets it pass)"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
 
 

@@ -37,6 +37,26 @@ def find_newest_opset() -> int:
     return int(import_onnx().defs.onnx_opset_version())
 
 
+def can_help(before: int, after: int, message: str, operator: str) -> bool:
+    """Whether another opset could make a back end take a model that it refused with this message.
+
+    An older one only where the opset itself was too new; and never where the operator that is lacking is the same in
+    both: a back end has none of it, or not for these types.
+    """
+    if before == after or (before > after and "opset" not in message.lower()):
+        return False
+    return not operator or _find_version(operator, before) != _find_version(operator, after)
+
+
+def _find_version(operator: str, opset: int) -> int:
+    """Of ONNX's own operator in an opset; 0: it has none of this name."""
+    onnx = import_onnx()
+    try:
+        return int(onnx.defs.get_schema(operator, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
 def convert_opset(source: str | os.PathLike[str], target: str | os.PathLike[str], opset: int) -> Conversion:
     """Write `source` with another opset to `target`. Raises UsageError, which names the operator that is in the way."""
     model = load_model(source)

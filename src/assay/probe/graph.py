@@ -220,7 +220,8 @@ def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:
     for number, places in enumerate(find_parts(wiring, groups)):
         ops = tuple(wiring.nodes[place].op_type for place in places)
         inputs, outputs = find_ends(wiring, places)
-        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, places, inputs, outputs)
+        names = tuple(wiring.nodes[place].name for place in places)
+        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, places, inputs, outputs, names)
 
 
 def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:

@@ -56,7 +56,7 @@ class Keeper:
         self._env = {**os.environ, **(env or {})}
         self._live = live
         self._process: _Process | None = None
-        self._identity: Mapping[str, str] | None = None
+        self._identity: dict[Step | None, Mapping[str, str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -64,11 +64,11 @@ class Keeper:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def identity(self) -> Mapping[str, str]:
-        """Tools and versions, asked once. Raises what the back end raises there."""
-        if self._identity is None:
+    def identity(self, step: Step | None = None) -> Mapping[str, str]:
+        """Tools and versions, of all steps or of one, asked once. Raises what the back end raises there."""
+        if step not in self._identity:
             try:
-                answer = self._ask({"identity": True}, START_S, None)
+                answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
             except _DeathError as death:
                 self._drop()
                 text = self._last_words()
@@ -77,8 +77,8 @@ class Keeper:
                 ) from None
             if "error" in answer:
                 raise parse_error(answer["error"])
-            self._identity = dict(answer["identity"])
-        return self._identity
+            self._identity[step] = dict(answer["identity"])
+        return self._identity[step]
 
     def work(self, job: Job, limits: Limits | None = None) -> StepOutcome:
         """Do one step of one case."""
@@ -87,10 +87,11 @@ class Keeper:
         try:
             request = {"job": build_plain(job), "memory_bytes": held.memory_bytes}
             answer = self._ask(request, held.seconds(job.step), held.memory_bytes)
-            outcome = parse_plain(StepOutcome, answer["outcome"])
+            outcome = self._with_command(parse_plain(StepOutcome, answer["outcome"]))
         except _DeathError as death:
+            elapsed_s = time.perf_counter() - start
+            outcome = self._with_command(StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s))
             self._drop()
-            outcome = StepOutcome(job.step, death.ending, death.message, elapsed_s=time.perf_counter() - start)
         return self._with_speech(self._with_memory(outcome, held))
 
     def close(self) -> None:
@@ -129,6 +130,12 @@ class Keeper:
             self._process = None
 
     # ------------------------------------------------------------ outcomes
+
+    def _with_command(self, outcome: StepOutcome) -> StepOutcome:
+        """What was announced last, where the end came before the back end could say it."""
+        if outcome.is_ok or outcome.command or self._process is None:
+            return outcome
+        return replace(outcome, command=self._process.command)
 
     def _with_memory(self, outcome: StepOutcome, limits: Limits) -> StepOutcome:
         """A program that gets no more memory seldom says so in any other way than by dying."""
@@ -186,6 +193,7 @@ class _Process:
         self._live = live
         self._buffer = b""
         self.has_begun = False  # the request that was sent last
+        self.command = ""  # that it runs, where the back end has told
         self._replies, there = os.pipe()
         try:
             self._process = self._spawn(env, there)
@@ -214,7 +222,7 @@ class _Process:
     def send(self, message: Mapping[str, Any]) -> None:
         stream = self._process.stdin
         assert stream is not None
-        self.has_begun = False
+        self.has_begun, self.command = False, ""
         try:
             stream.write(json.dumps(message).encode() + b"\n")
             stream.flush()
@@ -227,12 +235,10 @@ class _Process:
         try:
             while True:
                 for answer in self._take_lines():
-                    if "begun" in answer:
-                        self.has_begun = True
-                        continue
                     if "died" in answer:
                         raise _DeathError(Ending.CRASH, describe_end(answer["died"]))
-                    return answer
+                    if not self._is_news(answer):
+                        return answer
                 left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))
                 self._look(memory_bytes)
@@ -240,6 +246,12 @@ class _Process:
                     raise _DeathError(Ending.TIMEOUT, f"no end after {limit_s:g} s")
         finally:
             self._echo()
+
+    def _is_news(self, answer: Mapping[str, Any]) -> bool:
+        """How far it is; the answer itself is still to come."""
+        self.has_begun |= "begun" in answer
+        self.command = answer.get("command", self.command)
+        return "begun" in answer or "command" in answer
 
     def _take_lines(self) -> Iterator[dict[str, Any]]:
         """What is left of a line when the worker dies in the middle of it is passed over."""

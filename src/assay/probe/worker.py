@@ -18,13 +18,13 @@ import sys
 import time
 import traceback
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from assay.errors import AssayError
 from assay.probe.backends.base import Backend, BackendError, Made
 from assay.probe.backends.registry import build_backend
 from assay.probe.process_tree import adopt_orphans, die_with_parent, end_descendants
-from assay.values.model import Ending, Job, StepOutcome, Target
+from assay.values.model import Ending, Job, Step, StepOutcome, Target
 from assay.values.plain import build_plain, parse_plain
 
 _SLACK_BYTES = 1 << 30  # reserved and never touched: stacks of threads, arenas
@@ -113,7 +113,7 @@ class Worker:
         if "target" in request:
             return self._begin(parse_plain(Target, request["target"]))
         if "identity" in request:
-            return self._identify()
+            return self._identify(request["identity"])
         self._say({"begun": True})  # whatever happens from here on is the job's
         job = parse_plain(Job, request["job"])
         limit_memory(request.get("memory_bytes"))
@@ -123,6 +123,7 @@ class Worker:
         """What fails here is said when it is asked for: the parent hears it as an answer, not as a death."""
         try:
             self._backend = build_backend(target)
+            self._backend.announce = lambda command: self._say({"command": command})
             self._backend.warm_up()
         except AssayError as error:
             self._refused = error
@@ -131,9 +132,11 @@ class Worker:
             self._refused = AssayError(describe(error))
         return {"ready": True}
 
-    def _identify(self) -> dict[str, Any]:
+    def _identify(self, step: str | Literal[True]) -> dict[str, Any]:
+        """Of the whole target, or of one of its steps."""
         try:
-            return {"identity": dict(self._need().identity())}
+            backend = self._need()
+            return {"identity": dict(backend.identity() if step is True else backend.identify_step(Step(step)))}
         except AssayError as error:
             return {"error": build_error(error)}
         except Exception as error:  # noqa: BLE001 - of somebody's tools

@@ -25,7 +25,12 @@ _LINE = re.compile(
 class Entry:
     name: str
     issue: str | None
-    where: str  # file and line
+    path: str  # of the list
+    line: int
+
+    @property
+    def where(self) -> str:
+        return f"{os.path.basename(self.path)}:{self.line}"
 
     @property
     def reason(self) -> str:
@@ -45,11 +50,11 @@ class Entry:
         return issue == self.issue or issue.removeprefix("#") == number
 
 
-def parse_entries(text: str, name: str) -> Iterator[Entry]:
+def parse_entries(text: str, path: str) -> Iterator[Entry]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line.strip())
         if match is not None and not line.lstrip().startswith("#"):
-            yield Entry(match["name"], match["issue"], f"{name}:{number}")
+            yield Entry(match["name"], match["issue"], path, number)
 
 
 def load_entries(path: str) -> tuple[Entry, ...]:
@@ -63,7 +68,7 @@ def load_entries(path: str) -> tuple[Entry, ...]:
         return ()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the list of expected failures {path} cannot be read: {error}") from error
-    return tuple(parse_entries(text, os.path.basename(path)))
+    return tuple(parse_entries(text, path))
 
 
 class Lists:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from assay.pytest_plugin.model_report import ModelFailure
 from assay.pytest_plugin.model_text import render_error, render_failed_step, render_mismatch
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from assay.flows.model.workshop import Product
     from assay.pytest_plugin.model_plan import Given, Plan
     from assay.values.model import CaseReport, Target
-
-_BUILDING = re.compile(r"/(?:[^/=@]+/)+building/[0-9a-f]{64}\.[0-9a-f]+/files")  # of the artifact store: it is gone now
 
 
 class MadePath(PosixPath):
@@ -69,61 +67,37 @@ def list_arrays(value: Any) -> Any:
 
 
 @contextmanager
-def telling(fixture: str, model: str = "", keep: Callable[[str], str] = str) -> Iterator[None]:
-    """What goes wrong in a fixture ends it with a text, without a traceback of ours. `keep` makes a command one that
-    can still be run when this process is gone."""
+def telling(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
+    """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
+    or settings, not for what a tool says of a model."""
     from assay.errors import AssayError
     from assay.flows.model.cases import StepFailedError
 
     try:
         yield
     except StepFailedError as error:
-        said = render_failed_step(fixture, error, error.outcome, model, keep(error.outcome.command))
+        outcome = error.outcome
+        said = render_failed_step(fixture, error, outcome, model)
+        reason = f"{outcome.step} {outcome.ending}: {outcome.message or fixture}"
     except AssayError as error:
-        said = render_error(fixture, error, model)
+        said = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
+        reason = error.message
     else:
         return
-    raise pytest.fail.Exception(said, pytrace=False) from None
-
-
-def keep_command(command: str, scratch: str, folder: str) -> str:
-    """The files of `scratch` that a command names, copied to `folder`, and the command with their new names."""
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return command
-    return shlex.join([_keep_word(word, scratch, folder) for word in words])
-
-
-def _keep_word(word: str, scratch: str, folder: str) -> str:
-    """Also where the path is only a part of the word: --input=4xf32=@/tmp/…/0.npy."""
-    head, found, tail = word.partition(scratch + os.sep)
-    if found:
-        _copy(os.path.join(scratch, tail), os.path.join(folder, tail))
-        return head + os.path.join(folder, tail)
-    match = _BUILDING.search(word)
-    if match is None:
-        return word
-    os.makedirs(os.path.join(folder, "made"), exist_ok=True)
-    return word[: match.start()] + os.path.join(folder, "made") + word[match.end() :]
-
-
-def _copy(source: str, target: str) -> None:
-    """With what lies beside it: a model may have its weights there."""
-    if os.path.exists(source):
-        shutil.copytree(os.path.dirname(source), os.path.dirname(target), dirs_exist_ok=True)
+    raise ModelFailure(said, reason) from None
 
 
 # ---------------------------------------------------------------- a case
 
 
 class ModelCase:
-    def __init__(self, plan: Plan, given: Given, steps: CaseSteps, node: Any) -> None:
+    def __init__(self, plan: Plan, given: Given, steps: CaseSteps, node: Any, keep: str) -> None:
         self.plan = plan
         self.given = given
         self.steps = steps
         self.is_replaced = False  # somebody's own piece is in it: a second reference, which has ours, has no voice
         self._node = node
+        self._keep = keep
 
     @property
     def name(self) -> str:
@@ -139,9 +113,15 @@ class ModelCase:
         """The case itself: a layer, cut out, or the whole."""
         return tuple(self.steps.stand.hand_out(product) for product in self.steps.models)
 
-    def telling(self, fixture: str) -> Any:
-        scratch = self.steps.stand.workshop.scratch
-        return telling(fixture, self.model, lambda command: keep_command(command, scratch, self._make_keep()))
+    @contextmanager
+    def telling(self, fixture: str, note: str = "") -> Iterator[None]:
+        """Also that nothing is heard of a tool, with -s, because it was not called."""
+        before = len(self.steps.steps)
+        with telling(fixture, self.model, note):
+            yield
+        for step in self.steps.steps[before:] if self.steps.stand.workshop.live else ():
+            if step.cached:
+                print(f"\n{self.given.label} {step.step}: from the cache; --recompute-cache runs the tools")
 
     # ------------------------------------------------------------ pieces
 
@@ -177,7 +157,7 @@ class ModelCase:
             self._record(report)
             _judge(self.given.label, reference.name, report)
             return report
-        raise pytest.fail.Exception(said, pytrace=False)
+        raise ModelFailure(said, said)
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
         from assay.flows.model.project import choose_project_voter
@@ -187,24 +167,25 @@ class ModelCase:
         tolerances, _ = self.plan.choose(self.given.model)
         self.is_replaced |= not (isinstance(expected, Arrays) and isinstance(actual, Arrays))
         voter = None if self.is_replaced else choose_project_voter(self.plan.project, reference, target)
-        comparing = Comparing(reference, target, tolerances, voter, self._make_keep())
+        comparing = Comparing(reference, target, tolerances, voter, self._keep)
         names = self.steps.case.outputs
         return self.steps.compare(
             comparing, read_samples(list_arrays(expected), names), read_samples(list_arrays(actual), names)
         )
-
-    def _make_keep(self) -> str:
-        """The tensors of this test's last failure."""
-        key = hashlib.sha256(self._node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-        folder = self.plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', self.given.label)[:100]}-{key}")
-        shutil.rmtree(folder, ignore_errors=True)
-        return folder
 
     def _record(self, report: CaseReport) -> None:
         """For JUnit files and other plugins."""
         times = {f"{step.step}_s": step.elapsed_s for step in report.steps}
         errors = {f"error {each.name}": each.error for each in report.local}
         self._node.user_properties.extend((times | errors).items())
+
+
+def clear_keep(plan: Plan, given: Given, node: Any) -> str:
+    """The folder for what this test's last failure leaves: tensors that differ, files that a failed step was given."""
+    key = hashlib.sha256(node.nodeid.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    folder = plan.find_folder(f"{re.sub(r'[^A-Za-z0-9_.+-]+', '_', given.label)[:100]}-{key}")
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 def _judge(label: str, reference: str, report: CaseReport) -> None:
@@ -217,4 +198,4 @@ def _judge(label: str, reference: str, report: CaseReport) -> None:
         pytest.skip(text)
     if report.verdict.kind == "INCONCLUSIVE":
         text += "\nwhere this is as it should be: tolerance = {allow_constant = true} in the model's settings"
-    raise pytest.fail.Exception(text, pytrace=False)
+    raise ModelFailure(text, text.removeprefix(f"{label}: "))

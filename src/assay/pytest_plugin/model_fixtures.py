@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.pytest_plugin.model_case import ModelCase, build_arrays, telling
+from assay.pytest_plugin.model_case import ModelCase, build_arrays, clear_keep, telling
 from assay.pytest_plugin.model_plan import CACHE_SECTION, Given, Plan, get_plan
+from assay.pytest_plugin.model_report import ModelFailure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,23 +55,25 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
 
 
 @pytest.fixture
-def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> ModelCase:
+def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterator[ModelCase]:
     """The case of this test, with what goes into it."""
     from assay.flows.model.cases import Source
 
     given: Given = request.param
     if given.problem or given.model is None or given.case is None:
-        pytest.fail(given.problem, pytrace=False)
+        raise ModelFailure(given.problem, given.problem)
     plan = get_plan(request.config)
     plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
-    with telling("assay_case", given.model.path):
-        _, inputs = plan.choose(given.model)
-        groups, folder = plan.project.settings.groups, plan.project.folder
-        source = Source(given.model.path, _choose_tracer(request, plan), inputs, groups, folder)
-        steps = assay_stand.open_case(source, given.case.name, given.label)
-    if steps.case.problem:
-        pytest.skip(f"{given.label} cannot stand alone: {steps.case.problem}")
-    return ModelCase(plan, given, steps, request.node)
+    keep = clear_keep(plan, given, request.node)
+    with assay_stand.visiting(keep):
+        with telling("assay_case", given.model.path):
+            _, inputs = plan.choose(given.model)
+            groups, folder = plan.project.settings.groups, plan.project.folder
+            source = Source(given.model.path, _choose_tracer(request, plan), inputs, groups, folder)
+            steps = assay_stand.open_case(source, given.case.name, given.label)
+        if steps.case.problem:
+            pytest.skip(f"{given.label} cannot stand alone: {steps.case.problem}")
+        yield ModelCase(plan, given, steps, request.node, keep)
 
 
 def _choose_tracer(request: pytest.FixtureRequest, plan: Plan) -> Target:
@@ -175,8 +178,14 @@ def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCas
     sources = assay_case.steps.models
     if _imports(assay_torq):
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
-    with assay_case.telling("torq_compiled_model_dir"):
+    with assay_case.telling("torq_compiled_model_dir", _explain(request, assay_torq)):
         return assay_case.hand_out_folders(assay_case.steps.compile_models(assay_torq, sources, tested=True))
+
+
+def _explain(request: pytest.FixtureRequest, target: Target) -> str:
+    from assay.flows.model.project import explain_hardware
+
+    return explain_hardware(get_plan(request.config).project, target.name)
 
 
 def _imports(target: Target) -> bool:
@@ -186,10 +195,14 @@ def _imports(target: Target) -> bool:
 
 @pytest.fixture
 def torq_results(
-    assay_case: ModelCase, assay_torq: Target, torq_compiled_model_dir: Path, tweaked_random_input_data: list[Any]
+    request: pytest.FixtureRequest,
+    assay_case: ModelCase,
+    assay_torq: Target,
+    torq_compiled_model_dir: Path,
+    tweaked_random_input_data: list[Any],
 ) -> list[Any]:
     """What the hardware computes."""
-    with assay_case.telling("torq_results"):
+    with assay_case.telling("torq_results", _explain(request, assay_torq)):
         artifacts = assay_case.take_in(torq_compiled_model_dir, str(assay_torq.options.get("artifact") or ""))
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.run(assay_torq, artifacts, inputs, tested=True))

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 _MOST_LINES = 200  # of a tool's output: the first and the last of them
 
 
-def render_failed_step(fixture: str, error: AssayError, outcome: StepOutcome, model: str, command: str) -> str:
+def render_failed_step(fixture: str, error: AssayError, outcome: StepOutcome, model: str) -> str:
     """Which step, its command line, and all that the tool said."""
     parts = [f"{fixture}: {error.message}"]
-    if command:
-        parts.append(f"command: {command}")
+    if outcome.command:
+        parts.append(f"command: {outcome.command}")
     parts += [f"{name}:\n{_shorten(text)}" for name, text in _said(outcome)]
     if error.hint:
         parts.append(f"what to do: {_name_model(error.hint, model)}")

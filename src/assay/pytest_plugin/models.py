@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from assay.pytest_plugin import expected, model_fixtures
+from assay.pytest_plugin import expected, model_fixtures, model_report
 from assay.pytest_plugin.model_options import ModelOptions
 from assay.pytest_plugin.model_plan import CACHE_SECTION, Given, Plan, get_plan, set_plan
+from assay.pytest_plugin.model_report import tell_reasons
 
 CASE, TARGET, HARDWARE, CHIP = "assay_case", "assay_target", "assay_hardware", "assay_chip"
 
@@ -37,6 +38,7 @@ def offer_fixtures(config: pytest.Config) -> None:
         if not any(hasattr(other, name) for other in others):
             setattr(offered, name, getattr(model_fixtures, name))
     config.pluginmanager.register(offered, "assay-model-fixtures")
+    config.pluginmanager.register(model_report, "assay-model-report")
 
 
 def _is_conftest(plugin: object) -> bool:
@@ -136,7 +138,7 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
         raise pytest.UsageError(error.render()) from None
     for entry in strange if not plan.options.folders else ():
         text = f"{entry.where}: there is no such case: {entry.name}"
-        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
+        warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
 
 
 def _mark(item: pytest.Item, entry: expected.Entry | None, options: ModelOptions) -> None:
@@ -158,6 +160,7 @@ def summarize(reporter: Any, config: pytest.Config) -> None:
         for text in dict.fromkeys("\n".join(lines).splitlines()):
             reporter.write_line(text)
     _tell_folders(reporter, get_plan(config))
+    tell_reasons(reporter)
 
 
 def _tell_folders(reporter: Any, plan: Plan) -> None:
@@ -165,5 +168,5 @@ def _tell_folders(reporter: Any, plan: Plan) -> None:
     ir_dir = None if asked.ir_dir is None else plan.ir_dir
     named = (("IR", ir_dir), ("compile profiles", asked.compile_profile_dir), ("run profiles", asked.run_profile_dir))
     for what, folder in named:
-        if folder is not None and os.path.isdir(folder):
+        if folder is not None and any(names for _, _, names in os.walk(folder)):
             reporter.write_line(f"{what}: {folder}")

@@ -32,7 +32,7 @@ def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, A
 
 
 def _is_kin(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return all(old.get(name) == new.get(name) for name in ("what", "case"))
+    return all(old.get(name) == new.get(name) for name in ("what", "case", "backend"))
 
 
 def find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -18,10 +18,12 @@ from assay.show.model_words import (
     describe_surroundings,
     describe_times,
     find_bad,
+    find_telling,
     group_failures,
     join_names,
     label_of,
     ops_of,
+    render_command,
     render_cosine,
     render_db,
     render_error,
@@ -34,7 +36,7 @@ from assay.values.verdict import VerdictKind
 
 _MOST_ROWS = 60  # more than a person reads: long stretches of good layers are left out
 _NEIGHBOURS = 2  # good layers that are kept around what is shown
-_NAMED = 3  # columns that say which case it is and how it ended
+_NAMED = ("layer", "op", "outcome")  # columns that are always there
 _WIDE = 110  # columns from which on the names in a table are written out
 _IN_FULL = 3  # mismatches and failures shown with all they say
 _STYLES = {VerdictKind.FAIL: "red", VerdictKind.ERROR: "red", VerdictKind.PASS: "green"}
@@ -58,8 +60,8 @@ def render_case_line(case: CaseReport) -> str:
         )
         if text is not None
     ]
-    bad = find_bad(case)
-    why = f": {words.clean(tell(bad[0], case))}" if bad else ""
+    bad = find_telling(case)
+    why = f": {words.clean(tell(bad, case))}" if bad else ""
     return f"{case.outcome:<14} {words.clean(case.name)}  {', '.join(said)}".rstrip() + why
 
 
@@ -76,6 +78,7 @@ def render_model(report: ModelReport, *, color: bool, width: int | None, every: 
         *_render_mismatches(report, width),
         _render_said(report, width),
         _render_next(report),
+        words.clean(f"kept in {report.run_dir}") + "\n" if report.run_dir else "",
     ]
     return "\n".join(block for block in blocks if block)
 
@@ -98,6 +101,7 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport, *, short: bool
     columns = (
         Column("layer"),
         Column("op", rank=5),
+        Column("node", rank=6),
         Column("outcome"),
         Column(local, "number", key="local_error"),
         Column(accumulated, "number", key="accumulated_error"),
@@ -107,7 +111,11 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport, *, short: bool
         Column("run ms (est.)" if report.is_estimate else "run ms", "number", rank=1),
     )
     rows = [_build_row(case, report) for case in cases]
-    told = [place for place, _ in enumerate(columns) if place < _NAMED or any(row[place] is not None for row in rows)]
+    told = [
+        place
+        for place, each in enumerate(columns)
+        if each.name in _NAMED or any(row[place] is not None for row in rows)
+    ]
     return Table(tuple(columns[place] for place in told), [[row[place] for place in told] for row in rows])
 
 
@@ -116,6 +124,7 @@ def _build_row(case: CaseReport, report: ModelReport) -> list[str | None]:
     return [
         label_of(case, report),
         ops_of(case) or None,
+        (case.layer.title or None) if case.layer else None,
         case.outcome,
         render_error(figures.local),
         render_error(figures.accumulated),
@@ -182,7 +191,7 @@ def _render_failure(found: FailedSteps, width: int | None) -> str:
     title = f"{step.step} {step.ending} in {join_names(found.cases)}: {step.message or 'it said nothing'}"
     lines = [words.wrap(words.clean(title), width, "  ")]
     if step.command:
-        lines.append(f"  $ {words.clean(step.command)}")
+        lines.append(f"  {render_command(step)}")
     lines += [f"  | {line if width is None else words.shorten(line, 2 * width - 4)}" for line in build_tail(step)]
     if step.hint:
         lines.append(words.wrap(f"  {words.clean(step.hint)}", width, "  "))
@@ -209,13 +218,13 @@ def _render_mismatches(report: ModelReport, width: int | None) -> Iterator[str]:
         yield "\n".join(lines) + "\n"
     if len(wrong) > _IN_FULL:
         names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
-        yield words.wrap(f"the same goes for {names}", width) + "\n"
+        yield words.wrap(f"the same goes for {names} (--json has the commands that show them)", width) + "\n"
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
-    """The first wrong layer before all others."""
+    """The first wrong layer before all others, then the whole: its outputs are what people see."""
     wrong = [case for case in report.cases if case.failed_step is None and find_bad(case) and _is_telling(case)]
-    return sorted(wrong, key=lambda case: case.name != report.first_wrong)
+    return sorted(wrong, key=lambda case: (case.name != report.first_wrong, case.layer is not None))
 
 
 def _is_telling(case: CaseReport) -> bool:
@@ -271,7 +280,7 @@ def _render_markdown_blocks(report: ModelReport) -> Iterator[str]:
 def _render_details(found: FailedSteps) -> str:
     step = found.step
     title = _inline(f"{step.step} {step.ending} in {join_names(found.cases)}: {step.message}")
-    said = [f"$ {words.clean(step.command)}"] if step.command else []
+    said = [render_command(step)] if step.command else []
     body = "\n".join([*said, *build_tail(step, 40)])
     hint = f"\n\n{_inline(step.hint)}" if step.hint else ""
     return f"<details><summary>{title}</summary>\n\n{_fence(body)}{hint}\n\n</details>"

@@ -22,6 +22,7 @@ from assay.show.model_words import (
     join_names,
     label_of,
     ops_of,
+    render_command,
     render_cosine,
     render_db,
     render_error,
@@ -170,10 +171,17 @@ def _render_case(case: CaseReport, report: ModelReport, width: int) -> str:
     first = " first" if case.name == report.first_wrong else ""
     row = (
         f"<tr class='{'head' if why else 'plain'}{first}'><td class=name title='{_text(case.name)}'>"
-        f"{_text(label_of(case, report))}</td><td class=op>{_text(ops_of(case) or _EMPTY)}</td>"
+        f"{_text(label_of(case, report))}</td><td class=op>{_text(ops_of(case) or _EMPTY)}"
+        f"{_render_node(case)}</td>"
         f"<td>{_badge(case.verdict.kind, case.outcome)}</td>{cells}</tr>"
     )
     return f"{row}<tr class='why{first}'><td colspan={width}><div>{why}</div></td></tr>" if why else row
+
+
+def _render_node(case: CaseReport) -> str:
+    """The nodes' own names, for who looks them up in another viewer."""
+    title = case.layer.title if case.layer else ""
+    return f"<br><code class=soft>{_text(title)}</code>" if title else ""
 
 
 def _render_why(case: CaseReport) -> str:
@@ -196,7 +204,7 @@ def _render_failures(report: ModelReport) -> Iterator[str]:
 def _render_failure(found: FailedSteps, *, is_open: bool) -> str:
     step = found.step
     title = f"{_badge('ERROR', f'{step.step} {step.ending}')} {_text(join_names(found.cases))}: {_text(step.message)}"
-    parts = [f"<pre class=command>$ {_text(step.command)}</pre>"] if step.command else []
+    parts = [f"<pre class=command>{_text(render_command(step))}</pre>"] if step.command else []
     said = "\n".join(_text(line) for line in build_tail(step, _LOG_LINES))
     parts += [f"<pre>{said}</pre>"] if said else ["<p class=soft>it said nothing</p>"]
     parts += [f"<p>{_text(step.hint)}</p>"] if step.hint else []

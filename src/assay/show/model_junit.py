@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from assay.show.model_words import build_diff_commands, build_figures, build_tail, describe_outcome, find_bad
+from assay.show.model_words import (
+    build_diff_commands,
+    build_figures,
+    build_tail,
+    describe_outcome,
+    find_bad,
+    render_command,
+)
 from assay.values.model import CaseReport, ModelReport
 from assay.values.verdict import Finding, VerdictKind
 
@@ -106,7 +113,7 @@ def _tell(case: CaseReport) -> Iterator[str]:
     step = case.failed_step
     if step is not None:
         if step.command:
-            yield f"$ {step.command}"
+            yield render_command(step)
         yield from build_tail(step, 40)
         if step.hint:
             yield step.hint

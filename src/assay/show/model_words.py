@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ TAIL_LINES = 8
 _TAIL_WIDTH = 400  # of one line of a tool's output
 _MOST_NAMES = 6
 _LARGE = 1e4  # an error beyond this is told by its power of ten
+_PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
 
 
 # ---------------------------------------------------------------- numbers of a case
@@ -55,8 +57,7 @@ def _measured(case: CaseReport, step: Step) -> float | None:
 
 
 def _worst_error(comparisons: Sequence[TensorComparison]) -> float | None:
-    found = [math.inf if math.isnan(each.error) else each.error for each in comparisons]
-    return max(found, default=None)
+    return max(map(_rank_error, comparisons), default=None)
 
 
 def _least(values: Sequence[float | None]) -> float | None:
@@ -137,35 +138,66 @@ def find_first(report: ModelReport) -> CaseReport | None:
 
 
 def _describe_first(report: ModelReport, case: CaseReport) -> str:
+    name = label_of(case, report)
     group = f" ({ops_of(case)})" if case.layer and len(case.layer.ops) > 1 else ""
-    what = f"the first wrong layer is {label_of(case, report)}{group}: {_describe_trouble(case)}"
+    full = next((each for each in report.cases if each.layer is None), None)
+    if full is not None and not _is_seen(case):
+        return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
+    what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
     if report.confirmed is False:
         return f"{what}; by itself the layer is right: look at its neighbours"
     return what if case.failed_step or report.confirmed is None else f"{what}; by itself it is wrong as well"
+
+
+def _is_seen(case: CaseReport) -> bool:
+    """Whether the case itself shows what is wrong; if not, the model as a whole does, once it holds this layer."""
+    return case.verdict.kind in WRONG or any(each.verdict.kind in WRONG for each in (*case.local, *case.accumulated))
+
+
+def _describe_alone(case: CaseReport) -> str:
+    if case.verdict.kind is VerdictKind.PASS:
+        return "right by itself: suspect a fusion"
+    return tell(find_bad(case)[0], case) if find_bad(case) else "nothing is known of it by itself"
 
 
 def _describe_trouble(case: CaseReport) -> str:
     """In a few words where there is a number for it; the findings tell the rest."""
     if case.failed_step is not None:
         return f"{case.outcome}: {case.failed_step.message}".rstrip(": ")
-    local = _find_furthest(case.local)
-    if local is not None and math.isfinite(local.error):
-        share = f" ({local.wrong} of {words.render_count(local.count, 'element')})" if local.wrong else ""
-        return f"{local.name} is off by {render_error(local.error)} of its scale{share}"
+    local, inside = _find_furthest(case.local), _find_furthest(case.accumulated)
+    if local is not None:
+        return _describe_difference(local)
     bad = find_bad(case)
-    if bad:
-        return tell(bad[0], case)
-    inside = _find_furthest(case.accumulated)
-    return (
-        f"inside the model {inside.name} is off by {render_error(inside.error)} of its scale"
-        if inside
-        else case.outcome
-    )
+    if inside is not None and case.verdict.kind not in WRONG:
+        return f"inside the model {_describe_difference(inside)}"
+    return tell(bad[0], case) if bad else case.outcome
+
+
+def _describe_difference(compared: TensorComparison) -> str:
+    """By its size; a type, a shape, a NaN or a bound on the whole by what was found."""
+    if compared.wrong and not compared.is_broken and math.isfinite(compared.error):
+        share = f"{compared.wrong} of {words.render_count(compared.count, 'element')}"
+        return f"{compared.name} is off by {render_error(compared.error)} of its scale ({share})"
+    found = [each for each in compared.verdict.findings if each.kind in WRONG]
+    told = next((each for each in found if each.value is None), found[0] if found else None)
+    return f"{compared.name}: {told.message}" if told else f"{compared.name} differs"
 
 
 def _find_furthest(comparisons: Sequence[TensorComparison]) -> TensorComparison | None:
-    wrong = [each for each in comparisons if each.verdict.kind is not VerdictKind.PASS]
-    return max(wrong, key=lambda each: each.error, default=None)
+    """Of those that are wrong. A NaN is as far off as anything can be."""
+    wrong = [each for each in comparisons if each.verdict.kind in WRONG]
+    return max(wrong, key=lambda each: (_rank_error(each), each.is_broken), default=None)
+
+
+def _rank_error(compared: TensorComparison) -> float:
+    return math.inf if math.isnan(compared.error) else compared.error
+
+
+def find_telling(case: CaseReport) -> Finding | None:
+    """What belongs to the error that stands for the case: that of the output which is furthest off."""
+    bad, furthest = find_bad(case), _find_furthest(case.local)
+    name = furthest.name if furthest and case.failed_step is None else ""
+    return next((each for each in bad if each.subject == name), bad[0] if bad else None)
 
 
 def _count_cases(report: ModelReport) -> str:
@@ -230,6 +262,12 @@ def build_tail(step: StepOutcome, lines: int = TAIL_LINES) -> list[str]:
     return [words.shorten(words.clean(line.expandtabs()), _TAIL_WIDTH) for line in said[-lines:]]
 
 
+def render_command(step: StepOutcome) -> str:
+    """As it is to be pasted: into a shell, or into Python."""
+    command = words.clean(step.command)
+    return f">>> {command}" if _PYTHON.match(command) else f"$ {command}"
+
+
 def _tail(step: StepOutcome) -> str:
     return step.stderr if step.stderr.strip() else step.stdout
 
@@ -283,4 +321,6 @@ def describe_surroundings(report: ModelReport) -> str:
 
 
 def _shorten_version(text: str) -> str:
-    return text.split(maxsplit=1)[0] if text[:1].isdigit() else text
+    """Of a number the number; of a program's whole notice its first line."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first.split(maxsplit=1)[0] if first[:1].isdigit() else first

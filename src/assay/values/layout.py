@@ -66,6 +66,7 @@ ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result f
 
 # models
 MODEL_FILE = "model.json"
+MODEL_REQUEST_PREFIX = "request-"  # inside .assay: what was asked for, where a command line cannot hold it
 MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: what differs
 MODEL_ERROR_FILE = "error.json"  # why there is no report
 MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}

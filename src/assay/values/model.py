@@ -111,6 +111,11 @@ class StepOutcome:
     def is_ok(self) -> bool:
         return self.ending is Ending.OK
 
+    @property
+    def is_copy(self) -> bool:
+        """A target without a compiler hands the model on: that is no compilation, and its time is no figure."""
+        return self.step is Step.COMPILE and self.command.startswith("cp ")
+
 
 # ---------------------------------------------------------------- models
 
@@ -125,6 +130,12 @@ class Layer:
     nodes: tuple[int, ...]  # their places in the graph
     inputs: tuple[str, ...]  # activations; initialisers and constants do not count
     outputs: tuple[str, ...]  # used outside, or outputs of the graph
+    node_names: tuple[str, ...] = ()  # as other viewers show them; "": a node without one
+
+    @property
+    def title(self) -> str:
+        """The nodes' own names, where they have any."""
+        return "+".join(name for name in self.node_names if name)
 
     @property
     def label(self) -> str:
@@ -234,7 +245,7 @@ class CaseReport:
         return words.get(self.verdict.kind, str(self.verdict.kind).lower())
 
     def seconds(self, step: Step) -> float | None:
-        found = [outcome for outcome in self.steps if outcome.step is step]
+        found = [outcome for outcome in self.steps if outcome.step is step and not outcome.is_copy]
         if not found:
             return None
         return min(found[-1].times_s) if found[-1].times_s else found[-1].elapsed_s

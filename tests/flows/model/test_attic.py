@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,3 +81,23 @@ def test_targets_and_steps_have_folders_of_their_own(job: Job, tmp_path: Path) -
     keep_failure(str(tmp_path / "attic"), TARGET, replace(job, step=Step.COMPILE), fail(job))
     keep_failure(str(tmp_path / "attic"), picky(), job, fail(job))
     assert sorted(os.listdir(tmp_path / "attic" / "case")) == ["compile-my_sim", "run-my_sim", "run-picky"]
+
+
+def test_a_new_path_is_quoted_where_it_has_to_be(job: Job, tmp_path: Path) -> None:
+    """And what is no line for a shell is left without quotes."""
+    outcome = replace(fail(job), command=f"cd /somewhere && {fail(job).command}")
+    place = tmp_path / "my attic" / "case" / "run-my_sim"
+    kept = keep_failure(str(tmp_path / "my attic"), TARGET, job, outcome)
+    assert kept.command.startswith("cd /somewhere && tool ")
+    assert shlex.split(kept.command)[4:] == [
+        f"{place}/case.onnx", f"--input={place}/inputs/0.npy", "-o", f"{place}/made/half.bin",
+    ]  # fmt: skip
+    python = f"load('{job.source}')"
+    kept = keep_failure(str(tmp_path / "my attic"), TARGET, job, replace(outcome, command=python))
+    assert kept.command == f"load('{place}/case.onnx')"
+
+
+def test_empty_folders_are_there_for_a_command_to_write_to(job: Job, tmp_path: Path) -> None:
+    os.makedirs(os.path.join(job.folder, "raw", "deep"))
+    keep_failure(str(tmp_path / "attic"), TARGET, job, fail(job))
+    assert (tmp_path / "attic" / "case" / "run-my_sim" / "made" / "raw" / "deep").is_dir()

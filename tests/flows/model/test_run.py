@@ -108,7 +108,7 @@ def test_each_check_is_a_run_with_everything_in_it(chain: Path, tmp_path: Path) 
 
 
 def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -> None:
-    one, two = (build_spec(ask(chain, tmp_path), RunChoice()) for _ in range(2))
+    one, two = (build_spec(ask(chain, tmp_path), RunChoice(), StudyPlace(str(tmp_path), "model")) for _ in range(2))
     assert one.name != two.name
     assert one.id != two.id
 

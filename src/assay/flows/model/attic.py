@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -44,7 +45,8 @@ def _copy(old: str, new: str) -> bool:
         if sum(os.path.getsize(source) for source, _ in pairs) > MOST_BYTES:
             return False
         if os.path.isdir(old):
-            os.makedirs(new, exist_ok=True)  # a command writes into it, empty or not
+            for folder, _, _ in os.walk(old):  # a command writes into them, empty or not
+                os.makedirs(os.path.normpath(os.path.join(new, os.path.relpath(folder, old))), exist_ok=True)
         for source, copy in pairs:
             copied = os.path.normpath(copy)
             os.makedirs(os.path.dirname(copied), exist_ok=True)
@@ -76,8 +78,23 @@ def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
     return replace(
         outcome,
         message=change(outcome.message),
-        command=change(outcome.command),
+        command=_change_words(outcome.command, change),
         stdout=change(outcome.stdout),
         stderr=change(outcome.stderr),
         hint=change(outcome.hint),
     )
+
+
+def _change_words(command: str, change: Callable[[str], str]) -> str:
+    """Word by word: a new path may need quotes where the old one needed none. What is no line for a shell has none."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return change(command)
+    if _join(words) != command:
+        return change(command)
+    return _join([change(word) for word in words])
+
+
+def _join(words: list[str]) -> str:
+    return " ".join(word if word == "&&" else shlex.quote(word) for word in words)

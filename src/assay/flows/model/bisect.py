@@ -153,12 +153,20 @@ def _halve(search: Search, wanted: Signature | None) -> None:
         if build_signature(report) != wanted:
             search.notes.append(f"{suspect.label} by itself does not fail as the full model does: there may be more")
         return
-    search.confirmed = place < len(layers) - 1 or _is_wrong(search, layers, wanted, exact=False)
-    text = (
-        f"the model is right up to the layer before {suspect.label} and wrong with it; by itself the layer is right: "
-        "suspect what the compiler makes of it together with its neighbours"
-    )
-    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, text))
+    if place == len(layers) - 1 and not _is_wrong(search, layers, wanted, exact=False):
+        search.first = None
+        search.notes.append("no beginning of the model fails as the whole does: the layer is not known")
+        return
+    search.confirmed = confirm(report)
+    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, _describe_company(suspect, report)))
+
+
+def _describe_company(suspect: Layer, alone: CaseReport) -> str:
+    text = f"the model is right up to the layer before {suspect.label} and wrong with it; "
+    if alone.verdict.kind is VerdictKind.PASS:
+        return f"{text}by itself the layer is right: suspect what the compiler makes of it together with its neighbours"
+    why = alone.verdict.findings[0].message if alone.verdict.findings else "nothing was compared"
+    return f"{text}by itself it is not decided: {why}"
 
 
 def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:

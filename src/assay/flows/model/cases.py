@@ -9,14 +9,17 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, NotFoundError
 from assay.flows.model.workshop import Product, Wants, Workshop, load_product
+from assay.probe.convert import can_help
 from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.inputs import build_samples, parse_files
 from assay.probe.mark import build_marked, build_typed
@@ -28,6 +31,8 @@ from assay.values.model import InputChoice, Layer, Outline, StepOutcome, Target
 from assay.values.tensors import TensorRef, TensorSpec
 
 Arrays = Mapping[str, Any]  # name → numpy array
+_CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
+_LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QGemm", "QAttention")
 
 
@@ -203,8 +208,19 @@ class Cases:
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
         work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
-            raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", work.failed)
+            failed = self.mend_hint(work.failed)
+            raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", failed)
         return work.outputs
+
+    def mend_hint(self, outcome: StepOutcome) -> StepOutcome:
+        """A back end that thinks another opset may help knows neither the model's path nor all that speaks against."""
+        asked = _CONVERT.search(outcome.hint)
+        if asked is None:
+            return outcome
+        lacking = _LACKING.search(outcome.message)
+        helps = can_help(self.outline.opset, int(asked["opset"]), outcome.message, lacking["op"] if lacking else "")
+        path = shlex.quote(os.path.abspath(self.source.model))
+        return replace(outcome, hint=outcome.hint.replace("convert MODEL", f"convert {path}") if helps else "")
 
     # ------------------------------------------------------------ layers
 

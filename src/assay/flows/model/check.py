@@ -8,9 +8,11 @@ the views shows is still named, and the report says which view showed it.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors
@@ -25,6 +27,8 @@ from assay.values.tensors import TensorComparison
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Say = Callable[[CaseReport], None]
+_MOST_LABELS = 5
+_MOST_BYTES = 256 * 1024 * 1024  # of tensors of the inside: behind a wrong layer all are wrong, the first ones tell
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
 _PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
@@ -47,13 +51,14 @@ class Examination:
     keep: str
     say: Say = quiet
     notes: list[str] = field(default_factory=list)
+    inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ in the model laid open
 
     # ------------------------------------------------------------ one case
 
     def examine(self, case: Case, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
         """Compute it on the target, and compare."""
         if case.problem:
-            return self._tell(_build_problem(case, self.request.target.name))
+            return self._tell(self._add_inside(_build_problem(case, self.request.target.name), accumulated))
         with self.workshop.borrowing():
             work, results = self.compute(case)
             if work.failed is not None:
@@ -61,7 +66,12 @@ class Examination:
                 report = CaseReport(case.name, self.request.target.name, verdict, case.layer, work.steps)
             else:
                 report = self.compare(case, work.steps, results)
-        return self._tell(replace(report, accumulated=tuple(accumulated)))
+        return self._tell(self._add_inside(report, accumulated))
+
+    def _add_inside(self, report: CaseReport, accumulated: Sequence[TensorComparison]) -> CaseReport:
+        """A layer that is right by itself, and wrong inside the model, is looked at there."""
+        diffs = report.diffs or tuple(self.inside[each.name] for each in accumulated if each.name in self.inside)
+        return replace(report, accumulated=tuple(accumulated), diffs=diffs)
 
     def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
         """Every sample; the steps are those of the first one, or of the one that failed."""
@@ -73,7 +83,7 @@ class Examination:
             with self.workshop.dumping(dumps):
                 work = self.workshop.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
-                return work, []
+                return replace(work, steps=tuple(map(self.cases.mend_hint, work.steps))), []
             first = first if first.steps else work
             results.append(Tensors(work.outputs))
         return first, results
@@ -125,19 +135,9 @@ class Examination:
         self, case: Case, results: Sequence[Arrays], comparisons: Sequence[TensorComparison]
     ) -> tuple[tuple[str, str], ...]:
         """Of the first sample that is wrong in each output: files that `assay model diff` takes."""
-        kept = []
-        for number, compared in enumerate(comparisons):
-            if compared.verdict.kind is VerdictKind.PASS:
-                continue
-            pairs = [
-                (trial.expected[compared.name], result[compared.name])
-                for trial, result in zip(case.trials, results, strict=True)
-                if compared.name in trial.expected and compared.name in result
-            ]
-            if pairs:
-                wrong = next((pair for pair in pairs if self._differs(case, compared.name, pair)), pairs[0])
-                kept.append(self._write_pair(os.path.join(self.keep, case.name, str(number)), compared.name, wrong))
-        return tuple(kept)
+        wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
+        kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
+        return tuple(each[0] for each in kept if each is not None)
 
     def _write_pair(self, folder: str, name: str, wrong: tuple[object, object]) -> tuple[str, str]:
         paths = []
@@ -146,8 +146,10 @@ class Examination:
             paths.append(ref.path if ref.path.endswith(".npy") and _is_plain(ref.dtype) else os.path.dirname(ref.path))
         return paths[0], paths[1]
 
-    def _differs(self, case: Case, name: str, pair: tuple[object, object]) -> bool:
-        verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, self.choose_tolerances(case), op=case.op)
+    def _differs(self, case: Case, compared: TensorComparison, pair: tuple[Any, Any]) -> bool:
+        """By the bounds that it was judged by."""
+        name, tolerances = compared.name, Tolerances(compared.tolerance)
+        verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, tolerances, op=case.op)
         return verdict.kind is not VerdictKind.PASS
 
     def _note(self, text: str) -> None:
@@ -179,7 +181,40 @@ class Examination:
                         op=None if marked.quantized else ops.get(name),
                     )
                     _keep_worst(worst, compared)
+            self._keep_inside(worst, results)
         return worst, None
+
+    def _keep_inside(self, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
+        """In the order in which they are computed: the first are where it begins."""
+        left_bytes = _MOST_BYTES
+        marked = self.cases.marked
+        for number, name in enumerate(marked.outputs):
+            if name not in worst or worst[name].verdict.kind is VerdictKind.PASS:
+                continue
+            kept = self._keep_pair(marked, results, worst[name], number)
+            if kept is None:
+                continue
+            self.inside[name] = kept[0]
+            left_bytes -= kept[1]
+            if left_bytes <= 0:
+                return
+
+    def _keep_pair(
+        self, case: Case, results: Sequence[Arrays], compared: TensorComparison, number: int
+    ) -> tuple[tuple[str, str], int] | None:
+        """Where the two lie, and how many bytes they are; None: one of them is not there."""
+        name = compared.name
+        pairs = [
+            (trial.expected[name], result[name])
+            for trial, result in zip(case.trials, results, strict=True)
+            if name in trial.expected and name in result
+        ]
+        if not pairs:
+            return None
+        wrong = next((pair for pair in pairs if self._differs(case, compared, pair)), pairs[0])
+        return self._write_pair(os.path.join(self.keep, case.name, str(number)), name, wrong), sum(
+            each.nbytes for each in wrong
+        )
 
 
 def relax(given: Tolerances, ops: Mapping[str, str | None]) -> Tolerances:
@@ -286,7 +321,7 @@ def conclude(
     alone = find_same(reports, failure)
     first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
     if first is None:
-        hidden = () if is_excused else tuple(_find_hidden(reports, full))
+        hidden = () if is_excused else tuple(_find_hidden(layers, accumulated, reports, full))
         return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
         return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))
@@ -357,15 +392,46 @@ def _earlier(one: Layer | None, other: Layer | None) -> Layer | None:
     return one if one.number <= other.number else other
 
 
-def _find_hidden(reports: Sequence[CaseReport], full: CaseReport | None) -> list[Finding]:
-    """The whole is wrong and no part of it: fusion in the unmarked model, or drift."""
+def _find_hidden(
+    layers: Sequence[Layer],
+    accumulated: Mapping[str, TensorComparison],
+    reports: Sequence[CaseReport],
+    full: CaseReport | None,
+) -> list[Finding]:
+    """The whole is wrong and no part of it: fusion in the unmarked model, or drift; or a part that was not tried."""
     if full is None or not reports or full.verdict.kind not in WRONG:
         return []
-    text = (
-        "the full model is wrong although every layer is right, by itself and laid open: "
-        "suspect a fusion across layers, or errors that add up"
-    )
-    return [Finding(full.verdict.kind, full.name, text)]
+    untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
+    failed = full.failed_step
+    if untried:
+        text = f"the full model is wrong, and {_join(untried)} could not be judged alone"
+        named = [layer for layer in untried if failed is not None and _names(failed.message, layer.ops)]
+        text += f"; what was said names {_join_ops(named)}" if named else "; the other layers are right by themselves"
+    else:
+        seen = "by itself and laid open" if accumulated else "by itself (laid open, the model does not get through)"
+        every = "every layer" if len(reports) == len(layers) else "every layer that was asked for"
+        text = (
+            f"the full model is wrong although {every} is right, {seen}: "
+            "suspect a fusion across layers, or errors that add up"
+        )
+    said = f": {full.outcome}: {failed.message}".rstrip(": ") if failed is not None else ""
+    return [Finding(full.verdict.kind, full.name, text + said)]
+
+
+def _names(message: str, ops: Sequence[str]) -> bool:
+    return any(re.search(rf"(?<![A-Za-z]){re.escape(op)}(?![A-Za-z])", message) for op in ops)
+
+
+def _join_ops(layers: Sequence[Layer]) -> str:
+    return " and ".join(dict.fromkeys(layer.ops[0] for layer in layers))
+
+
+def _join(layers: Sequence[Layer]) -> str:
+    """`Conv_1, Conv_2 and Add_3`."""
+    labels = [layer.label for layer in layers]
+    if len(labels) > _MOST_LABELS:
+        labels = [*labels[: _MOST_LABELS - 1], f"{len(labels) - _MOST_LABELS + 1} more layers"]
+    return " and ".join([", ".join(labels[:-1]), labels[-1]]) if len(labels) > 1 else labels[0]
 
 
 def judge_failure(case: str, outcome: StepOutcome) -> Verdict:

@@ -1,7 +1,8 @@
 """The command of a model's run: `python -m assay.flows.model.child RUN_DIR REQUEST`.
 
-It keeps a worker process for each back end, prints a line per case, and leaves `model.json` in the run directory. What
-a target does wrong is in there; the exit code is the report's, so that the run's own state tells it too.
+REQUEST is JSON, or the path of a file with it. A worker process is kept for each back end, a line printed for each
+case, and `model.json` left in the run directory. What a target does wrong is in there; the exit code is the report's,
+so that the run's own state tells it too.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ _GOALS = {"check": check_model, "bisect": bisect_model, "reduce": reduce_failure
 
 def main(arguments: Sequence[str] | None = None) -> int:
     run_dir, text = sys.argv[1:] if arguments is None else arguments
-    request = parse_plain(ModelRequest, json.loads(text))
     try:
-        report = examine(request, run_dir)
+        report = examine(load_request(text), run_dir)
     except AssayError as error:
         write_error(run_dir, error)  # the door that waits says it
         return int(error.exit_code)
@@ -42,6 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_error(run_dir, refused)
         return int(refused.exit_code)
     return int(report.exit_code)
+
+
+def load_request(text: str) -> ModelRequest:
+    """Itself, or the file that it lies in."""
+    if not text.startswith("{"):
+        with open(text, encoding="utf-8") as file:
+            text = file.read()
+    return parse_plain(ModelRequest, json.loads(text))
 
 
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:

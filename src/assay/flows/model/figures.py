@@ -50,7 +50,9 @@ def build_numbers(case: CaseReport) -> dict[str, float]:
 def find_fresh(case: CaseReport, step: Step) -> tuple[float, ...]:
     """Seconds that were measured now: of each timed execution, or of the step as a whole; none where it is from the
     store or failed."""
-    outcomes: list[StepOutcome] = [each for each in case.steps if each.step is step and each.is_ok and not each.cached]
+    outcomes: list[StepOutcome] = [
+        each for each in case.steps if each.step is step and each.is_ok and not each.cached and not each.is_copy
+    ]
     return (outcomes[-1].times_s or (outcomes[-1].elapsed_s,)) if outcomes else ()
 
 

@@ -11,7 +11,7 @@ from assay.config.chips import choose_chips, load_chip, name_chip, read_flags
 from assay.config.models import DEFAULT_REFERENCE, ModelSettings, parse_model_settings
 from assay.config.settings import load_settings
 from assay.config.targets import build_board_target, load_target
-from assay.errors import UsageError
+from assay.errors import UsageError, did_you_mean
 from assay.flows.model.discovery import ModelFile, find_models
 from assay.flows.model.options import choose_voter
 from assay.flows.model.stepwise import Stepwise
@@ -99,6 +99,14 @@ def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Ta
     own = hardware in project.targets
     found = load_target(hardware if own else TORQ, project.folder)
     return replace(_equip(found, replace(extras, hardware=hardware)), name=hardware)
+
+
+def explain_hardware(project: Project, hardware: str) -> str:
+    """For when Torq's own tools fail: perhaps a target of the project was meant."""
+    if hardware in project.targets:
+        return ""
+    known = did_you_mean(hardware, project.targets)
+    return f"no target {hardware!r} in the settings, so Torq's own tools are called" + (f"; {known}" if known else "")
 
 
 def build_reference(

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.errors import UsageError
 from assay.flows.model.bisect import Search, find_wrong
 from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
 from assay.flows.model.check import Examination, Found, Say, examine_model, quiet
@@ -32,7 +31,10 @@ def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Sa
         search = Search(Examination(replace(request, voter=None), workshop, cases, keep, say))
         with workshop.forgetting():  # nobody wants a copy of everything that was tried
             find_wrong(search)
-            trials = _choose_samples(search, *_choose_start(search))
+            start = _choose_start(search)
+            if start[1].verdict.kind not in WRONG:
+                return _report_right(search, start[1])
+            trials = _choose_samples(search, *start)
             search.examination.say = quiet
             smallest = _reduce(trials, say)
         return _report(trials, smallest, say)
@@ -46,12 +48,14 @@ def _choose_start(search: Search) -> tuple[Case, CaseReport]:
     if report is not None and report.verdict.kind in WRONG:
         return search.cases.find(report.name), report
     full = search.reports.get(search.cases.outline.full_name) or search.examine(search.cases.full)
-    if full.verdict.kind not in WRONG:
-        raise UsageError(
-            f"{search.cases.outline.stem} is right on {full.target}: there is nothing to reduce",
-            "assay model check shows every layer beside the reference",
-        )
     return search.cases.full, full
+
+
+def _report_right(search: Search, full: CaseReport) -> Found:
+    """No failure of the whole to make smaller. What it is, right or not decided, the verdict tells."""
+    state = "right" if full.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
+    text = f"as a whole it is {state} on {full.target}: there is nothing to reduce; assay model check shows every layer"
+    return Found((full,), findings=tuple(search.findings), notes=(text,))
 
 
 def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
@@ -190,10 +194,15 @@ class _Trials:
         return Case(name, layer, outputs, (), tuple(trials), quantized=quantized)
 
     def _find_layer(self, model: Any) -> Layer | None:
-        """One node is judged as a layer of its operator; the layer that we began with lends its name."""
-        ops = [node.op_type for node in model.graph.node if node.op_type != "Constant"]
-        layer = self.case.layer or self.search.first
-        return replace(layer, ops=(ops[0],)) if layer is not None and len(ops) == 1 else None
+        """One node is judged as a layer of its operator, under the name that it has in the whole model: that of the
+        layer which makes the same tensor, else of the one that we began with."""
+        nodes = [node for node in model.graph.node if node.op_type != "Constant"]
+        if len(nodes) != 1:
+            return None
+        layers, ops, made = self.search.cases.outline.layers, (nodes[0].op_type,), set(nodes[0].output)
+        same = (layer for layer in layers if made & set(layer.outputs) and ops[0] in layer.ops)
+        layer = self.case.layer or next(same, None) or self.search.first
+        return replace(layer, ops=ops) if layer is not None else None
 
     def activations_for(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         cases = self.search.cases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.sweep import Doors, run_study
 from assay.plan.identity import spec_id
 from assay.record.models import load_report
+from assay.record.rundir import write_atomic
 from assay.values import layout
 from assay.values.model import STUDY, ModelReport, ModelRequest
 from assay.values.plain import build_plain
@@ -28,6 +30,7 @@ from assay.values.study import CodePolicy, Resources, Study
 
 COMMAND = "model"
 _TAIL_BYTES = 3000
+_LONGEST_ARGUMENT = 100_000  # characters, plain ASCII: Linux takes 128 KiB, and quoting adds some
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = No
     settings = load_settings(os.getcwd(), os.environ)
     place = StudyPlace(choose_root(choice.root, None, settings)[0], STUDY)
     request = replace(request, folder=request.folder or os.getcwd())
-    spec = build_spec(request, choice)
+    spec = build_spec(request, choice, place)
     study = Study(
         STUDY, "native", "assay model", os.getcwd(), (), (), resources=Resources(gpus=0), code=CodePolicy("live")
     )
@@ -85,10 +88,23 @@ def _remember(
     return []
 
 
-def build_spec(request: ModelRequest, choice: RunChoice) -> RunSpec:
+def render_request(request: ModelRequest, place: StudyPlace) -> str:
+    """For the child's command line; one that is too long for it lies in a file of the study, so that the run can be
+    started again."""
+    text = json.dumps(build_plain(request), allow_nan=False)
+    if len(text) <= _LONGEST_ARGUMENT:
+        return text
+    name = f"{layout.MODEL_REQUEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    path = os.path.abspath(os.path.join(place.dir, layout.STUDY_META_DIR, name))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write_atomic(path, text)
+    return path
+
+
+def build_spec(request: ModelRequest, choice: RunChoice, place: StudyPlace) -> RunSpec:
     stem = os.path.splitext(os.path.basename(request.model))[0]
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
-    text = json.dumps(build_plain(request), allow_nan=False)
+    text = render_request(request, place)
     words = [shlex.quote(sys.executable), "-m", "assay.flows.model.child", f'"{layout.RUN_DIR_REFERENCE}"']
     commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
     params = {

@@ -16,7 +16,7 @@ from typing import Any
 from assay.errors import UsageError
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial
 from assay.flows.model.check import Examination
-from assay.flows.model.workshop import Dumps, Product, Workshop
+from assay.flows.model.workshop import Dumps, Product, Wants, Workshop
 from assay.probe.backends.registry import build_backend
 from assay.probe.tensorfile import load_refs, write_tensors
 from assay.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target, Tolerances
@@ -45,6 +45,18 @@ class Stepwise:
         self.dumps = dumps  # of the target that is tested, and of nobody else
         self._cases: dict[str, Cases] = {}
         self._products: dict[str, Product] = {}  # what was handed out, by its path
+
+    @contextmanager
+    def visiting(self, keep: str) -> Iterator[None]:
+        """One test: what it takes from the store may leave it afterwards; what a failed step was given stays in
+        `keep`."""
+        before, self.workshop.attic = self.workshop.attic, keep
+        try:
+            with self.workshop.borrowing():
+                yield
+        finally:
+            self.workshop.attic = before
+            self._products.clear()  # paths into the store, which lead nowhere now
 
     def open_case(self, source: Source, name: str, label: str) -> CaseSteps:
         """`label`: the sub-folder for dumps. Raises StepFailedError where the reference cannot compute the model."""
@@ -176,11 +188,18 @@ class CaseSteps:
 
         def work(pair: Product) -> StepOutcome:
             number = int(pair.path)
-            return self.stand.workshop.run(target, chosen[number], inputs[number], self.case.wants, self.case.name)
+            wants = self._choose_wants(number, inputs[number])
+            return self.stand.workshop.run(target, chosen[number], inputs[number], wants, self.case.name)
 
         with self._dumping(tested=tested):
             outcomes = self._each(target, pairs, work, tested=tested)
         return [dict(Tensors(outcome.path)) for outcome in outcomes]
+
+    def _choose_wants(self, number: int, inputs: Product) -> Wants:
+        """Samples may differ in shape; what is known of one holds for its own inputs alone."""
+        trials = self.case.trials
+        specs = trials[number].specs if number < len(trials) and trials[number].inputs.sha == inputs.sha else ()
+        return replace(self.case.wants, specs=specs or self.case.specs)
 
     def _each(
         self, target: Target, sources: Sequence[Product], work: Callable[[Product], StepOutcome], *, tested: bool

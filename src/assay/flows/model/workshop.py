@@ -180,6 +180,13 @@ class Workshop:
         self.begin(target)
         return self._tools[_name_target(target)].result()
 
+    def _find_step_tools(self, target: Target, step: Step) -> Mapping[str, str]:
+        """Those of a step alone: a board that is off is trouble for the run, not for the compilation."""
+        begun = self._tools.get(_name_target(target))
+        if begun is not None:
+            wait([begun])  # one worker answers one question at a time
+        return self._keeper(target).identity(step)
+
     def compute(self, target: Target, model: Product, inputs: Product, wants: Wants, case: str) -> Work:
         """Import, compile and run."""
         made = self.prepare(target, model, case)
@@ -244,7 +251,7 @@ class Workshop:
             "case": job.case,
             "backend": target.backend,
             "options": build_plain(target.options),
-            "tools": dict(self.find_tools(target)),
+            "tools": dict(self._find_step_tools(target, job.step)),
             **parts,
         }
         key = build_key(whole)
@@ -256,7 +263,8 @@ class Workshop:
         def build(folder: str) -> dict[str, Any] | None:
             outcome = self._work(target, replace(job, folder=folder))
             if not outcome.is_ok:
-                failed.append(keep_failure(self.attic, target, replace(job, folder=folder), outcome))
+                attic = os.path.abspath(self.attic) if self.attic else ""  # commands may be pasted anywhere
+                failed.append(keep_failure(attic, target, replace(job, folder=folder), outcome))
                 return None
             facts: dict[str, Any] = build_plain(replace(outcome, path=os.path.relpath(outcome.path, folder)))
             return facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -56,6 +56,8 @@ class Backend(ABC):
     """
 
     steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
+    # Tell the command line that is about to run: of one that hangs or takes the worker along nothing else is left.
+    announce: Callable[[str], None] = staticmethod(lambda _command: None)
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -64,6 +66,10 @@ class Backend(ABC):
     def identity(self) -> Mapping[str, str]:
         """Every tool, its version and the options that change what comes out: part of the key of all that is made
         with it. Raises MissingExtraError, or InfrastructureError where a tool or a board is not to be found."""
+
+    def identify_step(self, _step: Step) -> Mapping[str, str]:
+        """What this step alone depends on: a board that is off is no reason not to compile for it."""
+        return self.identity()
 
     @abstractmethod
     def perform(self, job: Job) -> Made:

@@ -24,7 +24,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
@@ -59,12 +59,28 @@ OPTIONS = (
 Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program that is called, and how a person does the same."""
+
+    argv: list[str]
+    command: str
+
+    @property
+    def program(self) -> str:
+        return os.path.basename(self.argv[0])
+
+
 class Place(ABC):
     """Where a program runs, and how our files look from there."""
 
     @abstractmethod
     def seen(self, path: str) -> str:
         """The path of a file of ours, as the program finds it."""
+
+    def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:  # noqa: ARG002 - of Here
+        """The same as a command line to paste."""
+        return shlex.join(argv)
 
     @abstractmethod
     def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
@@ -78,6 +94,12 @@ class Place(ABC):
 class Here(Place):
     def seen(self, path: str) -> str:
         return path
+
+    def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
+        """From any folder: with `cd` in front where a word of it is a file of another one."""
+        moves = any(not os.path.isabs(word) and os.path.exists(os.path.join(cwd, word)) for word in argv if word)
+        front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
+        return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
 
     def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
         return run_program(argv, cwd=cwd, env={**os.environ, **env})
@@ -101,6 +123,7 @@ class CommandBackend(Backend):
             raise UsageError(
                 f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
             )
+        self._tools: dict[str, dict[str, str]] = {}  # of steps: asking a program for its version takes a while
         self._input = self._choose("input", ("onnx", "mlir"))
         self._input_format = self._choose("input_format", ("npy", "bin"))
         self._output_format = self._choose("output_format", ("auto", "npy", "bin"))
@@ -129,10 +152,16 @@ class CommandBackend(Backend):
     # ------------------------------------------------------------ who it is
 
     def identity(self) -> Mapping[str, str]:
+        return {name: said for step in self.steps for name, said in self.identify_step(step).items()}
+
+    def identify_step(self, step: Step) -> Mapping[str, str]:
         found: dict[str, str] = {}
-        for name, template in self._templates.items():
-            found |= self._describe_tool(name, template)
-        if self._input == "mlir" and "import" not in self._templates:
+        name = str(step)
+        if name in self._templates:
+            if name not in self._tools:
+                self._tools[name] = self._describe_tool(name, self._templates[name])
+            found |= self._tools[name]
+        elif step is Step.IMPORT:
             found["iree-compiler"] = str(self.import_library("iree.compiler.version").VERSION)
             found["onnx"] = str(self.import_library("onnx").__version__)
         for path in self.target.options.get("depends") or ():
@@ -165,8 +194,8 @@ class CommandBackend(Backend):
         if "import" not in self._templates:
             return Made(target, import_model(self.import_library, job.source, target))
         values = self._values(job) | {"model": job.source, "out": target}
-        argv, speech = self._call("import", values, job.folder)
-        return self._check_made(target, argv, speech)
+        call, speech = self._call("import", values, job.folder)
+        return self._check_made(target, call, speech)
 
     def _compile(self, job: Job) -> Made:
         if "compile" not in self._templates:
@@ -176,8 +205,8 @@ class CommandBackend(Backend):
             if folder:
                 os.makedirs(folder, exist_ok=True)
         values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
-        argv, speech = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
-        made = self._check_made(target, argv, speech)
+        call, speech = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
+        made = self._check_made(target, call, speech)
         return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_files(job.profile_dir))
 
     def _take_over(self, job: Job) -> Made:
@@ -198,15 +227,16 @@ class CommandBackend(Backend):
         artifact = find_model(job.source) if "compile" not in self._templates else job.source
         with self._open_place(job, artifact, refs, raw) as place:
             argv = self.build_command("run", self._build_run_values(job, place, artifact, refs, raw, outputs))
-            speech, times_s = self._call_timed(argv, place, job)
+            call = self._announce(argv, place, job.folder)
+            speech, times_s = self._call_timed(call, place, job)
             place.fetch()
-            arrays = self._load_outputs(outputs, raw, argv, speech)
+            arrays = self._load_outputs(outputs, raw, call, speech)
             for _ in range(job.repeats - 1):
-                times_s += self._call_timed(argv, place, job)[1]
+                times_s += self._call_timed(call, place, job)[1]
         path = write_outputs(job, list(arrays), list(arrays.values()))
         for name in ("raw", "inputs"):
             shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
-        return Made(path, shlex.join(argv), speech.stdout, speech.stderr, times_s, find_files(job.profile_dir))
+        return Made(path, call.command, speech.stdout, speech.stderr, times_s, find_files(job.profile_dir))
 
     def _build_run_values(
         self, job: Job, place: Place, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
@@ -222,11 +252,11 @@ class CommandBackend(Backend):
             "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
         }  # fmt: skip
 
-    def _call_timed(self, argv: Sequence[str], place: Place, job: Job) -> tuple[Speech, tuple[float, ...]]:
+    def _call_timed(self, call: Call, place: Place, job: Job) -> tuple[Speech, tuple[float, ...]]:
         start = time.perf_counter()
-        speech = place.call(argv, self._own_environment(), self._cwd(job.folder))
+        speech = place.call(call.argv, self._own_environment(), self._cwd(job.folder))
         elapsed_s = time.perf_counter() - start
-        self._check_end(argv, speech)
+        self._check_end(call, speech)
         return speech, (elapsed_s,)
 
     def _open_place(
@@ -243,11 +273,16 @@ class CommandBackend(Backend):
             "folder": job.folder, "compile_flags": self.target.compile_flags, "run_flags": self.target.run_flags,
         }  # fmt: skip
 
-    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[list[str], Speech]:
-        argv = self.build_command(name, values)
-        speech = Here().call(argv, self._own_environment(), self._cwd(folder))
-        self._check_end(argv, speech)
-        return argv, speech
+    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, Speech]:
+        call = self._announce(self.build_command(name, values), Here(), folder)
+        speech = Here().call(call.argv, self._own_environment(), self._cwd(folder))
+        self._check_end(call, speech)
+        return call, speech
+
+    def _announce(self, argv: list[str], place: Place, folder: str) -> Call:
+        call = Call(argv, place.describe(argv, self._own_environment(), self._cwd(folder)))
+        self.announce(call.command)
+        return call
 
     def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
         template = self._templates[name]
@@ -259,18 +294,18 @@ class CommandBackend(Backend):
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
 
-    def _check_end(self, argv: Sequence[str], speech: Speech) -> None:
+    def _check_end(self, call: Call, speech: Speech) -> None:
         if speech.code == 0:
             return
         said = last_line(speech.stderr) or last_line(speech.stdout)
-        message = f"{os.path.basename(argv[0])} {describe_code(speech.code)}" + (f": {said}" if said else "")
-        raise refuse(message, argv, speech, ending=Ending.CRASH if speech.code < 0 else Ending.ERROR)
+        message = f"{call.program} {describe_code(speech.code)}" + (f": {said}" if said else "")
+        raise refuse(message, call, speech, ending=Ending.CRASH if speech.code < 0 else Ending.ERROR)
 
-    def _check_made(self, path: str, argv: Sequence[str], speech: Speech) -> Made:
+    def _check_made(self, path: str, call: Call, speech: Speech) -> Made:
         if os.path.exists(path):
-            return Made(path, shlex.join(argv), speech.stdout, speech.stderr)
-        message = f"{os.path.basename(argv[0])} ended well and made no {os.path.basename(path)}"
-        raise refuse(message, argv, speech, hint="does the command write to {artifact}?")
+            return Made(path, call.command, speech.stdout, speech.stderr)
+        message = f"{call.program} ended well and made no {os.path.basename(path)}"
+        raise refuse(message, call, speech, hint="does the command write to {artifact}?")
 
     @property
     def _project(self) -> str:
@@ -331,26 +366,23 @@ class CommandBackend(Backend):
         ]
         return [fill_text(flag, row) for row in rows] if flag else []
 
-    def _load_outputs(self, outputs: Planned, raw: str, argv: Sequence[str], speech: Speech) -> dict[str, Any]:
+    def _load_outputs(self, outputs: Planned, raw: str, call: Call, speech: Speech) -> dict[str, Any]:
         paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
         missing = [name for name, path in paths.items() if path is None]
         if missing:
             there = ", ".join(sorted(os.listdir(raw))) or "nothing"
-            program = os.path.basename(argv[0])
-            message = f"{program} ended well and wrote no output {', '.join(missing)}; there is {there}"
+            message = f"{call.program} ended well and wrote no output {', '.join(missing)}; there is {there}"
             hint = "outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin"
-            raise refuse(message, argv, speech, hint=hint)
+            raise refuse(message, call, speech, hint=hint)
         try:
             return {name: load_output(path, outputs[name][1]) for name, path in paths.items() if path is not None}
         except UsageError as error:
-            raise refuse(error.message, argv, speech, hint=error.hint or "") from error
+            raise refuse(error.message, call, speech, hint=error.hint or "") from error
 
 
-def refuse(
-    message: str, argv: Sequence[str], speech: Speech, *, ending: Ending = Ending.ERROR, hint: str = ""
-) -> BackendError:
-    command = shlex.join(argv)
-    return BackendError(message, ending=ending, command=command, stdout=speech.stdout, stderr=speech.stderr, hint=hint)
+def refuse(message: str, call: Call, speech: Speech, *, ending: Ending = Ending.ERROR, hint: str = "") -> BackendError:
+    said = {"stdout": speech.stdout, "stderr": speech.stderr}
+    return BackendError(message, ending=ending, command=call.command, hint=hint, **said)
 
 
 def find_output(folder: str, planned: str, index: int, name: str) -> str | None:

@@ -21,6 +21,7 @@ from assay.probe.backends.iree_module import (
     stage_inputs,
     write_profile,
 )
+from assay.probe.backends.rehearsal import rehearse
 from assay.probe.tensorfile import load_tensors
 from assay.values.model import Job, Step, Target
 
@@ -47,6 +48,7 @@ class IreeBackend(Backend):
     def warm_up(self) -> None:
         for name in ("onnx", "iree.compiler.api", "iree.compiler.extras.onnx_importer", "iree.runtime"):
             self.import_library(name)
+        rehearse((Step.IMPORT, self._import))  # a compilation, however small, takes half a second: too dear
 
     def identity(self) -> Mapping[str, str]:
         compiler, runtime = self.import_library("iree.compiler.version"), self.import_library("iree.runtime.version")
@@ -74,6 +76,7 @@ class IreeBackend(Backend):
         if job.profile_dir:
             os.makedirs(job.profile_dir, exist_ok=True)
         compilation = Compilation(job.source, target, self._build_flags(profile), job.ir_dir)
+        self.announce(compilation.command)
         compile_module(self.import_library, compilation)
         return Made(target, compilation.command, profiles=(profile,) if profile else ())
 
@@ -93,6 +96,7 @@ class IreeBackend(Backend):
         module = load_module(self.import_library, job.source, self._driver)
         argv = build_run_command(job.source, module.entry, self._driver, stage_inputs(job, module.inputs))
         command = shlex.join([*argv, *self.target.run_flags])
+        self.announce(command)
         arrays = _load_arrays(job, module)
         turns = [invoke(self.import_library, module, arrays, command) for _ in range(max(1, job.repeats))]
         profiles = write_profile(self.import_library, job, argv) if job.profile_dir else ()

@@ -81,7 +81,8 @@ def _to_view(load: Importer, device: Any, array: Array) -> Any:
     runtime, np = load("iree.runtime"), load("numpy")
     element = load("iree.runtime.dtypes").map_dtype_to_hal_element_type(array.dtype)
     if element is None:
-        raise BackendError(f"IREE's runtime takes no {array.dtype.name}", ending=Ending.UNSUPPORTED)
+        kind = "strings" if array.dtype.kind in "OUS" else array.dtype.name
+        raise BackendError(f"IREE's runtime takes no {kind}", ending=Ending.UNSUPPORTED)
     plain = np.asarray(array, order="C")
     if plain.dtype.isbuiltin != 1 or plain.dtype.kind == "b":
         plain = plain.view(f"u{plain.dtype.itemsize}")

@@ -20,6 +20,7 @@ from assay.probe.backends.onnx_file import (
     find_model,
     load_outline,
 )
+from assay.probe.backends.rehearsal import rehearse
 from assay.probe.tensorfile import parse_dtype
 from assay.values.model import Ending, Job, Step, Target
 
@@ -43,7 +44,8 @@ class OpenvinoBackend(Backend):
 
     def warm_up(self) -> None:
         self.import_library("onnx")
-        self.import_library("openvino").Core()
+        self.import_library("openvino")
+        rehearse((Step.COMPILE, self._compile), (Step.RUN, self._run))
 
     def identity(self) -> Mapping[str, str]:
         openvino = self.import_library("openvino")

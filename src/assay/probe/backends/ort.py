@@ -25,6 +25,7 @@ from assay.probe.backends.onnx_file import (
     find_opset,
     load_outline,
 )
+from assay.probe.backends.rehearsal import rehearse
 from assay.probe.tensorfile import parse_dtype
 from assay.values.model import Ending, Job, Step, Target
 from assay.values.tensors import TensorSpec
@@ -60,6 +61,7 @@ class OrtBackend(Backend):
     def warm_up(self) -> None:
         self.import_library("onnx")
         self.import_library("onnxruntime")
+        rehearse((Step.COMPILE, self._compile), (Step.RUN, self._run))
 
     def identity(self) -> Mapping[str, str]:
         runtime, onnx = self.import_library("onnxruntime"), self.import_library("onnx")

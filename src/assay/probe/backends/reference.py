@@ -18,6 +18,7 @@ from assay.probe.backends.onnx_file import (
     find_opset,
     load_outline,
 )
+from assay.probe.backends.rehearsal import rehearse
 from assay.values.model import Ending, Job, Step
 
 _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain '(?P<domain>[^']*)'")
@@ -26,6 +27,7 @@ _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain
 class ReferenceBackend(Backend):
     def warm_up(self) -> None:
         self.import_library("onnx.reference")
+        rehearse((Step.COMPILE, self._compile), (Step.RUN, self._run))
 
     def identity(self) -> Mapping[str, str]:
         onnx, numpy = self.import_library("onnx"), self.import_library("numpy")
