@@ -99,7 +99,8 @@ setup: .venv/.stamp ## .venv with every extra and the development tools; system 
 # Azure's store on loopback, from npm.
 .tools/azurite/.stamp:
 	@mkdir -p .tools/azurite; \
-	npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix .tools/azurite azurite@3.37.0 >/dev/null 2>&1 \
+	timeout 300 npm install --silent --no-audit --no-fund --no-save --no-package-lock --fetch-retries=1 \
+	  --fetch-timeout=60000 --prefix .tools/azurite azurite@3.37.0 >/dev/null 2>&1 \
 	  || echo "Could not install azurite (the tests with it will be skipped)." >&2
 	@touch $@
 

@@ -304,10 +304,10 @@ def test_what_reduce_prints_fails_in_the_same_way_when_pasted(
     assert pasted.out.startswith(f"{verdict} small on {target}: the first wrong layer is Add_0")
 
 
-def test_what_is_right_cannot_be_reduced(model: Cli, desk: Path) -> None:
+def test_of_what_is_right_there_is_nothing_to_reduce(model: Cli, desk: Path) -> None:
     said = model("reduce", "chain.onnx", "--target", "ort:unoptimized", "-o", "small.onnx")
-    assert said.code == 2
-    assert "there is nothing to reduce" in said.err
+    assert said.code == 0
+    assert "there is nothing to reduce" in said.out
     assert not (desk / "small.onnx").exists()
 
 
@@ -498,3 +498,18 @@ def test_a_model_without_layers(model: Cli, desk: Path) -> None:
     write_model(desk / "through.onnx", [], {"x": [4]}, {"x": [4]})
     assert model("check", "through.onnx", "--target", "ort:unoptimized").code == 0
     assert model("bisect", "through.onnx", "--target", "ort:unoptimized").code == 0
+
+
+def test_a_quiet_pass_names_its_run(model: Cli, desk: Path) -> None:
+    said = model("check", "chain.onnx", "--target", "ort:unoptimized", "--quiet")
+    assert said.code == 0
+    folder = said.out.splitlines()[-1].removeprefix("kept in ")
+    assert (desk / folder / "model.json").exists()
+
+
+def test_layers_are_listed_with_their_nodes_own_names(model: Cli, desk: Path) -> None:
+    content = onnx.load(desk / "chain.onnx")
+    content.graph.node[1].name = "/enc/bias"
+    onnx.save(content, desk / "named.onnx")
+    lines = model("layers", "named.onnx").out.splitlines()
+    assert lines[1] == "named_layer_Add_1  Add  /enc/bias  product → sum"

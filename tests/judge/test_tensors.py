@@ -749,3 +749,12 @@ def test_a_hundred_million_elements() -> None:
     actual[77, 500, 3] += 1
     found = compare(expected, actual)
     assert (found.count, found.wrong, found.worst[0].index) == (10**8, 1, (77, 500, 3))
+
+
+def test_two_zero_tensors_say_how_to_allow_them() -> None:
+    from assay.config.models import parse_tolerance_text
+
+    zeros = np.zeros((2, 2), np.float32)
+    (finding,) = compare_tensors("y", zeros, zeros).verdict.findings
+    assert "--tolerance allow_constant=true" in finding.message
+    assert parse_tolerance_text("allow_constant=true", Tolerances()).model.allow_constant

@@ -334,3 +334,12 @@ def test_an_outline_reads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(graph, "_load_whole", refuse)
     assert len(build_outline(path).layers) == 25
+
+
+def test_layers_know_their_nodes_own_names(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["r"], name="/enc/relu"), helper.make_node("Abs", ["r"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))
+    first, second = build_outline(model).layers
+    assert (first.node_names, first.title) == (("/enc/relu",), "/enc/relu")
+    assert (second.node_names, second.title) == (("",), "")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from tests.probe.model_shelf import parse
 from tests.pytest_plugin.lab import MATMUL, MATMUL_NEG, RELU, RELU_NEG, TWO_OUTPUTS, Said
 

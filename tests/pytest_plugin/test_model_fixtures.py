@@ -5,6 +5,7 @@ Each folder of the project replaces one of them; one pytest runs them all.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,25 @@ def test_the_plain_test_takes_replaced_inputs_and_results_too(project: Project, 
     project.write("tests/conftest.py", conftest)
     said = project.pytest("-v")
     assert set(said.verdicts.values()) == {"PASSED"}, said.out
+
+
+def test_a_board_that_is_off_is_no_trouble_of_the_compiler(project: Project):
+    """Compilation is local: the fixture that asks for the board is the one that fails."""
+    project.model("net", RELU)
+    project.write("tests/test_onnx_model.py", TORQ)
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        said = project.pytest("-v", "-k", "full", "--torq-addr", "root@127.0.0.1", "--torq-port", port)
+    text = said.section(f"test_onnx_model_llvmcpu_torq[{FULL}]")
+    assert text.startswith("torq_results: the board root@127.0.0.1 does not answer: "), text
+    assert [call for call in project.calls if call.startswith("compile")] == ["compile net.onnx chip=None hw=sim"]
+
+
+def test_mistyped_hardware_is_said_beside_the_missing_tools(project: Project):
+    project.model("net", RELU)
+    project.write("tests/test_onnx_model.py", TORQ)
+    said = project.pytest("-k", "full", "--torq-runtime-hw-type=smi", env={"TORQ_COMPILE": "", "TORQ_RUN_MODULE": ""})
+    text = said.section("test_onnx_model_llvmcpu_torq[net_full_model-smi-default]")
+    assert "torq-compile is not to be found" in text
+    assert "no target 'smi' in the settings, so Torq's own tools are called; did you mean 'sim'?" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -538,3 +539,127 @@ def test_a_reduction_offers_its_own_command() -> None:
 def test_versions_are_short_for_people() -> None:
     tools = {"onnxruntime": "1.31.1 ORT Build Info: x", "cpu": "AMD EPYC 0c31", "optimize": "none"}
     assert describe_surroundings(made.report(tools=tools)) == "onnxruntime 1.31.1, optimize none, 12s"
+
+
+# ---------------------------------------------------------------- what only the whole shows
+
+
+def test_a_layer_that_is_right_where_the_whole_is_wrong_is_told_by_the_whole() -> None:
+    """Nothing that the layer shows is wrong: beginnings of the model with it are."""
+    case = replace(made.good(3, "Relu"), accumulated=())
+    whole = made.whole(0.05, VerdictKind.FAIL)
+    report = made.report(case, whole, first_wrong=case.name, confirmed=False)
+    assert describe_outcome(report) == (
+        "the model is wrong with Relu_3: logits is off by 0.05 of its scale (3 of 8 elements); "
+        "right by itself: suspect a fusion"
+    )
+
+
+def test_a_layer_that_cannot_stand_alone_is_told_by_the_failure_of_the_whole() -> None:
+    alone = made.good(2, "ConcatFromSequence")
+    finding = Finding(VerdictKind.INCONCLUSIVE, alone.name, "this layer cannot stand alone: 'q' is no tensor")
+    case = replace(alone, verdict=Verdict.of([finding], 0), steps=(), local=(), accumulated=())
+    full = replace(made.failed(0), name="m_full_model", layer=None)
+    report = made.report(case, full, first_wrong=case.name, confirmed=None)
+    assert describe_outcome(report) == (
+        "the model is wrong with ConcatFromSequence_2: compile error: failed to legalize 'onnx.Foo'; "
+        "this layer cannot stand alone: 'q' is no tensor"
+    )
+
+
+# ---------------------------------------------------------------- what has no size
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"dtype": ("int64", "int32")}, "dtype int32 instead of int64"),
+        ({"shape": ((2, 4), (4, 2)), "count": 0}, "shape [4, 2] instead of [2, 4]"),
+        ({"misplaced": 2, "nan": (0, 2)}, "2 are NaN where a number is expected"),
+        ({}, "cosine 0.5, at least 0.9 is asked for"),
+    ],
+)
+def test_what_is_no_matter_of_size_is_told_in_words(more: dict[str, object], message: str) -> None:
+    verdict = Verdict.of([Finding(VerdictKind.FAIL, "t1", message)], 8)
+    compared = made.comparison("t1", 0.0, VerdictKind.FAIL, verdict=verdict, wrong=0, **more)
+    case = replace(made.wrong(0), verdict=verdict, local=(compared,), accumulated=())
+    report = made.report(case, first_wrong=case.name, confirmed=True)
+    assert describe_outcome(report).startswith(f"the first wrong layer is Conv_0: t1: {message}")
+
+
+def test_the_line_of_a_case_tells_of_the_output_whose_error_it_shows() -> None:
+    near = made.comparison("near", 0.1, VerdictKind.FAIL)
+    far = made.comparison("far", math.inf, VerdictKind.FAIL, shape=((2, 4), (4, 2)))
+    found = (*near.verdict.findings, *far.verdict.findings)
+    line = render_case_line(replace(made.wrong(0), verdict=Verdict.of(found, 2), local=(near, far)))
+    assert "error inf" in line
+    assert ": far: 3 of 8" in line
+    assert "near" not in line
+
+
+def test_of_many_mismatches_the_whole_is_told_with_all_its_commands() -> None:
+    pairs = tuple((f"/t/{number}/e.npy", f"/t/{number}/a.npy") for number in range(3))
+    whole = replace(made.whole(0.4, VerdictKind.FAIL), diffs=pairs)
+    text = show(made.report(*(made.wrong(number) for number in range(6)), whole, first_wrong="m_layer_Conv_0"))
+    for expected, actual in pairs:
+        assert f"assay model diff {expected} {actual}" in text
+    assert "the same goes for Conv_2, Conv_3, Conv_4, Conv_5 (--json has the commands that show them)" in text
+
+
+# ---------------------------------------------------------------- small words
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (
+            "openvino.Core().compile_model('m.onnx', 'CPU', {})",
+            ">>> openvino.Core().compile_model('m.onnx', 'CPU', {})",
+        ),
+        ("onnxruntime.InferenceSession('m.onnx')", ">>> onnxruntime.InferenceSession('m.onnx')"),
+        ("iree-compile 'a (1).mlir' -o x", "$ iree-compile 'a (1).mlir' -o x"),
+        ("cd /x && ./run", "$ cd /x && ./run"),
+    ],
+)
+def test_a_command_says_where_it_is_to_be_pasted(command: str, line: str) -> None:
+    from assay.show.model_html import render_model_html
+
+    outcome = replace(made.COMPILE_ERROR, command=command)
+    report = made.report(made.failed(0, outcome=outcome))
+    assert f"  {line}\n" in show(report)
+    assert f"\n{line}\n" in render_model_markdown(report)
+    assert line in html.unescape(render_model_junit(report))
+    assert line in html.unescape(render_model_html(report))
+
+
+def test_a_program_s_notice_is_cut_before_its_licence() -> None:
+    said = "GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu) Copyright (C) 2022 Free Software Foundation, Inc."
+    text = show(made.report(made.good(0), tools={"run: version": said, "long": "x" * 300}))
+    assert "run: version GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)," in text
+    assert "Free Software" not in text
+    assert "x" * 100 not in text
+
+
+def test_the_run_is_named_whatever_the_verdict() -> None:
+    for report in (made.good_report(), made.bad_report()):
+        assert show(replace(report, run_dir="/runs/model/m_1")).endswith("\nkept in /runs/model/m_1\n")
+
+
+def test_nodes_are_shown_by_their_own_names_where_there_is_room() -> None:
+    from assay.show.model_html import render_model_html
+
+    case = made.good(0, "Conv", "Clip")
+    named = replace(case, layer=replace(made.layer(0, "Conv", "Clip"), node_names=("/enc/conv", "/enc/clip")))
+    report = made.report(named, made.good(1), made.whole())
+    assert cells_of(show(report, 140), "Conv_0")["node"] == "/enc/conv+/enc/clip"
+    assert "/enc" not in show(report, 80)
+    assert "node" not in show(made.good_report(), 140)
+    assert "/enc/conv+/enc/clip" in render_model_html(report)
+    assert build_model_facts(report)["cases"][0]["layer"]["node_names"] == ("/enc/conv", "/enc/clip")
+
+
+def test_a_model_that_is_only_copied_has_no_compile_time() -> None:
+    case = made.good(0)
+    steps = tuple(replace(each, command="cp m.onnx") if each.step is Step.COMPILE else each for each in case.steps)
+    assert "compile ms" in show(made.report(case))
+    assert "compile ms" not in show(made.report(replace(case, steps=steps)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.pytest_plugin.model_report import ModelFailure
+from assay.pytest_plugin.model_report import build_failure
 from assay.pytest_plugin.model_text import render_error, render_failed_step, render_mismatch
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def telling(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
         reason = error.message
     else:
         return
-    raise ModelFailure(said, reason) from None
+    raise build_failure(said, reason) from None
 
 
 # ---------------------------------------------------------------- a case
@@ -157,7 +157,7 @@ class ModelCase:
             self._record(report)
             _judge(self.given.label, reference.name, report)
             return report
-        raise ModelFailure(said, said)
+        raise build_failure(said, said)
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
         from assay.flows.model.project import choose_project_voter
@@ -198,4 +198,4 @@ def _judge(label: str, reference: str, report: CaseReport) -> None:
         pytest.skip(text)
     if report.verdict.kind == "INCONCLUSIVE":
         text += "\nwhere this is as it should be: tolerance = {allow_constant = true} in the model's settings"
-    raise ModelFailure(text, text.removeprefix(f"{label}: "))
+    raise build_failure(text, text.removeprefix(f"{label}: "))

@@ -24,7 +24,7 @@ import pytest
 
 from assay.pytest_plugin.model_case import ModelCase, build_arrays, clear_keep, telling
 from assay.pytest_plugin.model_plan import CACHE_SECTION, Given, Plan, get_plan
-from assay.pytest_plugin.model_report import ModelFailure
+from assay.pytest_plugin.model_report import build_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
 
     given: Given = request.param
     if given.problem or given.model is None or given.case is None:
-        raise ModelFailure(given.problem, given.problem)
+        raise build_failure(given.problem, given.problem)
     plan = get_plan(request.config)
     plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
     keep = clear_keep(plan, given, request.node)

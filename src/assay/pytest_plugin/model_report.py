@@ -7,19 +7,18 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from _pytest.outcomes import Failed
 
+_REASON = "assay_reason"
 _SECTION = "models that did not pass"
 _WORDS = {"error": "ERROR", "failed": "FAILED"}
 _ROOM = 30  # columns that a reason needs in the short summary to say anything
 
 
-class ModelFailure(Failed):  # noqa: N818 - named as pytest's own
-    """The whole text for the report, and the reason by itself."""
-
-    def __init__(self, text: str, reason: str) -> None:
-        super().__init__(text, pytrace=False)
-        self.reason = reason.partition("\n")[0]
+def build_failure(text: str, reason: str) -> BaseException:
+    """To be raised: the whole text for the report, and the reason by itself."""
+    error: BaseException = pytest.fail.Exception(text, pytrace=False)
+    setattr(error, _REASON, reason.partition("\n")[0])
+    return error
 
 
 @pytest.hookimpl(wrapper=True)
@@ -28,25 +27,25 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Without a traceback pytest knows no place where it went wrong, and shows no reason in its summary."""
     report = yield
-    error = call.excinfo.value if call.excinfo is not None else None
-    chain = getattr(report.longrepr, "chain", None)
-    if not isinstance(error, ModelFailure) or not chain:
+    reason = getattr(call.excinfo.value, _REASON, None) if call.excinfo is not None else None
+    if call.excinfo is None or reason is None:
         return report
-    from _pytest._code.code import ExceptionChainRepr, ReprFileLocation
-
-    place = ReprFileLocation(str(item.path), (report.location[1] or 0) + 1, error.reason)
-    report.longrepr = ExceptionChainRepr([*chain[:-1], (chain[-1][0], place, chain[-1][2])])
-    setattr(report, "assay_reason", error.reason)  # noqa: B010 mypy: pytest carries what it does not know
+    setattr(report, _REASON, reason)  # pytest hands on what it does not know, between processes too
+    said: Any = report.longrepr
+    place = call.excinfo.getrepr(style="short", chain=False).reprcrash
+    if place is not None and getattr(said, "chain", None):
+        place.path, place.lineno, place.message = str(item.path), (report.location[1] or 0) + 1, reason
+        report.longrepr = type(said)([*said.chain[:-1], (said.chain[-1][0], place, said.chain[-1][2])])
     return report
 
 
 def tell_reasons(reporter: Any) -> None:
     """Of tests whose names fill the whole line of pytest's own summary."""
     lines = [
-        f"{word} {_shorten(report.nodeid)}: {report.assay_reason}"
+        f"{word} {_shorten(report.nodeid)}: {getattr(report, _REASON)}"
         for kind, word in _WORDS.items()
         for report in reporter.stats.get(kind, ())
-        if hasattr(report, "assay_reason") and not _has_room(reporter, report.nodeid)
+        if hasattr(report, _REASON) and not _has_room(reporter, report.nodeid)
     ]
     if lines:
         reporter.section(_SECTION)

@@ -18,6 +18,8 @@ TAIL_LINES = 8
 _TAIL_WIDTH = 400  # of one line of a tool's output
 _MOST_NAMES = 6
 _LARGE = 1e4  # an error beyond this is told by its power of ten
+_LONGEST_VERSION = 80
+_NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
 _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
 
 
@@ -321,6 +323,8 @@ def describe_surroundings(report: ModelReport) -> str:
 
 
 def _shorten_version(text: str) -> str:
-    """Of a number the number; of a program's whole notice its first line."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return first.split(maxsplit=1)[0] if first[:1].isdigit() else first
+    """Of a number the number; of a program's whole notice what comes before its licence."""
+    first = _NOTICE.split(" ".join(text.split()), maxsplit=1)[0]
+    if first[:1].isdigit():
+        return first.split(maxsplit=1)[0]
+    return first if len(first) <= _LONGEST_VERSION else f"{first[: _LONGEST_VERSION - 1].rstrip()}…"

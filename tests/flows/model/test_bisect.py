@@ -22,6 +22,7 @@ from tests.flows.model.models import (
 from assay.errors import UsageError
 from assay.flows.model.bisect import bisect_model
 from assay.flows.model.workshop import Workshop
+from assay.show.model_words import describe_outcome
 from assay.values.model import CaseReport, Ending, InputChoice, ModelReport, Target
 from assay.values.verdict import VerdictKind
 
@@ -272,3 +273,44 @@ def test_a_quantised_model_that_is_right_says_what_was_not_looked_at(
     report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
     assert any("assay model check looks at each layer by itself" in note for note in report.notes)
+
+
+# ---------------------------------------------------------------- headlines
+
+
+def write_sequence(path: Path) -> Path:
+    """x → Relu → Split → SequenceConstruct → ConcatFromSequence → Neg → y: a sequence is no tensor to compare."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Split", ["r"], ["a", "b"], axis=0),
+        helper.make_node("SequenceConstruct", ["a", "b"], ["q"]),
+        helper.make_node("ConcatFromSequence", ["q"], ["c"], axis=0),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
+    return write_model(path, nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
+
+
+def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = bisect(chain, FUSING, shared, tmp_path / "keep")
+    assert report.confirmed is False
+    text = describe_outcome(report)
+    assert text.startswith("the model is wrong with Relu_2: y is off by 0.05 of its scale")
+    assert text.endswith("right by itself: suspect a fusion")
+
+
+def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, shared: Workshop) -> None:
+    model = write_sequence(tmp_path / "seq.onnx")
+    report = bisect(model, picky(refuses="ConcatFromSequence"), shared, tmp_path / "keep")
+    assert report.first_wrong == "seq_layer_ConcatFromSequence_3"
+    assert report.confirmed is None
+    text = describe_outcome(report)
+    assert "compile unsupported: no ConcatFromSequence here; this layer cannot stand alone" in text
+    assert "wrong as well" not in text
+
+
+def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    target = Target("exposed", "picky_backend:Exposed")
+    report = bisect(chain, target, shared, tmp_path / "keep")
+    (case,) = [each for each in report.cases if each.name == report.first_wrong]
+    ((expected, actual),) = case.diffs
+    assert np.load(actual) == pytest.approx(np.load(expected) * 1.05)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.flows.model.models import ORT, faulty, hide_library, picky, request_for
+from tests.flows.model.models import ORT, faulty, hide_library, picky, request_for, write_model
 
-from assay.flows.model.cases import is_quantized
-from assay.flows.model.check import check_model
+from assay.flows.model.cases import Cases, is_quantized
+from assay.flows.model.check import build_source, check_model
 from assay.flows.model.workshop import Workshop
 from assay.probe.tensorfile import load_array
-from assay.values.model import Ending, InputChoice, ModelReport, Target, Tolerances
+from assay.values.model import Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
 from assay.values.tensors import Tolerance
 from assay.values.verdict import VerdictKind
 
@@ -353,3 +353,75 @@ def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(chain: Path, tmp_pa
 )
 def test_a_simulator_is_known_by_its_hardware_or_its_name(name: str, options: dict[str, str], expected: bool) -> None:
     assert Target(name, "command", options).is_simulated is expected
+
+
+# ---------------------------------------------------------------- what no layer shows
+
+
+def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], axis=0),
+        helper.make_node("SequenceConstruct", ["a", "b"], ["q"]),
+        helper.make_node("ConcatFromSequence", ["q"], ["y"], axis=0),
+    ]
+    model = write_model(tmp_path / "seq.onnx", nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
+    report = check(model, picky(refuses="ConcatFromSequence"), shared, tmp_path)
+    assert report.verdict.kind is VerdictKind.ERROR
+    (finding,) = report.findings
+    assert finding.message == (
+        "the full model is wrong (compile unsupported: no ConcatFromSequence here); SequenceConstruct_1 and "
+        "ConcatFromSequence_2 could not be judged alone, and what was said names ConcatFromSequence"
+    )
+
+
+def test_a_view_that_did_not_work_is_not_called_right(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """Alone every layer is taken; the whole is refused, laid open or not."""
+    report = check(chain, picky(refuses_among="Add"), shared, tmp_path)
+    (finding,) = report.findings
+    assert "every layer is right, by itself (laid open, the model does not get through)" in finding.message
+    assert "no Add among others" in finding.message
+
+
+def test_tensors_that_differ_inside_the_model_alone_are_kept(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    cases = {case.name: case for case in report.cases}
+    assert report.first_wrong == "chain_layer_Add_1"
+    ((expected, actual),) = cases["chain_layer_Add_1"].diffs
+    assert np.load(actual) == pytest.approx(np.load(expected) * 1.05)
+    assert not cases["chain_layer_MatMul_0"].diffs
+
+
+def test_of_the_inside_no_more_is_kept_than_is_sensible(
+    chain: Path, tmp_path: Path, shared: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first always is: behind it everything is wrong."""
+    monkeypatch.setattr("assay.flows.model.check._MOST_BYTES", 1)
+    check(chain, faulty("scaled", "product"), shared, tmp_path / "keep")
+    assert len(list((tmp_path / "keep" / "chain_marked").iterdir())) == 1
+
+
+# ---------------------------------------------------------------- another opset
+
+
+@pytest.mark.parametrize(
+    ("message", "opset", "expected"),
+    [
+        ("no implementation of Split for these types", 11, "convert {model} --opset 17"),  # 13 made it another one
+        ("no implementation of ConcatFromSequence for these types", 11, ""),  # the same since 11
+        ("no implementation of my.domain:Foo for these types", 11, "convert {model} --opset 17"),
+        ("something else is wrong", 11, "convert {model} --opset 17"),
+        ("no implementation of Split for these types", 17, ""),
+        ("no implementation of Split for these types", 18, ""),
+        ("Opset 18 is under development", 18, "convert {model} --opset 17"),
+    ],
+)
+def test_another_opset_is_offered_where_it_may_help(
+    message: str, opset: int, expected: str, tmp_path: Path, shared: Workshop
+) -> None:
+    model = write_model(
+        tmp_path / "my net.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, opset=opset
+    )
+    cases = Cases(build_source(request_for(model)), shared)
+    hint = "convert the model: assay model convert MODEL --opset 17"
+    mended = cases.mend_hint(StepOutcome(Step.COMPILE, Ending.UNSUPPORTED, message, hint=hint))
+    assert mended.hint == (f"convert the model: assay model {expected}".format(model=f"'{model}'") if expected else "")

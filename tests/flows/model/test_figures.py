@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.show import model_reports as made
 
 from assay.flows.model.figures import build_numbers, build_points, find_fresh, write_figures, write_trace
-from assay.values.model import Step
+from assay.values.model import CaseReport, Ending, Step, StepOutcome
 from assay.values.trace import Slice
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import Verdict, VerdictKind
 
 
 def test_times_that_were_remembered_are_no_figures() -> None:
@@ -77,3 +77,11 @@ def test_where_nothing_was_computed_the_trace_is_empty_and_valid(tmp_path: Path)
     write_trace(str(tmp_path), [])
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
     assert (tmp_path / "trace.pb").read_bytes() == b""
+
+
+def test_a_copy_is_no_compilation() -> None:
+    """A target without a compiler: the time that handing the model on takes is no figure."""
+    steps = (StepOutcome(Step.COMPILE, Ending.OK, elapsed_s=0.3, command="cp m.onnx"),)
+    case = CaseReport("m_full_model", "cmd", Verdict.of((), 1), None, steps)
+    assert "compile_s" not in build_numbers(case)
+    assert "compile_s" in build_numbers(replace(case, steps=(replace(steps[0], command="npu-compile m.onnx"),)))

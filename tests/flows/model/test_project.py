@@ -15,6 +15,7 @@ from assay.flows.model.project import (
     choose_chip_names,
     choose_project_voter,
     choose_target_names,
+    explain_hardware,
     load_project,
     load_project_chip,
 )
@@ -112,3 +113,10 @@ def test_the_voter_is_neither_of_the_two(folder):
     assert voter.name == "reference"
     (folder / "pyproject.toml").write_text(SIM + '[tool.assay.models]\nvote = "none"\n')
     assert choose_project_voter(load_project(str(folder)), ort, sim) is None
+
+
+def test_hardware_that_is_no_target_is_explained(folder):
+    project = load_project(str(folder))
+    assert explain_hardware(project, "sim") == ""
+    told = "no target 'sym' in the settings, so Torq's own tools are called; did you mean 'sim'?"
+    assert explain_hardware(project, "sym") == told

@@ -177,3 +177,22 @@ def test_the_command_of_the_run_can_be_repeated_by_hand(chain: Path, tmp_path: P
     done = subprocess.run(["bash", str(Path(finished.run_dir) / "job.sh")], check=False, capture_output=True)
     assert done.returncode == 0
     assert json.loads(report.read_text())["cases"][0]["name"] == "chain_layer_Add_1"
+
+
+def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, chain: Path) -> None:
+    """Linux takes 128 KiB in one argument."""
+    files = tuple(f"{tmp_path}/{'x' * 200}{number}" for number in range(800))
+    request = ask(chain, tmp_path, only=("Add_1",), origin=" ".join(files))
+    spec = build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))
+    assert len(spec.commands[0].text) < 1000
+    finished = go(request)
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert finished.report.origin == request.origin
+
+
+def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path) -> None:
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    request = ask(chain, tmp_path, origin="x" * 200_000)
+    with pytest.raises(InfrastructureError, match="the request cannot be written"):
+        build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))

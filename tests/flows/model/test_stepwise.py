@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from assay.flows.model.stepwise import CaseSteps, Comparing, Stepwise, hash_tree
 from assay.flows.model.workshop import Dumps, Workshop
 from assay.record.artifacts import ArtifactStore
 from assay.values.model import InputChoice, Target, Tolerances
+from assay.values.tensors import TensorSpec
 
 ORT, EVALUATOR = Target("ort", "ort"), Target("reference", "reference")
 BODY = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
@@ -99,6 +101,59 @@ def test_only_the_last_models_stay_in_memory(stand, tmp_path):
     opened = [stand.open_case(each, f"{name}_full_model", "x").cases for name, each in zip("abc", sources, strict=True)]
     assert stand.open_case(sources[2], "c_full_model", "x").cases is opened[2]
     assert stand.open_case(sources[0], "a_full_model", "x").cases is not opened[0]
+
+
+def test_a_visit_holds_what_it_takes_and_nothing_longer(stand, source, tmp_path):
+    """The store may throw out what a test has used; what the reference made of the model is for all tests."""
+    store = stand.workshop.store
+    with stand.visiting(""):
+        steps = stand.open_case(source, "net_full_model", "x")
+        (artifact, _) = steps.prepare(EVALUATOR)
+        stand.hand_out(artifact)
+        store.clear()
+        assert Path(artifact.path).exists()
+    store.clear()
+    assert not Path(artifact.path).exists()
+    with pytest.raises(UsageError, match="there is no"):
+        stand.take_in(artifact.path)
+    with stand.visiting(""):
+        again = stand.open_case(source, "net_full_model", "x")
+        assert all(each["y"].shape == (4,) for each in again.expect(ORT, again.write_inputs(again.inputs)))
+
+
+def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, source, tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_text("no model")
+    with stand.visiting(str(tmp_path / "kept")):
+        steps = stand.open_case(source, "net_full_model", "x")
+        with pytest.raises(StepFailedError):
+            steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
+    kept = tmp_path / "kept" / "net_full_model" / "compile-ort" / "broken.onnx"
+    assert kept.read_text() == "no model"
+    assert stand.workshop.attic == ""
+
+
+def test_each_sample_is_told_its_own_shapes(stand, source):
+    """Samples may differ in shape, and a runner that writes raw bytes is told what to read them as."""
+    steps = stand.open_case(source, "net_full_model", "x")
+    first, second = steps.case.trials
+    specs = [(TensorSpec("y", "float32", (size,)),) for size in (2, 3)]
+    trials = (replace(first, specs=specs[0]), replace(second, specs=specs[1]))
+    steps.case = replace(steps.case, trials=trials)
+    wanted = []
+
+    def run(target, artifact, inputs, wants, case, whole=stand.workshop.run):
+        wanted.append(wants.specs)
+        return whole(target, artifact, inputs, wants, case)
+
+    own = steps.write_inputs(steps.inputs)
+    other = steps.write_inputs([{"x": np.ones(4, np.float32)}])
+    artifacts = steps.prepare(ORT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Workshop, "run", lambda self, *words: run(*words))
+        steps.run(ORT, artifacts, own)
+        steps.run(ORT, artifacts, other)
+    assert wanted == [*specs, steps.case.specs]
 
 
 def test_what_is_handed_out_is_taken_in_again(stand, source, tmp_path):

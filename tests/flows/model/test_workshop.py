@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,10 +103,13 @@ def test_what_failed_is_not_kept(workshop: Workshop, tmp_path: Path) -> None:
 def test_a_step_that_takes_too_long_is_a_recorded_outcome(
     open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
 ) -> None:
-    hasty = open_workshop(limits=Limits(compile_s=0.0))
-    work = hasty.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    hasty = open_workshop(limits=Limits(compile_s=0.1))
+    endless = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
+    target = Target("sim", "command", {"compile": endless, "run": "x", "version": False})
+    work = hasty.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
     assert work.failed is not None
     assert work.failed.ending is Ending.TIMEOUT
+    assert shlex.split(work.failed.command) == endless
 
 
 def test_dumps_bypass_the_cache_and_have_a_folder_for_each_case(
@@ -311,3 +317,16 @@ def write_external(folder: Path) -> Path:
     path = folder / "chain.onnx"
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     return path
+
+
+def test_the_command_of_a_failure_names_files_from_wherever_it_is_pasted(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place where it is kept may be given relative to where we are."""
+    monkeypatch.chdir(tmp_path)
+    refuse = [sys.executable, "-c", "raise SystemExit(3)", "{model}"]
+    target = Target("sim", "command", {"compile": refuse, "run": "x", "version": False})
+    failed = open_workshop(attic="kept").prepare(target, product(chain), "case").failed
+    assert failed is not None
+    assert shlex.split(failed.command)[-1] == str(tmp_path / "kept" / "case" / "compile-sim" / chain.name)
+    assert os.path.isfile(shlex.split(failed.command)[-1])

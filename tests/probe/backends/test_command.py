@@ -170,6 +170,7 @@ def test_a_hanging_program_is_ended_by_its_keeper(tmp_path):
     with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(run_s=1.0))
     assert outcome.ending is Ending.TIMEOUT
+    assert shlex.split(outcome.command) == [sys.executable, "-c", "import time; time.sleep(1000)"], "for a debugger"
 
 
 def test_a_program_that_eats_memory_is_ended_by_its_keeper(tmp_path):
@@ -423,3 +424,51 @@ def test_the_printed_command_does_the_same_by_hand(torq):
     assert source in made.command
     subprocess.run(shlex.split(made.command), check=True, capture_output=True)
     assert os.path.getsize(made.path)
+
+
+# ---------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_a_command_can_be_pasted_anywhere(tmp_path, ends):
+    """A script and settings beside the file that describes the target, a folder with a space, and its environment."""
+    project = tmp_path / "my project"
+    project.mkdir()
+    (project / "compile.py").write_text(
+        "import os, sys\nopen(sys.argv[1], 'w').write(open('settings').read() + os.environ['WORD'])\n"
+        f"sys.exit({3 if ends == 'badly' else 0})\n"
+    )
+    (project / "settings").write_text("set ")
+    template = [sys.executable, "compile.py", "{artifact}"]
+    backend = command(run="x", compile=template, folder=str(project), env={"WORD": "two words"})
+    announced = []
+    backend.announce = announced.append
+    folder = tmp_path / "job"
+    folder.mkdir()
+    job = Job(Step.COMPILE, str(tmp_path / "m.onnx"), str(folder), case="c")
+    try:
+        told = backend.perform(job).command
+    except BackendError as error:
+        told = error.command
+    assert announced == [told]
+    (folder / "artifact").unlink()
+    done = subprocess.run(told, shell=True, cwd="/", check=False)
+    assert done.returncode == (3 if ends == "badly" else 0), told
+    assert (folder / "artifact").read_text() == "set two words"
+
+
+def test_a_command_without_files_of_its_folder_has_no_cd(tmp_path):
+    backend = command(run=[*python(SAVE_ONES), "{outputs}"], folder=str(tmp_path))
+    assert shlex.split(run(tmp_path, backend).command)[0] == sys.executable
+
+
+def test_each_step_has_tools_of_its_own(tmp_path):
+    for name in ("compile.py", "run.py", "settings.json"):
+        (tmp_path / name).write_text("1")
+    words = {step: [sys.executable, f"{step}.py", "{artifact}"] for step in ("compile", "run")}
+    backend = command(**words, folder=str(tmp_path), depends=["settings.json"])
+    assert {"compile: compile.py", "settings.json"} <= set(backend.identify_step(Step.COMPILE))
+    assert "run: run.py" not in backend.identify_step(Step.COMPILE)
+    assert "compile: compile.py" not in backend.identify_step(Step.RUN)
+    both = {**backend.identify_step(Step.COMPILE), **backend.identify_step(Step.RUN)}
+    assert backend.identity() == both

@@ -25,7 +25,7 @@ from assay.probe.backends.iree_compiler import (
     render_io,
     render_shape,
 )
-from assay.probe.backends.iree_module import _choose_entry, _guess_op
+from assay.probe.backends.iree_module import _choose_entry, _guess_op, _to_view
 from assay.probe.backends.registry import build_backend
 from assay.probe.keeper import Keeper
 from assay.probe.tensorfile import load_tensors
@@ -284,3 +284,10 @@ def test_complaints_in_one_line(text, opset, ending, words):
 def test_dispatches_are_named_for_what_is_in_them():
     assert _guess_op("main$async_dispatch_3_conv_16x32_f32") == "conv"
     assert _guess_op("anything") == ""
+
+
+@pytest.mark.parametrize("array", [np.array(["a", "b"], dtype=object), np.array(["a", "b"])])
+def test_strings_are_called_strings(array):
+    with pytest.raises(BackendError, match="IREE's runtime takes no strings") as caught:
+        _to_view(import_module, None, array)
+    assert caught.value.ending is Ending.UNSUPPORTED

@@ -314,6 +314,7 @@ def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
     with Keeper(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(make(), Limits(run_s=4.0))
         assert outcome.ending is Ending.TIMEOUT
+        assert "--hang=" in outcome.command, "what it was doing"
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
         until(lambda: not any(is_running(pid) for pid in pids), "the processes on the board are gone")
         until(lambda: left_on(board) == [], "folder and lock are gone")

@@ -139,7 +139,8 @@ def _find_failing(search: Search, failed: StepOutcome) -> None:
 
 def _halve(search: Search, wanted: Signature | None) -> None:
     """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
-    layers = [layer for layer in search.cases.outline.layers if layer.outputs]
+    known = search.cases.find_types(0)  # a beginning cannot end with a sequence: nobody could compare it
+    layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
     if not layers:
         search.notes.append("the model has no layer: what is wrong is what it hands through")
         return
@@ -199,11 +200,11 @@ def _sign(examination: Examination, case: Case) -> Signature | None:
 
 def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:
     """The model up to these layers, with what they hand on as its outputs, nothing in between laid open."""
-    inner = {name for layer in layers for name in layer.inputs}
+    begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
+    inner = {name for layer in begun for name in layer.inputs}
     final = {spec.name for spec in cases.outline.outputs}
-    rest = [layer for layer in cases.outline.layers if layer.number > layers[-1].number]
-    later = {name for layer in rest for name in layer.inputs}
-    made = [name for layer in layers for name in layer.outputs if name in cases.find_types(0)]
+    later = {name for layer in cases.outline.layers[len(begun) :] for name in layer.inputs}
+    made = [name for layer in begun for name in layer.outputs if name in cases.find_types(0)]
     outputs = [name for name in made if name in final or name in later or name not in inner]
     name = f"{cases.outline.stem}_to_{layers[-1].label}"
     trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))

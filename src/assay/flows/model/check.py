@@ -403,19 +403,19 @@ def _find_hidden(
         return []
     untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
     failed = full.failed_step
+    said = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
     if untried:
-        text = f"the full model is wrong, and {_join(untried)} could not be judged alone"
         named = [layer for layer in untried if failed is not None and _names(failed.message, layer.ops)]
-        text += f"; what was said names {_join_ops(named)}" if named else "; the other layers are right by themselves"
+        text = f"the full model is wrong{said}; {_join(untried)} could not be judged alone"
+        text += f", and what was said names {_join_ops(named)}" if named else "; the other layers are right"
     else:
         seen = "by itself and laid open" if accumulated else "by itself (laid open, the model does not get through)"
         every = "every layer" if len(reports) == len(layers) else "every layer that was asked for"
         text = (
-            f"the full model is wrong although {every} is right, {seen}: "
+            f"the full model is wrong{said} although {every} is right, {seen}: "
             "suspect a fusion across layers, or errors that add up"
         )
-    said = f": {full.outcome}: {failed.message}".rstrip(": ") if failed is not None else ""
-    return [Finding(full.verdict.kind, full.name, text + said)]
+    return [Finding(full.verdict.kind, full.name, text)]
 
 
 def _names(message: str, ops: Sequence[str]) -> bool:

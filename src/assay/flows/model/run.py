@@ -96,8 +96,11 @@ def render_request(request: ModelRequest, place: StudyPlace) -> str:
         return text
     name = f"{layout.MODEL_REQUEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     path = os.path.abspath(os.path.join(place.dir, layout.STUDY_META_DIR, name))
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_atomic(path, text)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise InfrastructureError(f"the request cannot be written to {path}: {error.strerror}") from error
     return path
 
 

@@ -123,7 +123,7 @@ class CommandBackend(Backend):
             raise UsageError(
                 f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
             )
-        self._tools: dict[str, dict[str, str]] = {}  # of steps: asking a program for its version takes a while
+        self._versions: dict[str, str] = {}  # of programs as they were when they were asked: that takes a while
         self._input = self._choose("input", ("onnx", "mlir"))
         self._input_format = self._choose("input_format", ("npy", "bin"))
         self._output_format = self._choose("output_format", ("auto", "npy", "bin"))
@@ -158,9 +158,7 @@ class CommandBackend(Backend):
         found: dict[str, str] = {}
         name = str(step)
         if name in self._templates:
-            if name not in self._tools:
-                self._tools[name] = self._describe_tool(name, self._templates[name])
-            found |= self._tools[name]
+            found |= self._describe_tool(name, self._templates[name])
         elif step is Step.IMPORT:
             found["iree-compiler"] = str(self.import_library("iree.compiler.version").VERSION)
             found["onnx"] = str(self.import_library("onnx").__version__)
@@ -175,7 +173,10 @@ class CommandBackend(Backend):
         if version is False:
             return content
         asked = parse_template(version, (), "version").expand({}) if version else [*words, "--version"]
-        said = ask_version(asked, self._environment(), self._project)
+        key = repr((asked, content))
+        if key not in self._versions:
+            self._versions[key] = ask_version(asked, self._environment(), self._project)
+        said = self._versions[key]
         return content | ({f"{name}: version": said} if said else {})
 
     def _describe_content(self, words: Sequence[str], template: Template) -> dict[str, str]:
