@@ -76,6 +76,21 @@ def test_whatever_was_written_comes_back(wanted: list[tuple[str, float, float, i
     assert calls(build_trace(data)) == sorted((name, begin - began, length) for name, begin, length, _ in wanted)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x08\x00",  # a plane that is a number
+        b"\x0a\x02\x10\x05",  # a plane whose name is a number
+        b"\x0a\x02\x18\x05",  # a line that is a number
+        b"\x0a\x05\x1a\x03\x1a\x01x",  # a line whose time is a text
+        b"\x0a\x07\x1a\x05\x22\x03\x12\x01x",  # an event that begins at a text
+    ],
+)
+def test_fields_of_another_kind_are_somebody_else_s(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no profile of TensorFlow"):
+        build_trace(data)
+
+
 @given(st.binary(max_size=60))
 def test_no_bytes_break_it(data: bytes) -> None:
     with contextlib.suppress(ValueError):

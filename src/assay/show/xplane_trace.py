@@ -78,7 +78,7 @@ def _parse_plane(data: memoryview, process: int) -> tuple[str, dict[int, str], l
             threads.append(_parse_line(content, process))
         elif number == 4:
             entry = dict(_iterate(content))
-            names[entry.get(1, 0)] = _parse_name(entry.get(2, memoryview(b"")))
+            names[_number(entry.get(1, 0))] = _parse_name(entry.get(2, memoryview(b"")))
     return title, names, [thread for thread in threads if thread.calls]
 
 
@@ -92,29 +92,45 @@ def _parse_line(data: memoryview, process: int) -> _Thread:
     raw: list[dict[int, Any]] = []
     for number, content in _iterate(data):
         if number == 1:
-            thread.number = content
+            thread.number = _number(content)
         elif number == 2:
             thread.name = _text(content)
         elif number == 3:
-            base_ps = content * _PS_PER_NS
+            base_ps = _number(content) * _PS_PER_NS
         elif number == 4:
             raw.append(dict(_iterate(content)))
         elif number == 11:
             shown = _text(content)
     thread.name = shown or thread.name
-    thread.calls = [(base_ps + event.get(2, 0), event.get(3, 0), event.get(1, 0)) for event in raw if not event.get(5)]
+    for event in raw:
+        name, begin, duration = (_number(event.get(number, 0)) for number in (1, 2, 3))
+        if not event.get(5):
+            thread.calls.append((base_ps + begin, duration, name))
     return thread
 
 
-def _text(content: memoryview) -> str:
-    return bytes(content).decode("utf-8", "replace")
+def _text(content: Any) -> str:
+    return bytes(_message(content)).decode("utf-8", "replace")
+
+
+def _message(content: Any) -> memoryview:
+    """A field may be there and be of another kind: then this is somebody else's file."""
+    if not isinstance(content, memoryview):
+        raise ValueError("no profile of TensorFlow")  # noqa: TRY004 what it holds is wrong, not what we were given
+    return content
+
+
+def _number(content: Any) -> int:
+    if not isinstance(content, int):
+        raise ValueError("no profile of TensorFlow")  # noqa: TRY004
+    return content
 
 
 # ---------------------------------------------------------------- the wire
 
 
-def _iterate(data: memoryview) -> Fields:
-    place = 0
+def _iterate(content: Any) -> Fields:
+    data, place = _message(content), 0
     while place < len(data):
         key, place = _read_varint(data, place)
         kind = key & 7
