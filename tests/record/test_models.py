@@ -112,8 +112,8 @@ def build_report(run_dir: str = "/runs/model/r1") -> ModelReport:
             Step.RUN,
             Ending.CRASH,
             "killed by SIGSEGV",
-            path=f"{run_dir}/work/out",
-            command=f"tool --out={run_dir}/work/out {run_dir}2/other",
+            path=f"{run_dir}/made/out",
+            command=f"tool --out={run_dir}/made/out {run_dir}2/other",
             stderr="Segmentation fault\n",
             profiles=(f"{run_dir}/profile/x.json",),
             times_s=(0.1, 0.2),
@@ -145,9 +145,9 @@ def test_a_run_directory_may_be_moved(tmp_path: Path) -> None:
     assert found.run_dir == str(new)
     (case,) = found.cases
     assert case.diffs == ((f"{new}/tensors/e.npy", f"{new}/tensors/a.npy"), ("/elsewhere/e.npy", str(new)))
-    assert case.steps[1].path == f"{new}/work/out"
+    assert case.steps[1].path == f"{new}/made/out"
     assert case.steps[1].profiles == (f"{new}/profile/x.json",)
-    assert case.steps[1].command == f"tool --out={new}/work/out {old}2/other"
+    assert case.steps[1].command == f"tool --out={new}/made/out {old}2/other"
     assert found.model == "models/m.onnx"
 
 
@@ -261,6 +261,6 @@ def test_files_of_every_version_are_read(tmp_path: Path) -> None:
         found = load_report(str(tmp_path))
         assert found is not None
         expected = build_report(str(tmp_path))
-        step = replace(expected.cases[0].steps[1], command=f"tool --out={tmp_path}/work/out /runs/model/r12/other")
+        step = replace(expected.cases[0].steps[1], command=f"tool --out={tmp_path}/made/out /runs/model/r12/other")
         case = replace(expected.cases[0], steps=(expected.cases[0].steps[0], step))
         assert is_same(found, replace(expected, cases=(case,)))

@@ -30,7 +30,7 @@ _ELEMENTS = {
 def render_junit(report: GoldenReport, allow_changed: bool = False) -> str:
     suites = [_build_suite(test, allow_changed) for test in report.tests]
     attributes = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in _COUNTED}
-    top = ET.Element("testsuites", {"name": _clean(f"assay golden {report.mode}"), **attributes})
+    top = ET.Element("testsuites", {"name": clean_xml(f"assay golden {report.mode}"), **attributes})
     top.set("time", f"{report.elapsed_s:.3f}")
     top.extend(suites)
     ET.indent(top)
@@ -49,12 +49,12 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> ET.Element:
         *(sum(case.find(name) is not None for case in cases) for name in ("failure", "error", "skipped")),
     ]
     attributes = {name: str(count) for name, count in zip(_COUNTED, counts, strict=True)}
-    suite = ET.Element("testsuite", {"name": _clean(test.test), **attributes, "time": f"{_suite_seconds(test):.3f}"})
-    _add_properties(suite, _describe_suite(test))
+    suite = ET.Element("testsuite", {"name": clean_xml(test.test), **attributes, "time": f"{_suite_seconds(test):.3f}"})
+    add_properties(suite, _describe_suite(test))
     suite.extend(cases)
     said = [*(f"warning: {text}" for text in test.warnings), *test.notes]
     if said:
-        ET.SubElement(suite, "system-out").text = _clean("\n".join(said))
+        ET.SubElement(suite, "system-out").text = clean_xml("\n".join(said))
     return suite
 
 
@@ -82,14 +82,14 @@ def _find_excuse(row: Row, allow_changed: bool, has_failed: bool) -> str | None:
 
 def _build_case(test: GoldenTestReport, row: Row, excuse: str | None) -> ET.Element:
     place = "golden" if row.segment is None else f"segment {row.segment}"
-    case = ET.Element("testcase", {"classname": _clean(f"{test.test}.{place}"), "name": _clean(row.metric)})
+    case = ET.Element("testcase", {"classname": clean_xml(f"{test.test}.{place}"), "name": clean_xml(row.metric)})
     case.set("time", f"{_case_seconds(test, row):.3f}")
-    _add_properties(case, _describe_case(row))
+    add_properties(case, _describe_case(row))
     if excuse is not None:
-        ET.SubElement(case, "skipped", {"message": _clean(f"{excuse}: {row.message}")})
+        ET.SubElement(case, "skipped", {"message": clean_xml(f"{excuse}: {row.message}")})
     elif row.kind in _ELEMENTS:
-        found = ET.SubElement(case, _ELEMENTS[row.kind], {"type": str(row.kind), "message": _clean(row.message)})
-        found.text = _clean(_tell(row))
+        found = ET.SubElement(case, _ELEMENTS[row.kind], {"type": str(row.kind), "message": clean_xml(row.message)})
+        found.text = clean_xml(_tell(row))
     return case
 
 
@@ -125,14 +125,14 @@ def _tell(row: Row) -> str:
     return "\n".join(bad)
 
 
-def _add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
+def add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
     inner = ET.SubElement(element, "properties")
     for name, value in properties:
         text = repr(value) if isinstance(value, float) else str(value)
-        ET.SubElement(inner, "property", {"name": name, "value": _clean(text)})
+        ET.SubElement(inner, "property", {"name": name, "value": clean_xml(text)})
 
 
-def _clean(text: str) -> str:
+def clean_xml(text: str) -> str:
     """XML has no place for control characters, nor for the halves of a pair."""
     return "".join(char if _is_legal(ord(char)) else f"\\x{ord(char):02x}" for char in text)
 

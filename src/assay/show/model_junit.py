@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
+from assay.show.junit import add_properties, clean_xml
 from assay.show.model_words import (
     build_diff_commands,
     build_figures,
@@ -44,14 +45,14 @@ def _build_suite(report: ModelReport) -> ET.Element:
     cases += [_build_finding(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
     if not cases:  # nothing was compared: never green
         cases = [_build_finding(Finding(VerdictKind.ERROR, report.stem, describe_outcome(report)), report)]
-    suite = ET.Element("testsuite", {"name": _clean(_suite_name(report)), "tests": str(len(cases))})
+    suite = ET.Element("testsuite", {"name": clean_xml(_suite_name(report)), "tests": str(len(cases))})
     for plural, name in (("failures", "failure"), ("errors", "error")):
         suite.set(plural, str(sum(case.find(name) is not None for case in cases)))
     suite.set("time", f"{report.elapsed_s:.3f}")
-    _add_properties(suite, _describe_suite(report))
+    add_properties(suite, _describe_suite(report))
     suite.extend(cases)
     if report.notes:
-        ET.SubElement(suite, "system-out").text = _clean("\n".join(report.notes))
+        ET.SubElement(suite, "system-out").text = clean_xml("\n".join(report.notes))
     return suite
 
 
@@ -73,24 +74,24 @@ def _describe_suite(report: ModelReport) -> Iterator[tuple[str, object]]:
 def _build_case(case: CaseReport, report: ModelReport) -> ET.Element:
     node = _start_case(case.name, report)
     node.set("time", f"{sum(step.elapsed_s for step in case.steps if not step.cached):.3f}")
-    _add_properties(node, _describe_case(case))
+    add_properties(node, _describe_case(case))
     kind = case.verdict.kind
     if kind in _ELEMENTS:
         bad = find_bad(case)
         message = bad[0].message if bad else case.outcome
-        found = ET.SubElement(node, _ELEMENTS[kind], {"type": case.outcome, "message": _clean(message)})
-        found.text = _clean("\n".join(_tell(case)))
+        found = ET.SubElement(node, _ELEMENTS[kind], {"type": case.outcome, "message": clean_xml(message)})
+        found.text = clean_xml("\n".join(_tell(case)))
     return node
 
 
 def _start_case(name: str, report: ModelReport) -> ET.Element:
-    return ET.Element("testcase", {"classname": _clean(f"{report.stem}.{report.target}"), "name": _clean(name)})
+    return ET.Element("testcase", {"classname": clean_xml(f"{report.stem}.{report.target}"), "name": clean_xml(name)})
 
 
 def _build_finding(finding: Finding, report: ModelReport) -> ET.Element:
     node = _start_case(f"{report.stem} as a whole", report)
-    attributes = {"type": str(finding.kind), "message": _clean(finding.message)}
-    ET.SubElement(node, _ELEMENTS[finding.kind], attributes).text = _clean(finding.message)
+    attributes = {"type": str(finding.kind), "message": clean_xml(finding.message)}
+    ET.SubElement(node, _ELEMENTS[finding.kind], attributes).text = clean_xml(finding.message)
     return node
 
 
@@ -118,19 +119,3 @@ def _tell(case: CaseReport) -> Iterator[str]:
         if step.hint:
             yield step.hint
     yield from build_diff_commands(case)
-
-
-def _add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
-    inner = ET.SubElement(element, "properties")
-    for name, value in properties:
-        text = repr(value) if isinstance(value, float) else str(value)
-        ET.SubElement(inner, "property", {"name": name, "value": _clean(text)})
-
-
-def _clean(text: str) -> str:
-    """XML has no place for control characters, nor for the halves of a pair."""
-    return "".join(char if _is_legal(ord(char)) else f"\\x{ord(char):02x}" for char in text)
-
-
-def _is_legal(code: int) -> bool:
-    return code in (0x9, 0xA, 0xD) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000
