@@ -36,6 +36,15 @@ HOSTILE_NAMES = {
 }
 
 
+# ---------------------------------------------------------------- names
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes are named by their length: what they hold may be another each time (a gzip header has the time in it),
+    and workers that name the tests differently do not start at all."""
+    return f"{len(val)}-bytes" if isinstance(val, bytes) else None
+
+
 # ---------------------------------------------------------------- a home of its own
 
 
