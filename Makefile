@@ -118,8 +118,9 @@ test: $(TEST_NEEDS) ## the tests, except the long ones (ARGS='-k name' to choose
 	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
 
 .PHONY: test-long
-test-long: $(TEST_NEEDS) ## the tests that do a large count of something
+test-long: $(TEST_NEEDS) ## the tests that do a large count of something, and generated cases that nobody has seen yet
 	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
+	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m hypothesis --hypothesis-profile=exploring $(ARGS)
 
 .PHONY: lint
 lint: .venv/.stamp ## ruff (rules and format) and mypy strict

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TAG = "ASSAY_ATTEMPT"
 GRACE_S = 2.0  # a job that has written its last marker still needs a moment to leave the process table
@@ -34,6 +35,14 @@ HOSTILE_NAMES = {
     "newline": "first\nsecond",
     "dash": "-rf",
 }
+
+
+# ---------------------------------------------------------------- generated cases
+
+# The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("exploring", derandomize=False, deadline=None)
+settings.load_profile("steady")
 
 
 # ---------------------------------------------------------------- names
