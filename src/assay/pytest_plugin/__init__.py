@@ -13,6 +13,7 @@ import pytest
 
 from assay.pytest_plugin.convergence import add_marker, convergence, pytest_runtest_call, pytest_runtest_makereport
 from assay.pytest_plugin.model_options import add_options
+from assay.pytest_plugin.model_session import watch_session
 from assay.pytest_plugin.models import (
     announce,
     expect_failures,
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     announce(config)
     offer_fixtures(config)
     refuse_options(config)
+    watch_session(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -83,7 +83,7 @@ class Lists:
             raise UsageError(f"the list of expected failures {self._common} does not exist")
 
     def find(self, item: pytest.Item) -> Entry | None:
-        names = {item.name, item.nodeid, _label(item.name)}
+        names = {item.name, item.nodeid, find_label(item.name)}
         return next((entry for entry in self._entries_of(item) if entry.name in names), None)
 
     def _entries_of(self, item: pytest.Item) -> Iterator[Entry]:
@@ -100,6 +100,6 @@ class Lists:
         return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in cases)]
 
 
-def _label(name: str) -> str:
+def find_label(name: str) -> str:
     match = re.search(r"\[(.*)\]$", name)
     return match[1] if match else name

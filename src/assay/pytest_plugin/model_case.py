@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from assay.pytest_plugin.model_report import build_failure
+from assay.pytest_plugin.model_session import PROPERTY_PROFILE
 from assay.pytest_plugin.model_text import render_error, render_failed_step, render_mismatch
 
 if TYPE_CHECKING:
@@ -108,11 +109,6 @@ class ModelCase:
         """The file that the case is from."""
         return self.steps.cases.source.model
 
-    @property
-    def onnx_files(self) -> tuple[str, ...]:
-        """The case itself: a layer, cut out, or the whole."""
-        return tuple(self.steps.stand.hand_out(product) for product in self.steps.models)
-
     @contextmanager
     def telling(self, fixture: str, note: str = "") -> Iterator[None]:
         """Also that nothing is heard of a tool, with -s, because it was not called."""
@@ -177,7 +173,11 @@ class ModelCase:
         """For JUnit files and other plugins."""
         times = {f"{step.step}_s": step.elapsed_s for step in report.steps}
         errors = {f"error {each.name}": each.error for each in report.local}
-        self._node.user_properties.extend((times | errors).items())
+        tools = {"compiler": report.target, "runtime": report.target}
+        self._node.user_properties.extend((times | errors | tools).items())
+        profiles = [path for step in report.steps for path in step.profiles if path.endswith(".pb")]
+        if profiles:
+            self._node.user_properties.append((PROPERTY_PROFILE, profiles[-1]))
 
 
 def clear_keep(plan: Plan, given: Given, node: Any) -> str:

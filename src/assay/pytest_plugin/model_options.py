@@ -109,6 +109,12 @@ OPTIONS = (
     Option("run_s", ("--run-timeout", "--torq-runtime-timeout"), "of one run (default: 240)", _SECONDS),
     Option("try_xfails", ("--try-xfails",), "run the cases that are expected to fail", _FLAG),
     Option("issue", ("--issue",), "run those whose failure is linked to this issue", {"metavar": "NUMBER"}),
+    Option(
+        "report_file",
+        ("--report-output-file",),
+        "keep the results as Torq's dashboard takes them",
+        {"metavar": "FILE"},
+    ),
 )
 
 
@@ -156,6 +162,7 @@ class ModelOptions:
     run_s: float | None = None
     try_xfails: bool = False
     issue: str | None = None
+    report_file: str | None = None
 
 
 def read_options(config: pytest.Config) -> ModelOptions:
@@ -168,7 +175,7 @@ def read_options(config: pytest.Config) -> ModelOptions:
     for key in ("compile_flags", "run_flags", "llvmcpu_compile_flags", "llvmcpu_run_flags"):
         if key in found:
             found[key] = tuple(word for words in found[key] for word in words)
-    for key in ("ir_dir", "compile_profile_dir", "run_profile_dir", "key"):
+    for key in ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file"):
         if key in found and found[key] != _CACHE_WORD:
             found[key] = os.path.join(here, os.path.expanduser(found[key]))
     if "folders" in found:
