@@ -18,7 +18,6 @@ from tests.golden_lab import NATIVE, Lab, messages
 from assay.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from assay.flows.golden import Doors, check_file, gather_file, validate_file
 from assay.flows.supervise import Entry, Event
-from assay.observe.recorder import Values
 from assay.record.golden import load_manifest
 from assay.values.golden import Segment, Track
 from assay.values.run import State
@@ -643,23 +642,6 @@ def test_validate_needs_both_sections(lab: Lab) -> None:
 
 
 # ---------------------------------------------------------------- small parts
-
-
-def test_one_step_short_is_only_the_last_step() -> None:
-    from assay.flows.gather import falls_one_short
-
-    track = Track((5, 6, 7), (1.0, 1.0, 1.0))
-    segment = Segment(4, "c", {"loss": {"": (track,)}})
-    assert falls_one_short(segment, _values(4, 5, 6))
-    assert not falls_one_short(segment, _values(5, 6, 7))
-    assert not falls_one_short(segment, _values(5, 7))
-    assert not falls_one_short(segment, _values(5))
-    assert not falls_one_short(segment, _values())
-    assert not falls_one_short(segment, _values(5, 6, 8))
-
-
-def _values(*steps: int) -> Values:
-    return Values({("loss", ""): dict.fromkeys(steps, (1.0, "1.0"))})
 
 
 def test_savings_are_counted_from_where_it_stopped() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from tests.flows.workbench import BAD, GOOD, Bench, build_bench
+from tests.observe.points import build_points
 
 from assay.errors import MissingExtraError
 from assay.flows.hparams import write_hparams_events
 from assay.flows.places import StudyPlace
-from assay.observe.events import parse_events
+from assay.observe.events import parse_events_columns
 from assay.record.index.base import Index
 from assay.record.index.sqlite import SqliteIndex
 
@@ -40,7 +41,7 @@ def write(index: Index, bench: Bench, folder: Path) -> int:
 def test_our_own_reader_finds_the_series(index: Index, bench: Bench, tmp_path: Path) -> None:
     assert write(index, bench, tmp_path) == 4
     (file,) = (tmp_path / GOOD).iterdir()
-    points, _, _ = parse_events(file.read_bytes(), {})
+    points = build_points(parse_events_columns(file.read_bytes(), {})[0])
     loss = [(point.step, round(point.value, 4)) for point in points if point.metric == "loss"]
     assert loss == [(1, 3.7), (2, 2.7), (3, 1.7)]
 

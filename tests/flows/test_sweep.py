@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
 
 from assay.record import rundir
+from assay.record.whole_file import write_atomic
 from assay.values.run import State
 
 RUN = "run"
@@ -167,7 +168,7 @@ def test_new_code_survives_a_kill_in_the_middle(shop: Workshop, killed_after: st
     record = rundir.load_record(str(run))
     if killed_after != "offer":
         new = rundir.render_record(rundir.RunRecord(**{**_fields(record), "code_hash": "0123"}))
-        rundir.write_atomic(str(run / "run.json"), new)
+        write_atomic(str(run / "run.json"), new)
     if killed_after in ("old", "new"):
         (run / "code").rename(run / "code.1")
     if killed_after == "new":

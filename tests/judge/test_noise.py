@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from tests.judge.curves import falling, noisy, run, segment, track
 
 from assay.judge.convergence import judge_segment
-from assay.judge.noise import check_margin, measure_golden_noise, measure_noise, round_up, summarise_noise
+from assay.judge.noise import (
+    check_margin,
+    find_refusals,
+    measure_golden_noise,
+    measure_noise,
+    round_up,
+    summarise_noise,
+)
 from assay.values.golden import Golden, Rule, Segment
 from assay.values.verdict import VerdictKind
 
@@ -119,6 +126,13 @@ def test_a_delta_below_the_noise_is_found(rng):
     assert f"take {noise.suggested_delta:g}" in finding.message
     assert check_margin(Rule("loss", delta=noise.suggested_delta), noise) is None
     assert check_margin(Rule("loss", delta=noise.floor), noise) is None
+
+
+def test_only_rules_that_ask_for_too_much_are_refused(rng):
+    noise = measure(noisy(rng, 5, step=0.05))
+    narrow, other = Rule("loss", delta=0.0001), Rule("acc", delta=0.0001)
+    assert find_refusals([narrow, other], [noise]) == [(narrow, check_margin(narrow, noise))]
+    assert find_refusals([Rule("loss", delta=noise.suggested_delta), other], [noise]) == []
 
 
 @pytest.mark.parametrize("operator", ["==", "<=", ">="])

@@ -183,3 +183,10 @@ def test_opinions():
     assert opinion("open", "open", "open") == "skip"
     assert opinion("open", "bad") == "bad"
     assert opinion("skip") == "skip"
+
+
+def test_every_trial_has_a_reason():
+    assert Try("c", "halve", 7).reason == "7 suspects"
+    said = {Try("c", why).reason for why in ("good end", "bad end", "confirm")}
+    assert len(said) == 3
+    assert "0 suspects" not in said

@@ -1,6 +1,6 @@
 import math
 
-from assay.observe.columns import add_column, add_value, build_columns, build_points, make_points, parse_number
+from assay.observe.columns import add_column, add_value, make_points, parse_number
 from assay.values.series import MetricPoint
 
 
@@ -9,11 +9,6 @@ def test_points_made_in_bulk_are_ordinary_points():
     assert point == MetricPoint("loss", 0.5, 1.0, None)
     assert hash(point) == hash(MetricPoint("loss", 0.5, 1.0, None))
     assert repr(point) == repr(MetricPoint("loss", 0.5, 1.0, None))
-
-
-def test_columns_and_points_are_two_views_of_the_same():
-    points = [MetricPoint("a", 1.0, None, None), MetricPoint("a", 2.0, 3.0, 4.0), MetricPoint("b", 5.0, 6.0, None)]
-    assert build_points(build_columns(points)) == points
 
 
 def test_columns_grow():

@@ -4,9 +4,14 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.observe.points import build_points
 
-from assay.observe.columns import build_points
-from assay.observe.events import crc32c, masked_crc32c, parse_events, parse_events_columns
+from assay.observe.events import crc32c, masked_crc32c, parse_events_columns
+
+
+def parse_events(data, state):
+    columns, consumed, state = parse_events_columns(data, state)
+    return build_points(columns), consumed, state
 
 
 def rows(points):

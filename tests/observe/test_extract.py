@@ -4,11 +4,11 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.observe.points import build_points
 
 from assay.errors import UsageError
 from assay.observe import extract
-from assay.observe.columns import build_points
-from assay.observe.extract import LINE_LIMIT_BYTES, Extractor, labels_fit, metric_names
+from assay.observe.extract import LINE_LIMIT_BYTES, Extractor
 from assay.values.series import NUMBER, MetricPoint
 from assay.values.study import Pattern, Position
 
@@ -94,22 +94,21 @@ def test_labels_name_several_groups():
 
 
 @pytest.mark.parametrize(
-    ("regex", "labels", "names", "fit"),
+    ("regex", "labels", "names"),
     [
-        (r"(\d)", (), ("m",), True),
-        (r"\d", (), ("m",), True),
-        (r"(\d)", ("a",), ("m.a",), True),
-        (r"(\d) (\d)", ("a", "b"), ("m.a", "m.b"), True),
-        (r"(\d) (\d)", ("a",), ("m.0", "m.1"), False),
-        (r"(\d) (\d)", (), ("m.0", "m.1"), False),
-        (r"(\d)", ("a", "b"), ("m.0",), False),
-        (r"(?P<x>\d) (\d)", (), ("x",), True),
+        (r"(\d)", (), ("m",)),
+        (r"\d", (), ("m",)),
+        (r"(\d)", ("a",), ("m.a",)),
+        (r"(\d) (\d)", ("a", "b"), ("m.a", "m.b")),
+        (r"(\d) (\d)", ("a",), ("m.0", "m.1")),
+        (r"(\d) (\d)", (), ("m.0", "m.1")),
+        (r"(\d)", ("a", "b"), ("m.0",)),
+        (r"(?P<x>\d) (\d)", (), ("x",)),
     ],
 )
-def test_names_of_a_patterns_metrics(regex, labels, names, fit):
+def test_names_of_a_patterns_metrics(regex, labels, names):
     pattern = Pattern("m", regex, labels=labels)
-    assert metric_names(pattern) == names
-    assert labels_fit(pattern) is fit
+    assert tuple(dict.fromkeys(point.metric for point in run([pattern], "1 2\n"))) == names
 
 
 def test_several_patterns_for_one_metric_are_merged_by_their_place():

@@ -4,10 +4,27 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.observe.points import build_points
 
-from assay.observe.columns import build_points
-from assay.observe.files import parse_csv, parse_jsonl, parse_jsonl_columns, parse_logx, parse_logx_columns
+from assay.observe.files import parse_csv_columns, parse_jsonl_columns, parse_logx_columns
 from assay.values.series import MetricPoint
+
+
+def as_points(parsed):
+    columns, consumed, state = parsed
+    return build_points(columns), consumed, state
+
+
+def parse_jsonl(data, state, **how):
+    return as_points(parse_jsonl_columns(data, state, **how))
+
+
+def parse_csv(data, state, **how):
+    return as_points(parse_csv_columns(data, state, **how))
+
+
+def parse_logx(data, state, **how):
+    return as_points(parse_logx_columns(data, state, **how))
 
 
 def rows(points):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from assay.observe.profiles import (
     load_profile,
-    load_profiles,
     parse_annotated_csv,
     parse_compile_csv,
     parse_operator_csv,
@@ -259,17 +258,11 @@ def test_other_files_are_passed_over(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.ireeprof"
     path.write_bytes(content)
     assert load_profile(str(path)) is None
-    assert load_profiles([str(path)]) == Profile(())
 
 
-def test_several_files_are_joined_and_missing_ones_named(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(OPERATORS)
-    (tmp_path / "b.json").write_text(ORT)
-    (tmp_path / "c.bin").write_bytes(b"\x00\xff")
-    paths = [str(tmp_path / name) for name in ("a.csv", "b.json", "c.bin", "gone.csv")]
-    profile = load_profiles(paths)
-    assert len(profile.slices) == 5
-    assert profile.problems == (f"{paths[3]}: No such file or directory",)
+def test_what_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone.csv")
+    assert load_profile(gone) == Profile((), (f"{gone}: No such file or directory",))
     assert load_profile(str(tmp_path)) == Profile((), (f"{tmp_path}: Is a directory",))
 
 

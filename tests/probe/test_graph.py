@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tests.probe.model_shelf import load_examples, parse, run
 
 from assay.errors import InfrastructureError, UsageError
 from assay.probe import graph
-from assay.probe.graph import build_outline, build_spec, infer_specs, load_model, write_model
+from assay.probe.graph import build_outline, infer_specs, load_model, write_model
 
 CHAIN = (
     "g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1, 2, 3, 4}, float low = {0}, float high = {6}>"
@@ -58,51 +58,6 @@ def test_a_missing_file_and_a_folder_are_told(tmp_path: Path, weights: bool) -> 
         load_model(tmp_path / "gone.onnx", weights=weights)
     with pytest.raises(UsageError, match="is a folder"):
         load_model(tmp_path, weights=weights)
-
-
-# ---------------------------------------------------------------- external data
-
-
-def write_external(folder: Path) -> tuple[Path, np.ndarray]:
-    values = np.arange(2048, dtype=np.float32)
-    model = parse("g (float[2048] x) => (float[2048] y) { y = Add(x, w) }", weights={"w": values})
-    onnx.save_model(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-    return folder / "m.onnx", values
-
-
-def test_external_data_is_brought_in(tmp_path: Path) -> None:
-    path, values = write_external(tmp_path)
-    (tensor,) = load_model(path).graph.initializer
-    assert numpy_helper.to_array(tensor).tolist() == values.tolist()
-    assert not graph.is_external(tensor)
-
-
-def test_without_weights_external_data_is_not_looked_at(tmp_path: Path) -> None:
-    path, _ = write_external(tmp_path)
-    (tmp_path / "m.data").unlink()
-    assert graph.is_external(load_model(path, weights=False).graph.initializer[0])
-    assert graph.is_external(load_model(path, external=False).graph.initializer[0])
-    assert [layer.ops for layer in build_outline(path).layers] == [("Add",)]
-
-
-def test_missing_or_cut_external_data_names_the_file(tmp_path: Path) -> None:
-    path, _ = write_external(tmp_path)
-    (tmp_path / "m.data").write_bytes(b"short")
-    with pytest.raises(UsageError, match=r"m\.data has 5 bytes, 'w' ends at 8192"):
-        load_model(path)
-    (tmp_path / "m.data").unlink()
-    with pytest.raises(UsageError, match=r"m\.data is missing \(the tensor 'w'"):
-        load_model(path)
-
-
-def test_external_data_elsewhere_is_not_read(tmp_path: Path) -> None:
-    path, _ = write_external(tmp_path)
-    model = load_model(path, external=False)
-    (tmp_path / "inner").mkdir()
-    for pair in model.graph.initializer[0].external_data:
-        pair.value = "../m.data" if pair.key == "location" else pair.value
-    with pytest.raises(UsageError, match="cannot be read"):
-        load_model(write(tmp_path / "inner", model))
 
 
 # ---------------------------------------------------------------- writing
@@ -294,28 +249,6 @@ def test_the_outline_knows_types_and_open_dimensions() -> None:
     assert known["shape_2"].shape == (3,)
     assert known["layernormalization_0"].shape == ("batch", 8, 16)
     assert "mixed_tokens" not in known
-
-
-def test_what_is_no_tensor_is_said_to_be_so() -> None:
-    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])
-    assert build_spec(sequence).dtype == "sequence"
-    nothing = onnx.ValueInfoProto(name="n")
-    assert (build_spec(nothing).dtype, build_spec(nothing).shape) == ("", None)
-    text = helper.make_tensor_value_info("t", TensorProto.STRING, ["n", None, -1, 3])
-    assert (build_spec(text).dtype, build_spec(text).shape) == ("string", ("n", None, None, 3))
-
-
-@pytest.mark.parametrize("number", [value for value in TensorProto.DataType.values() if value])
-def test_every_type_has_a_name_and_back(number: int) -> None:
-    name = graph.name_elem_type(number)
-    assert name
-    assert graph.find_elem_type(name) == number
-
-
-def test_a_type_that_onnx_lacks_is_told() -> None:
-    with pytest.raises(UsageError, match="no tensor of type datetime64"):
-        graph.find_elem_type("datetime64")
-    assert graph.name_elem_type(999) == ""
 
 
 def test_an_operator_that_nobody_knows_does_not_stop_the_outline() -> None:

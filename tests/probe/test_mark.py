@@ -8,8 +8,9 @@ import pytest
 from tests.probe.model_shelf import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.errors import NotFoundError, UsageError
-from assay.probe.graph import build_outline, build_spec
+from assay.probe.graph import build_outline
 from assay.probe.mark import build_cut, build_marked, build_typed
+from assay.probe.signature import build_spec
 from assay.probe.submodel import describe_array
 from assay.values.tensors import TensorSpec
 

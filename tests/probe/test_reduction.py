@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from tests.probe.model_shelf import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.errors import UsageError
-from assay.probe.graph import build_spec
 from assay.probe.reduction import Candidate, Reduced, State, candidates, count_nodes, reduce_model
+from assay.probe.signature import build_spec
 
 Samples = Sequence[Mapping[str, Any]]
 EXAMPLES = load_examples().MODELS

@@ -16,7 +16,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.probe.model_shelf import activate, assert_equal, load_examples, parse, run, sample
 
-from assay.probe.graph import build_outline, build_spec, load_model
+from assay.probe.graph import build_outline, load_model
+from assay.probe.signature import build_spec
 from assay.probe.split import LayerModel, build_layers, check
 
 EXAMPLES = load_examples().MODELS
@@ -118,19 +119,6 @@ def test_a_shape_that_depends_on_data_is_the_samples() -> None:
     assert_true([reshape, nonzero])
     assert list(reshape.inputs) == ["x"]
     assert build_spec(nonzero.model.graph.output[0]).shape == (1, 2)
-    assert reshape.choose_inputs(feeds) == {"x": feeds["x"]}
-    assert reshape.choose_inputs({**feeds, "s": np.array([4, 1])}) is None
-
-
-def test_another_sample_fits_where_shapes_and_constants_are_the_same() -> None:
-    model = EXAMPLES["example-attention"]()
-    reshape = split(model, sample(model))[8]
-    other = activate(model, sample(model, seed=5))
-    chosen = reshape.choose_inputs(other)
-    assert chosen is not None
-    assert_equal(run(reshape.model, chosen)[reshape.layer.outputs[0]], other[reshape.layer.outputs[0]])
-    assert reshape.choose_inputs(activate(model, sample(model, dims={"batch": 2}))) is None
-    assert reshape.choose_inputs({}) is None
 
 
 def test_bounds_of_one_dimension_stay_inputs_of_a_range() -> None:

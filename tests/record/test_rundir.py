@@ -96,21 +96,6 @@ class TestMaking:
         assert (path / "job.sh").read_text() == "x" * 1000
         assert rundir.load_record(str(path)) == RECORD
 
-    def test_a_disk_that_takes_a_part_and_no_more(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write, calls = os.write, []
-
-        def full(fd: int, data: bytes) -> int:
-            calls.append(fd)
-            if len(calls) > 1:
-                raise OSError(28, "No space left on device")
-            return write(fd, data[:10])
-
-        monkeypatch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="No space"):
-            rundir.publish(str(tmp_path / "lease.1"), "y" * 100)
-        monkeypatch.undo()
-        assert list(tmp_path.iterdir()) == []
-
 
 def at_once(work: Callable[[], None], count: int) -> None:
     gate = threading.Barrier(count)
@@ -172,18 +157,6 @@ class TestClaiming:
         assert rundir.write_stop(str(run_dir), 1, first)
         assert not rundir.write_stop(str(run_dir), 1, Stop("b", "too"))
         assert rundir.load_history(str(run_dir)).attempts[0].stop == first
-
-    def test_replacing_leaves_the_old_or_the_new(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = tmp_path / "file"
-        rundir.write_atomic(str(path), "old")
-        monkeypatch.setattr(os, "replace", _die)
-        with pytest.raises(KeyboardInterrupt):
-            rundir.write_atomic(str(path), "new")
-        monkeypatch.undo()
-        assert path.read_text() == "old"
-        assert left_aside(tmp_path) == []
-        rundir.write_atomic(str(path), "new")
-        assert path.read_text() == "new"
 
 
 def _die(*_arguments: object) -> None:

@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
+from tests.observe.points import build_points
 
-from assay.observe.events import parse_events
+from assay.observe.events import parse_events_columns
 from assay.show.hparams import BoardRun, Points, build_hparams, write_board_run
 
 
@@ -25,7 +26,7 @@ def test_points_without_step_or_time(tmp_path: Path) -> None:
     points = Points("loss", [math.nan, math.nan], [3.0, 2.0], [math.nan, 100.0])
     write_board_run(str(tmp_path), BoardRun("run", {}, {"loss": 2.0, "acc": 0.5}, [points]))
     (file,) = (tmp_path / "run").iterdir()
-    found, _, _ = parse_events(file.read_bytes(), {})
+    found = build_points(parse_events_columns(file.read_bytes(), {})[0])
     assert [(point.metric, point.step, point.value) for point in found] == [
         ("loss", 1, 3.0),
         ("loss", 2, 2.0),

@@ -199,3 +199,17 @@ def test_without_a_width_nothing_is_wrapped():
 
 def test_each_line_is_wrapped_with_its_own_margin():
     assert words.wrap("one\n    two three four", 14) == "one\n    two three\n    four"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("a_b*c", "a\\_b\\*c"),
+        ("two\n lines", "two lines"),
+        ("<b>|`x`", "\\<b\\>\\|\\`x\\`"),
+        ("\\", "\\\\"),
+    ],
+)
+def test_markdown_shows_words_as_they_are(text, shown):
+    assert words.escape_markdown(text) == shown

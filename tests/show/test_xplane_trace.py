@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.show.test_xplane import call
 
-from assay.show.xplane import HOST_PLANE, _message, _number, _text, render_xspace
+from assay.show import wire
+from assay.show.xplane import HOST_PLANE, render_xspace
 from assay.show.xplane_trace import build_trace
 
 
@@ -52,14 +53,20 @@ def test_threads_and_calls_come_back() -> None:
 
 def test_planes_lines_with_a_start_of_their_own_sums_and_shown_names() -> None:
     """As TensorFlow writes them: absolute nanoseconds for the line, picoseconds from there for the call."""
-    metadata = _message(4, _number(1, 5) + _message(2, _number(1, 5) + _text(2, "long") + _text(4, "shown")))
-    first = _message(4, _number(1, 5) + _number(2, 3_000_000) + _number(3, 1_000_000))
-    total = _message(4, _number(1, 5) + _number(5, 9))
+    metadata = wire.message(
+        4, wire.number(1, 5) + wire.message(2, wire.number(1, 5) + wire.text(2, "long") + wire.text(4, "shown"))
+    )
+    first = wire.message(4, wire.number(1, 5) + wire.number(2, 3_000_000) + wire.number(3, 1_000_000))
+    total = wire.message(4, wire.number(1, 5) + wire.number(5, 9))
     fixed = bytes([9 << 3 | 1]) + b"8 bytes." + bytes([10 << 3 | 5]) + b"four"
-    early = _message(3, _number(1, 1) + _text(2, "early") + _number(3, 1_700_000_000_000_000_000) + first + total)
-    late = _message(3, _number(1, 2) + _text(2, "late") + _number(3, 1_700_000_000_000_002_000) + first + fixed)
-    facts = _message(1, _text(2, "/host:metadata") + metadata)
-    trace = build_trace(facts + _message(1, _text(2, "/device:GPU:0") + metadata + early + late))
+    early = wire.message(
+        3, wire.number(1, 1) + wire.text(2, "early") + wire.number(3, 1_700_000_000_000_000_000) + first + total
+    )
+    late = wire.message(
+        3, wire.number(1, 2) + wire.text(2, "late") + wire.number(3, 1_700_000_000_000_002_000) + first + fixed
+    )
+    facts = wire.message(1, wire.text(2, "/host:metadata") + metadata)
+    trace = build_trace(facts + wire.message(1, wire.text(2, "/device:GPU:0") + metadata + early + late))
     assert calls(trace) == [("shown", 0.0, 1.0), ("shown", 2.0, 1.0)]
     assert names(trace, "process_name") == ["/device:GPU:0"], "a plane of mere facts is none"
     assert names(trace, "thread_name") == ["early", "late"]

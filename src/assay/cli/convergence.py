@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, parse_timeout, show_report, warn
-from assay.cli.original import Parsed, original_command
+from assay.cli.original import Parsed, count, original_command
 from assay.cli.run import parse_slot_flags
 
 
@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     ours = parser.add_argument_group("beyond the original")
     ours.add_argument(
         "--replicas",
-        type=_count,
+        type=count,
         default=0,
         metavar="N",
         help="with -g: repeat each segment N times and measure the noise",
@@ -41,13 +41,6 @@ def build_parser() -> argparse.ArgumentParser:
     ours.add_argument("--quiet", action="store_true", help="say nothing until the end")
     ours.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return number
 
 
 def run(parsed: Parsed) -> int:

@@ -38,6 +38,14 @@ def original_command(
     return command
 
 
+def count(text: str) -> int:
+    """For argparse, which calls it by this name when it complains."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
 def warn(lines: Iterable[object]) -> None:
     for line in lines:
         note(f"warning: {line}")

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
-from assay.cli.original import Parsed, write_lines
+from assay.cli.original import Parsed, count, write_lines
 from assay.cli.telling import note, say
 from assay.errors import did_you_mean
 from assay.values.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Place, Wish
@@ -68,7 +68,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--accelerator_count", type=_count, default=1, metavar="N", help="default: 1; 0 for none")
+    parser.add_argument("--accelerator_count", type=count, default=1, metavar="N", help="default: 1; 0 for none")
     parser.add_argument(
         "--accelerator_type", default=DEFAULT_ACCELERATOR, metavar="TYPE", help=f"default: {DEFAULT_ACCELERATOR}"
     )
@@ -79,20 +79,13 @@ def _add_wish(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"of your project, or projects/P/global/images/NAME; default: the newest of Google's {IMAGE_FAMILY}",
     )
-    parser.add_argument("--nvme_count", type=_count, default=0, metavar="N", help="local NVMe disks; default: 0")
+    parser.add_argument("--nvme_count", type=count, default=0, metavar="N", help="local NVMe disks; default: 0")
     parser.add_argument(
         "--boot_ssd_size",
-        type=_count,
+        type=count,
         metavar="GB",
         help="size of the boot disk, which is then an SSD; default: the image's",
     )
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return number
 
 
 # ---------------------------------------------------------------- running

@@ -456,10 +456,8 @@ def _write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
 
 def _write_new(path: str, text: bytes, mode: int = 0o666) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        os.write(fd, text)
-    finally:
-        os.close(fd)
+    with os.fdopen(fd, "wb") as file:  # all of it, or an error: a network disk may take only a part at once
+        file.write(text)
 
 
 def _anchor(farm: Farm) -> Farm:

@@ -7,13 +7,12 @@ that was killed is gone on with by calling it again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +25,8 @@ from assay.flows.segments import GoldenOptions, Scene, build_scene
 from assay.flows.sweep import Doors
 from assay.judge.search import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.record import golden as manifests
+from assay.record.folder_lock import hold
+from assay.record.lines import append_line, load_lines
 from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
 from assay.values import layout
 from assay.values.golden import GoldenFile, GoldenTest, GoldenTestReport
@@ -92,7 +93,8 @@ def bisect_file(options: BisectOptions, doors: Doors | None = None, tell: Tell =
     good, bad = load_commit(repository, options.good), load_commit(repository, options.bad)
     parents = load_parents(repository, good.sha, bad.sha)
     folder = _choose_folder(scene, options, good, bad)
-    with _hold(folder):
+    taken = UsageError(f"another bisect of the same commits is at work in {folder}", "wait for it, or end it")
+    with hold(folder, taken):  # two would fight for the tree
         bench = _Bench(options, file, tests, repository, folder, doors or Doors(), tell, good)
         return _Search(bench, good, bad, parents).run()
 
@@ -121,19 +123,6 @@ def _choose_folder(scene: Scene, options: BisectOptions, good: Commit, bad: Comm
             f"{folder} cannot be made: {error.strerror}", "choose another output root: --root DIR"
         ) from None
     return folder
-
-
-@contextlib.contextmanager
-def _hold(folder: str) -> Iterator[None]:
-    """One search at a time in a folder: two would fight for the tree."""
-    with open(os.path.join(folder, "lock"), "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"another bisect of the same commits is at work in {folder}", "wait for it, or end it"
-            ) from None
-        yield
 
 
 # ---------------------------------------------------------------- the search
@@ -182,13 +171,7 @@ class _Search:
 
     def _announce(self, step: Try) -> str:
         commit = load_commit(self._bench.repository, step.commit)
-        words = {
-            "good end": "is the good end good?",
-            "bad end": "is the bad end bad?",
-            "halve": f"{step.suspects} suspects",
-            "confirm": "once more, to be sure",
-        }
-        return f"trying {commit.short} {commit.subject!r}: {words[step.why]}"
+        return f"trying {commit.short} {commit.subject!r}: {step.reason}"
 
     def _conclude(self, step: Found | Stuck) -> BisectReport:
         if isinstance(step, Stuck):
@@ -345,7 +328,7 @@ def _worst(report: GoldenTestReport) -> Finding:
 
 
 def append_trial(path: str, tried: Tried) -> None:
-    line = {
+    facts = {
         "commit": tried.commit,
         "verdict": str(tried.kind),
         "message": tried.message,
@@ -356,45 +339,27 @@ def append_trial(path: str, tried: Tried) -> None:
         "elapsed_s": round(tried.elapsed_s, 3),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    try:
-        with open(path, "a+b") as file:
-            file.seek(0, os.SEEK_END)
-            torn = file.tell() > 0 and _last_byte(file) != b"\n"
-            file.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise InfrastructureError(f"the log {path} cannot be written: {error.strerror}") from error
-
-
-def _last_byte(file: Any) -> bytes:
-    file.seek(-1, os.SEEK_END)
-    found: bytes = file.read(1)
-    return found
+    append_line(path, facts)
 
 
 def load_trials(path: str) -> list[Tried]:
     """What earlier calls found; a line that a kill cut short is no trial."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except FileNotFoundError:
-        return []
     found = []
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            fields = json.loads(line)
-            interval = fields.get("interval")
-            found.append(
-                Tried(
-                    fields["commit"],
-                    VerdictKind(fields["verdict"]),
-                    fields.get("message", ""),
-                    fields.get("subject", ""),
-                    fields.get("effect"),
-                    (interval[0], interval[1]) if interval else None,
-                    fields.get("step"),
-                    fields.get("elapsed_s", 0.0),
-                )
-            )
+    for line in load_lines(path):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found.append(_parse_trial(line))
     return found
+
+
+def _parse_trial(line: Mapping[str, Any]) -> Tried:
+    interval = line.get("interval")
+    return Tried(
+        line["commit"],
+        VerdictKind(line["verdict"]),
+        line.get("message", ""),
+        line.get("subject", ""),
+        line.get("effect"),
+        (interval[0], interval[1]) if interval else None,
+        line.get("step"),
+        line.get("elapsed_s", 0.0),
+    )

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.errors import ConfigError
-from assay.flows.gather import cut_track, falls_one_short, find_refusals
 from assay.flows.prepared import Report
+from assay.flows.replicas import cut_track, falls_one_short
 from assay.flows.segments import (
     Listening,
     Scene,
@@ -27,7 +27,7 @@ from assay.flows.segments import (
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
 from assay.judge.convergence import count_peers, judge_segment, judge_so_far
-from assay.judge.noise import measure_golden_noise
+from assay.judge.noise import find_refusals, measure_golden_noise
 from assay.judge.window import default_delta
 from assay.observe.recorder import Values
 from assay.record import golden as manifests

@@ -20,7 +20,7 @@ from assay.config.settings import load_settings
 from assay.errors import AssayError
 from assay.execute.slots import slots_directory
 from assay.observe.devices import Devices
-from assay.record.artifacts import choose_store_folder
+from assay.record.artifact_place import choose_store_folder
 from assay.record.index.location import cache_dir
 from assay.show import words
 

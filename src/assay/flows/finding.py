@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.flows.places import StudyPlace, find_studies, find_study
 from assay.record.folders import find_changes, find_run_dirs
-from assay.record.index.base import Index, RunRow, Table
+from assay.record.index.base import Index, Table
 from assay.record.index.sqlite import open_index
 from assay.values import layout
 
@@ -32,8 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRun:
+class FoundRun(NamedTuple):
     place: StudyPlace
     dir: str
 
@@ -121,13 +118,15 @@ def _find_without_study(name: str, roots: Sequence[str]) -> list[FoundRun]:
 
 
 def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
+    from fnmatch import fnmatchcase
+
     exact = os.path.join(place.dir, pattern)
     if os.path.isfile(os.path.join(exact, layout.RUN_FILE)):
         return [FoundRun(place, exact)]
     found = []
     for run_dir in find_run_dirs(place.dir):
         name = os.path.basename(run_dir)
-        if fnmatch.fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
+        if fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
             found.append(FoundRun(place, run_dir))
     return found
 
@@ -166,12 +165,10 @@ def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Calla
     """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
     names = [place.name for place in places]
     data = index.load_table(names)
-    rows: dict[str, list[RunRow]] = {}
-    for row in data.rows:
-        rows.setdefault(row.study, []).append(row)
     is_stale = False
     for place in places:
-        if changes := find_changes(place.dir, place.name, rows.get(place.name, ())):
+        rows = data.rows if len(places) == 1 else [row for row in data.rows if row.study == place.name]
+        if changes := find_changes(place.dir, place.name, rows):
             from assay.flows.ingest import apply_changes
 
             apply_changes(index, place, changes, complain)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from assay.errors import FormatError, UsageError
 from assay.flows.prepared import Report
+from assay.flows.provenance import build_provenance
+from assay.flows.replicas import Replication, describe_noise
+from assay.flows.segment_builder import SegmentBuilder
 from assay.flows.segments import (
     FileFollower,
     Listening,
     LogFollower,
     Scene,
-    SegmentFollower,
-    build_check_command,
     build_gather_command,
     build_run,
     build_spec,
@@ -34,18 +31,16 @@ from assay.flows.segments import (
 )
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
-from assay.judge.drift import build_rule_facts
-from assay.judge.noise import Noise, check_margin, measure_golden_noise, summarise_noise
+from assay.judge.noise import find_refusals, measure_golden_noise, summarise_noise
 from assay.observe.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.record import golden as manifests
 from assay.record import rundir
 from assay.values import layout
-from assay.values.golden import Golden, GoldenTestReport, Rule, Segment, SegmentRun, Track
+from assay.values.golden import Golden, GoldenTestReport, SegmentRun
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 GATHER_PREFIX = "gather-"
-_SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
 
 
 def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
@@ -104,7 +99,7 @@ class _Gathering:
         self.warnings: list[str] = []
         self.notes: list[str] = describe_places(scene)
         self.manifest = manifests.partial_path(scene.manifest)
-        self._hashes: dict[str, str | None] = {}
+        self._segments = SegmentBuilder(scene, self._warn)
         self._refusals: list[Finding] = []
         self._log = ""
         self._before, self._replacing = _load_before(scene)
@@ -141,10 +136,14 @@ class _Gathering:
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
         self.findings.append(Finding(kind, f"{self.scene.test.name} {subject}", message))
 
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
     # ------------------------------------------------------------ from recordings to a golden
 
     def _build(self, entry: Entry, recordings: Sequence[Recording], complete: bool) -> Golden:
-        found = [self._build_segment(recording) for recording in recordings]
+        found = [self._segments.build(recording, self.file_values) for recording in recordings]
         return Golden(
             test=self.scene.test.name,
             segments=tuple(segment for segment in found if segment is not None),
@@ -154,90 +153,29 @@ class _Gathering:
             complete=complete,
         )
 
-    def _build_segment(self, recording: Recording) -> Segment | None:
-        tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
-        for metric in {name for name, _ in recording.values.found}:
-            tracks[metric] = {label: (track,) for label, track in recording.values.tracks(metric).items()}
-        for metric, track in self._cut_files(recording).items():
-            tracks.setdefault(metric, {"": (track,)})
-        if not tracks or recording.values.problems:
-            return None
-        path = self._find_saved(recording)
-        if path is None:
-            return None
-        return Segment(recording.start_step, self._relative(path), _in_order(tracks, self.scene), self._hash(path))
-
-    def _cut_files(self, recording: Recording) -> Mapping[str, Track]:
-        """What files say about the same steps."""
-        limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
-        wanted = {rule.metric for rule in self.scene.test.rules}
-        cut: dict[str, Track] = {}
-        for metric in {name for name, _ in self.file_values.found} & wanted:
-            track = self.file_values.tracks(metric)[""]
-            rows = [
-                row
-                for row in zip(track.steps, track.values, track.texts, strict=True)
-                if recording.start_step < row[0] <= limit
-            ]
-            if rows:
-                cut[metric] = Track(*(tuple(column) for column in zip(*rows, strict=True)))
-        return cut
-
-    def _find_saved(self, recording: Recording) -> str | None:
-        """The checkpoint that a save line names; a pattern that cuts the path short is helped out."""
-        named = recording.saved.path
-        rest = recording.saved.rest
-        longer = named + (rest.split()[0] if rest[:1].strip() else "")
-        candidates = dict.fromkeys([longer, named, longer.rstrip("\"'.,;:)"), (named + rest).strip()])
-        paths = [os.path.normpath(os.path.join(self.scene.folder, name)) for name in candidates if name]
-        found = [path for path in paths if os.path.lexists(path)]
-        inside = [path for path in found if path.startswith(self.scene.store + os.sep)]
-        return next(iter(inside or found), None)
-
-    def _relative(self, path: str) -> str:
-        folder = os.path.dirname(self.scene.manifest)
-        if path.startswith(folder + os.sep):
-            return os.path.relpath(path, folder)
-        warning = f"the checkpoint {path} lies outside the store: the golden cannot be moved to another machine"
-        if warning not in self.warnings:
-            self.warnings.append(warning)
-        return path
-
-    def _hash(self, path: str) -> str | None:
-        if path not in self._hashes:
-            self._hashes[path] = manifests.hash_checkpoint(path)
-        return self._hashes[path]
-
     def _look_for_gaps(self, entry: Entry) -> None:
         """What a user must know about this recording; nothing recorded is never a success."""
         recorder = self.recorder
+        where = _stream_words(self.scene, entry)
         if not recorder.steps:
-            self._find(
-                VerdictKind.ERROR,
-                "log",
-                f"no line matches the pattern of the step ({_stream_words(self.scene, entry)})",
-            )
+            self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({where})")
         if not recorder.saves:
-            self._find(
-                VerdictKind.ERROR,
-                "log",
-                f"no line says that a checkpoint was saved ({_stream_words(self.scene, entry)})",
-            )
+            self._find(VerdictKind.ERROR, "log", f"no line says that a checkpoint was saved ({where})")
         told = {problem for recording in recorder.recordings for problem in recording.values.problems}
         for problem in recorder.disorder[:1]:
             if problem not in told:
                 self._find(VerdictKind.ERROR, "log", problem)
         for recording in recorder.recordings:
-            subject = f"segment {recording.start_step}"
-            for problem in recording.values.problems:
+            for problem in self._find_losses(recording):
+                subject = f"segment {recording.start_step}"
                 self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
-            if not recording.is_empty and not recording.values.problems and self._find_saved(recording) is None:
-                self._find(
-                    VerdictKind.ERROR,
-                    subject,
-                    f"the checkpoint {recording.saved.path} is not there; this segment is not recorded",
-                )
         self._look_for_metrics(entry)
+
+    def _find_losses(self, recording: Recording) -> list[str]:
+        """Why a recording is no segment."""
+        if recording.values.problems or recording.is_empty or self._segments.find_saved(recording) is not None:
+            return list(recording.values.problems)
+        return [f"the checkpoint {recording.saved.path} is not there"]
 
     def _look_for_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
@@ -252,82 +190,16 @@ class _Gathering:
             else:
                 self._find(VerdictKind.INCONCLUSIVE, rule.metric, "no parser reads it, so a check cannot pass")
 
-    # ------------------------------------------------------------ replicas
+    # ------------------------------------------------------------ the end
 
     def replicate(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
-        """Each segment again, from its checkpoint: what differs between equal runs is noise."""
-        golden = self.golden
-        assert golden is not None
-        jobs = [(index, number) for number in range(1, self.replicas + 1) for index in range(len(golden.segments))]
-        beyond = 0
-        runs: list[SegmentRun] = []
-        found: dict[tuple[int, int], Values] = {}
-        while True:
-            stamp = build_stamp()
-            specs = {job: self._replica_spec(golden.segments[job[0]], job[1], stamp, beyond) for job in jobs}
-            followers: dict[str, SegmentFollower] = {}
-
-            def follow(entry: Entry, followers: dict[str, SegmentFollower] = followers) -> SegmentFollower:
-                followers[entry.spec.name] = SegmentFollower(self.scene.test)
-                return followers[entry.spec.name]
-
-            report = run_specs(
-                self.scene, list(specs.values()), replace(doors, observe=lambda inner: Listening(inner, follow))
-            )
-            entries = {entry.spec.name: entry for entry in report.entries}
-            short = []
-            for job, spec in specs.items():
-                entry, follower = entries[spec.name], followers.get(spec.name)
-                runs.append(build_run(entry, follower.values.last_step if follower else None))
-                if entry.state is not State.DONE or follower is None:
-                    self._find(
-                        VerdictKind.ERROR,
-                        f"segment {golden.segments[job[0]].start_step}",
-                        f"a replica did not end well: {describe_end(entry)}",
-                    )
-                    continue
-                found[job] = follower.values
-                if not beyond and falls_one_short(golden.segments[job[0]], follower.values):
-                    short.append(job)
-            if report.interrupted or report.problem or not short:
-                break
-            jobs, beyond = short, 1
-        self.golden = replace(golden, segments=_add_replicas(golden.segments, found), steps_beyond=beyond)
-        self._look_for_lost_steps(found)
-        return report, runs
-
-    def _replica_spec(self, segment: Segment, number: int, stamp: str, beyond: int) -> RunSpec:
-        checkpoint = manifests.find_checkpoint(self.scene.manifest, segment.checkpoint) or segment.checkpoint
-        seed = number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
-        text = build_check_command(self.scene, checkpoint, segment.start_step, beyond, seed)
-        params = {"mode": "replica", "start_step": segment.start_step, "replica": number}
-        return build_spec(
-            self.scene,
-            f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}",
-            text,
-            params,
-        )
-
-    def _look_for_lost_steps(self, found: Mapping[tuple[int, int], Values]) -> None:
-        """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
+        """Each segment again, for the noise."""
         assert self.golden is not None
-        for (index, _), values in found.items():
-            segment = self.golden.segments[index]
-            for metric, labels in segment.tracks.items():
-                steps = {step for runs in labels.values() for step in runs[0].steps} if labels else set()
-                lost = steps - values.steps_of(metric)
-                if lost:
-                    subject, first = f"segment {segment.start_step} {metric}", min(lost)
-                    finding = Finding(
-                        VerdictKind.ERROR,
-                        f"{self.scene.test.name} {subject}",
-                        f"a replica logs no {metric} at step {first}; the training did",
-                        step=first,
-                    )
-                    if finding not in self.findings:
-                        self.findings.append(finding)
-
-    # ------------------------------------------------------------ the end
+        work = Replication(self.scene, self.golden, self.replicas)
+        report = work.run(doors)
+        self.golden = work.golden
+        self.findings += work.findings
+        return report, work.runs
 
     def measure(self) -> None:
         """Noise, where there are replicas; and values that nothing can be compared with."""
@@ -400,79 +272,6 @@ class _Gathering:
         )
 
 
-def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[str]:
-    """For each metric the noisiest place: what a check of this set-up can and cannot tell. Exact ones have no delta."""
-    exact = {rule.metric for rule in rules if rule.kind == "exact"}
-    worst: dict[str, Noise] = {}
-    for noise in found:
-        if noise.metric in exact:
-            continue
-        if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
-            worst[noise.metric] = noise
-    return [
-        f"{noise.metric}: noise {_share(noise.per_window)} per window, {_share(noise.per_step)} per step "
-        f"({noise.replicas} replicas); one check finds {_share(noise.detectable[0])} and more; "
-        f"suggested delta {_share(noise.suggested_delta)}"
-        for noise in worst.values()
-    ]
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.2g}%"
-
-
-def find_refusals(rules: Sequence[Rule], found: Sequence[Noise]) -> list[tuple[Rule, Finding]]:
-    """Rules that ask for more than the noise allows."""
-    pairs = [(rule, check_margin(rule, noise)) for rule in rules for noise in found if noise.metric == rule.metric]
-    return [(rule, finding) for rule, finding in pairs if finding is not None]
-
-
-def falls_one_short(segment: Segment, values: Values) -> bool:
-    """A program that counts from 0 and was told to stop at N logs N-1 last: it lacks exactly the last step."""
-    steps = sorted({step for labels in segment.tracks.values() for runs in labels.values() for step in runs[0].steps})
-    seen = {step for track in values.found.values() for step in track}
-    missing = [step for step in steps if step not in seen]
-    return len(steps) > 1 and missing == steps[-1:] and max(seen, default=0) < steps[-1]
-
-
-def _add_replicas(segments: Sequence[Segment], found: Mapping[tuple[int, int], Values]) -> tuple[Segment, ...]:
-    return tuple(
-        _add_runs(segment, [values for (place, _), values in sorted(found.items()) if place == index])
-        for index, segment in enumerate(segments)
-    )
-
-
-def _add_runs(segment: Segment, runs: Sequence[Values]) -> Segment:
-    tracks = {
-        metric: {
-            label: (first[0], *_whole_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
-        }
-        for metric, labels in segment.tracks.items()
-    }
-    return replace(segment, tracks=tracks)
-
-
-def _whole_tracks(runs: Sequence[Values], metric: str, label: str, steps: Sequence[int]) -> list[Track]:
-    """Replicas that have every step; the lack of one has been said."""
-    cut = [cut_track(values, metric, label, steps) for values in runs]
-    return [track for track in cut if len(track.steps) == len(steps)]
-
-
-def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:
-    """The values of one run at the steps that the golden has; steps that it lacks are simply not there."""
-    found = values.found.get((metric, label), {})
-    rows = [(step, *found[step]) for step in steps if step in found]
-    return Track(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
-
-
-def _in_order(tracks: Mapping[str, Any], scene: Scene) -> dict[str, Any]:
-    """Metrics as the file lists them, whatever the log's order."""
-    order = [pattern.metric for pattern in scene.test.metrics]
-    return dict(
-        sorted(tracks.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
-    )
-
-
 class _Recorder(TrainingRecorder):
     """Of one test's log."""
 
@@ -542,42 +341,3 @@ def _load_before(scene: Scene) -> tuple[Golden | None, str | None]:
         return None, f"{error.message}; it is replaced"
     when = before.provenance.get("gathered_at")
     return before, f"the golden recording {'of ' + str(when) if when else 'that was there'} is replaced"
-
-
-def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
-    """Where a golden comes from: enough to tell why a later one differs."""
-    environment = _load_environment(entry.dir)
-    git = environment.get("git") or {}
-    text = entry.spec.commands[0].text
-    return {
-        "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": git.get("commit"),
-        "branch": git.get("branch"),
-        "dirty": git.get("dirty"),
-        "packages": environment.get("job_packages") or environment.get("packages") or {},
-        "python": environment.get("python"),
-        "host": environment.get("host"),
-        "os": environment.get("os"),
-        "hardware": {
-            "cpu": environment.get("cpu"),
-            "cpu_count": environment.get("cpu_count"),
-            "gpus": environment.get("gpus"),
-            "driver": environment.get("driver"),
-        },
-        "fingerprint": environment.get("fingerprint"),
-        "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
-        "config": scene.options.file,
-        "config_hash": scene.config_hash,
-        "rules": build_rule_facts(scene.test.rules),
-        "command": text,
-        "run": entry.dir,
-    }
-
-
-def _load_environment(run_dir: str) -> dict[str, Any]:
-    try:
-        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -11,6 +11,7 @@ from datetime import datetime
 from assay.flows.supervise import Event
 from assay.record import originals, rundir
 from assay.record.originals import StatWord
+from assay.record.whole_file import publish, write_atomic
 from assay.values import layout
 from assay.values.run import Outcome, RunSpec, State, Stop
 from assay.values.study import Dialect
@@ -64,8 +65,8 @@ def adopt_dir(run_dir: str, record: rundir.RunRecord, job: str) -> bool:
     codes = {name: _CODES[word] for name, word in stat.items() if word in _CODES}
     if codes:
         _write_first_attempt(run_dir, codes, is_whole=names <= codes.keys())
-    rundir.write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
-    return rundir.publish(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))
+    write_atomic(os.path.join(run_dir, layout.JOB_FILE), job)
+    return publish(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))
 
 
 def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bool) -> None:

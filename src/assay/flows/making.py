@@ -17,6 +17,7 @@ from assay.flows.prepared import Prepared
 from assay.flows.supervise import Entry
 from assay.observe.environment import load_environment
 from assay.record import rundir
+from assay.record.whole_file import write_atomic
 from assay.stage.snapshot import Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import RunSpec, State
@@ -114,8 +115,8 @@ class DirBuilder:
                 continue
             if record.spec.commands != spec.commands and rundir.load_history(run_dir).state is not State.RUNNING:
                 renewed = replace(record, spec=replace(record.spec, commands=spec.commands, params=spec.params))
-                rundir.write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed))
-                rundir.write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(renewed))
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed))
+                write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(renewed))
 
     def _build_record(self, spec: RunSpec) -> rundir.RunRecord:
         prepared, snapshot = self._prepared, self._snapshot_of(spec)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.folders import find_folders, is_foreign_dir, is_run_dir
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from assay.values.study import Study
 
 
-@dataclass(frozen=True, slots=True)
-class StudyPlace:
+class StudyPlace(NamedTuple):
     """A study on disk. A run's key in the index is `<name>/<run>`."""
 
     root: str

@@ -19,10 +19,11 @@ from assay.config.golden import load_golden_file
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.flows.attempts import RetryPolicy
 from assay.flows.check import CHECK_PREFIX, SEED_BASE
-from assay.flows.gather import build_provenance, cut_track, gather_test
+from assay.flows.gather import gather_test
+from assay.flows.provenance import build_provenance
+from assay.flows.replicas import cut_track, follow_specs
 from assay.flows.segments import (
     GoldenOptions,
-    Listening,
     Scene,
     SegmentFollower,
     build_check_command,
@@ -30,7 +31,6 @@ from assay.flows.segments import (
     build_spec,
     build_stamp,
     describe_end,
-    run_specs,
 )
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
@@ -41,6 +41,7 @@ from assay.observe.environment import load_environment
 from assay.observe.recorder import Values
 from assay.record import golden as manifests
 from assay.record import rundir
+from assay.record.whole_file import write_atomic
 from assay.values import layout
 from assay.values.golden import Golden, Segment, Track
 from assay.values.run import RunSpec, State
@@ -162,7 +163,7 @@ def _archive(manifest: str, number: int) -> str:
     """The old manifest beside the new one, where its paths still hold: `<manifest>.1`, `.2`, …"""
     target = f"{manifest}.{number}"
     with open(manifest, encoding="utf-8") as file:
-        rundir.write_atomic(target, file.read())
+        write_atomic(target, file.read())
     return target
 
 
@@ -387,15 +388,7 @@ def _fill_up(scene: Scene, golden: Golden, runs: dict[int, list[_Run]], wanted: 
             specs[spec.name] = index, spec
     if not specs:
         return None
-    followers: dict[str, SegmentFollower] = {}
-
-    def follow(entry: Entry) -> SegmentFollower:
-        followers[entry.spec.name] = SegmentFollower(scene.test)
-        return followers[entry.spec.name]
-
-    report = run_specs(
-        scene, [spec for _, spec in specs.values()], replace(doors, observe=lambda inner: Listening(inner, follow))
-    )
+    report, followers = follow_specs(scene, [spec for _, spec in specs.values()], doors)
     if report.interrupted or report.problem:
         return report.interrupted or report.problem
     for entry in report.entries:

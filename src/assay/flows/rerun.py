@@ -16,6 +16,7 @@ from assay.flows.prepared import Prepared, RunOptions
 from assay.flows.standing import Standing, load_standing
 from assay.observe.environment import load_git
 from assay.record import rundir
+from assay.record.whole_file import write_atomic
 from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Plan
@@ -162,4 +163,4 @@ def _replace_code(run_dir: str, standing: Standing, snapshot: Snapshot) -> None:
     os.rename(aside, code)
     git = load_git(snapshot.source)
     record = replace(standing.record, code_hash=snapshot.hash, commit=git.commit if git else None)
-    rundir.write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))
+    write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))

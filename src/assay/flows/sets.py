@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
 from assay.flows.standing import load_standing
-from assay.record import rundir
+from assay.record.whole_file import publish
 from assay.values import layout
 from assay.values.run import State
 
@@ -72,7 +72,7 @@ def pin(prepared: Prepared) -> Prepared:
         return prepared
     names = {spec.id: spec.name for spec in prepared.plan.runs}
     path = _set_path(prepared.place, prepared.set_number)
-    if rundir.publish(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": names}, indent=1)):
+    if publish(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": names}, indent=1)):
         return prepared
     pinned = _load(path)
     runs = tuple(replace(spec, name=pinned.get(spec.id, spec.name)) for spec in prepared.plan.runs)

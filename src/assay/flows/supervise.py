@@ -25,7 +25,6 @@ from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
 
 TICK_S = 0.25  # how often logs are read and the view is drawn
-FAST_TICK_S = 0.05  # when a person watches the output itself
 LOOK_S = 2.0  # how often runs of other supervisors are looked at
 GRACE_S = 10.0
 

@@ -188,33 +188,44 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
         if doors.one_by_one:
             pool, limit = None, 1
-        loop = LoopSettings(
-            create=builder.create,
-            renew=builder.renew,
-            listen=_choose_listener(prepared.study.dialect, _unheard(doors.listen)),
-            draw=_unheard(doors.draw),
+        loop = replace(
+            _build_loop(prepared, doors, builder),
             env=slots.env if prepared.farm is None else {},  # what suits this machine says nothing about a farm's
-            tick_s=doors.tick_s,
-            grace_s=prepared.options.grace_s,
-            sets_devices=doors.sets_devices,
-            leaves=doors.leaves,
-            decide=doors.decide,
             limit=limit,
         )
         supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
-        with _signals(supervisor):
-            try:
-                supervisor.run()
-            finally:
-                _unheard(doors.finish)(supervisor)
-                collector.flush()
-                if pool is not None:
-                    pool.close()
-                executor.close()
+        _run(supervisor, doors, collector)
         verdict = _judge(prepared, entries, index)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
     report.notes += [collector.failure] if collector.failure else []
     return report
+
+
+def _build_loop(prepared: Prepared, doors: Doors, builder: DirBuilder) -> LoopSettings:
+    return LoopSettings(
+        create=builder.create,
+        renew=builder.renew,
+        listen=_choose_listener(prepared.study.dialect, _unheard(doors.listen)),
+        draw=_unheard(doors.draw),
+        tick_s=doors.tick_s,
+        grace_s=prepared.options.grace_s,
+        sets_devices=doors.sets_devices,
+        leaves=doors.leaves,
+        decide=doors.decide,
+    )
+
+
+def _run(supervisor: Supervisor, doors: Doors, collector: Collector) -> None:
+    """However it ends, what was collected is written, and slots and jobs are let go."""
+    with _signals(supervisor):
+        try:
+            supervisor.run()
+        finally:
+            _unheard(doors.finish)(supervisor)
+            collector.flush()
+            if supervisor.pool is not None:
+                supervisor.pool.close()
+            supervisor.executor.close()
 
 
 def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdict | None:

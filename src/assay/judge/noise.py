@@ -162,6 +162,12 @@ def check_margin(rule: Rule, noise: Noise) -> Finding | None:
     return Finding(VerdictKind.ERROR, noise.subject, message, delta, noise.floor)
 
 
+def find_refusals(rules: Sequence[Rule], found: Sequence[Noise]) -> list[tuple[Rule, Finding]]:
+    """Rules that ask for more than the noise allows."""
+    pairs = [(rule, check_margin(rule, noise)) for rule in rules for noise in found if noise.metric == rule.metric]
+    return [(rule, finding) for rule, finding in pairs if finding is not None]
+
+
 def _check_fixed(rule: Rule, noise: Noise) -> Finding | None:
     """Every one of many steps must stay inside, and both the recording and the check are noisy."""
     if rule.operator not in ("==", "<=", ">=") or rule.margin is None:

@@ -15,6 +15,12 @@ from typing import Literal
 Outcome = Literal["good", "bad", "skip", "open"]
 Opinion = Literal["good", "bad", "skip", "open", "unknown"]
 
+_REASONS = {
+    "good end": "is the good end good?",
+    "bad end": "is the bad end bad?",
+    "confirm": "once more, to be sure",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -41,6 +47,11 @@ class Try:
     commit: str
     why: Literal["good end", "bad end", "halve", "confirm"]
     suspects: int = 0
+
+    @property
+    def reason(self) -> str:
+        """In words, for people who watch."""
+        return _REASONS.get(self.why, f"{self.suspects} suspects")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,14 +62,6 @@ def add_column(
     column[2].extend(times)
 
 
-def build_points(columns: Columns) -> list[MetricPoint]:
-    """Metric by metric, each in the order of its file."""
-    points: list[MetricPoint] = []
-    for metric, (steps, values, times) in columns.items():
-        points += make_points(metric, values, _with_none(steps), _with_none(times))
-    return points
-
-
 def make_points(
     metric: str, values: Sequence[float], steps: Iterable[float | None], times: Iterable[float | None]
 ) -> list[MetricPoint]:
@@ -78,16 +70,3 @@ def make_points(
     for write, column in zip(_SLOTS, (repeat(metric), values, steps, times), strict=True):
         deque(map(write, points, column), maxlen=0)
     return points
-
-
-def _with_none(column: Iterable[float]) -> list[float | None]:
-    return [None if value != value else value for value in column]  # noqa: PLR0124 (only NaN differs from itself)
-
-
-def build_columns(points: Iterable[MetricPoint]) -> Columns:
-    columns: Columns = {}
-    for point in points:
-        step = NONE if point.step is None else point.step
-        time = NONE if point.time is None else point.time
-        add_value(columns, point.metric, step, point.value, time)
-    return columns

@@ -12,8 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from assay.observe.columns import Columns, add_value, build_points
-from assay.values.series import MetricPoint
+from assay.observe.columns import Columns, add_value
 
 State = dict[str, Any]
 
@@ -49,13 +48,8 @@ class DamagedError(ValueError):
     """Bytes that are no protobuf message."""
 
 
-def parse_events(data: bytes, state: State) -> tuple[list[MetricPoint], int, State]:
-    """The scalars behind an offset, how many bytes are done with, and the state for the next call."""
-    columns, consumed, state = parse_events_columns(data, state)
-    return build_points(columns), consumed, state
-
-
 def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State]:
+    """The scalars behind an offset, how many bytes are done with, and the state for the next call."""
     state = {key: value for key, value in state.items() if key != "problem"}
     columns: Columns = {}
     offset = 0

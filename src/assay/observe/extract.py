@@ -150,17 +150,6 @@ def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) 
     return [reigns[bisect_right(bounds, start)] for start in starts]
 
 
-def metric_names(pattern: Pattern) -> tuple[str, ...]:
-    """The metrics that a pattern yields, in the order of its groups."""
-    return tuple(metric for _, metric in _name_groups(pattern, _compile(pattern).regex))
-
-
-def labels_fit(pattern: Pattern) -> bool:
-    """Whether `labels` name the unnamed groups one by one; if not, `metric_names` numbers them."""
-    regex = _compile(pattern).regex
-    return bool(regex.groupindex) or len(pattern.labels) == regex.groups or (regex.groups <= 1 and not pattern.labels)
-
-
 def _compile(pattern: Pattern) -> LineRegex:
     try:
         return LineRegex(pattern.regex)

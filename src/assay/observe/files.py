@@ -24,41 +24,18 @@ from assay.observe.columns import (
     Columns,
     add_column,
     add_value,
-    build_points,
     parse_number,
     parse_numbers,
 )
-from assay.values.series import MetricPoint
 
 STEP_KEYS = ("step", "global_step", "iteration", "iter", "epoch")
 TIME_KEYS = ("time", "timestamp")
 
 State = dict[str, Any]
-Parsed = tuple[list[MetricPoint], int, State]
 ParsedColumns = tuple[Columns, int, State]
 
 _NUMBERS = {int, float}
 _EXAMPLE_CHARACTERS = 80
-
-
-def parse_jsonl(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> Parsed:
-    """One JSON object a line, as `assay.log` writes them."""
-    return _as_points(parse_jsonl_columns(data, state, step=step, final=final))
-
-
-def parse_csv(data: bytes, state: State, *, step: str | None = None, final: bool = False) -> Parsed:
-    """CSV with a header line; logx's metrics.csv is recognised by its first line."""
-    return _as_points(parse_csv_columns(data, state, step=step, final=final))
-
-
-def parse_logx(data: bytes, state: State, *, final: bool = False) -> Parsed:
-    """logx's metrics.csv: `val,NAME,VALUE,…,epoch,N,timestamp,T` lines; the state's `start` is the first start time."""
-    return _as_points(parse_logx_columns(data, state, final=final))
-
-
-def _as_points(parsed: ParsedColumns) -> Parsed:
-    columns, consumed, state = parsed
-    return build_points(columns), consumed, state
 
 
 # ---------------------------------------------------------------- JSON lines

@@ -18,7 +18,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.values.trace import Profile, Slice
@@ -39,18 +39,6 @@ class _LineError(Exception):
 
 
 # ---------------------------------------------------------------- any file
-
-
-def load_profiles(paths: Iterable[str], *, clock_hz: float | None = None) -> Profile:
-    """All files that are profiles, one after another; others (binary traces of the tools' own) are passed over."""
-    slices: list[Slice] = []
-    problems: list[str] = []
-    for path in paths:
-        found = load_profile(path, clock_hz=clock_hz)
-        if found is not None:
-            slices += found.slices
-            problems += found.problems
-    return Profile(tuple(slices), tuple(problems))
 
 
 def load_profile(path: str, *, clock_hz: float | None = None) -> Profile | None:

@@ -30,13 +30,6 @@ class Tail:
             return b""  # most polls end here, without an open
         return self._read(limit)
 
-    def backlog(self) -> int:
-        """How many bytes are waiting."""
-        try:
-            return max(0, os.stat(self.path).st_size - self.offset)
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-
     def _notice(self, status: os.stat_result) -> None:
         is_other = self.inode is not None and status.st_ino != self.inode
         self.inode = status.st_ino

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from assay.errors import InfrastructureError, UsageError
+from assay.probe.external import load_external
 from assay.probe.onnx_library import Model, import_onnx, parse_message
+from assay.probe.signature import build_spec, find_opset, name_elem_type
 from assay.probe.skeleton import build_skeleton, load_skeleton, measure_tensor
-from assay.probe.wiring import DEFAULT_DOMAINS, Wiring, build_wiring, is_constant_node
+from assay.probe.wiring import Wiring, build_wiring, is_constant_node
 from assay.values.model import Layer, Outline
-from assay.values.tensors import Dim, TensorSpec
+from assay.values.tensors import TensorSpec
 
 DEFAULT_GROUPS = (("Conv", "Clip"),)
 Groups = Sequence[Sequence[str]]
 _EXTERNAL_BYTES = 1_800_000_000  # beyond, protobuf cannot serialise: the weights go to a file of their own
-_KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": "map", "sparse_tensor_type": "sparse"}
 
 
 # ---------------------------------------------------------------- files
@@ -52,48 +52,6 @@ def _load_whole(path: str) -> Model:
     return parse_message(import_onnx().ModelProto(), content)
 
 
-def load_external(model: Model, folder: str) -> None:
-    """Bring external data into the model."""
-    onnx = import_onnx()
-    tensors = [tensor for tensor in onnx.external_data_helper._get_all_tensors(model) if is_external(tensor)]  # noqa: SLF001
-    check_external(tensors, folder)
-    for tensor in tensors:
-        load_external_tensor(tensor, folder)
-
-
-def is_external(tensor: Any) -> bool:
-    return bool(tensor.HasField("data_location") and tensor.data_location == type(tensor).EXTERNAL)
-
-
-def check_external(tensors: Iterable[Any], folder: str) -> None:
-    """All files that are missing or too short, at once. Raises UsageError."""
-    problems: dict[str, str] = {}
-    for tensor in tensors:
-        entry = {pair.key: pair.value for pair in tensor.external_data}
-        location = entry.get("location", "")
-        path = os.path.join(folder, location)
-        needed = int(entry.get("offset") or 0) + int(entry.get("length") or 0)
-        if not location or not os.path.isfile(path):
-            problems[location] = f"{path} is missing (the tensor {tensor.name!r} lies there)"
-        elif os.path.getsize(path) < needed:
-            problems[location] = f"{path} has {os.path.getsize(path)} bytes, {tensor.name!r} ends at {needed}"
-    if problems:
-        raise UsageError(
-            "the model's external data cannot be read: " + "; ".join(problems.values()),
-            "put the file beside the model, under the name that the model gives it",
-        )
-
-
-def load_external_tensor(tensor: Any, folder: str) -> None:
-    onnx = import_onnx()
-    try:
-        onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise UsageError(f"the external data of {tensor.name!r} cannot be read: {error}") from error
-    tensor.ClearField("data_location")
-    del tensor.external_data[:]
-
-
 def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Write aside, then rename. Weights beyond what one file can hold go beside it, into `<name>.data`."""
     onnx = import_onnx()
@@ -125,48 +83,6 @@ def measure_weights(model: Model) -> int:
 
 
 # ---------------------------------------------------------------- types
-
-
-def build_spec(value: Any) -> TensorSpec:
-    """What a graph says of a value; `dtype` is "sequence", "optional" or "map" for what is no tensor."""
-    kind = value.type.WhichOneof("value")
-    if kind in _KINDS:
-        return TensorSpec(value.name, _KINDS[kind])
-    tensor = value.type.tensor_type
-    return TensorSpec(value.name, name_elem_type(tensor.elem_type), _build_shape(tensor))
-
-
-def _build_shape(tensor: Any) -> tuple[Dim, ...] | None:
-    return tuple(_build_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
-
-
-def _build_dim(dim: Any) -> Dim:
-    kind = dim.WhichOneof("value")
-    if kind == "dim_value":
-        return int(dim.dim_value) if dim.dim_value >= 0 else None  # some exporters write -1 for what is open
-    return (dim.dim_param or None) if kind else None
-
-
-def name_elem_type(elem_type: int) -> str:
-    """ONNX's number of a type by numpy's name; "" where there is none."""
-    onnx = import_onnx()
-    if elem_type == onnx.TensorProto.STRING:
-        return "string"
-    try:
-        return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else ""
-    except KeyError:
-        return ""
-
-
-def find_elem_type(dtype: str) -> int:
-    """The other way round. Raises UsageError for a type that ONNX lacks."""
-    from assay.probe.tensorfile import parse_dtype
-
-    onnx = import_onnx()
-    try:
-        return int(onnx.helper.np_dtype_to_tensor_dtype(parse_dtype(dtype)))
-    except (KeyError, ValueError):
-        raise UsageError(f"ONNX has no tensor of type {dtype}") from None
 
 
 def infer_specs(model: Model) -> dict[str, TensorSpec]:
@@ -209,11 +125,6 @@ def build_outline(
 
 def _choose_spec(said: TensorSpec, specs: Mapping[str, TensorSpec]) -> TensorSpec:
     return said if said.dtype and said.shape is not None else specs.get(said.name, said)
-
-
-def find_opset(model: Model) -> int:
-    """Of ONNX's own operators; 0: the model uses none."""
-    return max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
 
 
 def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:

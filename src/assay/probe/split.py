@@ -15,8 +15,9 @@ from typing import cast
 
 from assay.errors import UsageError
 from assay.probe.fold import build_folding, evaluate
-from assay.probe.graph import infer_specs, name_elem_type
+from assay.probe.graph import infer_specs
 from assay.probe.onnx_library import Model, import_onnx
+from assay.probe.signature import name_elem_type
 from assay.probe.skeleton import KEPT_BYTES, build_skeleton, measure_tensor
 from assay.probe.submodel import build_submodel, build_value, describe_array
 from assay.probe.tensorfile import Array
@@ -35,24 +36,6 @@ class LayerModel:
     outputs: Mapping[str, Array] = field(default_factory=dict)  # what the reference computed
     frozen: Mapping[str, Array] = field(default_factory=dict)  # activations that became initialisers
     problem: str = ""  # why it cannot stand alone
-
-    def choose_inputs(self, activations: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Another sample's values for this model; None where its shapes or its frozen tensors are not this model's."""
-        if not all(_is_same(activations.get(name), value) for name, value in self.frozen.items()):
-            return None
-        chosen = {name: activations[name] for name in self.inputs if name in activations}
-        fits = [value.shape == self.inputs[name].shape for name, value in chosen.items()]
-        return chosen if all(fits) and len(fits) == len(self.inputs) else None
-
-
-def _is_same(one: Array | None, other: Array) -> bool:
-    """Bit for bit, NaN included."""
-    return (
-        one is not None
-        and one.shape == other.shape
-        and one.dtype == other.dtype
-        and bool(one.tobytes() == other.tobytes())
-    )
 
 
 def build_layers(

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import UsageError
-from assay.probe.graph import find_elem_type, is_external, load_external_tensor
+from assay.probe.external import is_external, load_external_tensor
 from assay.probe.onnx_library import Model, Node, import_onnx
+from assay.probe.signature import find_elem_type
 from assay.probe.tensorfile import Array, import_numpy, name_dtype
 from assay.probe.wiring import Wiring, find_subgraphs, is_constant_node
 from assay.values.tensors import TensorSpec

@@ -20,20 +20,16 @@ import contextlib
 import errno
 import os
 import pwd
-import re
-import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import InfrastructureError
 from assay.record.artifact_entry import (
     FILES,
     MANIFEST,
-    NOT_ITS_FAULT,
     EntryError,
     Manifest,
     Stamps,
@@ -45,25 +41,16 @@ from assay.record.artifact_entry import (
     render_manifest,
 )
 from assay.record.artifact_locks import StoreLocks
+from assay.record.artifact_place import ENV_CACHE, choose_limit
 from assay.record.artifact_reason import render_hit, render_miss
-from assay.record.index.location import cache_dir
-from assay.record.rundir import write_atomic
-from assay.values import layout
+from assay.record.artifact_shelf import Shelf, find_size, remove_tree
+from assay.record.whole_file import write_atomic
 
-__all__ = ["Artifact", "ArtifactStore", "Cleared", "StoreEntry", "build_key", "choose_limit", "choose_store_folder"]
-
-ENV_CACHE = "ASSAY_CACHE"
-ENV_LIMIT = "ASSAY_CACHE_LIMIT"
-DEFAULT_LIMIT_BYTES = 10 * 1024**3
-NO_LIMIT = 2**63 - 1
+__all__ = ["Artifact", "ArtifactStore", "Cleared", "StoreEntry", "build_key"]
 
 Build = Callable[[str], Mapping[str, Any] | None]
 
 _LAYOUT = "v1"
-_TRASH = "trash."
-_KEY = re.compile(r"[0-9a-f]{64}")
-_ENTRY = re.compile(r"(?P<key>[0-9a-f]{64})\.[0-9a-f]{16}\.(?P<bytes>\d+)")
-_LIMIT = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -113,31 +100,6 @@ class Cleared:
     kept: int  # in use by live processes
 
 
-# ---------------------------------------------------------------- where, and how much
-
-
-def choose_store_folder(env: Mapping[str, str], start: str) -> str:
-    """ASSAY_CACHE (relative: to `start`), else `artifacts` in the user's cache folder."""
-    if env.get(ENV_CACHE):
-        return os.path.abspath(os.path.join(start, env[ENV_CACHE]))
-    return os.path.join(cache_dir(env), "artifacts")
-
-
-def choose_limit(env: Mapping[str, str]) -> int:
-    return parse_limit(env[ENV_LIMIT]) if env.get(ENV_LIMIT) else DEFAULT_LIMIT_BYTES
-
-
-def parse_limit(text: str) -> int:
-    """`20GB`, `512 MiB`, `1.5g`, a number of bytes; `none`: no limit. GB is a thousand MB, GiB 1024 MiB."""
-    if text.strip().lower() == "none":
-        return NO_LIMIT
-    match = _LIMIT.fullmatch(text.strip())
-    if match is None or (match["binary"] and not match["prefix"]):
-        raise UsageError(f"{ENV_LIMIT}={text}: this is no size", "for example 20GB, 512MiB, or none for no limit")
-    power = "kmgt".index(match["prefix"].lower()) + 1 if match["prefix"] else 0
-    return min(int(float(match["amount"]) * (1024 if match["binary"] else 1000) ** power), NO_LIMIT)
-
-
 # ---------------------------------------------------------------- the store
 
 
@@ -152,10 +114,7 @@ class ArtifactStore:
         self.limit_bytes = choose_limit(os.environ) if limit_bytes is None else limit_bytes
         self.damaged: dict[str, str] = {}
         base = os.path.join(self.folder, _LAYOUT)
-        self._base = base
-        self._keys, self._entries, self._building = (
-            os.path.join(base, each) for each in ("keys", "entries", "building")
-        )
+        self._shelf = Shelf(base)
         self._locks = StoreLocks(os.path.join(base, "store.lock"))
         self._checked: dict[str, Stamps] = {}  # entry → how its files looked when they were right
 
@@ -173,7 +132,7 @@ class ArtifactStore:
 
     def load(self, key: str) -> Artifact | None:
         """None: there is none, or it was damaged and is removed; `damaged[key]` then says why."""
-        if not os.path.isdir(self._keys):
+        if not self._shelf.has_keys():
             return None
         name = self._take(key)
         if name is None:
@@ -188,39 +147,22 @@ class ArtifactStore:
         except BaseException:
             self._locks.let_go(name)
             raise
-        with contextlib.suppress(OSError):  # read-only: nobody evicts there
-            os.utime(os.path.join(self._keys, key))
+        self._shelf.mark_used(key)
         return self._build_artifact(name, manifest)
 
     def _take(self, key: str) -> str | None:
         """The entry that counts, held: under the lock nobody can take it away between the two."""
         try:
             with self._locks.whole(exclusive=False):
-                name = self._load_pointer(key)
+                name = self._shelf.load_pointer(key)
                 if name is not None:
                     self._locks.hold(name)
         except OSError as error:
             raise InfrastructureError(f"cannot read the artifact cache {self.folder}: {error}") from error
         return name
 
-    def _load_pointer(self, key: str) -> str | None:
-        try:
-            with open(os.path.join(self._keys, key), encoding="ascii") as file:
-                name = file.read().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except UnicodeDecodeError:
-            name = ""
-        except OSError as error:
-            if error.errno in NOT_ITS_FAULT:
-                raise
-            name = ""
-        match = _ENTRY.fullmatch(name)
-        # after a power cut it may be empty: that names no entry, and the check says so
-        return name if match and match["key"] == key else f"{key}.{'0' * 16}.0"
-
     def _check(self, key: str, name: str) -> Manifest:
-        entry = os.path.join(self._entries, name)
+        entry = self._shelf.find_entry(name)
         manifest = load_manifest(entry)
         if manifest.key != key:
             raise EntryError("its manifest belongs to another key")
@@ -228,7 +170,7 @@ class ArtifactStore:
         return manifest
 
     def _build_artifact(self, name: str, manifest: Manifest) -> Artifact:
-        folder = os.path.join(self._entries, name, FILES)
+        folder = os.path.join(self._shelf.find_entry(name), FILES)
         return Artifact(
             key=manifest.key,
             folder=folder,
@@ -259,16 +201,15 @@ class ArtifactStore:
     def load_entries(self) -> list[StoreEntry]:
         """What there is, most recently used first; the files themselves are not read."""
         found = []
-        for key in _list(self._keys):
-            if _KEY.fullmatch(key):
-                with contextlib.suppress(OSError, EntryError):  # gone meanwhile, or damaged: `load` tells
-                    found.append(self._load_entry(key))
+        for key in self._shelf.list_keys():
+            with contextlib.suppress(OSError, EntryError):  # gone meanwhile, or damaged: `load` tells
+                found.append(self._load_entry(key))
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
 
     def _load_entry(self, key: str) -> StoreEntry:
-        used_at = os.stat(os.path.join(self._keys, key)).st_mtime
-        name = self._load_pointer(key) or ""
-        manifest = load_manifest(os.path.join(self._entries, name))
+        used_at = self._shelf.load_used_at(key)
+        name = self._shelf.load_pointer(key) or ""
+        manifest = load_manifest(self._shelf.find_entry(name))
         size, in_use = manifest.size_bytes, self._locks.is_held(name)
         return StoreEntry(key, manifest.parts, size, manifest.made_at, used_at, manifest.made_by, in_use)
 
@@ -319,14 +260,13 @@ class ArtifactStore:
         """Nobody else builds this key."""
         with contextlib.ExitStack() as stack:
             with self._writing():
-                for folder in (self._keys, self._entries, self._building):
-                    os.makedirs(folder, exist_ok=True)
+                self._shelf.make_folders()
                 self._sweep()
                 stack.enter_context(self._locks.building(key))
             yield
 
     def _build(self, key: str, parts: Mapping[str, Any], build: Build) -> tuple[str, Artifact] | None:
-        aside = os.path.join(self._building, f"{key}.{os.urandom(8).hex()}")
+        aside = self._shelf.choose_aside(key)
         folder = os.path.join(aside, FILES)
         try:
             with self._writing():
@@ -339,7 +279,7 @@ class ArtifactStore:
             with self._writing():
                 return self._publish(key, parts, facts, aside)
         finally:
-            _remove_tree(aside)
+            remove_tree(aside)
 
     def _publish(
         self, key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], aside: str
@@ -351,15 +291,14 @@ class ArtifactStore:
         with self._locks.whole(exclusive=False):
             self._locks.hold(name)
             try:
-                os.rename(aside, os.path.join(self._entries, name))
-                write_atomic(os.path.join(self._keys, key), name)
+                self._shelf.place(aside, name)
             except BaseException:
                 self._locks.let_go(name)
                 raise
         self._checked[name] = stamps
         self.damaged.pop(key, None)
         # read back: callers see the same types whether it was made or found
-        return name, self._build_artifact(name, load_manifest(os.path.join(self._entries, name)))
+        return name, self._build_artifact(name, load_manifest(self._shelf.find_entry(name)))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -393,67 +332,44 @@ class ArtifactStore:
         return self._remove(lambda entries: entries)
 
     def _evict(self, keep: str) -> None:
-        """Names tell the sizes, so the usual case costs one look at a folder."""
-        if sum(_size(name) for name in _list(self._entries)) <= self.limit_bytes:
+        if self._shelf.measure() <= self.limit_bytes:
             return
         with contextlib.suppress(InfrastructureError):  # too much is no reason to fail what was just made
             self._remove(lambda entries: self._choose_surplus(entries, keep))
 
     def _choose_surplus(self, entries: list[str], keep: str) -> list[str]:
         """`entries`, least recently used first: those to go until the rest fits. What is in use stays, and counts."""
-        surplus = sum(map(_size, entries)) - self.limit_bytes
+        surplus = sum(map(find_size, entries)) - self.limit_bytes
         chosen = []
         for name in entries:
             if surplus > 0 and name != keep and not self._locks.is_held(name):
                 chosen.append(name)
-                surplus -= _size(name)
+                surplus -= find_size(name)
         return chosen
 
     def _remove(self, choose: Callable[[list[str]], list[str]]) -> Cleared:
         """Under the lock entries only lose their names, which is quick; then they are deleted."""
-        if not os.path.isdir(self._entries):
+        if not self._shelf.has_entries():
             return Cleared(0, 0, 0)
         with self._writing():
-            os.makedirs(self._building, exist_ok=True)
+            self._shelf.make_folders()
             with self._locks.whole(exclusive=True):
-                self._remove_torn()
-                chosen = choose(self._list_by_use())
+                self._shelf.remove_torn()
+                chosen = choose(self._shelf.list_by_use())
                 removed = [name for name in chosen if self._discard(name)]
         self._sweep()
-        return Cleared(len(removed), sum(map(_size, removed)), len(chosen) - len(removed))
-
-    def _list_by_use(self) -> list[str]:
-        """All entries, least recently used first; those that no key names come before all others."""
-        return sorted(filter(_ENTRY.fullmatch, _list(self._entries)), key=lambda name: (self._used_at(name), name))
-
-    def _used_at(self, name: str) -> float:
-        key = name.partition(".")[0]
-        try:
-            return os.stat(os.path.join(self._keys, key)).st_mtime if self._load_pointer(key) == name else 0.0
-        except OSError:
-            return 0.0
-
-    def _remove_torn(self) -> None:
-        """Key files are written under the shared lock: a half-written one is a dead process's."""
-        for name in _list(self._keys):
-            if name.endswith(layout.TEMPORARY_SUFFIX):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._keys, name))
+        return Cleared(len(removed), sum(map(find_size, removed)), len(chosen) - len(removed))
 
     def _discard(self, name: str) -> bool:
         """The caller has the lock. False: somebody uses it."""
         if self._locks.is_held(name):
             return False
-        key = name.partition(".")[0]
-        if self._load_pointer(key) == name:
-            os.unlink(os.path.join(self._keys, key))
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(os.path.join(self._entries, name), os.path.join(self._building, _TRASH + os.urandom(8).hex()))
+        self._shelf.take_down(name)
         self._checked.pop(name, None)
         return True
 
     def _forget(self, key: str) -> None:
-        name = self._load_pointer(key)
+        name = self._shelf.load_pointer(key)
         if name is not None:
             self._retire(key, name)
 
@@ -461,44 +377,20 @@ class ArtifactStore:
         """From now on it does not count; its folder goes when nobody uses it. A read-only store stays as it is."""
         with contextlib.suppress(OSError):
             with self._locks.whole(exclusive=True):
-                if self._load_pointer(key) == name:
-                    os.unlink(os.path.join(self._keys, key))
+                self._shelf.forget_key(key, name)
                 self._discard(name)
             self._sweep()
 
     def _sweep(self) -> None:
         """Delete what is on its way out, and what killed builders left: nobody builds that key now."""
         with contextlib.suppress(OSError):
-            for name in _list(self._building):
-                path = os.path.join(self._building, name)
-                if name.startswith(_TRASH):
-                    _remove_tree(path)
+            for path, key in self._shelf.find_leftovers():
+                if key is None:
+                    remove_tree(path)
                     continue
-                with self._locks.if_not_building(name.partition(".")[0]) as is_left:
+                with self._locks.if_not_building(key) as is_left:
                     if is_left:
-                        _remove_tree(path)
-
-
-def _list(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _size(name: str) -> int:
-    match = _ENTRY.fullmatch(name)
-    return int(match["bytes"]) if match else 0
-
-
-def _remove_tree(path: str) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    if not os.path.isdir(path):
-        return
-    for folder, _, _ in os.walk(path):  # a tool that makes read-only folders
-        with contextlib.suppress(OSError):
-            os.chmod(folder, stat.S_IRWXU)
-    shutil.rmtree(path, ignore_errors=True)
+                        remove_tree(path)
 
 
 def _describe_us() -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from assay.errors import FormatError
 from assay.record.formats import read_versioned, render_versioned
 from assay.record.lines import append_line, load_lines
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
 from assay.values.environment import GitState
@@ -63,6 +63,7 @@ def parse_execution(content: Mapping[str, Any], run_dir: str) -> BenchExecution:
         "peaks": _build(Peaks, plain.get("peaks") or {}),
         "contaminated": tuple(plain.get("contaminated") or ()),
         "profiles": tuple(plain.get("profiles") or ()),
+        "notes": tuple(plain.get("notes") or ()),
     }
     return BenchExecution(**plain)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
 from typing import NamedTuple
 
 from assay.record.index.base import RunRow
@@ -15,8 +17,8 @@ from assay.values import layout
 from assay.values.state import State
 
 _FOREIGN_MARKS = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
+_CHANGING = (State.QUEUED, State.RUNNING)  # no set: to hash a state takes longer than to compare it with two
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
-_CHANGING = frozenset((State.QUEUED, State.RUNNING))
 
 
 class Change(NamedTuple):
@@ -37,19 +39,41 @@ class Changes(NamedTuple):
 
 def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
     """What differs from these rows of the index: a run that is over and untouched costs one look, or two."""
-    known = {row.key: row for row in rows}
-    there = set()
+    unseen = {row.key: row for row in rows}
+    suspects: list[tuple[str, RunRow | None]] = []
+    with _opened(study_dir) as folder:
+        for name in find_folders(study_dir):
+            row = unseen.pop(f"{study}/{name}", None)
+            if row is None or not _is_settled(row, name, folder):
+                suspects.append((name, row))
     changed: list[Change] = []
-    for name in sorted(find_folders(study_dir)):
-        path, key = f"{study_dir}/{name}", f"{study}/{name}"
-        row = known.get(key)
-        if row is not None and row.state not in _CHANGING and row.stamp >= _stamp(path, row.origin, row.attempt):
-            there.add(key)
-        elif (change := _build_change(path)) is not None:
-            there.add(key)
+    gone = list(unseen)
+    for name, row in sorted(suspects, key=itemgetter(0)):
+        change = _build_change(f"{study_dir}/{name}")
+        if change is not None:
             changed.append(change)
-    gone = [key for key in known if key not in there] if len(there) < len(known) + len(changed) else []
-    return Changes(changed, gone)
+        elif row is not None:  # the folder stayed, the run in it went
+            gone.append(row.key)
+    return Changes(changed, sorted(gone))
+
+
+@contextmanager
+def _opened(folder: str) -> Iterator[int | None]:
+    """What lies in an open folder is found sooner than by its whole path; None where it is not there."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_settled(row: RunRow, path: str, folder: int | None) -> bool:
+    """Over, and untouched since."""
+    return row.state not in _CHANGING and row.stamp >= _stamp(path, row.origin, row.attempt, folder)
 
 
 def _build_change(path: str) -> Change | None:
@@ -64,30 +88,33 @@ def _origin(path: str) -> str:
     return "mlrunner" if os.path.exists(f"{path}/{layout.MLRUNNER_PARAM_FILE}") else "runx"
 
 
-def _stamp(path: str, origin: str, attempt: int) -> float:
-    """The newest modification time that tells of news."""
+def _stamp(path: str, origin: str, attempt: int, folder: int | None = None) -> float:
+    """The newest modification time that tells of news; where a folder is given, the path begins there."""
     if origin == "runx":  # logx writes a line whenever there is news
-        return _modified(f"{path}/{layout.LOGX_METRICS_FILE}") or _modified(path)
+        return _modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder) or _modified(path, folder)
     if origin == "mlrunner":
-        return max(_modified(f"{path}/{layout.MLRUNNER_STAT_FILE}"), _modified(path))
+        return max(_modified(f"{path}/{layout.MLRUNNER_STAT_FILE}", folder), _modified(path, folder))
     if attempt == 0:  # nobody supervises it: its script may still be writing
-        return max(_newest(f"{path}/{layout.METRICS_DIR}"), _modified(path))
-    return _modified(path)
+        return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), _modified(path, folder))
+    return _modified(path, folder)
 
 
-def _modified(path: str) -> float:
+def _modified(path: str, folder: int | None) -> float:
     try:
-        return os.stat(path).st_mtime
+        return os.stat(path, dir_fd=folder).st_mtime
     except OSError:
         return 0.0
 
 
-def _newest(folder: str) -> float:
+def _newest(path: str, folder: int | None) -> float:
     try:
-        with os.scandir(folder) as entries:
-            return max((entry.stat().st_mtime for entry in entries), default=0.0)
+        names = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return 0.0
+    try:
+        return max((_modified(name, names) for name in os.listdir(names)), default=0.0)
+    finally:
+        os.close(names)
 
 
 # ---------------------------------------------------------------- which folders are runs

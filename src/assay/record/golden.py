@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.values.golden import Golden, Segment, Track
 
 VERSION = 2

@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.errors import FormatError
 from assay.record.formats import FORMATS, read_versioned, render_versioned
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.values import layout
 from assay.values.model import ModelReport
 from assay.values.plain import build_plain, parse_plain

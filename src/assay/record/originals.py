@@ -1,8 +1,7 @@
 """What runx, logx and mlrunner leave in a run directory: read as they wrote it, written as they would.
 
 runx / logx       hparams.json   the parameters, JSON with four spaces
-                  metrics.csv    no header: `start,start/step,0,timestamp,T`, then `val,acc,0.9,epoch,3,timestamp,T`
-                  submit_cmd.sh, code/
+                  submit_cmd.sh, code/; and metrics.csv, which is read with the other metrics (observe/files)
 mlrunner          param          YAML, sorted keys: _name, _output, _scripts, _time and the parameters
                   stat           YAML: command → running, finished or failed
                   log.<command>.<time>
@@ -13,20 +12,19 @@ A damaged file costs its own row something, never the table: what could not be r
 from __future__ import annotations
 
 import contextlib
-import csv
-import fcntl
 import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
 
+from assay.record.folder_lock import locked
+from assay.record.whole_file import write_atomic
 from assay.values.layout import (
     HPARAMS_FILE,
-    LOGX_METRICS_FILE,
     MLRUNNER_PARAM_FILE,
     MLRUNNER_STAT_FILE,
     SUBMIT_SCRIPT,
@@ -44,118 +42,12 @@ _STAT_LINE = re.compile(r"([A-Za-z_][\w-]*): (running|finished|failed)")
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"})
 
 
-# ---------------------------------------------------------------- logx's metrics.csv
-
-
-@dataclass(frozen=True, slots=True)
-class LogxRow:
-    """One `val` line. A value that is no number stays the text it is."""
-
-    values: Mapping[str, float | str]
-    epoch: float | None
-    timestamp: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class LogxMetrics:
-    """A whole metrics.csv: each start of the script, each validation, and how many lines made no sense."""
-
-    starts: tuple[float, ...] = ()
-    rows: tuple[LogxRow, ...] = ()
-    damaged: int = 0
-
-
-def parse_logx_metrics(text: str) -> LogxMetrics:
-    """Read metrics.csv. The last line counts as damaged while its end is missing: it is still being written."""
-    lines = text.split("\n")
-    tail = lines.pop()
-    starts: list[float] = []
-    rows: list[LogxRow] = []
-    damaged = 1 if tail.strip() else 0
-    for line in lines:
-        fields = _split_csv(line)
-        if not fields:
-            continue
-        phase, pairs = fields[0], _parse_pairs(fields)
-        if pairs is None or not _take_line(phase, pairs, starts, rows):
-            damaged += 1
-    return LogxMetrics(tuple(starts), tuple(rows), damaged)
-
-
-def _split_csv(line: str) -> list[str]:
-    line = line.rstrip("\r")
-    if not line or line.isspace():
-        return []
-    # the csv module is needed only where something is quoted, which is almost never
-    return next(csv.reader([line]), []) if '"' in line else line.split(",")
-
-
-def _parse_pairs(fields: list[str]) -> dict[str, float | str] | None:
-    """`phase,k,v,k,v…` → {k: v}; nothing where a key lacks its value."""
-    if len(fields) < 3 or len(fields) % 2 == 0:
-        return None
-    texts = fields[2::2]
-    values: list[float | str]
-    try:
-        values = [*map(float, texts)]  # quick: as good as every line holds nothing but numbers
-    except ValueError:
-        values = [_parse_number(text) for text in texts]
-    return dict(zip(fields[1::2], values, strict=True))
-
-
-def _parse_number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _take_line(phase: str, pairs: dict[str, float | str], starts: list[float], rows: list[LogxRow]) -> bool:
-    timestamp, epoch = pairs.pop("timestamp", None), pairs.pop("epoch", None)
-    if isinstance(timestamp, str) or isinstance(epoch, str):
-        return False
-    if phase == "start":
-        starts.extend(() if timestamp is None else (timestamp,))
-    elif phase == "val":
-        rows.append(LogxRow(pairs, epoch, timestamp))
-    else:
-        return False
-    return True
-
-
 # ---------------------------------------------------------------- runx
 
 
-@dataclass(frozen=True, slots=True)
-class RunxRun:
-    """A run directory that runx or logx filled."""
-
-    dir: str
-    hparams: dict[str, Value] = field(default_factory=dict)
-    metrics: LogxMetrics = LogxMetrics()
-    problems: tuple[str, ...] = ()
-
-    @property
-    def has_metrics(self) -> bool:
-        """Whether there is a validation to table: sumx shows only such runs."""
-        return bool(self.metrics.rows)
-
-
-def looks_like_runx_run(folder: str) -> bool:
-    return any(os.path.isfile(os.path.join(folder, name)) for name in (HPARAMS_FILE, LOGX_METRICS_FILE, SUBMIT_SCRIPT))
-
-
-def load_runx_run(folder: str) -> RunxRun:
-    problems: list[str] = []
-    hparams = _load_hparams(folder, problems)
-    text = _load_text(folder, LOGX_METRICS_FILE, problems)
-    metrics = parse_logx_metrics(text) if text else LogxMetrics()
-    if metrics.damaged:
-        problems.append(f"{LOGX_METRICS_FILE}: {metrics.damaged} damaged or unfinished line(s) skipped")
-    return RunxRun(folder, hparams, metrics, tuple(problems))
-
-
-def _load_hparams(folder: str, problems: list[str]) -> dict[str, Value]:
+def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
+    """hparams.json alone; empty where there is none that can be read, and then `problems` says why."""
+    problems = [] if problems is None else problems
     text = _load_text(folder, HPARAMS_FILE, problems)
     if text is None:
         return {}
@@ -170,13 +62,39 @@ def _load_hparams(folder: str, problems: list[str]) -> dict[str, Value]:
     return {}
 
 
+def load_submitted_params(folder: str) -> dict[str, Value]:
+    """The parameters of a run whose script gave logx none, read from the command that runx kept."""
+    text = _load_text(folder, SUBMIT_SCRIPT, [])
+    try:
+        words = shlex.split(text or "")
+        inner = next((word for word in words if " --" in word), None)  # what a farm was given: the training inside
+        words = shlex.split(inner) if inner is not None else words
+    except ValueError:
+        return {}
+    params: dict[str, Value] = {}
+    for word in words:
+        if word.startswith("--"):
+            params[word[2:]] = True
+        elif params:
+            name = next(reversed(params))
+            params[name] = _parse_word(word) if params[name] is True else f"{params[name]} {word}"
+    return params
+
+
+def _parse_word(word: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(word)
+    return word
+
+
 def write_hparams(folder: str, params: Params, logdir: str | None = None) -> bool:
     """Write hparams.json as logx does, with LOGDIR filled in; never over an existing one. True when written."""
     filled = fill_logdir(dict(params), folder if logdir is None else logdir)
     path = os.path.join(folder, HPARAMS_FILE)
     if os.path.exists(path):
         return False
-    _write_atomically(path, json.dumps(filled, indent=4, default=str, ensure_ascii=True))
+    write_atomic(path, json.dumps(filled, indent=4, default=str, ensure_ascii=True))
     return True
 
 
@@ -217,10 +135,6 @@ class MlrunnerRun:
     stat: dict[str, StatWord] = field(default_factory=dict)
     logs: tuple[MlrunnerLog, ...] = ()  # oldest first
     problems: tuple[str, ...] = ()
-
-
-def looks_like_mlrunner_run(folder: str) -> bool:
-    return any(os.path.isfile(os.path.join(folder, name)) for name in (MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE))
 
 
 def load_mlrunner_run(folder: str) -> MlrunnerRun:
@@ -276,20 +190,20 @@ def write_mlrunner_param(
     folder: str, *, name: str, output: str, time: str, scripts: Mapping[str, str], params: Params
 ) -> None:
     """Write `param`. What an earlier start wrote is kept: scripts of other commands, parameters of other docs."""
-    with _locked(folder):
+    with locked(folder):
         merged = _load_yaml_mapping(folder, MLRUNNER_PARAM_FILE, [])
         earlier = merged.get("_scripts")
         merged |= params
         merged |= {"_name": name, "_output": output, "_time": time}
         merged["_scripts"] = {**(earlier if isinstance(earlier, dict) else {}), **scripts}
-        _write_atomically(os.path.join(folder, MLRUNNER_PARAM_FILE), _render_yaml(merged))
+        write_atomic(os.path.join(folder, MLRUNNER_PARAM_FILE), _render_yaml(merged))
 
 
 def write_mlrunner_stat(folder: str, stat: Mapping[str, StatWord]) -> None:
     """Write `stat`; commands that are not named keep their word."""
-    with _locked(folder):
+    with locked(folder):
         merged = {**_load_stat(folder, []), **stat}
-        _write_atomically(os.path.join(folder, MLRUNNER_STAT_FILE), _render_stat(merged))
+        write_atomic(os.path.join(folder, MLRUNNER_STAT_FILE), _render_stat(merged))
 
 
 def _render_stat(stat: Mapping[str, StatWord]) -> str:
@@ -349,58 +263,3 @@ def _render_yaml(value: Mapping[str, Value]) -> str:
 
     text: str = yaml.safe_dump(dict(value), width=1_000_000, allow_unicode=True)
     return text
-
-
-def _write_atomically(path: str, text: str) -> None:
-    aside = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
-
-
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Two supervisors may merge into the same file: one after the other."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: the write is still atomic
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
-    """hparams.json alone; empty where there is none that can be read, and then `problems` says why."""
-    return _load_hparams(folder, [] if problems is None else problems)
-
-
-def load_submitted_params(folder: str) -> dict[str, Value]:
-    """The parameters of a run whose script gave logx none, read from the command that runx kept."""
-    text = _load_text(folder, SUBMIT_SCRIPT, [])
-    try:
-        words = shlex.split(text or "")
-        inner = next((word for word in words if " --" in word), None)  # what a farm was given: the training inside
-        words = shlex.split(inner) if inner is not None else words
-    except ValueError:
-        return {}
-    params: dict[str, Value] = {}
-    for word in words:
-        if word.startswith("--"):
-            params[word[2:]] = True
-        elif params:
-            name = next(reversed(params))
-            params[name] = _parse_word(word) if params[name] is True else f"{params[name]} {word}"
-    return params
-
-
-def _parse_word(word: str) -> int | float | str:
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(word)
-    return word

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from assay.record.rundir import publish
+from assay.record.whole_file import publish
 from assay.values import layout
 
 STALE_S = 60.0  # where locks do not reach (some network file systems), what is being written is younger than this

@@ -6,19 +6,19 @@ Everything another process needs to know about an attempt is a file here: who ru
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
+from assay.record.folder_lock import locked
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
+from assay.record.whole_file import publish, write_atomic, write_new
 from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
@@ -57,8 +57,8 @@ def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], 
             os.mkdir(aside)
         except FileNotFoundError:
             os.makedirs(aside)
-        _write_new(os.path.join(aside, layout.RUN_FILE), render_record(record))
-        _write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
+        write_new(os.path.join(aside, layout.RUN_FILE), render_record(record))
+        write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
         if fill is not None:
             fill(aside)
         os.rename(aside, path)
@@ -68,34 +68,6 @@ def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], 
             return False
         raise InfrastructureError(f"cannot write the run directory {path}: {error.strerror}") from error
     return True
-
-
-def _write_new(path: str, text: str, mode: int = 0o666) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        data = text.encode("utf-8", "surrogateescape")
-        while data:  # a disk that runs full takes a part, and refuses the next
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
-
-
-def write_atomic(path: str, text: str) -> None:
-    """Replace a file: readers see the old or the new text, never a part."""
-    with _aside(path, text) as aside:
-        os.replace(aside, path)
-
-
-@contextlib.contextmanager
-def _aside(path: str, text: str) -> Iterator[str]:
-    """A complete file beside the one that is meant; gone afterwards, whatever happens but a kill."""
-    aside = f"{path}.{os.urandom(4).hex()}{layout.TEMPORARY_SUFFIX}"
-    try:
-        _write_new(aside, text)
-        yield aside
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside)
 
 
 def publish_lease(run_dir: str, handle: JobHandle) -> bool:
@@ -125,36 +97,14 @@ def _plain_fields(value: JobHandle | Outcome) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def publish(target: str, text: str) -> bool:
-    """Create a file with its whole content by link(2). True for exactly one caller."""
-    with _aside(target, text) as aside:
-        try:
-            os.link(aside, target)
-        except FileExistsError:
-            return False
-    return True
-
-
 def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
     """Which code each run was planned with (run id → hash). What was written first stands, unless `replace`."""
-    with _locked(os.path.dirname(path)):
+    with locked(os.path.dirname(path)):
         known = (_load_json(path) or {}).get("codes", {})
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
             write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "codes": merged}))
     return merged
-
-
-@contextlib.contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Supervisors of one study, one after another; held for a moment only."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: the write is still atomic
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def write_environment(path: str, environment: Environment) -> None:
@@ -452,7 +402,3 @@ def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[s
 
 def now() -> float:
     return time.time()
-
-
-def rename_spec(record: RunRecord, name: str) -> RunRecord:
-    return replace(record, spec=replace(record.spec, name=name))

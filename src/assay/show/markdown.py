@@ -34,7 +34,7 @@ def render_markdown(report: GoldenReport) -> str:
 
 def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
     kind = test.verdict.kind
-    yield f"## {_MARKS[kind]} {_inline(test.test)}: {describe_outcome(report, test)}"
+    yield f"## {_MARKS[kind]} {words.escape_markdown(test.test)}: {describe_outcome(report, test)}"
     took = f" in {words.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
     savings = describe_savings(test)
     yield f"{describe_extent(test, report.mode)}{took}{'; ' + savings if savings else ''}"
@@ -44,20 +44,12 @@ def _render_test(report: GoldenReport, test: GoldenTestReport) -> Iterator[str]:
     bad = [(row, each) for row in rows for each in row.findings if each.kind is not VerdictKind.PASS]
     if bad:
         lines = [
-            f"- **{each.kind}** {_inline(row.place_of(each))}: {_inline(each.message)}"
+            f"- **{each.kind}** {words.escape_markdown(row.place_of(each))}: {words.escape_markdown(each.message)}"
             for row, each in bad[:_MOST_FINDINGS]
         ]
         more = [f"- and {len(bad) - _MOST_FINDINGS} more"] if len(bad) > _MOST_FINDINGS else []
         yield "\n".join([*lines, *more])
     if test.warnings:
-        yield "\n".join(f"- warning: {_inline(text)}" for text in test.warnings)
+        yield "\n".join(f"- warning: {words.escape_markdown(text)}" for text in test.warnings)
     if test.golden is not None:
-        yield f"Golden: {_inline(', '.join(describe_golden(test.golden)))}"
-
-
-def _inline(text: str) -> str:
-    """Words of a user's file or program, shown as they are."""
-    one = words.clean(" ".join(text.split()))
-    for char in "\\`*_[]<>|#":
-        one = one.replace(char, f"\\{char}")
-    return one
+        yield f"Golden: {words.escape_markdown(', '.join(describe_golden(test.golden)))}"

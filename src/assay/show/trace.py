@@ -18,12 +18,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
+from assay.show import wire
 from assay.show.json_text import to_json
 from assay.values.trace import Slice
 
@@ -117,8 +117,8 @@ def render_perfetto(slices: Sequence[Slice]) -> bytes:
     events = [event for lane in lanes for event in _build_events(lane)]
     packets += [_packet_of_event(*event, shift) for event in sorted(events, key=lambda event: event[0])]
     if packets:
-        packets[0] += _number(13, _STATE_CLEARED)  # the sequence begins here
-    return b"".join(_bytes(1, packet) for packet in packets)
+        packets[0] += wire.number(13, _STATE_CLEARED)  # the sequence begins here
+    return b"".join(wire.message(1, packet) for packet in packets)
 
 
 def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None, int]]:
@@ -156,57 +156,31 @@ def _build_events(lane: Lane) -> Iterator[tuple[int, int, int, Slice | None]]:
 
 
 def _packet_of_track(uuid: int, name: str, parent: int | None, rank: int) -> bytes:
-    inner = _number(1, uuid) + _text(2, name)
+    inner = wire.number(1, uuid) + wire.text(2, name)
     if parent is not None:
-        inner += _number(5, parent)
-    inner += _number(11, _EXPLICIT) + _number(12, rank)
-    return _number(10, _SEQUENCE) + _bytes(60, inner)
+        inner += wire.number(5, parent)
+    inner += wire.number(11, _EXPLICIT) + wire.number(12, rank)
+    return wire.number(10, _SEQUENCE) + wire.message(60, inner)
 
 
 def _packet_of_event(time_ns: int, kind: int, track: int, piece: Slice | None, shift: int) -> bytes:
-    inner = _number(9, kind) + _number(11, track)
+    inner = wire.number(9, kind) + wire.number(11, track)
     if piece is not None:
-        inner += _text(22, piece.track[-1] if piece.track else "trace") + _text(23, piece.name)
-        inner += b"".join(_bytes(4, _annotation(name, value)) for name, value in piece.args.items())
-    return _number(8, time_ns - shift) + _number(10, _SEQUENCE) + _bytes(11, inner)
+        inner += wire.text(22, piece.track[-1] if piece.track else "trace") + wire.text(23, piece.name)
+        inner += b"".join(wire.message(4, _annotation(name, value)) for name, value in piece.args.items())
+    return wire.number(8, time_ns - shift) + wire.number(10, _SEQUENCE) + wire.message(11, inner)
 
 
 def _annotation(name: str, value: Any) -> bytes:
     if isinstance(value, bool):
-        inner = _number(2, int(value))
+        inner = wire.number(2, int(value))
     elif isinstance(value, int) and -(2**63) <= value < 2**63:
-        inner = _number(4, value % 2**64)
+        inner = wire.number(4, value % 2**64)
     elif isinstance(value, float):
-        inner = _key(5, 1) + struct.pack("<d", value)
+        inner = wire.double(5, value)
     else:
-        inner = _text(6, value if isinstance(value, str) else json.dumps(to_json(value), default=str))
-    return inner + _text(10, str(name))
-
-
-def _number(field_number: int, value: int) -> bytes:
-    return _key(field_number, 0) + _varint(value)
-
-
-def _text(field_number: int, value: str) -> bytes:
-    return _bytes(field_number, value.encode("utf-8", "replace"))
-
-
-def _bytes(field_number: int, value: bytes) -> bytes:
-    return _key(field_number, 2) + _varint(len(value)) + value
-
-
-def _key(field_number: int, wire_type: int) -> bytes:
-    return _varint(field_number << 3 | wire_type)
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more come."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+        inner = wire.text(6, value if isinstance(value, str) else json.dumps(to_json(value), default=str))
+    return inner + wire.text(10, str(name))
 
 
 # ---------------------------------------------------------------- CSV

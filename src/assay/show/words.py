@@ -187,3 +187,11 @@ def _wrap_line(line: str, width: int, indent: str) -> str:
             current, gap = margin + indent, ""
         current += gap + atom[0]
     return "\n".join((*lines, current))
+
+
+def escape_markdown(text: str) -> str:
+    """Words of a user's file or program on one line of Markdown, shown as they are."""
+    one = clean(" ".join(text.split()))
+    for char in "\\`*_[]<>|#":
+        one = one.replace(char, f"\\{char}")
+    return one

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.show import wire
+
 HOST_PLANE = "/host:CPU"
 _PS_PER_US = 1_000_000
 
@@ -40,10 +42,10 @@ def render_xspace(trace: Mapping[str, Any] | Events, host: str) -> bytes | None:
     names = sorted({name for row in rows.values() for _, _, name in row.calls})
     ids = {name: number for number, name in enumerate(names, 1)}
     lines = [_render_line(number, row, began, ids) for number, row in enumerate(rows.values(), 1)]
-    metadata = [_number(1, number) + _message(2, _number(1, number) + _text(2, name)) for name, number in ids.items()]
-    plane = _number(1, 1) + _text(2, HOST_PLANE)
-    plane += b"".join(_message(3, line) for line in lines) + b"".join(_message(4, entry) for entry in metadata)
-    return _message(1, plane) + _text(4, host)
+    metadata = [_render_name(name, number) for name, number in ids.items()]
+    plane = wire.number(1, 1) + wire.text(2, HOST_PLANE)
+    plane += b"".join(wire.message(3, line) for line in lines) + b"".join(wire.message(4, entry) for entry in metadata)
+    return wire.message(1, plane) + wire.text(4, host)
 
 
 # ---------------------------------------------------------------- the trace
@@ -72,37 +74,17 @@ def _build_rows(events: Events) -> dict[tuple[str, str], _Row]:
     return rows
 
 
+def _render_name(name: str, number: int) -> bytes:
+    return wire.number(1, number) + wire.message(2, wire.number(1, number) + wire.text(2, name))
+
+
 def _render_line(number: int, row: _Row, began: float, ids: Mapping[str, int]) -> bytes:
     calls = sorted(row.calls, key=lambda call: (call[0], -call[1]))  # a caller before what it calls
     events = [
-        _number(1, ids[name])
-        + _number(2, round((begin - began) * _PS_PER_US))
-        + _number(3, round(duration * _PS_PER_US))
+        wire.number(1, ids[name])
+        + wire.number(2, max(0, round((begin - began) * _PS_PER_US)))
+        + wire.number(3, max(0, round(duration * _PS_PER_US)))
         for begin, duration, name in calls
     ]
-    head = _number(1, number) + _text(2, row.name) + _number(10, number) + _text(11, row.name)
-    return head + b"".join(_message(4, event) for event in events)
-
-
-# ---------------------------------------------------------------- the wire
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
-def _number(field_number: int, value: int) -> bytes:
-    return _varint(field_number << 3) + _varint(max(0, value))
-
-
-def _message(field_number: int, content: bytes) -> bytes:
-    return _varint(field_number << 3 | 2) + _varint(len(content)) + content
-
-
-def _text(field_number: int, text: str) -> bytes:
-    return _message(field_number, text.encode("utf-8", "replace"))
+    head = wire.number(1, number) + wire.text(2, row.name) + wire.number(10, number) + wire.text(11, row.name)
+    return head + b"".join(wire.message(4, event) for event in events)

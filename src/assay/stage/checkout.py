@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
+from assay.stage.git import GitError, build_environment, run_git
 
 # Set inside a git hook, where they would make git work on another repository.
-_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
-_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "gc.auto=0")
 _FIELDS = "%H%x00%s%x00%an%x00%aI"
 
 
@@ -46,7 +45,7 @@ def find_repository(folder: str) -> str:
     """The top of the work tree that a folder lies in."""
     try:
         return _git(folder, "rev-parse", "--show-toplevel").strip("\n")
-    except _GitError as error:
+    except GitError as error:
         raise UsageError(f"{folder} is in no git repository", error.words) from None
 
 
@@ -55,7 +54,7 @@ def load_commit(repository: str, name: str) -> Commit:
     try:
         sha = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
         fields = _git(repository, "log", "-1", f"--format={_FIELDS}", sha).rstrip("\n").split("\0")
-    except _GitError:
+    except GitError:
         raise UsageError(f"there is no commit {name!r} in {repository}", "git log shows what there is") from None
     return Commit(*fields)
 
@@ -92,7 +91,7 @@ def open_tree(repository: str, path: str) -> Tree:
             # git names borrowed objects in a file of lines: a path with a newline has to be copied from
             kind = "--local" if "\n" in repository else "--shared"
             _git(os.path.dirname(path), "clone", "--quiet", kind, "--no-checkout", "--", repository, path)
-        except _GitError as error:
+        except GitError as error:
             raise InfrastructureError(f"no work tree could be made of {repository}: {error.words}") from None
     return Tree(path, repository)
 
@@ -109,7 +108,7 @@ def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
         _git(tree.path, "checkout", "--quiet", "--force", "--detach", sha)
         _git(tree.path, "clean", "--quiet", "-ffd" if keep_ignored else "-ffdx")
         _remove_compiled(tree.path)
-    except _GitError as error:
+    except GitError as error:
         raise InfrastructureError(f"commit {sha[:12]} cannot be checked out: {error.words}") from None
 
 
@@ -141,7 +140,7 @@ def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None)
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 timeout=timeout_s,
-                env=_environment(),
+                env=build_environment(),
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -152,36 +151,14 @@ def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None)
 # ---------------------------------------------------------------- git
 
 
-class _GitError(Exception):
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
-        self.words = words
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES}
-
-
 def _run(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            ["git", *_QUIET, *arguments],
-            cwd=folder,
-            env={**_environment(), "LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            check=False,
-        )
-    except FileNotFoundError:
-        raise UsageError("git was not found", "install it: apt install git") from None
+    return run_git(folder, *arguments, settings=("gc.auto=0",))
 
 
 def _git(folder: str, *arguments: str) -> str:
     done = _run(folder, *arguments)
     if done.returncode:
-        raise _GitError(_first_line(done.stderr.splitlines()) or f"git ended with exit code {done.returncode}")
+        raise GitError(_first_line(done.stderr.splitlines()) or f"git ended with exit code {done.returncode}")
     return done.stdout
 
 

@@ -25,6 +25,7 @@ from assay.stage import archive, http_file, objectstore
 from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
 from assay.stage.folder import copy_data, is_inside, load_listing
 from assay.stage.http_file import PATIENT, Patience
+from assay.stage.part import forget, remove_part
 
 _CHUNK = 1 << 20
 _SCHEMES = (*WEB, *STORES, FILE)
@@ -170,7 +171,7 @@ def _bring(job: _Job) -> Fetched:
     else:
         _sync(job.part)
         os.rename(job.part, job.target)
-    http_file.forget(job.part)
+    forget(job.part)
     return Fetched(job.target, size, cached=False)
 
 
@@ -191,7 +192,7 @@ def _finish_folder(job: _Job) -> Fetched:
         raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
     size = load_listing(job.part).bytes
     os.rename(job.part, job.target)
-    objectstore.forget(job.part)
+    forget(job.part)
     return Fetched(job.target, size, cached=False)
 
 
@@ -349,9 +350,5 @@ def _sync(path: str) -> None:
 
 def _drop(part: str) -> None:
     """Nothing may be left that a later look could take for the data, or continue."""
-    if os.path.isdir(part) and not os.path.islink(part):
-        shutil.rmtree(part)
-    else:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
-    http_file.forget(part)
+    remove_part(part)
+    forget(part)

@@ -9,9 +9,7 @@ Both stay until the caller has made something of the part and calls `forget`.
 from __future__ import annotations
 
 import base64
-import hashlib
 import http.client
-import json
 import os
 import re
 import socket
@@ -20,14 +18,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from email.message import Message
-from typing import Any
 
 from assay.errors import InfrastructureError, UsageError
 from assay.stage.address import render_url
+from assay.stage.part import forget, load_notes, write_notes
 
 _CHUNK = 1 << 17  # at most this much is lost when a connection breaks
 _QUOTED_ALREADY = "%/:=&?~#+!$,;'@()*[]"
@@ -60,7 +58,6 @@ PATIENT = Patience()
 class _State:
     """Which version of the file the part is of."""
 
-    address: str  # digest of the URL, which may hold a signature or a password
     etag: str | None
     modified: str | None
     total_bytes: int | None
@@ -103,12 +100,6 @@ def download(url: str, part: str, say: Say, patience: Patience) -> None:
             return
 
 
-def forget(part: str) -> None:
-    """The part is no longer to be continued."""
-    with suppress(FileNotFoundError):
-        os.unlink(_state_path(part))
-
-
 def _give_up(url: str, failures: int, lost: _LostError) -> InfrastructureError:
     host = urllib.parse.urlsplit(url).hostname
     return InfrastructureError(
@@ -124,13 +115,13 @@ def _attempt(url: str, part: str, say: Say, patience: Patience) -> None:
     old = _load_state(part, url)
     offset = _find_offset(part, old)
     with _open(_build_request(url, old, offset), patience.timeout_s) as response:
-        new = _build_state(url, response)
+        new = _build_state(response)
         if response.status == http.client.PARTIAL_CONTENT:
             _check_continues(old, new, offset, response)
             say(f"continuing {render_url(url)} at byte {offset}")
         else:
             offset = 0
-            _start_over(part, new)
+            _start_over(part, url, new)
         _write_part(part, offset, _report(_receive(response), url, offset, new.total_bytes, say, patience.report_s))
     if new.total_bytes is not None and (size := _size_of(part)) != new.total_bytes:
         raise _LostError(f"the connection ended after {size} of {new.total_bytes} bytes")
@@ -281,11 +272,11 @@ def _parse_retry_after(text: str | None) -> float | None:
 # ---------------------------------------------------------------- which version the part is of
 
 
-def _build_state(url: str, response: http.client.HTTPResponse) -> _State:
+def _build_state(response: http.client.HTTPResponse) -> _State:
     headers = response.headers
     etag = headers.get("ETag")
     strong = etag if etag and not etag.startswith("W/") else None  # a weak one does not promise equal bytes
-    return _State(_digest(url), strong, headers.get("Last-Modified"), _parse_total(headers))
+    return _State(strong, headers.get("Last-Modified"), _parse_total(headers))
 
 
 def _parse_total(headers: Message) -> int | None:
@@ -299,36 +290,19 @@ def _parse_total(headers: Message) -> int | None:
 
 def _load_state(part: str, url: str) -> _State | None:
     """None for a part of another address, or of none that we know."""
+    notes = load_notes(part, url)
     try:
-        with open(_state_path(part), encoding="utf-8") as file:
-            content: Mapping[str, Any] = json.load(file)
-        state = _State(**content)
-    except (OSError, ValueError, TypeError):
+        return _State(notes["etag"], notes["modified"], notes["total_bytes"])
+    except KeyError:
         return None
-    return state if state.address == _digest(url) else None
 
 
-def _start_over(part: str, state: _State) -> None:
+def _start_over(part: str, url: str, state: _State) -> None:
     """In this order: an old part beside a new state would be continued with the wrong version."""
     forget(part)
     with open(part, "wb"):
         pass
-    _write_state(part, state)
-
-
-def _write_state(part: str, state: _State) -> None:
-    aside = _state_path(part) + ".tmp"
-    with open(aside, "w", encoding="utf-8") as file:
-        json.dump(asdict(state), file)
-    os.replace(aside, _state_path(part))
-
-
-def _state_path(part: str) -> str:
-    return part + ".json"
-
-
-def _digest(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()
+    write_notes(part, url, asdict(state))
 
 
 def _size_of(path: str) -> int:

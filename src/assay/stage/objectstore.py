@@ -7,21 +7,19 @@ AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING; FSSPEC
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
 from assay.stage.archive import ArchiveError, parse_member
 from assay.stage.folder import DataFile, load_listing
+from assay.stage.part import load_notes, remove_part, write_notes
 
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _CREDENTIALS = {
@@ -64,14 +62,8 @@ def download(url: str, part: str, say: Say = _say_nothing) -> None:
         if objects[0].name:
             _bring_folder(store, objects, part, url)
         else:
-            _remove(part)
+            remove_part(part)
             _bring(store, objects, [part])
-
-
-def forget(part: str) -> None:
-    """The part has become the data."""
-    with suppress(FileNotFoundError):
-        os.unlink(_notes_path(part))
 
 
 def _list_objects(store: Any, path: str, *, asked_folder: bool) -> list[StoredObject]:
@@ -93,11 +85,11 @@ def _build_object(path: str, name: str, info: Mapping[str, Any]) -> StoredObject
 def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: str) -> None:
     places = [_find_place(part, item) for item in objects]
     if not os.path.isdir(part):
-        _remove(part)
+        remove_part(part)
         os.mkdir(part)
     wanted = {item.name: [item.bytes, item.version] for item in objects}
-    _keep_current(part, wanted, _load_notes(part, url))
-    _write_notes(part, url, wanted)
+    _keep_current(part, wanted, _load_versions(part, url))
+    write_notes(part, url, {"objects": wanted})
     missing = [(item, place) for item, place in zip(objects, places, strict=True) if not os.path.exists(place)]
     _bring(store, [item for item, _ in missing], [place for _, place in missing])
 
@@ -118,6 +110,11 @@ def _keep_current(part: str, wanted: Mapping[str, Any], notes: Mapping[str, Any]
             os.unlink(file.path)
 
 
+def _load_versions(part: str, url: str) -> Mapping[str, Any]:
+    found = load_notes(part, url).get("objects")
+    return found if isinstance(found, dict) else {}
+
+
 def _bring(store: Any, objects: Sequence[StoredObject], places: Sequence[str]) -> None:
     if objects:
         store.get([item.path for item in objects], list(places))
@@ -125,38 +122,6 @@ def _bring(store: Any, objects: Sequence[StoredObject], places: Sequence[str]) -
         size = os.path.getsize(place)
         if item.bytes is not None and size != item.bytes:
             raise InfrastructureError(f"{item.path} arrived with {size} of {item.bytes} bytes", "try again")
-
-
-def _load_notes(part: str, url: str) -> Mapping[str, Any]:
-    try:
-        with open(_notes_path(part), encoding="utf-8") as file:
-            notes = json.load(file)
-        return dict(notes["objects"]) if notes["address"] == _digest(url) else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _write_notes(part: str, url: str, objects: Mapping[str, Any]) -> None:
-    aside = _notes_path(part) + ".tmp"
-    with open(aside, "w", encoding="utf-8") as file:
-        json.dump({"address": _digest(url), "objects": objects}, file)
-    os.replace(aside, _notes_path(part))
-
-
-def _notes_path(part: str) -> str:
-    return part + ".json"
-
-
-def _digest(url: str) -> str:
-    return hashlib.sha256(url.encode()).hexdigest()
-
-
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
 
 
 # ---------------------------------------------------------------- sending out

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from assay.errors import InfrastructureError, UsageError
+from assay.stage.git import GitError, run_git
 from assay.values.perfzero import GitRepo, Package, hide_secrets
 
 Say = Callable[[str], None]
 
 # Set inside a git hook, where they would make git work on another repository.
-_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR")
-_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false", "-c", "core.quotePath=false")
 _USED = "refs/assay/used"
 _LOCK = ".lock"
 _COMPILED = re.compile(r"(?:^|/)__pycache__/|\.pyc$|\.egg-info/")
@@ -107,7 +106,7 @@ def _clone(repo: GitRepo, path: str) -> None:
     try:
         _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
         os.rename(os.path.join(aside, "clone"), path)
-    except _GitError as error:
+    except GitError as error:
         raise UsageError(
             f"--git_repos: {hide_secrets(repo.url)} cannot be cloned: {error.words}",
             "check the address, and that you may read it without being asked for a password",
@@ -176,7 +175,7 @@ def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
         sha = _find(repo, path, branch)
     try:
         _switch(path, None if repo.commit else branch, sha, has_own)
-    except _GitError as error:
+    except GitError as error:
         say(f"{repo.name}: {error.words}; it is used as it is")
 
 
@@ -191,7 +190,7 @@ def _remote_branch(path: str, name: str) -> str | None:
 def _fetch(path: str, repo: GitRepo) -> None:
     try:
         _git(path, "fetch", "--quiet", "origin")
-    except _GitError as error:
+    except GitError as error:
         raise InfrastructureError(
             f"--git_repos: {hide_secrets(repo.url)} cannot be fetched: {error.words}",
             "--use_cached_site_packages uses what is there",
@@ -237,33 +236,14 @@ def _resolve(path: str, name: str) -> str | None:
 # ---------------------------------------------------------------- git
 
 
-class _GitError(Exception):
-    def __init__(self, words: str) -> None:
-        super().__init__(words)
-        self.words = words
-
-
 def _run(folder: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES}
-    try:
-        return subprocess.run(
-            ["git", *_QUIET, *arguments],
-            cwd=folder,
-            env={**env, "LC_ALL": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            check=False,
-        )
-    except FileNotFoundError:
-        raise UsageError("git was not found", "install it: apt install git") from None
+    return run_git(folder, *arguments, settings=("core.quotePath=false",))
 
 
 def _git(folder: str | None, *arguments: str) -> str:
     done = _run(folder, *arguments)
     if done.returncode:
-        raise _GitError(_find_words(done.stderr) or f"git ended with exit code {done.returncode}")
+        raise GitError(_find_words(done.stderr) or f"git ended with exit code {done.returncode}")
     return done.stdout
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config.dialects.mlrunner import looks_like_mlrunner, parse_mlrunner
+from assay.config.dialects.mlrunner import parse_mlrunner
 from assay.config.load import LoadOptions, load_study
 from assay.config.source import parse_documents
 from assay.errors import ConfigError, ExitCode
@@ -431,23 +431,6 @@ def test_a_case_that_an_alias_does_not_have_is_refused(project):
 def test_numbers_may_be_cases(project):
     text = one("run [x]", "size: [1, 2]", "alias: {size: {1: {x: 10}, 2: {x: 20}}}")
     assert project.commands(text) == ["run --x 10", "run --x 20"]
-
-
-# ---------------------------------------------------------------- recognition
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (README, True),
-        ("template: {a: b}\n", True),
-        ("resource: [0]\ndefault: {a: 1}\n---\na: 2\n", True),
-        ("CMD: x\nHPARAMS: {a: 1}\n", False),
-        ("study: x\ncommand: y\nresources: {gpus: 1}\n", False),
-    ],
-)
-def test_recognition(text, expected):
-    assert looks_like_mlrunner(parse_documents(text, "f.yaml", flavour="originals")) is expected
 
 
 def test_every_problem_is_said_at_once(project):

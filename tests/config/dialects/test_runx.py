@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.dialects.runx import looks_like_runx, parse_runx
+from assay.config.dialects.runx import parse_runx
 from assay.config.load import LoadOptions, load_study
 from assay.config.source import parse_documents
 from assay.errors import ConfigError, ExitCode, UsageError
@@ -681,24 +681,6 @@ def test_a_second_document_is_refused(project):
 def test_anchors_and_merge_keys_work(project):
     text = "base: &base {lr: 1, bs: 2}\nCMD: run\nHPARAMS: {<<: *base, lr: 3}\n"
     assert sorted(project.commands(text)[0].split(" --")) == ["bs 2", "lr 3", "run"]
-
-
-# ---------------------------------------------------------------- recognition
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (INTRO, True),
-        ("cmd: x\nhparams: {a: 1}\n", True),
-        ("HPARAMS: {a: 1}\n", True),
-        ("study: x\ncommand: y\n", False),
-        ("study: x\ncmd: y\n", False),
-        ("template: {a: b}\nresource: [0]\n---\na: 1\n", False),
-    ],
-)
-def test_recognition(text, expected):
-    assert looks_like_runx(parse_documents(text, "f.yml", flavour="originals")) is expected
 
 
 def test_the_parser_can_be_called_with_nodes(tmp_path):

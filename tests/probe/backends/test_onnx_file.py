@@ -18,10 +18,9 @@ from assay.probe.backends.onnx_file import (
     copy_model,
     find_external,
     find_model,
-    find_opset,
     load_outline,
-    name_type,
 )
+from assay.values.tensors import TensorSpec
 
 
 def test_external_data_is_found_and_comes_along(tmp_path):
@@ -95,7 +94,6 @@ def test_specs():
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "w"))
     assert build_input_specs(model) == (spec("a", "bfloat16", "n", 3), spec("b", "int64"))
     assert build_output_specs(model) == (spec("y", "float16", "n", 3),)
-    assert find_opset(model) == 17
 
 
 def test_a_value_without_a_shape_or_type():
@@ -106,11 +104,11 @@ def test_a_value_without_a_shape_or_type():
     assert build_output_specs(model)[0].dtype == ""
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(1, "float32"), (8, "string"), (16, "bfloat16"), (22, "int4"), (0, ""), (999, "")]
-)
-def test_types_by_number(number, name):
-    assert name_type(number) == name
+def test_what_is_no_tensor_has_no_type_here():
+    model = lab.parse(lab.MATMUL)
+    name = model.graph.output[0].name
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_sequence_value_info(name, onnx.TensorProto.FLOAT, [2]))
+    assert build_output_specs(model) == (TensorSpec(name, ""),)
 
 
 def test_copies_leave_the_source_alone(tmp_path):

@@ -46,12 +46,6 @@ _LINE_BREAK = re.compile(r"\s*\n\s*")
 _TEMPLATE_HINT = "write `template:` with a line `train: python train.py {data} [lr]` below it"
 
 
-def looks_like_mlrunner(nodes: Sequence[Node]) -> bool:
-    first = next((node for node in nodes if node.kind == "mapping"), None)
-    keys = {entry.key for entry in first.items()} if first else set()
-    return "template" in keys or ("resource" in keys and bool(keys & {"default", "alias"}))
-
-
 def parse_mlrunner(nodes: list[Node], path: str, options: LoadOptions) -> Study:
     """The study of a params.yaml; raises ConfigError with all its problems."""
     problems = Problems()

@@ -68,15 +68,6 @@ _MAGIC = (TAG, SKIP, NODES, PARTITION)
 _HPARAMS_HINT = "write `HPARAMS: {lr: [0.01, 0.02]}`; `HPARAMS: {}` is a single run without flags"
 
 
-def looks_like_runx(nodes: Sequence[Node]) -> bool:
-    """Whether a file is an experiment of runx, also in the older lower-case spelling."""
-    documents = [node for node in nodes if node.kind == "mapping"]
-    if len(documents) != 1:
-        return False
-    keys = {entry.key for entry in documents[0].items()}
-    return bool(keys & {"CMD", "HPARAMS", "hparams"}) or ("cmd" in keys and not keys & {"command", "commands", "study"})
-
-
 def parse_runx(nodes: list[Node], path: str, options: LoadOptions) -> Study:
     """The study of an experiment file; raises ConfigError with all problems of it and of its `.runx`."""
     problems = Problems()

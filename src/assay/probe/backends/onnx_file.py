@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 from assay.probe.backends.base import BackendError
-from assay.probe.onnx_library import Graph, Model, import_onnx
+from assay.probe.external import find_locations
+from assay.probe.onnx_library import Model
+from assay.probe.signature import build_spec
 from assay.probe.skeleton import load_skeleton
-from assay.values.tensors import Dim, TensorSpec
+from assay.values.tensors import TensorSpec
 
 MODEL_FILE = "model.onnx"
 
@@ -53,7 +54,7 @@ def load_outline(path: str) -> Model:
 def find_external(path: str) -> list[str]:
     """Names of the files with the model's weights, relative to it. Raises BackendError where one is missing."""
     folder = os.path.dirname(os.path.abspath(path))
-    names = sorted({name for tensor in _walk_tensors(load_outline(path)) for name in _locations(tensor)})
+    names = find_locations(load_outline(path))
     outside = [name for name in names if os.path.isabs(name) or os.path.normpath(name).startswith("..")]
     if outside:
         raise BackendError(f"the external data {', '.join(outside)} lies outside of the model's folder")
@@ -64,73 +65,19 @@ def find_external(path: str) -> list[str]:
     return names
 
 
-def _walk_tensors(model: Model) -> Iterator[Any]:
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
-
-
-def _graph_tensors(graph: Graph) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Any) -> Iterator[Any]:
-    for attribute in (attribute for node in nodes for attribute in node.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
-        for graph in [*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs]:
-            yield from _graph_tensors(graph)
-
-
-def _locations(tensor: Any) -> Iterator[str]:
-    return (str(entry.value) for entry in tensor.external_data if entry.key == "location")
-
-
 # ---------------------------------------------------------------- what goes in and comes out
 
 
 def build_input_specs(model: Model) -> tuple[TensorSpec, ...]:
     """Initialisers that are listed as inputs do not count."""
     known = {tensor.name for tensor in model.graph.initializer}
-    return tuple(build_spec(value) for value in model.graph.input if value.name not in known)
+    return tuple(_build_spec(value) for value in model.graph.input if value.name not in known)
 
 
 def build_output_specs(model: Model) -> tuple[TensorSpec, ...]:
-    return tuple(build_spec(value) for value in model.graph.output)
+    return tuple(_build_spec(value) for value in model.graph.output)
 
 
-def build_spec(value: Any) -> TensorSpec:
-    kind = value.type.tensor_type
-    dtype = name_type(kind.elem_type) if value.type.HasField("tensor_type") else ""
-    shape = tuple(_build_dim(dim) for dim in kind.shape.dim) if kind.HasField("shape") else None
-    return TensorSpec(value.name, dtype, shape)
-
-
-def _build_dim(dim: Any) -> Dim:
-    if dim.HasField("dim_value"):
-        return int(dim.dim_value) if dim.dim_value >= 0 else None  # some exporters write -1 for what is open
-    return str(dim.dim_param) or None
-
-
-def name_type(number: int) -> str:
-    """ONNX's number of a type → numpy's or ml_dtypes' name; nothing for an unknown one."""
-    onnx = import_onnx()
-    if number == onnx.TensorProto.STRING:
-        return "string"
-    try:
-        return str(onnx.helper.tensor_dtype_to_np_dtype(number).name)
-    except KeyError:
-        return ""
-
-
-def find_opset(model: Model) -> int:
-    """Of ONNX's own operators; 0 where the model does not say."""
-    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-
-
-def name_operators(model: Model) -> set[str]:
-    return {node.op_type for node in model.graph.node}
+def _build_spec(value: Any) -> TensorSpec:
+    """What is no tensor has no type here: arrays are held against it."""
+    return build_spec(value) if value.type.HasField("tensor_type") else TensorSpec(value.name, "")

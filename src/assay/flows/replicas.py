@@ -1,0 +1,184 @@
+"""Segments that are run again from their checkpoints: what differs between equal runs is noise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.flows.prepared import Report
+from assay.flows.segments import (
+    Listening,
+    Scene,
+    SegmentFollower,
+    build_check_command,
+    build_run,
+    build_spec,
+    build_stamp,
+    describe_end,
+    run_specs,
+)
+from assay.flows.supervise import Entry
+from assay.flows.sweep import Doors
+from assay.judge.noise import Noise
+from assay.observe.recorder import Values
+from assay.record import golden as manifests
+from assay.values.golden import Golden, Rule, Segment, SegmentRun, Track
+from assay.values.run import RunSpec, State
+from assay.values.verdict import Finding, VerdictKind
+
+Job = tuple[int, int]  # the segment's place, the replica's number
+
+
+@dataclass(slots=True)
+class Replication:
+    """Every segment of a golden, `count` times more."""
+
+    scene: Scene
+    golden: Golden  # with the replicas' values as soon as they are there
+    count: int
+    runs: list[SegmentRun] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    _found: dict[Job, Values] = field(default_factory=dict)
+
+    def run(self, doors: Doors) -> Report:
+        """What falls one step short is run once more, one step further; a check then asks for that step at once."""
+        jobs = [(index, number) for number in range(1, self.count + 1) for index in range(len(self.golden.segments))]
+        report, short = self._run_jobs(jobs, 0, doors)
+        beyond = 1 if short and not (report.interrupted or report.problem) else 0
+        if beyond:
+            report, _ = self._run_jobs(short, beyond, doors)
+        segments = _add_replicas(self.golden.segments, self._found)
+        self.golden = replace(self.golden, segments=segments, steps_beyond=beyond)
+        self._look_for_lost_steps()
+        return report
+
+    def _run_jobs(self, jobs: Sequence[Job], beyond: int, doors: Doors) -> tuple[Report, list[Job]]:
+        """How it ended, and the jobs that lack exactly the last step."""
+        stamp = build_stamp()
+        specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
+        report, followers = follow_specs(self.scene, list(specs.values()), doors)
+        entries = {entry.spec.name: entry for entry in report.entries}
+        for job, spec in specs.items():
+            self._take(job, entries[spec.name], followers.get(spec.name))
+        short = [job for job in jobs if job in self._found and falls_one_short(self._segment(job), self._found[job])]
+        return report, short
+
+    def _take(self, job: Job, entry: Entry, follower: SegmentFollower | None) -> None:
+        self.runs.append(build_run(entry, follower.values.last_step if follower else None))
+        if entry.state is State.DONE and follower is not None:
+            self._found[job] = follower.values
+            return
+        subject = f"segment {self._segment(job).start_step}"
+        self.findings.append(self._build_error(subject, f"a replica did not end well: {describe_end(entry)}"))
+
+    def _segment(self, job: Job) -> Segment:
+        return self.golden.segments[job[0]]
+
+    def _build_error(self, subject: str, message: str, step: float | None = None) -> Finding:
+        return Finding(VerdictKind.ERROR, f"{self.scene.test.name} {subject}", message, step=step)
+
+    def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
+        segment, number = self._segment(job), job[1]
+        checkpoint = manifests.find_checkpoint(self.scene.manifest, segment.checkpoint) or segment.checkpoint
+        seed = number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
+        text = build_check_command(self.scene, checkpoint, segment.start_step, beyond, seed)
+        params = {"mode": "replica", "start_step": segment.start_step, "replica": number}
+        name = f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}"
+        return build_spec(self.scene, name, text, params)
+
+    def _look_for_lost_steps(self) -> None:
+        """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
+        for job, values in self._found.items():
+            segment = self._segment(job)
+            for metric, step in _find_lost(segment, values):
+                subject = f"segment {segment.start_step} {metric}"
+                message = f"a replica logs no {metric} at step {step}; the training did"
+                finding = self._build_error(subject, message, step)
+                if finding not in self.findings:
+                    self.findings.append(finding)
+
+
+def _find_lost(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
+    """Metrics of which a run lacks steps, and the first one of those."""
+    for metric, labels in segment.tracks.items():
+        lost = {step for runs in labels.values() for step in runs[0].steps} - values.steps_of(metric)
+        if lost:
+            yield metric, min(lost)
+
+
+def follow_specs(scene: Scene, specs: Sequence[RunSpec], doors: Doors) -> tuple[Report, dict[str, SegmentFollower]]:
+    """Run them, and read their logs meanwhile; the readers by the runs' names."""
+    followers: dict[str, SegmentFollower] = {}
+
+    def follow(entry: Entry) -> SegmentFollower:
+        followers[entry.spec.name] = SegmentFollower(scene.test)
+        return followers[entry.spec.name]
+
+    report = run_specs(scene, specs, replace(doors, observe=lambda inner: Listening(inner, follow)))
+    return report, followers
+
+
+# ---------------------------------------------------------------- what a run says about a segment
+
+
+def falls_one_short(segment: Segment, values: Values) -> bool:
+    """A program that counts from 0 and was told to stop at N logs N-1 last: it lacks exactly the last step."""
+    steps = sorted({step for labels in segment.tracks.values() for runs in labels.values() for step in runs[0].steps})
+    seen = {step for track in values.found.values() for step in track}
+    missing = [step for step in steps if step not in seen]
+    return len(steps) > 1 and missing == steps[-1:] and max(seen, default=0) < steps[-1]
+
+
+def _add_replicas(segments: Sequence[Segment], found: Mapping[tuple[int, int], Values]) -> tuple[Segment, ...]:
+    return tuple(
+        _add_runs(segment, [values for (place, _), values in sorted(found.items()) if place == index])
+        for index, segment in enumerate(segments)
+    )
+
+
+def _add_runs(segment: Segment, runs: Sequence[Values]) -> Segment:
+    tracks = {
+        metric: {
+            label: (first[0], *_whole_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
+        }
+        for metric, labels in segment.tracks.items()
+    }
+    return replace(segment, tracks=tracks)
+
+
+def _whole_tracks(runs: Sequence[Values], metric: str, label: str, steps: Sequence[int]) -> list[Track]:
+    """Replicas that have every step; the lack of one has been said."""
+    cut = [cut_track(values, metric, label, steps) for values in runs]
+    return [track for track in cut if len(track.steps) == len(steps)]
+
+
+def cut_track(values: Values, metric: str, label: str, steps: Sequence[int]) -> Track:
+    """The values of one run at the steps that the golden has; steps that it lacks are simply not there."""
+    found = values.found.get((metric, label), {})
+    rows = [(step, *found[step]) for step in steps if step in found]
+    return Track(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
+
+
+# ---------------------------------------------------------------- in words
+
+
+def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[str]:
+    """For each metric the noisiest place: what a check of this set-up can and cannot tell. Exact ones have no delta."""
+    exact = {rule.metric for rule in rules if rule.kind == "exact"}
+    worst: dict[str, Noise] = {}
+    for noise in found:
+        if noise.metric in exact:
+            continue
+        if noise.metric not in worst or noise.per_window > worst[noise.metric].per_window:
+            worst[noise.metric] = noise
+    return [
+        f"{noise.metric}: noise {_share(noise.per_window)} per window, {_share(noise.per_step)} per step "
+        f"({noise.replicas} replicas); one check finds {_share(noise.detectable[0])} and more; "
+        f"suggested delta {_share(noise.suggested_delta)}"
+        for noise in worst.values()
+    ]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g}%"

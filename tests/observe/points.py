@@ -1,0 +1,19 @@
+"""Columns as points: easier to hold against what a test expects."""
+
+from __future__ import annotations
+
+from assay.observe.columns import Columns
+from assay.values.series import MetricPoint
+
+
+def build_points(columns: Columns) -> list[MetricPoint]:
+    """Metric by metric, each in the order of its file; what is not known is NaN in a column and None in a point."""
+    return [
+        MetricPoint(metric, value, _or_none(step), _or_none(time))
+        for metric, column in columns.items()
+        for step, value, time in zip(*column, strict=True)
+    ]
+
+
+def _or_none(number: float) -> float | None:
+    return None if number != number else number  # noqa: PLR0124 (only NaN differs from itself)
