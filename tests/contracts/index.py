@@ -143,6 +143,7 @@ class IndexContract:
         assert index.load_summaries() == {}
         assert index.load_metric_names() == []
         assert index.load_cursor("grid/a", "a.log") == Cursor(0, {})
+        assert index.load_cursors("a.log") == {}
         assert [len(column) for column in index.load_series("grid/a", "loss")] == [0, 0, 0]
         assert index.load_table() == ([], {})
 
@@ -327,6 +328,26 @@ class IndexContract:
         assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(300)]
         assert index.load_summaries()["grid/a"]["loss"].count == 300
         assert list(index.load_series("grid/a", "rare").values) == [-1.0] * 6
+
+    def test_all_cursors_of_a_source_come_at_once(self, index: Index, other: Index) -> None:
+        for key, source, end in (
+            ("grid/a", "a.log", 3),
+            ("grid/a", "b.log", 4),
+            ("grid/b", "a.log", 5),
+            ("x/a", "a.log", 6),
+        ):
+            index.add_columns(key, source, Cursor(end, {"at": key}), {"loss": (None, [1.0], None)}, expected_offset=0)
+        expected = {key: Cursor(end, {"at": key}) for key, end in (("grid/a", 3), ("grid/b", 5), ("x/a", 6))}
+        assert other.load_cursors("a.log") == expected
+        assert other.load_cursors("b.log") == {"grid/a": Cursor(4, {"at": "grid/a"})}
+        assert other.load_cursors("a.log", ["x"]) == {"x/a": expected["x/a"]}
+        assert set(other.load_cursors("a.log", ["x", "grid"])) == set(expected)
+        assert other.load_cursors("none.log") == other.load_cursors("a.log", []) == {}
+
+    def test_cursors_that_wait_in_a_batch_are_there_too(self, index: Index) -> None:
+        with index.batch():
+            index.add_columns("grid/a", "a.log", Cursor(3), {"loss": (None, [1.0], None)}, expected_offset=0)
+            assert index.load_cursors("a.log") == {"grid/a": Cursor(3)}
 
     def test_a_metric_may_have_any_name(self, index: Index) -> None:
         names = ["loss/träin 'x'", "", "a\nb", "\udcff", "count"]

@@ -79,7 +79,9 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
-    sys.exit(run(arguments))
+    code = run(arguments)
+    gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one return for each kind of end

@@ -64,9 +64,10 @@ def _default_sort(data: IndexTable) -> str | None:
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
     """When each script first called logx.initialize: a job may have waited in a farm's queue before that."""
     starts = {}
+    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}))
     for i in keep:
         row = data.rows[i]
-        state = index.load_cursor(row.key, layout.LOGX_METRICS_FILE).state
+        state = cursors[row.key].state if row.key in cursors else {}
         if state.get("start") is not None:
             starts[i] = float(state["start"])
         if state.get("damaged"):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from assay.show import terminal, words
 
@@ -28,8 +25,7 @@ _SUMX_FIRST = 6  # the first column of sumx is never narrower
 _EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of an even column
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name.
 
     `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays.
@@ -51,8 +47,7 @@ class Column:
         return self.kind == "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Rows of plain values; None is a missing one."""
 
     columns: tuple[Column, ...]
@@ -98,8 +93,14 @@ def _render_other(value: object) -> str:
     if isinstance(value, float):
         return words.render_number(value, None)
     if isinstance(value, (list, tuple, dict)):
-        return words.clean(json.dumps(value, ensure_ascii=False, default=str))
+        return words.clean(_render_nested(value))
     return words.clean(str(value))
+
+
+def _render_nested(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _build_number_texts(values: Sequence[Any], digits: int | None) -> Texts:
@@ -133,9 +134,11 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
         plain = short if len(short) == len(values) else ["e"] * len(values)
         pairs = zip(values, plain, strict=True)
         return _align_points([words.render_number(value, digits) if "e" in text else text for value, text in pairs])
-    decimals = max(map(_count_decimals, short))
+    decimals = max([len(text) - point - 1 for text in short if (point := text.find(".")) >= 0], default=0)
     if decimals - _allowed_decimals(max(map(abs, finite)), digits) <= _EXTRA_DIGITS:
-        return _pad_words(_format_all(f"%.{decimals}f", values), decimals)
+        texts = _format_all(f"%.{decimals}f", values)
+        has_words = len(finite) < len(values)  # nan and inf: they end where the whole digits end
+        return _align_points(texts) if has_words and decimals else texts
     return _align_points([_limit_decimals(text, decimals) for text in _format_all(f"%#.{digits}g", values)])
 
 
@@ -153,11 +156,6 @@ def _format_all(pattern: str, values: Sequence[float]) -> Texts:
     return (f"{pattern} " * len(values) % tuple(values)).split()
 
 
-def _count_decimals(text: str) -> int:
-    point = text.find(".")
-    return len(text) - point - 1 if point >= 0 else 0
-
-
 def _allowed_decimals(value: float, digits: int) -> int:
     exponent = math.floor(math.log10(value)) if value else 0
     return max(0, digits - 1 - exponent)
@@ -169,22 +167,16 @@ def _limit_decimals(text: str, decimals: int) -> str:
     return (text[:-surplus] if surplus > 0 else text).removesuffix(".")
 
 
-def _pad_words(texts: Texts, decimals: int) -> Texts:
-    """`nan` and `inf` end where the whole digits end."""
-    if decimals and any(text[-1] in "nf" for text in texts):
-        return _align_points(texts)
-    return texts
-
-
 def _align_points(texts: Texts) -> Texts:
     """Spaces behind the shorter fractions, unless an exponent makes the points incomparable."""
     if "e" in "".join(texts):
         return texts
-    points = [len(text) - text.find(".") if "." in text else 0 for text in texts]
-    if points and points.count(points[0]) == len(points):
+    points = {text: len(text) - text.find(".") if "." in text else 0 for text in set(texts)}
+    if len(set(points.values())) < 2:
         return texts
-    gaps = [" " * gap for gap in range(max(points, default=0) + 1)][::-1]
-    return [text + gaps[point] for text, point in zip(texts, points, strict=True)]
+    most = max(points.values())
+    padded = {text: text + " " * (most - point) for text, point in points.items()}
+    return list(map(padded.__getitem__, texts))
 
 
 # ---------------------------------------------------------------- layout
@@ -410,11 +402,13 @@ def render_table(table: Table, *, width: int | None = None, color: bool = False,
     names = "  ".join(words.pad(each.name, each.width, each.column.side) for each in laid).rstrip()
     rule = "  ".join(("-" if plain else "─") * each.width for each in laid)
     head = [terminal.paint(names, "bold") if color else names, terminal.paint(rule, "dim") if color else rule]
-    return "\n".join((*head, *_join_rows(columns))) + "\n"
+    return "".join(f"{line}\n" for line in head) + _join_rows(columns)
 
 
-def _join_rows(columns: list[Texts]) -> Texts:
-    return [row.rstrip() for row in map("  ".join, zip(*columns, strict=True))]
+def _join_rows(columns: list[Texts]) -> str:
+    """The lines, without blanks at their ends; a last column of numbers leaves none, and that is seen at once."""
+    text = "\n".join([*map("  ".join, zip(*columns, strict=True)), ""])
+    return "\n".join([row.rstrip() for row in text.split("\n")]) if " \n" in text else text
 
 
 def render_sumx(table: Table, *, width: int | None = None) -> str:
@@ -428,11 +422,14 @@ def render_sumx(table: Table, *, width: int | None = None) -> str:
         _fit(laid, width, gap=2, mark="~")
     head = "  ".join(words.pad(each.name, each.width) for each in laid).rstrip()
     rule = "  ".join("-" * each.width for each in laid)
-    return "\n".join((head, rule, *_join_rows([_pad_column(each, "left") for each in laid]))) + "\n"
+    return f"{head}\n{rule}\n" + _join_rows([_pad_column(each, "left") for each in laid])
 
 
 def render_csv(table: Table) -> str:
     """The values themselves: full precision, durations in seconds, nothing for a missing one."""
+    import csv
+    import io
+
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([column.name for column in table.columns])
@@ -443,9 +440,7 @@ def render_csv(table: Table) -> str:
 def _csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (list, tuple, dict)):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return value
+    return _render_nested(value) if isinstance(value, (list, tuple, dict)) else value
 
 
 def render_markdown(table: Table) -> str:
@@ -465,6 +460,8 @@ def _escape_markdown(text: str) -> str:
 
 def render_json(table: Table, *, indent: int | None = 2) -> str:
     """A list of objects. JSON has no NaN: it becomes the string "NaN", never a silent null."""
+    import json
+
     keys = build_keys(table.columns)
     rows = [{key: _json_value(value) for key, value in zip(keys, row, strict=True)} for row in table.rows]
     return json.dumps(rows, indent=indent, default=str, allow_nan=False) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -63,7 +62,11 @@ def can_encode(stream: TextIO, text: str) -> bool:
 
 def terminal_width(stream: TextIO, fallback: int | None = None) -> int | None:
     """The columns of a terminal; `fallback` where there is none, so that files and pipes are never shortened."""
-    return shutil.get_terminal_size((80, 24)).columns if is_terminal(stream) else fallback
+    if not is_terminal(stream):
+        return fallback
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def paint(text: str, style: str) -> str:

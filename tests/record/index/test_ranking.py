@@ -23,7 +23,7 @@ def table(**metrics: list[float | None]) -> Table:
 def column(name: str, values: list[float | None]) -> MetricColumns:
     numbers = array("d", [math.nan if value is None else value for value in values])
     counts = array("d", [0 if value is None else 1 for value in values])
-    fields = dict.fromkeys(MetricColumns.__dataclass_fields__, numbers)
+    fields = dict.fromkeys(MetricColumns._fields, numbers)
     return MetricColumns(**{**fields, "metric": name, "count": counts})
 
 

@@ -288,10 +288,10 @@ def test_forgetting_leaves_no_rows_behind(index: SqliteIndex) -> None:
     put_points(index, "grid/a", [1.0], source="b.log")
     index.forget_points("grid/a", "a.log")
     index.forget_points("grid/a", "b.log")
-    assert [count_rows(index, table) for table in ("chunks", "summaries", "cursors")] == [0, 0, 0]
+    assert [count_rows(index, table) for table in ("chunks", "cursors")] == [0, 0]
     put_points(index, "grid/a", [1.0])
     index.forget_runs(["grid/a"])
-    assert [count_rows(index, table) for table in ("chunks", "summaries", "cursors", "runs")] == [0, 0, 0, 0]
+    assert [count_rows(index, table) for table in ("chunks", "cursors", "runs")] == [0, 0, 0]
 
 
 # ---------------------------------------------------------------- batches and failures

@@ -8,13 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from assay.values.series import MetricPoint, Summary
-
 if TYPE_CHECKING:
     from array import array
     from types import TracebackType
     from typing import Self
 
+    from assay.values.series import MetricPoint, Summary
     from assay.values.state import State
 
 Columns = tuple[Sequence[float] | None, Sequence[float], Sequence[float] | None]
@@ -77,15 +76,14 @@ class Series(NamedTuple):
     times: array[float]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricColumns:
+class MetricColumns(NamedTuple):
     """The summaries of one metric, column by column; place i belongs to row i of the table.
 
     A count of 0 says that the run does not have the metric; a NaN step or time, that there is none.
     """
 
     metric: str
-    count: array[float]
+    count: array[float]  # type: ignore[assignment]  # nobody counts values in this tuple
     bad: array[float]
     last: array[float]
     last_step: array[float]
@@ -158,6 +156,10 @@ class Index(ABC):
     @abstractmethod
     def load_cursor(self, key: str, source: str) -> Cursor:
         """Where to read on. `source` is a file's name inside the run directory."""
+
+    @abstractmethod
+    def load_cursors(self, source: str, studies: Sequence[str] | None = None) -> dict[str, Cursor]:
+        """Key → cursor, of every run of which this source has been read: one look instead of thousands."""
 
     @abstractmethod
     def add_points(

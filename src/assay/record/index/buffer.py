@@ -6,11 +6,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
 from assay.record.index.chunk import build_columns, build_series
-from assay.values.series import MetricPoint
+
+if TYPE_CHECKING:
+    from assay.values.series import MetricPoint
 
 MAX_WAITING = 1_000_000  # points, a run counting as a hundred: what a batch may hold before it is written by itself
 _ROW_WEIGHT = 100

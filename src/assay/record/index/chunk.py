@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import isnan, nan
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.record.index.base import Columns, Series
-from assay.values.series import MetricPoint
+
+if TYPE_CHECKING:
+    from assay.values.series import MetricPoint
 
 FULL_CHUNK_POINTS = 8192  # a chunk of this size is never rewritten by a merge
 MAX_LOOSE_CHUNKS = 64

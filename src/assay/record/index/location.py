@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from hashlib import blake2b
+
+try:
+    from _blake2 import blake2b  # hashlib's own, without the OpenSSL that hashlib loads beside it
+except ImportError:
+    from hashlib import blake2b
 
 ENV_CACHE_DIR = "ASSAY_CACHE_DIR"
 

@@ -16,7 +16,7 @@ from assay.record.index.chunk import (
     pack_parts,
     unpack_chunk,
 )
-from assay.record.index.tally import Tally
+from assay.record.index.digest import Digest, Packed, Standing, pack_digest, unpack_digest
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,14 +29,9 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _ADD_CHUNK = 'INSERT INTO chunks (run, metric, parts, steps, "values", times) VALUES (?, ?, ?, ?, ?, ?)'
 _SET_CHUNK = 'UPDATE chunks SET parts = ?, steps = ?, "values" = ?, times = ? WHERE id = ?'
 _LOAD_CHUNKS = 'SELECT id, parts, steps, "values", times FROM chunks WHERE run = ? AND metric = ? ORDER BY id DESC'
-_SET_SUMMARY = "INSERT OR REPLACE INTO summaries (run, metric, packed, total, loose) VALUES (?, ?, ?, ?, ?)"
+_LOAD_DIGEST = "SELECT metrics, summaries, carried FROM runs WHERE num = ?"
+_SET_DIGEST = "UPDATE runs SET metrics = ?, summaries = ?, carried = ? WHERE num = ?"
 _SET_CURSOR = "INSERT OR REPLACE INTO cursors (run, source, offset, state) VALUES (?, ?, ?, ?)"
-
-
-@dataclass(slots=True)
-class _Summary:
-    tally: Tally
-    loose: int
 
 
 @dataclass(slots=True)
@@ -45,10 +40,10 @@ class _Work:
 
     runs: dict[str, int]
     offsets: dict[tuple[int, int], int]
-    summaries: dict[tuple[int, int], _Summary]
+    digests: dict[int, Digest]  # by run
     cursors: dict[tuple[int, int], str] = field(default_factory=dict)
     chunks: list[tuple[Any, ...]] = field(default_factory=list)
-    touched: dict[tuple[int, int], _Summary] = field(default_factory=dict)
+    touched: dict[tuple[int, int], Standing] = field(default_factory=dict)
 
 
 def write_points(
@@ -73,17 +68,18 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
         return False
     work.offsets[run, source] = entry.cursor.offset
     work.cursors[run, source] = _encode(dict(entry.cursor.state)) if entry.cursor.state else "{}"
+    digest = work.digests.setdefault(run, {})
     for name, pieces in entry.columns.items():
         series = join_series(pieces)
         if not series.values:
             continue
         metric = number(name)
-        summary = work.summaries.get((run, metric))
-        if summary is None:
-            summary = work.summaries[run, metric] = _Summary(Tally(), 0)
-        summary.tally.extend(series)
-        summary.loose += 1
-        work.touched[run, metric] = summary
+        standing = digest.get(metric)
+        if standing is None:
+            standing = digest[metric] = Standing()
+        standing.tally.extend(series)
+        standing.loose += 1
+        work.touched[run, metric] = standing
         parts = pack_parts([(source, len(series.values))])
         work.chunks.append((run, metric, parts, series.steps, series.values, series.times))
     return True
@@ -97,9 +93,8 @@ def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
     known = {(run, source): offset for run, source, offset in offsets}
     if not known:  # no cursor, no points
         return _Work(runs, {}, {})
-    rows = db.execute(f"SELECT run, metric, packed, total, loose FROM summaries {among}", (chosen,))  # noqa: S608
-    summaries = {(run, metric): _Summary(Tally.restore(packed, total), n) for run, metric, packed, total, n in rows}
-    return _Work(runs, known, summaries)
+    query = "SELECT num, metrics, summaries, carried FROM runs WHERE num IN (SELECT value FROM json_each(?))"
+    return _Work(runs, known, {run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,))})
 
 
 def _load_numbers(db: sqlite3.Connection, keys: list[str]) -> dict[str, int]:
@@ -117,25 +112,21 @@ def _write_work(db: sqlite3.Connection, work: _Work) -> None:
     cursors = [(*place, work.offsets[place], state) for place, state in work.cursors.items()]
     db.executemany(_SET_CURSOR, cursors)
     db.executemany(_ADD_CHUNK, work.chunks)
-    for (run, metric), summary in work.touched.items():
-        if summary.loose > MAX_LOOSE_CHUNKS:
-            _merge(db, run, metric, summary)
-    _write_summaries(db, work.touched)
+    for (run, metric), standing in work.touched.items():
+        if standing.loose > MAX_LOOSE_CHUNKS:
+            _merge(db, run, metric, standing)
+    changed = dict.fromkeys(run for run, _ in work.touched)
+    db.executemany(_SET_DIGEST, [(*pack_digest(work.digests[run]), run) for run in changed])
 
 
-def _write_summaries(db: sqlite3.Connection, summaries: Mapping[tuple[int, int], _Summary]) -> None:
-    rows = [(*place, one.tally.pack(), one.tally.total, one.loose) for place, one in summaries.items()]
-    db.executemany(_SET_SUMMARY, rows)
-
-
-def _merge(db: sqlite3.Connection, run: int, metric: int, summary: _Summary) -> None:
+def _merge(db: sqlite3.Connection, run: int, metric: int, standing: Standing) -> None:
     """The chunks since the last merge become one, together with the one before them unless that is full."""
-    found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, summary.loose + 1)).fetchall()[::-1]
+    found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, standing.loose + 1)).fetchall()[::-1]
     chunks = [unpack_chunk(*row[1:]) for row in found]
-    start = 1 if len(found) > summary.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
+    start = 1 if len(found) > standing.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
     _set_chunk(db, found[start][0], join_chunks(chunks[start:]))
     db.executemany("DELETE FROM chunks WHERE id = ?", [(row[0],) for row in found[start + 1 :]])
-    summary.loose = 0
+    standing.loose = 0
 
 
 def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk) -> None:
@@ -152,8 +143,9 @@ def forget_points(db: sqlite3.Connection, key: str, source: str | None) -> None:
     sources = db.execute("SELECT source, name FROM cursors JOIN names ON num = source WHERE run = ?", row).fetchall()
     kept = [number for number, name in sources if source is not None and name != source]
     if not kept:
-        for table in ("chunks", "summaries", "cursors"):
+        for table in ("chunks", "cursors"):
             db.execute(f"DELETE FROM {table} WHERE run = ?", row)  # noqa: S608
+        db.execute(_SET_DIGEST, (*Packed(), row[0]))
         return
     for number in {number for number, _ in sources}.difference(kept):
         _forget_source(db, row[0], number)
@@ -161,19 +153,15 @@ def forget_points(db: sqlite3.Connection, key: str, source: str | None) -> None:
 
 def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
     db.execute("DELETE FROM cursors WHERE run = ? AND source = ?", (run, source))
-    metrics = db.execute("SELECT metric FROM summaries WHERE run = ?", (run,)).fetchall()
-    remaining: dict[tuple[int, int], _Summary] = {}
-    for (metric,) in metrics:
-        summary = _keep_others(db, run, metric, source)
-        if summary.loose:
-            remaining[run, metric] = summary
-    db.execute("DELETE FROM summaries WHERE run = ?", (run,))
-    _write_summaries(db, remaining)
+    known = unpack_digest(Packed(*db.execute(_LOAD_DIGEST, (run,)).fetchone()))
+    kept = {metric: _keep_others(db, run, metric, source) for metric in known}
+    remaining = {metric: standing for metric, standing in kept.items() if standing.loose}
+    db.execute(_SET_DIGEST, (*pack_digest(remaining), run))
 
 
-def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> _Summary:
-    """The metric's chunks without a source, and their summary, counted anew."""
-    summary = _Summary(Tally(), 0)
+def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> Standing:
+    """The metric's chunks without a source, and what they come to, counted anew."""
+    standing = Standing()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
         chunk = unpack_chunk(*packed)
         kept = drop_source(chunk, source)
@@ -182,6 +170,6 @@ def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> 
             continue
         if kept.parts != chunk.parts:
             _set_chunk(db, number, kept)
-        summary.tally.extend(kept.series)
-        summary.loose += 1
-    return summary
+        standing.tally.extend(kept.series)
+        standing.loose += 1
+    return standing

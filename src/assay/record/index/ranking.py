@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import MetricColumns
 from assay.record.index.base import Table as IndexTable
-from assay.values.series import Direction, direction_of, tellingness
+from assay.values.telling import Direction, direction_of, tellingness
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(NamedTuple):
     metric: str
     direction: Direction
 
@@ -54,8 +52,8 @@ def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] 
 
 
 def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
-    values = [each.get(name, _MISSING) for each in params]
-    return values.count(values[0]) < len(values)
+    first = params[0].get(name, _MISSING)
+    return any((value := each.get(name, _MISSING)) is not first and value != first for each in params)
 
 
 _MISSING = object()
@@ -70,7 +68,8 @@ def sort_rows(data: IndexTable, keep: Sequence[int], sort: SortKey | None, asked
         return sorted(keep, key=lambda i: _value_key(data.rows[i].params.get(name)))
     column = data.metrics[sort.metric]
     values = best_values(column, sort.direction)
-    usable = [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
+    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
+    usable = keep if is_whole else [i for i in keep if column.count[i] > 0 and math.isfinite(values[i])]
     rest = sorted(set(keep).difference(usable)) if len(usable) < len(keep) else []
     return sorted(usable, key=values.__getitem__, reverse=sort.direction == "max") + rest
 

@@ -1,12 +1,11 @@
 """The tables of the SQLite index, and how a file becomes one.
 
 runs        one row per run. `row` is the whole RunRow, by `marshal`: read three times as fast as columns of
-            their own. A run without one only lends its number to points that came before it
+            their own. A run without one only lends its number to points that came before it.
+            `metrics`, `summaries` and `carried` say what its metrics come to (digest.py)
 names       numbers for the names of metrics and sources; never deleted, so processes may remember them
 cursors     how far each source of a run has been read
 chunks      points: packed doubles, in the order of `id`
-summaries   per run and metric: packed doubles in the order of `tally.FIELDS`, the exact running sum, and how
-            many chunks have come since the last merge
 
 There are no migrations: the index is a copy, so a file of another version is set aside and made anew.
 """
@@ -19,7 +18,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
 _DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT", "SQLITE_SCHEMA")
@@ -27,7 +26,8 @@ _DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT", "SQLITE_SCHEMA")
 _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE runs (
-    num INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, state TEXT, active_at REAL, row BLOB
+    num INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, state TEXT, active_at REAL, row BLOB,
+    metrics BLOB, summaries BLOB, carried BLOB
 );
 CREATE INDEX runs_study ON runs (study);
 CREATE TABLE names (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -40,10 +40,6 @@ CREATE TABLE chunks (
     steps BLOB NOT NULL, "values" BLOB NOT NULL, times BLOB NOT NULL
 );
 CREATE INDEX chunks_series ON chunks (run, metric);
-CREATE TABLE summaries (
-    run INTEGER NOT NULL, metric INTEGER NOT NULL, packed BLOB NOT NULL, total REAL NOT NULL, loose INTEGER NOT NULL,
-    PRIMARY KEY (run, metric)
-) WITHOUT ROWID;
 """
 
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError
-from assay.record.index.base import Cursor, MetricColumns, Refused, RunRow, Series, StudyRow, Table
+from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table
 from assay.record.index.buffer import Buffer, BufferedIndex
 from assay.record.index.chunk import fill_series, join_series, unpack_chunk
+from assay.record.index.digest import build_empty, build_metric_columns, find_metrics
 from assay.record.index.location import index_path
-from assay.record.index.points import forget_points, write_points
 from assay.record.index.row import pack_row, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
-from assay.record.index.tally import FIELDS, NO_SUMMARY, parse_summaries
-from assay.values.series import Summary
+from assay.record.index.tally import parse_summaries
 from assay.values.state import State
+
+if TYPE_CHECKING:
+    from assay.values.series import Summary
 
 _PUT = """INSERT INTO runs (key, study, state, active_at, row) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
     SET study = excluded.study, state = excluded.state, active_at = excluded.active_at, row = excluded.row"""
 _CURSOR = """SELECT c.offset, c.state FROM runs r JOIN cursors c ON c.run = r.num
     WHERE r.key = ? AND c.source = (SELECT num FROM names WHERE name = ?)"""
+_CURSORS = """SELECT r.key, c.offset, c.state FROM cursors c JOIN runs r ON r.num = c.run
+    WHERE c.source = (SELECT num FROM names WHERE name = ?)"""
 _SERIES = """SELECT parts, steps, "values", times FROM chunks
     WHERE run = (SELECT num FROM runs WHERE key = ?) AND metric = (SELECT num FROM names WHERE name = ?) ORDER BY id"""
 _STUDIES = """SELECT study, state, count(*), max(active_at) FROM runs WHERE row IS NOT NULL
@@ -119,6 +124,8 @@ class SqliteIndex(BufferedIndex):
 
     @_collector_paused()
     def _write(self, buffer: Buffer) -> list[Refused]:
+        from assay.record.index.points import forget_points, write_points  # a reader has no need of them
+
         with self._transaction() as db:
             for key, source in buffer.forgotten:
                 forget_points(db, key, None if source is None else storable(source))
@@ -137,16 +144,16 @@ class SqliteIndex(BufferedIndex):
 
     def forget_runs(self, keys: Iterable[str]) -> None:
         self._write_waiting()
-        chosen = json.dumps(list(keys))
+        chosen = _list(list(keys))
         with self._transaction() as db:
-            for table in ("chunks", "summaries", "cursors"):
+            for table in ("chunks", "cursors"):
                 db.execute(f"DELETE FROM {table} WHERE run IN (SELECT num FROM runs WHERE {_among('key')})", (chosen,))  # noqa: S608
             db.execute(f"DELETE FROM runs WHERE {_among('key')}", (chosen,))  # noqa: S608
 
     def clear(self) -> None:
         self._write_waiting()
         with self._transaction() as db:
-            for table in ("chunks", "summaries", "cursors", "runs"):
+            for table in ("chunks", "cursors", "runs"):
                 db.execute(f"DELETE FROM {table}")  # noqa: S608
 
     def close(self) -> None:
@@ -160,7 +167,14 @@ class SqliteIndex(BufferedIndex):
     def _load_stored_cursor(self, key: str, source: str) -> Cursor:
         with self._translated():
             row = self._db.execute(_CURSOR, (key, storable(source))).fetchone()
-        return Cursor(row[0], json.loads(row[1])) if row else Cursor()
+        return Cursor(row[0], _load_state(row[1])) if row else Cursor()
+
+    @_collector_paused()
+    def load_cursors(self, source: str, studies: Sequence[str] | None = None) -> dict[str, Cursor]:
+        where, chosen = _build_choice(studies, None)
+        with self._reading() as db:
+            found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen]).fetchall()
+        return {key: Cursor(offset, _load_state(state)) for key, offset, state in found}
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
@@ -191,56 +205,37 @@ class SqliteIndex(BufferedIndex):
         keys: Sequence[str] | None = None,
         metrics: Sequence[str] | None = None,
     ) -> dict[str, dict[str, Summary]]:
+        where, chosen = _build_choice(studies, keys)
+        query = f"SELECT key, metrics, summaries FROM runs r WHERE metrics IS NOT NULL{where} ORDER BY num"  # noqa: S608
         with self._reading() as db:
-            names = self._load_names(metrics)
-            where, chosen = _build_choice(studies, keys)
-            runs = dict(db.execute(f"SELECT num, key FROM runs r WHERE 1{where} ORDER BY num", chosen).fetchall())  # noqa: S608
-            found = self._fetch_packed(studies, keys)
-        wanted = [one for one in found if one[1] in names] if metrics is not None else found
-        summaries = parse_summaries([names[metric] for _, metric, _ in wanted], [packed for _, _, packed in wanted])
-        by_run: dict[int, dict[str, Summary]] = {}
-        for (run, _, _), summary in zip(wanted, summaries, strict=True):
-            by_run.setdefault(run, {})[summary.metric] = summary
-        return {key: by_run[run] for run, key in runs.items() if run in by_run}
+            names = self._load_names(None)
+            found = db.execute(query, chosen).fetchall()
+        owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
+        summaries = iter(parse_summaries(chain.from_iterable(owned), [packed for _, _, packed in found]))
+        # all were parsed at once; each run takes as many of them as it has metrics
+        by_run = {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
+        return by_run if metrics is None else _only(by_run, metrics)
 
     def _load_names(self, chosen: Sequence[str] | None) -> dict[int, str]:
         names: dict[int, str] = dict(self._db.execute("SELECT num, name FROM names").fetchall())
         return names if chosen is None else {number: name for number, name in names.items() if name in chosen}
 
-    def _fetch_packed(self, studies: Sequence[str] | None, keys: Sequence[str] | None) -> list[tuple[int, int, bytes]]:
-        """(run, metric, packed summary), by run. Joining the names in SQL would take longer than all the rest."""
-        where, chosen = _build_choice(studies, keys)
-        only = f"WHERE run IN (SELECT num FROM runs r WHERE 1{where})" if where else ""  # noqa: S608
-        return self._db.execute(f"SELECT run, metric, packed FROM summaries {only}", chosen).fetchall()  # noqa: S608
-
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
         where, chosen = _build_choice(studies, None)
-        runs = f"SELECT num, row FROM runs r WHERE row IS NOT NULL{where} ORDER BY num"  # noqa: S608
+        query = f"SELECT row, metrics, summaries FROM runs r WHERE row IS NOT NULL{where} ORDER BY num"  # noqa: S608
         with self._reading() as db:
-            numbers, rows = list(zip(*db.execute(runs, chosen).fetchall(), strict=True)) or ((), ())
-            packed = self._load_packed(studies, metrics)
-        tables = {metric: _build_columns(metric, by_run, numbers) for metric, by_run in packed.items()}
-        return Table(unpack_rows(rows), tables)
-
-    def _load_packed(self, studies: Sequence[str] | None, metrics: Sequence[str] | None) -> dict[str, dict[int, bytes]]:
-        """Metric → run → packed summary; metrics in the order asked for, else by name."""
-        wanted = self._load_names(metrics)
-        by_number: dict[int, dict[int, bytes]] = {number: {} for number in wanted}
-        for run, metric, packed in self._fetch_packed(studies, None):
-            if metric in by_number:
-                by_number[metric][run] = packed
-        by_name = {name: by_number[number] for number, name in wanted.items()}
-        if metrics is None:
-            return {name: by_name[name] for name in sorted(by_name) if by_name[name]}
-        return {name: by_name.get(name, {}) for name in metrics}
+            rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
+            names = self._load_names(metrics)
+        columns = build_metric_columns(numbers, packed, names)
+        shown = sorted(columns) if metrics is None else metrics
+        return Table(unpack_rows(rows), {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         where, chosen = _build_choice(studies, None)
-        query = f"""SELECT name FROM names WHERE num IN
-            (SELECT s.metric FROM summaries s JOIN runs r ON r.num = s.run WHERE 1{where}) ORDER BY name"""  # noqa: S608
+        query = f"SELECT DISTINCT metrics FROM runs r WHERE metrics IS NOT NULL{where}"  # noqa: S608
         with self._reading() as db:
-            return [row[0] for row in db.execute(query, chosen)]
+            return find_metrics([metrics for (metrics,) in db.execute(query, chosen)], self._load_names(None))
 
 
 # ---------------------------------------------------------------- from and to rows
@@ -254,14 +249,34 @@ def _among(column: str) -> str:
 def _build_choice(studies: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, list[str]]:
     """The end of a WHERE over `runs r`, and its parameters."""
     given = {"r.study": studies, "r.key": keys}
-    chosen = {column: list(values) for column, values in given.items() if values is not None}
-    where = "".join(f" AND {_among(column)}" for column in chosen)
-    return where, [json.dumps(values) for values in chosen.values()]
+    chosen = [_choose(column, values) for column, values in given.items() if values is not None]
+    return "".join(f" AND {term}" for term, _ in chosen), [parameter for _, parameter in chosen]
 
 
-def _build_columns(metric: str, by_run: dict[int, bytes], numbers: Sequence[int]) -> MetricColumns:
-    whole = array("d", b"".join([by_run.get(number, NO_SUMMARY) for number in numbers]))
-    return MetricColumns(metric, *(whole[place :: len(FIELDS)] for place in range(len(FIELDS))))
+def _choose(column: str, values: Sequence[str]) -> tuple[str, str]:
+    """The runs of a single study come out of their index in order; those of several would have to be sorted."""
+    if len(values) == 1:
+        return f"{column} = ?", storable(values[0])
+    return _among(column), _list(values)
+
+
+def _list(values: Sequence[str]) -> str:
+    """As `_among` takes it."""
+    import json  # not to load it for the one study that is mostly asked for
+
+    return json.dumps(list(values))
+
+
+def _load_state(text: str) -> dict[str, Any]:
+    import json
+
+    state: dict[str, Any] = json.loads(text)
+    return state
+
+
+def _only(by_run: Mapping[str, Mapping[str, Summary]], metrics: Sequence[str]) -> dict[str, dict[str, Summary]]:
+    chosen = {key: {name: own[name] for name in own if name in metrics} for key, own in by_run.items()}
+    return {key: own for key, own in chosen.items() if own}
 
 
 def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:

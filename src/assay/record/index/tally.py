@@ -12,13 +12,12 @@ from math import isfinite, isnan, nan
 from operator import add
 from typing import TYPE_CHECKING
 
-from assay.values.series import Summary
-
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Sequence
 
     from assay.record.index.base import Series
+    from assay.values.series import Summary
 
 FIELDS = (
     "count",
@@ -133,6 +132,8 @@ class Tally:
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:
     """Many at once: one pass over their joined bytes."""
+    from assay.values.series import Summary
+
     unpacked = LAYOUT.iter_unpack(b"".join(packed))
     return [
         Summary(
