@@ -38,22 +38,26 @@ class P(Benchmark):
         self.report_benchmark(wall_time=1.0)
 """
 BIN = Path(sys.executable).parent
+TOP = Path(__file__).parent.parent.parent
+TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 needs_py_spy = pytest.mark.skipif(
     shutil.which("py-spy", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None, reason="py-spy is not installed"
 )
 
 
-def run(folder: Path, code: str, *flags: str) -> dict[str, Any]:
+def run(
+    folder: Path, code: str, *flags: str, methods: tuple[str, ...] = ("work.P.busy",), path: str | None = None
+) -> dict[str, Any]:
     """The one execution, as JSON."""
     (folder / "work.py").write_text(code)
     env = {
         **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "PATH": path or f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "ASSAY_SLOTS_DIR": str(folder / "slots"),
         "ASSAY_CACHE_DIR": str(folder / "cache"),
     }
-    words = ["bench", "run", "work.P.busy", "--json", "--foreign-limit", "1", *flags]
+    words = ["bench", "run", *methods, "--json", "--foreign-limit", "1", *flags]
     done = subprocess.run(
         [sys.executable, "-m", "assay", *words], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
@@ -112,4 +116,62 @@ def test_a_profiler_that_cannot_work_says_so_and_fails_nothing(tmp_path: Path) -
     execution = run(tmp_path, PLAIN, "--profile", "0:0.5", "--profiler", "framework")
     assert execution["profiles"] == []
     log = (tmp_path / execution["run_dir"] / "bench.log").read_text()
-    assert "window 1 has no profile: RuntimeError: neither torch nor tensorflow is loaded" in log
+    note = "window 1 has no profile: neither torch nor tensorflow is loaded"
+    assert note in log
+    assert execution["extra"]["profile"] == {"windows": "0:0.5", "profiler": "framework", "notes": [note]}
+
+
+# ---------------------------------------------------------------- a framework that the method imports itself
+
+INSIDE = """
+import time
+from assay.bench import Benchmark
+class P(Benchmark):
+    def busy(self):
+        import {module} as framework
+        a = framework.ones((64, 64))
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            a = framework.matmul(a, a) * 0.01
+        self.report_benchmark(wall_time=1.0)
+"""
+
+
+@needs_torch
+def test_torch_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: Path) -> None:
+    execution = run(tmp_path, INSIDE.format(module="torch"), "--profile", "0.3:")
+    assert "profile/torch-1.json" in execution["profiles"]
+    names = {event.get("name") for event in load_events(tmp_path, execution, "profile/torch-1.json")}
+    assert "aten::matmul" in names
+
+
+@pytest.mark.skipif(not os.access(TF_PYTHON, os.X_OK), reason=f"no interpreter with TensorFlow at {TF_PYTHON}")
+def test_tensorflow_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: Path) -> None:
+    execution = run(tmp_path, INSIDE.format(module="tensorflow"), "--profile", "0.3:", "--python", TF_PYTHON)
+    (plane,) = [name for name in execution["profiles"] if name.endswith(".xplane.pb")]
+    assert b"MatMul" in (tmp_path / execution["run_dir"] / plane).read_bytes()
+    assert "notes" not in execution["extra"]["profile"]
+
+
+# ---------------------------------------------------------------- commands
+
+
+@needs_py_spy
+def test_py_spy_looks_at_the_python_of_a_command(tmp_path: Path) -> None:
+    """Behind a shell, and started after the window began."""
+    (tmp_path / "spin.py").write_text(
+        "import time\ndef inner_loop(): return sum(i * i for i in range(20_000))\n"
+        "end = time.monotonic() + 3\nwhile time.monotonic() < end: inner_loop()\n"
+    )
+    command = f"train=true; {sys.executable} spin.py; true"
+    execution = run(tmp_path, PLAIN, "--profile", "0:", "--command", command, methods=())
+    assert execution["profiles"] == ["profile/py-spy-1.json"]
+    names = {str(event.get("name")) for event in load_events(tmp_path, execution, "profile/py-spy-1.json")}
+    assert any("inner_loop" in name for name in names)
+
+
+@needs_py_spy
+def test_py_spy_beside_the_interpreter_is_found(tmp_path: Path) -> None:
+    """Called by its path, without its folder on PATH."""
+    execution = run(tmp_path, PLAIN, "--profile", "0.2:1.2", path="/usr/bin:/bin")
+    assert execution["profiles"] == ["profile/py-spy-1.json"]

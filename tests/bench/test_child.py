@@ -45,6 +45,18 @@ print("a module may print")
 """
 
 
+def write_spy(folder: Path) -> Path:
+    """Writes down how it was called, and leaves when it is interrupted, as py-spy does."""
+    spy = folder / "bin" / "py-spy"
+    spy.parent.mkdir()
+    spy.write_text(
+        "#!/usr/bin/env bash\nwhile [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; --format) form=$2;; esac; shift; done\n"
+        'trap \'echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; exit 0\' INT\nwhile :; do sleep 0.02; done\n'
+    )
+    spy.chmod(0o755)
+    return spy
+
+
 @pytest.fixture
 def child(tmp_path: Path) -> Any:
     (tmp_path / "mod.py").write_text(MODULE)
@@ -171,6 +183,18 @@ def test_paths_are_put_in_front_or_behind(child: Any, tmp_path: Path) -> None:
     assert story.reports[0]["wall_time"] == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "has_hint"), [("tensorflow", True), ("tensorflow.keras", True), ("onnx", True), ("my_own_module", False)]
+)
+def test_a_framework_that_is_missing_may_be_there_for_another_interpreter(
+    child: Any, tmp_path: Path, name: str, has_hint: bool
+) -> None:
+    (tmp_path / "needs.py").write_text(f"def f():\n    raise ModuleNotFoundError('not here', name={name!r})\n")
+    _, story, _ = child("run", "needs.f")
+    hint = f"; {sys.executable} does not have it: name an interpreter that has with --python PATH"
+    assert story.end["error"]["message"] == "not here" + hint * has_hint
+
+
 # ---------------------------------------------------------------- profiles
 
 
@@ -200,13 +224,7 @@ def test_a_profiler_that_is_missing_does_not_fail_the_benchmark(child: Any, tmp_
 
 def test_py_spy_is_started_with_our_pid(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in that writes down how it was called, and leaves when it is interrupted, as py-spy does."""
-    spy = tmp_path / "bin" / "py-spy"
-    spy.parent.mkdir()
-    spy.write_text(
-        "#!/usr/bin/env bash\nwhile [ $# -gt 0 ]; do case $1 in --output) out=$2;; --pid) pid=$2;; --format) form=$2;; esac; shift; done\n"
-        'trap \'echo "{\\"pid\\": $pid, \\"form\\": \\"$form\\"}" > "$out"; exit 0\' INT\nwhile :; do sleep 0.02; done\n'
-    )
-    spy.chmod(0o755)
+    spy = write_spy(tmp_path)
     monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
     _, story, _ = child("run", "mod.B.busy", "--profile=0:", "--profiler=py-spy", f"--profile-dir={tmp_path}/p")
     written = json.loads((tmp_path / "p" / "py-spy-1.json").read_text())
@@ -228,7 +246,7 @@ def test_what_py_spy_says_is_told_only_when_it_fails(
         (wait, None),
         (
             "echo Permission Denied: try sudo >&2; exit 1\n",
-            ["window 1 has no profile: RuntimeError: py-spy wrote none"],
+            ["window 1 has no profile: py-spy wrote none"],
         ),
     ):
         spy.write_text(head + program)
@@ -257,3 +275,11 @@ def test_torch_s_profiler_is_used_where_torch_is_loaded(child: Any, tmp_path: Pa
     _, story, _ = child("run", "withtorch.B.busy", "--profile=0:0.1", f"--profile-dir={tmp_path}/p")
     assert story.end["ok"] is True
     assert (tmp_path / "p" / "torch-1.json").read_text() == "cpu,start,stop"
+
+
+def test_py_spy_is_taken_where_we_are_told_it_lies(child: Any, tmp_path: Path) -> None:
+    """Beside the supervisor's interpreter: it may not be on PATH, nor beside the benchmark's own."""
+    spy = write_spy(tmp_path)
+    words = ("--profile=0:", f"--profile-dir={tmp_path}/p", f"--py-spy={spy}")
+    _, story, _ = child("run", "mod.B.busy", *words)
+    assert story.end["profiles"] == ["py-spy-1.json"]

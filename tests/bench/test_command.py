@@ -28,10 +28,10 @@ class Ran:
         return self.lines[-1]
 
 
-def run(text: str, tmp_path: Path, **env: str) -> Ran:
+def run(text: str, tmp_path: Path, *profiler: str, **env: str) -> Ran:
     report = tmp_path / "report.jsonl"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", SCRIPT, text],
+        [sys.executable, "-I", "-S", SCRIPT, text, *profiler],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -45,7 +45,9 @@ def test_a_small_command_is_small(tmp_path: Path) -> None:
     """Not the size of the Python that started it."""
     ran = run("true", tmp_path)
     assert ran.code == 0
-    assert [line["kind"] for line in ran.lines] == ["begin", "end"]
+    assert [line["kind"] for line in ran.lines] == ["begin", "command", "end"]
+    assert ran.lines[1]["pid"] != ran.lines[0]["pid"]  # the command's own: the wrapper is no part of it
+    assert ran.end["peaks"]["max_vms"] > ran.end["peaks"]["max_rss"]
     assert 0 < ran.end["peaks"]["max_rss"] < 8 * MIB
     assert ran.lines[0]["wrapper_rss"] > ran.end["peaks"]["max_rss"]
     assert ran.end["wall_s"] > 0
@@ -124,3 +126,25 @@ def test_it_loads_nothing_of_ours() -> None:
     code = f"import sys, runpy; sys.argv = ['x', 'true']\ntry: runpy.run_path({SCRIPT!r}, run_name='__main__')\nexcept SystemExit: pass\nprint([m for m in sys.modules if m.startswith('assay')])"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------- a profiler beside it
+
+
+def test_a_profiler_is_told_the_pid_and_ends_with_the_command(tmp_path: Path) -> None:
+    profiler = (
+        "import json, sys, time; sys.stdin.read(); "
+        "print(json.dumps({'profiles': sys.argv[1:], 'profile_notes': [str(time.monotonic())]}))"
+    )
+    ran = run("echo $$; exit 3", tmp_path, sys.executable, "-S", "-c", profiler)
+    pid, began = ran.end["profiles"]
+    assert ran.code == 3
+    assert pid == f"--pid={ran.out.strip()}"
+    assert 0 < float(began.removeprefix("--began=")) < float(ran.end["profile_notes"][0])
+
+
+def test_a_profiler_that_breaks_is_said_and_fails_nothing(tmp_path: Path) -> None:
+    ran = run("true", tmp_path, sys.executable, "-S", "-c", "raise SystemExit(7)")
+    assert ran.code == 0
+    assert ran.end["ok"] is True
+    assert ran.end["profile_notes"] == ["there is no profile: what takes it ended with exit code 7"]

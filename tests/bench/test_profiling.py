@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from assay.bench import profiling
-from assay.bench.profiling import Profile, _MainThread, choose_profiler
+from assay.bench.profiling import Profile, PySpy, _MainThread, build_profiler, choose_stand_in
 from assay.values.benchmark import parse_windows
 
 
@@ -180,7 +180,119 @@ def test_an_older_torch_beside_tensorflow_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "torch", FakeTorch())
     monkeypatch.setitem(sys.modules, "tensorflow", ModuleType("tensorflow"))
     with pytest.raises(RuntimeError, match="TensorFlow does not survive"):
-        choose_profiler("framework", str(tmp_path), 1, _MainThread())
+        build_profiler("torch", str(tmp_path), 1, _MainThread())
+
+
+# ---------------------------------------------------------------- a method that imports its framework itself
+
+
+class Gate(ModuleType):
+    """What a module waits for in the middle of its import."""
+
+    def __init__(self) -> None:
+        super().__init__("gate")
+        self.halfway, self.open = threading.Event(), threading.Event()
+        self.torch = FakeTorch()
+
+
+@pytest.fixture
+def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Another thread is in the middle of `import torch`."""
+    gate = Gate()
+    (tmp_path / "torch.py").write_text(
+        "import gate\ngate.halfway.set()\nassert gate.open.wait(60)\nprofiler, cuda = gate.torch.profiler, gate.torch.cuda\n"
+    )
+    monkeypatch.setitem(sys.modules, "gate", gate)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    thread = threading.Thread(target=lambda: __import__("torch"))
+    thread.start()
+    assert gate.halfway.wait(60)
+    yield gate
+    gate.open.set()
+    thread.join()
+    sys.modules.pop("torch")
+
+
+def spin_until(condition: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        spin(0.01)
+
+
+@pytest.mark.parametrize("windows", ["0:", "0:100", "0.01:"])
+@pytest.mark.parametrize(
+    ("kind", "files"), [("auto", ["python-1.json", "torch-1.json"]), ("framework", ["torch-1.json"])]
+)
+def test_a_framework_takes_over_when_its_import_is_complete(
+    tmp_path: Path, importing: Gate, windows: str, kind: str, files: list[str]
+) -> None:
+    profile = Profile(parse_windows(windows), kind, str(tmp_path / "p"))
+    profile.start()
+    spin(0.1)
+    assert importing.torch.threads == []
+    importing.open.set()
+    spin_until(lambda: importing.torch.threads)
+    assert profile.finish() == files
+    assert profile.notes == []
+    assert importing.torch.threads == ["MainThread"] * 2
+
+
+def test_a_window_that_ends_before_the_import_has_what_was_seen_meanwhile(tmp_path: Path, importing: Gate) -> None:
+    profile = Profile(parse_windows("0:0.05,0.1:"), "auto", str(tmp_path / "p"))
+    profile.start()
+    spin_until((tmp_path / "p" / "python-1.json").exists)
+    importing.open.set()
+    spin_until(lambda: importing.torch.threads)
+    assert (
+        {"python-1.json", "torch-2.json"} <= set(profile.finish()) <= {"python-1.json", "python-2.json", "torch-2.json"}
+    )
+
+
+def test_an_import_that_outlasts_the_window_is_said(tmp_path: Path, importing: Gate) -> None:
+    profile = Profile(parse_windows("0:0.03"), "framework", str(tmp_path / "p"))
+    profile.start()
+    spin_until(lambda: profile.notes)
+    assert profile.finish() == []
+    assert profile.notes == ["window 1 has no profile: torch was still being imported"]
+    assert importing.torch.threads == []
+
+
+def test_a_framework_that_nobody_had_begun_to_import_takes_over_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = FakeTorch()
+    profile = Profile(parse_windows("0:"), "auto", str(tmp_path))
+    profile.start()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    spin_until(lambda: torch.threads)
+    assert profile.finish() == ["python-1.json", "torch-1.json"]
+
+
+# ---------------------------------------------------------------- py-spy
+
+
+def test_who_looks_on_where_there_is_no_framework(tmp_path: Path) -> None:
+    assert choose_stand_in("framework", str(tmp_path), 1, "/somewhere/py-spy") is None
+    assert isinstance(choose_stand_in("auto", str(tmp_path), 1, "/somewhere/py-spy"), PySpy)
+    assert not isinstance(choose_stand_in("auto", str(tmp_path), 1), PySpy)
+    with pytest.raises(RuntimeError, match="pip install py-spy"):
+        choose_stand_in("py-spy", str(tmp_path), 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["Error: No python processes found", "", "Stack backtrace:", "   0: main"],
+            "Error: No python processes found",
+        ),
+        (["Permission Denied: try sudo", " "], "Permission Denied: try sudo"),
+        ([], "it said nothing"),
+    ],
+)
+def test_what_py_spy_complains_of(lines: list[str], said: str) -> None:
+    assert profiling._find_complaint(lines) == said
 
 
 def test_sessions_of_tensorflow_that_end_in_one_second_stay_apart(

@@ -51,6 +51,40 @@ def test_an_error_of_the_function_is_passed_on_and_the_collector_is_on_again() -
     assert gc.isenabled()
 
 
+class Result:
+    alive = 0
+
+    def __init__(self) -> None:
+        Result.alive += 1
+
+    def __del__(self) -> None:
+        Result.alive -= 1
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+@pytest.mark.parametrize("inner", [1, 3])
+def test_no_result_is_held_while_the_next_call_works(has_gpu: bool, inner: int) -> None:
+    """One that is changes which memory the next call is given: a loop was 8% slower for it, in every process."""
+    seen: list[int] = []
+
+    def function() -> Result:
+        seen.append(Result.alive)
+        return Result()
+
+    measure(function, repeats=5, warmup=2, inner=inner, sync=Device().module if has_gpu else False)
+    assert len(seen) == 1 + 2 + 5 * inner
+    assert set(seen) == {0}
+
+
+def test_the_last_result_is_there_to_be_waited_for() -> None:
+    seen: list[object] = []
+    jax = ModuleType("jax")
+    jax.block_until_ready = seen.append  # type: ignore[attr-defined]
+    numbers = iter(range(100))
+    measure(lambda: next(numbers), repeats=2, warmup=1, inner=3, sync=jax)
+    assert seen == [0, 1, 4, 7]
+
+
 def test_summaries() -> None:
     timing = Timing((1.0, 2.0, 3.0, 4.0, 100.0), device_samples_s=(0.5, 0.7, 0.9))
     assert timing.median_s == 3.0

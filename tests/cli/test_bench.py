@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +16,15 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.flows.bench.laboratory import history, write_module
+from tests.flows.bench.laboratory import execution, history, write_module
 from tests.flows.bench.repository import Repository
-from tests.flows.workbench import Bench
+from tests.flows.workbench import Bench, until
 
 from assay.cli import bench_options
 from assay.execute.slots import SlotPool, build_entries
 from assay.record import rundir
 from assay.record.benchmarks import write_execution
+from assay.values.benchmark import BenchExecution
 from assay.values.run import RunSpec
 
 Cli = Any
@@ -35,14 +38,18 @@ def lab(own_bench: Bench) -> Bench:
 
 
 def write_history(lab: Bench, values: list[float]) -> None:
+    write_executions(lab, history(values))
+
+
+def write_executions(lab: Bench, executions: list[BenchExecution]) -> None:
     """As if they had been run: each a run directory of the study."""
-    for execution in history(values):
-        params = {"method": execution.method, "kind": "import", "trial": 1}
-        spec = RunSpec("0" * 12, execution.execution_id, params, (), title=execution.execution_id)
-        record = rundir.RunRecord(spec, "bench", rundir.new_uid(), execution.started_at or 0.0)
-        path = lab.root / "bench" / execution.execution_id
+    for each in executions:
+        params = {"method": each.method, "kind": "import", "trial": 1}
+        spec = RunSpec("0" * 12, each.execution_id, params, (), title=each.execution_id)
+        record = rundir.RunRecord(spec, "bench", rundir.new_uid(), each.started_at or 0.0)
+        path = lab.root / "bench" / each.execution_id
         path.parent.mkdir(parents=True, exist_ok=True)
-        rundir.write_run_dir(str(path), record, "", lambda aside, e=execution: write_execution(aside, e))
+        rundir.write_run_dir(str(path), record, "", lambda aside, e=each: write_execution(aside, e))
 
 
 STEP = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
@@ -65,6 +72,15 @@ def test_run_says_where_a_profile_went(lab: Bench, cli: Cli) -> None:
     ]
     assert traces
     assert all((lab.folder / trace).is_file() for trace in traces)
+
+
+def test_run_says_that_a_window_has_no_profile(lab: Bench, cli: Cli) -> None:
+    """However quiet it is to be."""
+    result = cli("bench", "run", "mod.B.large", "--profile", "500:", "--trials", "2", *QUIET)
+    assert result.code == 0
+    lines = [line for line in result.err.splitlines() if line.startswith("warning: mod.B.large")]
+    assert [line.partition(": ended")[0] for line in lines] == [f"warning: mod.B.large trial {n}" for n in (1, 2)]
+    assert all(line.endswith("the window 500: never began") for line in lines)
 
 
 def test_a_command_that_does_not_say_what_was_asked_for_is_no_figure(lab: Bench, cli: Cli) -> None:
@@ -104,6 +120,8 @@ def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
         (("m.f", "--metric", "x=("), "broken regular expression"),
         (("m.f", "--metric", "x=abc"), "has no group"),
         (("--command", " "), "empty --command"),
+        (("--command", "a=echo 1", "--command", "a=echo 2"), "two commands are named 'a'"),
+        (("--command", "x=true", "--profile", "0:", "--profiler", "framework"), "works inside a METHOD"),
         (("m.f", "--md", "-", "--json"), "cannot both go to stdout"),
         (("m.f", "--md", "no/where.md"), "cannot be written"),
         (("m.f", "--webhook", "nonsense"), "is no address"),
@@ -157,6 +175,33 @@ def test_an_invalid_level_is_taken_back_as_it_was_named(lab: Bench, cli: Cli) ->
     assert cli("bench", "triage", "wall_time", "C.f", "last", "open").code == 0
     assert cli("bench", "history", "wall_time").code == 1
     assert cli("bench", "table", "C.f").out.splitlines()[2].split()[:2] == ["-", "40"]
+
+
+def test_another_machine_is_inconclusive_unless_it_is_told_not_to_matter(lab: Bench, cli: Cli) -> None:
+    for first, label, level, model in ((0, "old", 10.0, "V100"), (20, "new", 13.0, "T4")):
+        write_executions(
+            lab, [execution(first + n, level + n / 99, label=label, setup={"gpu": model}) for n in range(12)]
+        )
+    result = cli("bench", "compare", "old", "new")
+    assert result.code == 3
+    assert "environment or code?" in result.out
+    assert "gpu V100 → T4" in result.out
+    (case,) = json.loads(cli("bench", "compare", "old", "new", "--json").out)["metrics"]
+    assert "gpu V100 → T4" in case["finding"]["message"]
+    result = cli("bench", "compare", "old", "new", "--across-setups")
+    assert result.code == 1
+    assert "compared all the same" in result.out
+
+
+def test_a_new_machine_with_few_executions_is_inconclusive(lab: Bench, cli: Cli) -> None:
+    write_executions(lab, [execution(n, 10.0 + n % 3 / 99, setup={"driver": "1"}) for n in range(20)])
+    assert cli("bench", "history", "wall_time").code == 0
+    write_executions(lab, [execution(20, 99.0, setup={"driver": "2"})])
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 3
+    assert "1 execution on a new set-up, too few to judge" in result.out
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "ack").code == 0
+    assert cli("bench", "history", "wall_time").code == 0
 
 
 def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
@@ -213,6 +258,56 @@ def test_a_webhook_that_cannot_be_reached_is_said(lab: Bench, cli: Cli, url: str
     assert cli("bench", "history", "wall_time", "--webhook", url).code == code
 
 
+def test_ctrl_c_does_not_turn_a_history_red(lab: Bench, cli: Cli) -> None:
+    (lab.folder / "wait.py").write_text(
+        "import os, time\nfrom assay.bench import report_benchmark\n"
+        "def one():\n    time.sleep(1000 if os.path.exists('hold') else 0)\n    report_benchmark(wall_time=1.0)\n"
+    )
+    assert cli("bench", "run", "wait.one", "--trials", "6", *QUIET).code == 0
+    (lab.folder / "hold").touch()
+    known = set(lab.root.glob("bench/*/report.jsonl"))
+    supervisor = lab.start("bench", "run", "wait.one", "--trials", "9", "--junit", "r.xml", *QUIET)
+    try:
+        until(lambda: set(lab.root.glob("bench/*/report.jsonl")) - known, "it has begun")
+    finally:
+        supervisor.send_signal(signal.SIGINT)
+        out, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 130
+    assert "interrupted wait.one: SIGINT to the supervisor" in out
+    assert "ERROR" not in out
+    suites = ET.parse(lab.folder / "r.xml").getroot()
+    assert [suites.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["1", "0", "0", "1"]
+    result = cli("bench", "history", "wall_time", "one")
+    assert (result.code, "1 execution left out: interrupted" in result.out) == (0, True)
+    assert "(left out: 1 interrupted)" in cli("bench", "table", "one").err
+
+
+def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> None:
+    for flags in ((), ("--profile", "0:")):
+        assert cli("bench", "run", "mod.B.large", "--trials", "2", *flags, *QUIET).code == 0
+    result = cli("bench", "table", "large", "-m", "wall_time")
+    assert result.out.splitlines()[2].split()[:2] == ["-", "2"]
+    assert "(left out: 2 profiled; --all takes profiled ones)" in result.err
+    everything = cli("bench", "table", "large", "-m", "wall_time", "--all")
+    assert everything.out.splitlines()[2].split()[:2] == ["-", "4"]
+    assert everything.err == ""
+    assert "left out: profiled (--all takes them)" in cli("bench", "history", "wall_time", "large").out
+
+
+def test_what_helps_after_contamination_is_said_once(lab: Bench, cli: Cli) -> None:
+    dirt = [execution(n, 1.0, contaminated=("load",)) for n in range(6)]
+    write_executions(lab, dirt)
+    others = [replace(each, method="m.C.g", execution_id=f"g{n}") for n, each in enumerate(dirt)]
+    write_executions(lab, others)
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 2
+    assert result.err.count("that is no history") == 2
+    assert result.err.count("take contaminated ones as well: --all") == 1
+    assert "warning:" not in result.err
+    assert "run it again" not in result.err
+    assert cli("bench", "history", "wall_time", "--all").code == 0
+
+
 # ---------------------------------------------------------------- table, compare, import
 
 
@@ -260,9 +355,21 @@ def test_import(lab: Bench, cli: Cli) -> None:
     result = cli("bench", "import", "g2.json", "bad.json")
     assert result.code == 2
     assert "bad.json cannot be imported" in result.err
-    assert "BM2" not in cli("bench", "table", "--by", "method").out  # nothing of a bad call is kept
+    assert "1 execution imported" in result.out
+    assert "BM2" in cli("bench", "table", "--by", "method").out  # a bad file holds up no other
     assert "BM" in cli("bench", "table", "--by", "method").out
     assert "BM" in cli("ls", "bench").out
+
+
+def test_import_says_what_is_no_figure(lab: Bench, cli: Cli) -> None:
+    results = {f"time_{n}": float("nan") for n in range(12)} | {"time_good": 1.0, "time_broken": None}
+    (lab.folder / "a.json").write_text(json.dumps({"commit_hash": "c", "results": results}))
+    result = cli("bench", "import", "a.json")
+    assert result.code == 0
+    assert "2 executions imported" in result.out
+    assert "failed when they were run: time_broken" in result.out
+    assert "time_0 was skipped by asv" in result.err
+    assert "and 2 more of this kind" in result.err
 
 
 def test_every_execution_is_told_as_it_ends(lab: Bench, cli: Cli) -> None:

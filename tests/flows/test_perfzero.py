@@ -22,6 +22,7 @@ from tests.show.test_perfzero import load_schema
 from assay.config.dialects.perfzero import parse_flags
 from assay.errors import AssayError, ExitCode, UsageError
 from assay.flows.bench.archive import find_place, load_executions
+from assay.flows.bench.imports import import_files
 from assay.flows.perfzero import Voice, _stoppable, _StoppedError, plot_process_info, run_perfzero
 from assay.flows.sweep import Doors
 from assay.record.benchmarks import load_execution
@@ -227,6 +228,42 @@ def test_a_longer_run_has_readings_of_the_whole_tree(lab: Lab) -> None:
     assert lab.summaries(report)[0]["process_info"]["max_rss"] > 80_000_000
 
 
+def test_one_child_beside_the_method_is_in_the_summary(lab: Lab) -> None:
+    (lab.folder / "tree.py").write_text(
+        "import subprocess, sys\nfrom assay.bench import report_benchmark\n"
+        "def hold(size): return f'b = bytearray({size}); b[::4096] = b[::4096]; import time; time.sleep(1.4)'\n"
+        "def f():\n"
+        "    held = bytearray(80_000_000); held[::4096] = held[::4096]\n"
+        "    subprocess.run([sys.executable, '-S', '-c', hold(80_000_000)])\n"
+        "    report_benchmark(wall_time=1.0)\n"
+    )
+    report = lab.run("tree.f")
+    log = Path(report.executions[0].output_dir, "process_info.log").read_text()
+    seen = max(json.loads(line)["rss"] for line in log.splitlines())
+    told = lab.summaries(report)[0]["process_info"]["max_rss"]
+    assert told > 160_000_000
+    assert told > seen - 20_000_000  # which has our shells in it
+
+
+def test_what_a_method_leaves_behind_is_a_warning(lab: Lab) -> None:
+    (lab.folder / "left.py").write_text(
+        "import subprocess\nfrom assay.bench import report_benchmark\n"
+        "def f():\n    subprocess.Popen(['sleep', '300'], start_new_session=True)\n    report_benchmark(wall_time=1.0)\n"
+    )
+    report = lab.run("left.f")
+    assert report.executions[0].succeeded
+    assert any("left.f trial 1: it left a process behind, ended with it: sleep" in line for line in lab.warned)
+
+
+def test_the_model_is_not_that_of_a_quadro(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = lab.folder / "gpus.json"
+    gpus.write_text('{"driver": "5", "gpus": [{"name": "Quadro P400"}, {"name": "Tesla V100"}]}')
+    monkeypatch.setenv("ASSAY_FAKE_NVML", str(gpus))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    system = lab.summaries(lab.run("mod.B.fixed"))[0]["system_info"]
+    assert (system["accelerator_model"], system["accelerator_count"]) == ("Tesla V100", 2)
+
+
 # ---------------------------------------------------------------- trials and ids
 
 
@@ -352,7 +389,8 @@ def test_the_key_is_there_for_the_method_and_gone_afterwards(lab: Lab) -> None:
 # ---------------------------------------------------------------- profiles
 
 
-def test_a_profile_lies_where_tensorboard_looks(lab: Lab) -> None:
+def test_a_profile_lies_where_tensorboard_looks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.flows.bench.run.find_py_spy", lambda: None)  # our own sampler is the quicker one
     (lab.folder / "busy.py").write_text(
         "import time\nfrom assay.bench import report_benchmark\n"
         "def spin():\n    end = time.time() + 0.4\n    while time.time() < end: sum(range(1000))\n"
@@ -370,6 +408,33 @@ def test_a_profile_lies_where_tensorboard_looks(lab: Lab) -> None:
     traces = sorted(map(str, folder.glob("plugins/profile/*/*.trace.json.gz")))
     assert len(traces) == 2
     assert all(any(trace in line for line in lab.said) for trace in traces), "it is said where they are"
+
+
+@pytest.mark.parametrize("is_echoing", [False, True])
+def test_a_wrong_name_is_said_once(lab: Lab, is_echoing: bool) -> None:
+    lab.is_echoing = is_echoing
+    report = lab.run("mod.B.godo", "mod.B.raises")
+    why = "" if is_echoing else ": B has no method 'godo'; did you mean 'good'?"
+    assert lab.failed[0] == f"failed mod.B.godo trial 1{why}"
+    assert "no luck" in lab.failed[1]
+    (log,) = [Path(each.run_dir, each.log).read_text() for each in report.executions if each.method == "mod.B.godo"]
+    assert log.count("has no method 'godo'") == 1
+    assert "has no method" in lab.summaries(report)[0]["benchmark_result"]["findings"][0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"git_repos": ["https://no-such-host.invalid/x.git"]},
+        {"data_downloads": ["https://no-such-host.invalid/x;x"]},
+        {"gcloud_key_file_url": "https://no-such-host.invalid/key.json"},
+    ],
+)
+def test_a_host_that_is_not_found_is_one_exit_code_for_all(lab: Lab, flags: dict[str, Any]) -> None:
+    with pytest.raises(AssayError, match="no-such-host") as caught:
+        lab.run("mod.B.fixed", **flags)
+    assert caught.value.exit_code is ExitCode.INTERNAL
+    assert not (lab.folder / "runs").exists()
 
 
 @pytest.mark.parametrize("is_echoing", [False, True])
@@ -573,3 +638,32 @@ def test_the_plot_of_an_execution(lab: Lab) -> None:
     assert (lab.folder / "out.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(UsageError, match="is no PDF"):
         plot_process_info("x", "out.png")
+
+
+# ---------------------------------------------------------------- summaries that come back
+
+
+def test_a_summary_of_an_execution_that_is_here_is_known(lab: Lab) -> None:
+    report = lab.run("mod.B.fixed", "mod.B.good", "mod.B.raises", "mod.B.nan", benchmark_num_trials="2")
+    files = [os.path.join(each.output_dir, "perfzero_summary.json") for each in report.executions]
+    found = import_files(files, None)
+    assert (found.new, found.known) == (0, 8)
+
+
+def test_a_summary_is_judged_as_the_execution_was(lab: Lab) -> None:
+    names = ["fixed", "good", "raises", "nan", "never", "dies"]
+    report = lab.run(*(f"mod.B.{name}" for name in names))
+    files = [os.path.join(each.output_dir, "perfzero_summary.json") for each in report.executions]
+    assert import_files(files, "elsewhere").new == len(names)
+    ours = {each.method: each for each in report.executions}
+    theirs = {each.method: each for each in load_executions(find_place("elsewhere"))}
+    for method, own in ours.items():
+        other = theirs[method]
+        assert other.result.is_figure == own.result.is_figure, method
+        assert other.succeeded == own.succeeded
+        assert str(other.result.numbers) == str({name: own.result.numbers[name] for name in other.result.numbers})
+        assert other.result.numbers.keys() == own.result.numbers.keys()
+        assert (other.peaks.max_rss, other.machine.host) == (own.peaks.max_rss, own.machine.host)
+        assert other.execution_id == own.execution_id
+    (found,) = theirs["mod.B.fixed"].result.findings
+    assert found.message == "acc is 0.5, below its minimum 0.9"

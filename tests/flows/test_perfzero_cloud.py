@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from assay.errors import InfrastructureError, UsageError
 from assay.flows.perfzero_cloud import (
     GCLOUD_CAUSES,
+    Cloud,
     build_create_command,
     build_describe_command,
     build_instance_command,
@@ -24,7 +25,9 @@ from assay.flows.perfzero_cloud import (
     build_preparation,
     build_ssh_command,
     build_status_command,
+    build_tools,
     build_way,
+    create,
     parse_instances,
 )
 from assay.stage.tool import Answer, build_failure
@@ -301,3 +304,21 @@ def test_each_known_trouble_has_its_advice(words: str, code: int, hint: str | No
     assert words in error.message
     assert (hint is None) == (error.hint is None)
     assert hint is None or hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(("count", "machine"), [(0, 8), (1, 8), (2, 16), (4, 32), (8, 64)])
+def test_machines_are_of_a_size_that_there_is(count: int, machine: int) -> None:
+    assert Wish(accelerator_count=count).machine == f"n1-standard-{machine}"
+    assert Wish(accelerator_count=16).machine == "n1-standard-96"
+
+
+@pytest.mark.parametrize(("count", "near"), [(3, 4), (5, 8), (16, 8)])
+def test_a_number_of_accelerators_that_no_machine_has_is_refused(count: int, near: int) -> None:
+    shown: list[str] = []
+    cloud = Cloud(PLACE, build_tools(True, shown.append, shown.append), shown.append)
+    with pytest.raises(UsageError, match=f"not {count}") as caught:
+        create(cloud, Wish(accelerator_count=count))
+    assert f"--accelerator_count={near}" in (caught.value.hint or "")
+    assert shown == []
+    create(cloud, Wish(accelerator_count=count, machine_type="a2-highgpu-3g"))
+    assert any(f"count={count}" in line for line in shown)

@@ -109,4 +109,28 @@ def test_words_of_a_change() -> None:
         "it has come back since; ack: known"
     )
     assert "commit unknown" in describe_change(change(commits=(None, None)))
-    assert "environment or code: " in describe_change(change(cause="either"))
+    assert "environment or code? " in describe_change(change(cause="either"))
+
+
+# ---------------------------------------------------------------- a set-up with too few executions
+
+
+@pytest.mark.parametrize("cause", ["code", "unknown", "environment", "either"])
+@pytest.mark.parametrize("is_worse", [True, False])
+def test_too_few_to_judge_is_never_a_pass_nor_a_fail(cause: Cause, is_worse: bool) -> None:
+    moved = replace(history(), moves=(change(execution_id="new", cause=cause, is_worse=is_worse, too_few=3),))
+    assert judge_history(moved).kind is INCONCLUSIVE
+
+
+@pytest.mark.parametrize("fields", [{"holds": False}, {"judgement": "ack"}])
+def test_too_few_raise_no_alarm_once_they_are_left_or_spoken_of(fields: dict[str, Any]) -> None:
+    moved = replace(history(), moves=(change(execution_id="new", too_few=3, **fields),))
+    assert judge_history(moved).kind is PASS
+    assert ("measured since" in describe_change(moved.moves[0])) == ("holds" in fields)
+
+
+def test_too_few_do_not_hide_that_the_whole_history_is_short() -> None:
+    moved = replace(history(count=2), moves=(change(execution_id="new", too_few=2, judgement="ack"),))
+    verdict = judge_history(moved)
+    assert verdict.kind is INCONCLUSIVE
+    assert "2 comparable executions tell nothing yet" in verdict.findings[-1].message

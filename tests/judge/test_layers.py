@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.judge.layers import Blame, find_first_wrong, localise
+from assay.judge.layers import Blame, localise
 from assay.values.model import Layer
 from assay.values.tensors import TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -42,7 +42,7 @@ DIAMOND = [layer(0, "x", "a"), layer(1, "a", "b"), layer(2, "a", "c"), layer(3, 
 def blamed(
     layers: list[Layer], seen: Mapping[str, TensorComparison], local: Mapping[str, TensorComparison] | None = None
 ) -> int | None:
-    found = find_first_wrong(layers, seen, local)
+    found = localise(layers, seen, local).first
     return None if found is None else found.number
 
 

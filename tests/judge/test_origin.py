@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.judge.changepoint import find_change_points
-from assay.judge.origin import attribute_changes, split_by_environment
+from assay.judge.origin import attribute_changes, attribute_move, compare_code, split_by_environment
 from assay.values.bench import ChangePoint, EnvironmentSegment
 
 
@@ -122,3 +122,54 @@ def test_lengths_must_fit():
         attribute_changes([step_at(30)], STEP, ["a"])
     with pytest.raises(ValueError, match="belongs to each value"):
         attribute_changes([step_at(30)], STEP, ["a"] * 60, commits=["c"])
+
+
+# ---------------------------------------------------------------- the code
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("c", "c", "same"),
+        ("c+1", "c+1", "same"),
+        ("c", "c+1", "edited"),
+        ("c+1", "c+2", "edited"),
+        ("+1", "+2", "edited"),
+        ("c", "d", "other"),
+        ("c+1", "d+1", "other"),
+        (None, "c", "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+def test_local_edits_are_other_code_and_a_missing_commit_is_unknown(before, after, code):
+    assert compare_code(before, after) == code
+
+
+def test_local_edits_are_blamed_like_a_commit():
+    found = attribute(["a"] * 60, commits=["c"] * 30 + ["c+1"] * 30)
+    assert (found.origin, found.reason.split(",")[0]) == ("code", "local edits")
+    both = attribute(["a"] * 30 + ["b"] * 30, commits=["c"] * 30 + ["c+1"] * 30)
+    assert "the commit did not" not in both.reason
+
+
+@pytest.mark.parametrize("commits", [[None] * 60, ["c"] * 30 + [None] * 30])
+def test_without_a_commit_nobody_is_blamed(commits):
+    found = attribute(["a"] * 60, commits=commits)
+    assert (found.origin, "was not recorded" in found.reason) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("codes", "cause", "words"),
+    [
+        (("c", "c"), "environment", "the commit is the same"),
+        (("c", "d"), "either", "set-up and commit both changed"),
+        (("c", "c+1"), "either", "local edits"),
+        ((None, None), "either", "not recorded"),
+        (("c", None), "either", "not recorded"),
+    ],
+)
+def test_moves_by_the_code_on_both_sides(codes, cause, words):
+    found = attribute_move(*codes)
+    assert found[0] == cause
+    assert words in found[1]
+    assert ("both changed" in found[1]) == (codes == ("c", "d"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from assay.bench import reporting
 from assay.judge.reported import judge_report
 from assay.values.benchmark import NOT_REPORTED, BenchResult, Ending, Story
 from assay.values.verdict import VerdictKind
@@ -123,6 +124,67 @@ def test_later_reports_add_and_replace() -> None:
     assert result.samples == {"b": (2, 3)}
 
 
+def fail(name: str, value: float, **bounds: float) -> dict[str, Any]:
+    return {"name": name, "value": value, **bounds}
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ({"wall_time": math.nan}, "wall_time is nan"),
+        ({"wall_time": -1.0}, "wall_time is negative"),
+        ({"throughput": math.inf}, "throughput is inf"),
+        ({"metrics": [fail("a", -1, min_value=0)]}, "a is -1, below its minimum 0"),
+        ({"metrics": [fail("a", math.nan)]}, "a is nan"),
+        ({"metrics": [{"name": "a", "value": 1, "samples": [1, math.nan]}]}, "1 of 2 samples of a"),
+        ({"samples": {"a": [math.nan]}}, "1 of 1 samples of a"),
+        ({"extras": {"a": json.dumps({"value": 1, "succeeded": False})}}, "a says that it has not succeeded"),
+        ({"extras": {"a": json.dumps({"value": math.nan})}}, "a is nan"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_was_wrong_once_is_not_replaced_by_a_later_report(first: dict[str, Any], words: str, place: int) -> None:
+    good = {"wall_time": 0.1, "throughput": 5, "metrics": [fail("a", 1, min_value=0)], "extras": {"a": "1"}}
+    good["samples"] = {"a": [1.0]}
+    reports = [good, good]
+    reports[place] = {"wall_time": 0.1, **first}
+    result = judge(*reports)
+    assert not result.succeeded
+    assert words in messages(result)
+    assert f"(report {place + 1} of 2)" in messages(result)
+    assert len(result.findings) == 1
+    assert result.is_figure
+
+
+def test_a_name_that_stands_twice_in_one_report() -> None:
+    result = judge({"wall_time": 0.1, "metrics": [fail("acc", -1, min_value=0), fail("acc", 2)]})
+    assert messages(result) == "FAIL acc is -1, below its minimum 0"
+    assert result.numbers["acc"] == 2
+
+
+def test_every_report_keeps_its_name() -> None:
+    result = judge(*({"name": f"part{n}", "wall_time": n + 1.0, "metrics": [fail("m", n)]} for n in range(3)))
+    assert result.succeeded
+    assert result.wall_time == 1
+    assert {name: value for name, value in result.numbers.items() if "part" in name} == {
+        "part0.wall_time": 1,
+        "part1.wall_time": 2,
+        "part2.wall_time": 3,
+        "part1.m": 1,
+        "part2.m": 2,
+    }
+    assert result.numbers["m"] == 0
+    alone = judge({"name": "only", "wall_time": 1}, {"wall_time": 2}, {"name": "only", "iters": 3})
+    assert alone.numbers == {"wall_time": 2}
+
+
+def test_a_bad_value_under_another_name_fails() -> None:
+    result = judge({"name": "one", "wall_time": 1}, {"name": "two", "wall_time": -2, "cpu_time": math.nan})
+    assert messages(result) == (
+        "FAIL two.cpu_time is nan (report 2 of 2); FAIL two.wall_time is negative: -2 (report 2 of 2)"
+    )
+
+
 def test_reports_under_other_names_stand_beside() -> None:
     result = judge({"name": "one", "wall_time": 1}, {"name": "two", "wall_time": 5, "extras": {"x": 1}})
     assert result.wall_time == 1
@@ -160,9 +222,24 @@ TRACE = [
 ]
 
 
+MISUSE = [
+    '  File "/home/me/bench/my.py", line 5, in m',
+    "    self.report_benchmark(wall_time='x')",
+    f'  File "{reporting.__file__}", line 128, in report_benchmark',
+    "TypeError: report_benchmark: wall_time must be a number, not 'x'",
+]
+
+
 @pytest.mark.parametrize(
     ("lines", "place"),
-    [(TRACE, " (parts.py:9)"), (TRACE[-2:], " (core.py:77)"), ([], ""), (["no frame"], "")],
+    [
+        (TRACE, " (parts.py:9)"),
+        (TRACE[-2:], " (core.py:77)"),
+        (MISUSE, " (my.py:5)"),  # ours is where it was noticed, wherever we are installed
+        (MISUSE[2:], " (reporting.py:128)"),
+        ([], ""),
+        (["no frame"], ""),
+    ],
 )
 def test_an_exception_is_placed_in_the_users_own_code(lines: list[str], place: str) -> None:
     error = {"type": "ValueError", "message": "negative dimensions", "lines": lines}

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
 from assay.judge.samples import (
+    ALPHA,
     MOST_TRIALS,
+    THRESHOLD,
     Question,
     adjust_holm,
     build_finding,
@@ -16,13 +18,11 @@ from assay.judge.samples import (
     compare_pairs,
     decide_next,
     find_fewest,
-    judge_pair,
-    judge_pairs,
     measure_p,
     measure_shift,
 )
 from assay.values.bench import Comparison, Samples
-from assay.values.verdict import VerdictKind
+from assay.values.verdict import Verdict, VerdictKind
 
 PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
 INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
@@ -30,6 +30,16 @@ INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
 
 def draw(level, n, seed, noise=0.03):
     return tuple((level * np.exp(noise * np.random.default_rng(seed).standard_normal(n))).tolist())
+
+
+def judge_pairs(pairs):
+    comparisons = compare_pairs(pairs)
+    return Verdict.of(map(build_finding, comparisons), sum(one.p is not None for one in comparisons))
+
+
+def judge_pair(base, head, direction, *, threshold=THRESHOLD, alpha=ALPHA, subject="head"):
+    """One metric alone."""
+    return judge_pairs([build_pair(subject, base, head, Question(direction, threshold, alpha))])
 
 
 def compare(base, head, direction="min", threshold=0.05, alpha=0.01):

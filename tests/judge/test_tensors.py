@@ -151,6 +151,35 @@ def test_a_flipped_argmax_is_found_when_it_is_asked_for() -> None:
     assert "whose largest is 2 instead of 1" in messages(found)
 
 
+def test_a_flipped_argmax_is_shown_though_nobody_asked() -> None:
+    """Within the tolerance it passes; but another class is another answer."""
+    expected = np.tile(f32(0.1, 0.5, 0.4999999), (8, 1))
+    actual = expected.copy()
+    actual[5] = f32(0.1, 0.4999999, 0.5)
+    found = compare(expected, actual)
+    assert found.verdict.kind is PASS
+    assert found.top_k == 7 / 8
+    assert found.flags == (
+        "the largest element is another one in 1 of 8 (12.5%) rows; first in row [5]: 2 instead of 1",
+    )
+    assert compare(expected, expected).flags == ()
+    assert compare(expected, expected).top_k == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((), "float32"), ((4, 1), "float32"), ((1, 2, 3, 4), "float32"), ((2, 4), "int32")]
+)
+def test_what_does_not_look_like_scores_is_not_ranked(shape: tuple[int, ...], dtype: str) -> None:
+    assert compare(noise(*shape, 2)[..., 0].astype(dtype), noise(*shape, 2)[..., 0].astype(dtype)).top_k is None
+
+
+def test_a_layer_by_itself_is_not_ranked() -> None:
+    expected, actual = f32(0.1, 0.5, 0.4999999), f32(0.1, 0.4999999, 0.5)
+    found = compare_tensors("y", expected, actual, op="MatMul")
+    assert found.flags == ()
+    assert found.top_k is None
+
+
 def test_all_outputs_are_compared_and_named() -> None:
     expected = {"a": f32(1, 2), "b": f32(3, 4), "c": np.array([7])}
     actual = {"a": f32(1, 2), "b": f32(3, 5), "c": np.array([8])}
@@ -758,3 +787,22 @@ def test_two_zero_tensors_say_how_to_allow_them() -> None:
     (finding,) = compare_tensors("y", zeros, zeros).verdict.findings
     assert "--tolerance allow_constant=true" in finding.message
     assert parse_tolerance_text("allow_constant=true", Tolerances()).model.allow_constant
+
+
+def test_an_output_of_a_whole_model_has_the_bound_of_the_operator_that_makes_it() -> None:
+    expected = {"p": np.linspace(0.5, 1, 64, dtype=np.float32), "q": np.linspace(0.5, 1, 64, dtype=np.float32)}
+    actual = {name: array * np.float32(1.001) for name, array in expected.items()}
+    verdict, (p, q) = judge_outputs(expected, actual, Tolerances(), makers={"p": "Softmax", "q": "Gemm"})
+    assert (p.verdict.kind, q.verdict.kind) == (VerdictKind.PASS, VerdictKind.FAIL)
+    assert p.tolerance.rel == judge_outputs(expected, actual, Tolerances(), op="Softmax")[1][0].tolerance.rel
+    assert verdict.kind is VerdictKind.FAIL
+    wide = Tolerances(by_op={"Gemm": Tolerance(rel=0.01)})
+    assert judge_outputs(expected, actual, wide, makers={"p": "Softmax", "q": "Gemm"})[0].kind is VerdictKind.PASS
+    near = Tolerances(by_op={"Gemm": Tolerance(rel=0.01)}, by_tensor={"q": Tolerance(rel=1e-4)})
+    assert judge_outputs(expected, actual, near, makers={"q": "Gemm"})[0].kind is VerdictKind.FAIL
+
+
+def test_an_output_of_a_whole_model_that_is_all_zero_proves_nothing_whatever_makes_it() -> None:
+    zeros = {"y": np.zeros(4, np.float32)}
+    assert judge_outputs(zeros, zeros, Tolerances(), op="Relu")[0].kind is VerdictKind.PASS
+    assert judge_outputs(zeros, zeros, Tolerances(), makers={"y": "Relu"})[0].kind is VerdictKind.INCONCLUSIVE

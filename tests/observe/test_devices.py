@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from assay.observe.devices import ENV_FAKE, Devices, GpuProcess, choose_gpus
+from assay.observe.devices import ENV_FAKE, Devices, GpuProcess
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading
 
@@ -105,7 +105,6 @@ def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
     devices = Devices({})
     assert devices.list() == ()
     assert "pip install 'assay[gpu]'" in devices.reason
-    assert choose_gpus(devices) is None
 
 
 # ---------------------------------------------------------------- the driver's library, played by a module
@@ -195,20 +194,3 @@ def test_a_gpu_that_falls_off_the_bus(monkeypatch):
     assert devices.read([0]) is None
     assert devices.free_memory(0) == 0
     assert devices.reason == "GPUs cannot be read: Not Supported"
-
-
-# ---------------------------------------------------------------- choosing
-
-
-def test_the_gpus_with_most_free_memory_are_chosen(fake):
-    fake.gpus(*({"memory_bytes": 10 * GIB, "used_bytes": used * GIB} for used in (6, 0, 9, 3)))
-    assert choose_gpus(fake.devices, 2, 4 * GIB) == (1, 3)
-    assert choose_gpus(fake.devices, 1, 4 * GIB, exclude=[1]) == (3,)
-    assert choose_gpus(fake.devices, 3, 4 * GIB) == (0, 1, 3)
-    assert choose_gpus(fake.devices, 4, 4 * GIB) is None
-
-
-def test_without_a_threshold_a_gpu_must_be_nearly_empty(fake):
-    fake.gpus({"memory_bytes": 10 * GIB, "used_bytes": 2 * GIB}, {"memory_bytes": 10 * GIB, "used_bytes": GIB // 2})
-    assert choose_gpus(fake.devices) == (1,)
-    assert choose_gpus(fake.devices, 2) is None

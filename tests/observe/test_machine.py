@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 from assay.observe.devices import Devices
 from assay.observe.machine import (
     CpuMeter,
+    Outlook,
     add_aftermath,
     find_contamination,
     load_governor,
     load_gpus,
+    load_oom_kills,
+    load_own_cpu_s,
     load_topology,
 )
 from assay.values.benchmark import GpuState, Machine
@@ -49,6 +53,77 @@ def test_a_moment_is_too_short_to_tell(tmp_path: Path) -> None:
     assert meter.foreign_share(0, 2) is None
 
 
+# ---------------------------------------------------------------- before a run begins
+
+
+def test_what_others_did_before_is_told_from_the_last_mark_that_is_far_enough_back(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    write_stat(stat, 100, 100)
+    outlook = Outlook(2, str(stat))
+    assert outlook.mark() is None
+    write_stat(stat, 101, 100)  # busy for a second
+    assert outlook.mark() == pytest.approx(1.0, abs=0.2)
+    write_stat(stat, 101, 101)  # and then quiet: what was before counts no more
+    assert outlook.mark() == pytest.approx(0.0, abs=0.01)
+
+
+def test_marks_that_are_close_together_reach_back_farther(tmp_path: Path) -> None:
+    """Trials of milliseconds, one after another."""
+    stat = tmp_path / "stat"
+    write_stat(stat, 100, 100)
+    outlook = Outlook(2, str(stat))
+    shares = []
+    for number in range(1, 9):
+        outlook.mark()
+        write_stat(stat, 100 + 0.05 * number, 100 + 0.05 * number)
+        shares.append(outlook.mark())
+    assert shares[0] is None
+    assert all(share == pytest.approx(0.5, abs=0.2) for share in shares[5:])
+
+
+def test_our_own_time_and_that_of_our_children_is_no_load_of_others(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    write_stat(stat, 100, 100)
+    outlook = Outlook(2, str(stat))
+    outlook.mark()
+    before_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    spin = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-S", "-c", spin], check=True)
+    exec(spin.replace("process_time()", f"process_time() - {load_own_cpu_s()}"), {})
+    used_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN) - before_s
+    assert used_s >= 0.6
+    write_stat(stat, 100 + used_s, 100.2)
+    share = outlook.mark()
+    assert share is not None
+    assert share < 0.1  # nine tenths, were it anybody's
+
+
+def test_what_is_forgotten_is_not_asked(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    write_stat(stat, 100, 100)
+    outlook = Outlook(2, str(stat))
+    outlook.mark()
+    outlook.forget()
+    write_stat(stat, 200, 100)
+    assert outlook.mark() is None
+
+
+@pytest.mark.parametrize("content", [None, "", "cpu one two\n"])
+def test_where_the_kernel_does_not_tell_nothing_is_known(tmp_path: Path, content: str | None) -> None:
+    stat = tmp_path / "stat"
+    if content is not None:
+        stat.write_text(content)
+    outlook = Outlook(2, str(stat))
+    assert [outlook.mark(), outlook.mark()] == [None, None]
+
+
+def test_kills_for_want_of_memory_are_counted_where_the_kernel_does() -> None:
+    with open("/proc/vmstat") as file:
+        counts = "oom_kill " in file.read()
+    kills = load_oom_kills()
+    assert (kills is not None and kills >= 0) is counts
+
+
 def test_this_machine_can_be_read() -> None:
     physical, sockets = load_topology()
     assert 0 <= sockets <= physical <= (os.cpu_count() or 1)
@@ -62,6 +137,9 @@ def test_this_machine_can_be_read() -> None:
         (Machine(), ""),
         (Machine(foreign_cpu=0.05), ""),
         (Machine(foreign_cpu=0.25), "others used 25% of the CPUs"),
+        (Machine(foreign_cpu_before=0.05), ""),
+        (Machine(foreign_cpu_before=0.3), "others used 30% of the CPUs just before it began"),
+        (Machine(foreign_cpu_before=0.3, foreign_cpu=0.01), ""),  # what was meanwhile is the better word
         (Machine(throttled=("sw_power_cap",)), ""),
         (Machine(throttled=("hw_slowdown", "sw_power_cap")), "throttled: hw_slowdown"),
         (Machine(gpus=(GpuState(0, "G", processes=(12,)),)), "on the GPU: 12"),

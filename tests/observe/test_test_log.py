@@ -116,6 +116,13 @@ def test_tensorflow_s_file_counts_where_there_is_no_line(tmp_path: Any) -> None:
     assert load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_")).reports[0]["wall_time"] == 1
 
 
+def test_every_entry_of_tensorflow_s_is_there(tmp_path: Any) -> None:
+    (tmp_path / "proto_a").write_bytes(entry(name="a", wall_time=4.0) + entry(name="b", wall_time=5.0))
+    (tmp_path / "proto_b").write_bytes(entry(name="c", wall_time=6.0))
+    story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
+    assert [(report["name"], report["wall_time"]) for report in story.reports] == [("a", 4.0), ("b", 5.0), ("c", 6.0)]
+
+
 def test_a_damaged_tensorflow_file_is_a_problem(tmp_path: Any) -> None:
     (tmp_path / "proto_C.m").write_bytes(b"\xff\xff\xff")
     story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))

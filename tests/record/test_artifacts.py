@@ -410,6 +410,10 @@ def test_a_changed_tool_flag_or_input_is_a_miss(store: ArtifactStore, change: di
         ({"tools": {"iree": "3.13.0", "lld": "18"}}, "miss: tools.lld is new: 18"),
         ({"tools": {}}, "miss: tools.iree is gone: 3.13.0"),
         ({"inputs": "77" * 32}, "miss: inputs is new: 7777…"),
+        (
+            {"tools": {"iree": "3.13.0", "code lib/mine.py": "ab" * 32}},
+            "miss: the back end's code changed: lib/mine.py",
+        ),
         ({"case": "m_layer_Conv_1"}, "miss: nothing like it"),
         ({"what": "import"}, "miss: nothing like it"),
         (
@@ -933,6 +937,27 @@ def test_what_was_replaced_leaves_first(small_store: ArtifactStore) -> None:
     make_sized(small_store, 2).close()
     assert numbers_in(small_store) == [0, 1, 2]
     assert len(os.listdir(os.path.join(small_store.folder, "v1", "entries"))) == 3
+
+
+def test_what_was_held_until_the_end_leaves_then(tmp_path: Path) -> None:
+    """A check holds the reference's activations, the largest things, as long as it lasts."""
+    store = ArtifactStore(str(tmp_path / "small"), limit_bytes=9_000)
+    for number in range(6):
+        make_sized(store, number)
+        use_at(store, number, 1000.0 + number)
+    assert len(numbers_in(store)) == 6, "all are in use"
+    store.close()
+    assert numbers_in(store) == [3, 4, 5]
+
+
+def test_who_only_looks_evicts_nothing(tmp_path: Path) -> None:
+    with ArtifactStore(str(tmp_path / "cache")) as store:
+        for number in range(3):
+            make_sized(store, number).close()
+    with ArtifactStore(str(tmp_path / "cache"), limit_bytes=1) as looking:
+        found = looking.load(build_key(sized(0)))
+        assert found is not None
+    assert numbers_in(looking) == [0, 1, 2]
 
 
 def test_what_is_in_use_stays(small_store: ArtifactStore) -> None:

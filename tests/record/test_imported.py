@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from assay.errors import UsageError
-from assay.record.imported import load_foreign
+from assay.record.imported import load_foreign, parse_foreign
+from assay.record.imported_fields import FieldError
+from assay.record.imported_figure import Figure, build_execution
 from assay.values.benchmark import BenchExecution
 
 PERFZERO: dict[str, Any] = {
@@ -223,7 +229,9 @@ def test_google_benchmark(load: Any) -> None:
 
 def test_asv_of_both_versions(load: Any) -> None:
     found = {each.method: each for each in load(ASV_2)}
-    assert set(found) == {"suite.time_keys('a')", "suite.time_keys('b')", "suite.track_size", "suite.peakmem_load"}
+    good = {"suite.time_keys('a')", "suite.time_keys('b')", "suite.track_size", "suite.peakmem_load"}
+    assert set(found) == {*good, "suite.time_keys('c')", "suite.failed"}
+    assert {name for name, each in found.items() if each.succeeded} == good
     assert found["suite.time_keys('a')"].result.wall_time == 0.1
     assert found["suite.time_keys('a')"].result.samples["wall_time"] == (0.1, 0.11)
     assert found["suite.track_size"].result.numbers == {"value": 42}
@@ -274,6 +282,71 @@ def test_what_cannot_be_read_is_one_clear_message(load: Any, content: str) -> No
     with pytest.raises(UsageError, match="cannot be imported") as found:
         load(content)
     assert "known: PerfZero" in (found.value.hint or "")
+    assert "file.json" in found.value.message
+    assert not re.search(r"\w(Error|Exception)\b", found.value.message), "Python's own names tell users nothing"
+
+
+def list_places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value in it."""
+    if place:
+        yield place
+    pairs = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in pairs:
+        yield from list_places(value, (*place, key))
+
+
+def put(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    copied = copy.deepcopy(content)
+    inner = copied
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return copied
+
+
+ODD = [None, True, "", "text", 0, -1, 1e308, 10**400, [], [None], {}, {"a": 1}, [[]], float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, ASV_1])
+def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content: Any) -> None:
+    """Each place of each file, with each odd value: figures, or one message that a user can read."""
+    refused = 0
+    for place in list_places(content):
+        for value in ODD:
+            text = json.dumps(put(content, place, value))
+            try:
+                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, Figure)]
+                for each in found:
+                    json.dumps(asdict(build_execution(each)))
+            except FieldError:
+                refused += 1
+    assert refused > 20, "nothing was refused at all"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (put(GOOGLE, ("benchmarks", 0, "time_unit"), "fortnight"), "benchmark 'BM_x/8': time_unit is 'fortnight', "),
+        (put(GOOGLE, ("benchmarks", 1, "real_time"), "fast"), "benchmark 'BM_x/8': real_time is 'fast', which is no n"),
+        (put(GOOGLE, ("benchmarks", 0, "real_time"), None), "benchmark 'BM_x/8': real_time is missing"),
+        (put(GOOGLE, ("benchmarks", 0), 7), "benchmark 1 is 7, which is no object"),
+        (put(GOOGLE, ("context", "date"), "yesterday"), "context: date is 'yesterday', which is no date"),
+        (put(PYTEST, ("benchmarks", 0, "stats", "median"), None), "test_x.py::test_sort' stats: median is missing"),
+        (put(PYTEST, ("benchmarks", 0, "stats", "data"), ["x"]), "stats: data is ['x'], which is no list of numbers"),
+        (put(PERFZERO, ("benchmark_result", "wall_time"), "fast"), "benchmark 'official.resnet.C.m': wall_time is"),
+        (put(PERFZERO, ("benchmark_result", "metrics", 0, "value"), "x"), "'official.resnet.C.m' metric 'acc': value"),
+        (put(PERFZERO, ("execution_timestamp",), "now"), "execution_timestamp is 'now', which is no number"),
+        (put(ASV_2, ("results", "suite.track_size", 0), [1, 2]), "'suite.track_size': there are 2 results for 1"),
+        (put(ASV_2, ("results", "suite.time_keys", 1), [7]), "'suite.time_keys': params is no list of lists"),
+        (MLLOG.replace('"time_ms": 2000', '"time_ms": "x"'), ":::MLLOG line 2: time_ms is 'x', which is no number"),
+        (MLLOG.replace('"key": "run_start"', '"kea": 1'), ":::MLLOG line 2: key is missing"),
+        (MLLOG.replace('"value": 0.5}', '"value": 0,5}'), ":::MLLOG line 3 is no JSON"),
+    ],
+)
+def test_the_message_names_benchmark_and_field(load: Any, content: Any, words: str) -> None:
+    with pytest.raises(UsageError) as found:
+        load(content)
+    assert words in found.value.message
 
 
 def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:

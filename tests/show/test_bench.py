@@ -36,10 +36,16 @@ CASES = [
     ("name", "values", "text"),
     [
         ("wall_time", [0.0025], "2.5 ms"),
+        ("part1.wall_time", [0.0025], "2.5 ms"),
         ("wall_time", [2.5e-6], "2.5 µs"),
         ("wall_time", [2.5e-10], "0.25 ns"),
         ("wall_time", [3600.0], "1h"),
         ("throughput", [1234.5], "1234"),
+        ("throughput", [62081446542.0], "62.08 G"),
+        ("throughput", [172498620503.0] * 3, "172.5 G ±0.0%"),
+        ("bytes", [-5e6], "-5 M"),
+        ("bytes", [999999], "999999"),
+        ("x", [1e20], "1e20"),
         ("x", [1.0, 1.0, 1.0], "1 ±0.0%"),
         ("x", [math.nan], "nan"),
         ("x", [math.nan, 2.0], "2"),
@@ -89,12 +95,80 @@ def test_markdown_lists_what_is_not_good() -> None:
     assert "|" not in render_cases_markdown("t", CASES[:1])
 
 
-def test_junit_never_leaves_what_is_not_good_green() -> None:
+COUNTS = ("tests", "failures", "errors", "skipped")
+
+
+def test_junit_never_passes_what_is_not_good() -> None:
     suites = ET.fromstring(render_cases_junit("title", CASES))
-    assert (suites.get("tests"), suites.get("failures"), suites.get("errors")) == ("3", "1", "1")
+    assert [suites.get(name) for name in COUNTS] == ["3", "1", "1", "0"]
     failure = suites.find(".//testcase[@classname='m.C.g']/failure")
     assert failure is not None
     assert failure.get("type") == "FAIL"
+    assert failure.get("message") == "worse | than\\x00before"
+
+
+def test_junit_is_not_red_for_what_cannot_be_told() -> None:
+    unsure = replace(BAD, kind=VerdictKind.INCONCLUSIVE, message="needs 3 more trials")
+    cases = [("m.C.f", "wall_time", Verdict.of([unsure], 1)), ("m.C.f", "x", Verdict.of([unsure, BAD], 1))]
+    suites = ET.fromstring(render_cases_junit("title", cases))
+    assert [suites.get(name) for name in COUNTS] == ["2", "1", "0", "1"]
+    assert [suites[0].get(name) for name in COUNTS] == ["2", "1", "0", "1"]
+    (skipped,) = suites.iter("skipped")
+    assert skipped.attrib == {"message": "INCONCLUSIVE: needs 3 more trials"}
+
+
+def test_junit_is_as_red_as_the_exit_code_for_a_change() -> None:
+    cases = [("m.C.f", "wall_time", Verdict.of([replace(BAD, kind=VerdictKind.CHANGED, message="better")], 1))]
+    assert ET.fromstring(render_cases_junit("t", cases)).get("failures") == "1"
+    allowed = ET.fromstring(render_cases_junit("t", cases, allow_changed=True))
+    assert [allowed.get(name) for name in COUNTS] == ["1", "0", "0", "1"]
+    (skipped,) = allowed.iter("skipped")
+    assert skipped.get("message") == "CHANGED, allowed: better"
+    failed = [("m.C.f", "x", Verdict.of([BAD], 1))]
+    assert ET.fromstring(render_cases_junit("t", failed, allow_changed=True)).get("failures") == "1"
+
+
+def test_what_somebody_ended_is_a_note_and_no_failure() -> None:
+    ended = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
+    good = execution(1, 2.0)
+    result = replace(good.result, succeeded=False, has_exception=True, findings=(ended,), wall_time=0.1)
+    cut = replace(good, trial=2, state="stopped", log="bench.log", result=result)
+    report = BenchReport((good, cut), interrupted="SIGINT")
+    assert render_execution(cut, 2, 5) == "[2/5] m.C.f trial 2: interrupted: SIGINT to the supervisor"
+    text = render_bench_report(report, color=False, width=None)
+    assert "interrupted m.C.f: SIGINT to the supervisor (trial 2)\n" in text
+    assert text.splitlines()[2].split()[:4] == ["m.C.f", "1/1", "2", "s"], "what it took until then is no figure"
+    assert "ERROR" not in text
+    assert "log of" not in text
+    suites = ET.fromstring(render_cases_junit("t", build_run_cases(report)))
+    assert [suites.get(name) for name in COUNTS] == ["2", "0", "0", "1"]
+    (skipped,) = suites.iter("skipped")
+    assert "interrupted: SIGINT to the supervisor" in str(skipped.get("message"))
+    crashed = replace(cut, state="failed")
+    assert ET.fromstring(render_cases_junit("t", build_run_cases(BenchReport((crashed,))))).get("errors") == "1"
+
+
+LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark.training_step"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_long_names_are_cut_from_the_left_and_no_row_breaks(width: int) -> None:
+    figures = {f"metric_{n}": 1234.5 * n for n in range(1, 6)}
+    runs = []
+    for n, name in enumerate(("small", "large")):
+        one = execution(n, 2.0)
+        runs.append(replace(one, method=f"{LONG}_{name}", result=replace(one.result, extras=figures)))
+    text = render_bench_report(BenchReport(tuple(runs)), color=False, width=width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    for line, name in zip(lines[2:4], ("small", "large"), strict=True):
+        assert line.startswith("…")
+        assert f"training_step_{name}  " in line
+        assert " 2 s " in line
+    shown = [name for name in figures if name in lines[0]]
+    rest = ", ".join(name for name in figures if name not in shown)
+    assert (f"(no room for {rest}: --json has them)" in " ".join(text.split())) is bool(rest)
+    assert LONG in render_bench_report(BenchReport(tuple(runs)), color=False, width=None), "never in a pipe"
 
 
 def test_a_history_shows_levels_and_changes() -> None:

@@ -53,6 +53,8 @@ def test_a_history_says_level_size_place_and_cause() -> None:
     assert lines[4].startswith("  FAIL +20.0% [+18.0%, +22.0%] 2001-09-09 ")
     assert lines[4].endswith(" e2: commits a..b; code: the same set-up")
     assert lines[5] == "  3 executions left out: failed"
+    told = render_history(build_history(left_out={"profiled": 2, "interrupted": 1}), color=False, width=None)
+    assert told.endswith("  2 executions left out: profiled (--all takes them)\n  1 execution left out: interrupted\n")
     assert "  1 execution left out: failed\n" in render_history(
         build_history(left_out={"failed": 1}), color=False, width=None
     )
@@ -169,6 +171,41 @@ def test_cases_of_a_comparison_have_everything() -> None:
     ]
 
 
+LONG_METHODS = tuple(f"company.benchmarks.vision.TransformerBenchmark.training_step_{end}" for end in "ab")
+
+
+def test_a_comparison_of_long_names_has_whole_figures_in_80_columns() -> None:
+    report = build_report(*(replace(compared(), method=method) for method in LONG_METHODS))
+    text = render_comparison(report, color=False, width=80)
+    assert max(map(display_width, text.splitlines())) <= 80
+    assert text.count("+20.0% [+18.0%, +22.0%]") == 2
+    assert [line for line in text.splitlines() if line in LONG_METHODS] == list(LONG_METHODS), "a table for each"
+
+
+def test_a_comparison_of_long_names_is_one_table_where_they_can_be_read() -> None:
+    report = build_report(*(replace(compared(), method=method) for method in LONG_METHODS))
+    lines = render_comparison(report, color=False, width=110).splitlines()
+    assert [line.split()[1].startswith("…") for line in lines[2:4]] == [True, True]
+    assert [line.split()[1][-15:] for line in lines[2:4]] == ["training_step_a", "training_step_b"]
+    assert max(map(display_width, lines[:4])) <= 110
+    piped = render_comparison(report, color=False, width=None)
+    assert all(f" {method} " in piped for method in LONG_METHODS)
+
+
+def test_each_set_up_has_a_table_of_its_own_that_fits() -> None:
+    metrics = [replace(compared(), setup=f"accelerator_model {name}") for name in ("V100", "T4")]
+    report = build_report(*metrics)
+    text = render_comparison(report, color=False, width=80)
+    assert text.count("set-up: accelerator_model ") == 2
+    assert text.count("+20.0% [+18.0%, +22.0%]") == 2
+    assert "…" not in text
+    assert [name for _, name, _ in build_comparison_cases(report)] == [
+        "wall_time (accelerator_model V100)",
+        "wall_time (accelerator_model T4)",
+    ]
+    assert "set-up:" not in render_comparison(build_report(compared()), color=False, width=80)
+
+
 # ---------------------------------------------------------------- set-ups
 
 ROWS: Any = [
@@ -190,6 +227,35 @@ def test_metrics_without_room_are_named_and_not_cut() -> None:
     assert "(no room for loss: choose" in text
     assert "±4.5%" in text
     assert "wall_time" in render_setups(BY, METRICS, ROWS, "text", 5).splitlines()[0]  # one is always shown
+
+
+LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark.training_step"
+
+
+def name_rows(*names: str) -> Any:
+    values = {"wall_time": (1.0, 1.1, 1.2), "throughput": (62081446542.0,), "loss": (0.5,)}
+    return [((name, "nightly"), 3, values) for name in names]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_names_are_cut_from_the_left_in_a_terminal_alone(width: int) -> None:
+    by, metrics, rows = ("benchmark", "label"), ("wall_time", "throughput", "loss"), name_rows(LONG + "_a", LONG + "_b")
+    lines = render_setups(by, metrics, rows, "text", width).splitlines()
+    assert max(map(display_width, lines)) <= width
+    for line, end in zip(lines[2:4], ("_a", "_b"), strict=True):
+        assert line.startswith("…")
+        assert line.split()[0].endswith(f"training_step{end}")
+        assert "1.1 s ±4.5%" in line
+    for form in ("text", "csv", "json", "md"):
+        assert LONG + "_a" in render_setups(by, metrics, rows, form).replace("\\", ""), "never in a pipe"
+    assert "62081446542" in render_setups(by, metrics, rows, "json", width), "machines get every digit"
+
+
+def test_names_that_differ_at_their_beginning_stay_different() -> None:
+    text = render_setups(("benchmark", "label"), ("wall_time",), name_rows("a." + LONG, "b." + LONG), "text", 80)
+    first, second = (line.split()[0] for line in text.splitlines()[2:4])
+    assert first != second
+    assert max(map(display_width, text.splitlines())) <= 80
 
 
 def test_set_ups_for_machines() -> None:

@@ -35,7 +35,7 @@ def test_one_case_for_each_segment_and_metric_with_its_numbers():
 def test_failures_and_errors_are_told_apart_and_counted():
     top = parse(made.bad_report())
     counts = {name: top.get(name) for name in ("tests", "failures", "errors", "skipped")}
-    assert counts == {"tests": "5", "failures": "4", "errors": "1", "skipped": "0"}
+    assert counts == {"tests": "5", "failures": "3", "errors": "1", "skipped": "1"}
     (suite,) = top
     assert {name: suite.get(name) for name in counts} == counts
     kinds = [
@@ -46,7 +46,7 @@ def test_failures_and_errors_are_told_apart_and_counted():
     ]
     assert kinds == [
         ("failure", "FAIL"),
-        ("failure", "INCONCLUSIVE"),
+        ("skipped", None),
         ("failure", "CHANGED"),
         ("failure", "FAIL"),
         ("error", "ERROR"),
@@ -97,5 +97,16 @@ def test_what_another_metric_cut_off_is_skipped_where_that_one_failed():
     both = made.segment(made.metric((made.FAILED,)), made.metric((cut,), "acc"))
     top = parse(made.report(both))
     assert (top.get("failures"), top.get("skipped")) == ("1", "1")
-    alone = parse(made.report(made.segment(made.metric((cut,), "acc"))))
-    assert (alone.get("failures"), alone.get("skipped")) == ("1", "0"), "nothing else would turn it red"
+    (skipped,) = top.iter("skipped")
+    assert str(skipped.get("message")).startswith("undecided: ")
+
+
+def test_what_is_inconclusive_is_neither_red_nor_passed():
+    open_end = made.finding(VerdictKind.INCONCLUSIVE, "too noisy to tell <&>")
+    top = parse(made.report(made.segment(made.metric((open_end,)), made.metric((made.PASSED,), "acc"))))
+    assert [top.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["2", "0", "0", "1"]
+    (skipped,) = top.iter("skipped")
+    assert skipped.attrib == {"message": "INCONCLUSIVE: too noisy to tell <&>"}, "the schema knows no type here"
+    assert "too noisy" in str(skipped.text)
+    beside = parse(made.report(made.segment(made.metric((open_end, made.FAILED)))))
+    assert (beside.get("failures"), beside.get("skipped")) == ("1", "0"), "what also failed is red"

@@ -146,10 +146,24 @@ def test_the_axis_begins_at_zero(tmp_path: Path) -> None:
     """Drawn, not asked for: the lowest label on the page is 0."""
     (tmp_path / "log").write_text('{"time": 1, "x": 1000}\n{"time": 2, "x": 1001}\n')
     write_plot(str(tmp_path / "log"), str(tmp_path / "x.pdf"))
-    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", (tmp_path / "x.pdf").read_bytes(), re.DOTALL)
+    assert {b"0", b"1000"} <= list_labels(tmp_path / "x.pdf"), "between 1000 and 1001 alone there would be no 0"
+
+
+def list_labels(path: Path) -> set[bytes]:
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", path.read_bytes(), re.DOTALL)
     texts = b"".join(zlib.decompress(stream) for stream in streams if stream[:1] == b"x")
-    labels = [b"".join(re.findall(rb"\((.)\)", line)) for line in re.findall(rb"\[ (.*) \] TJ", texts)]
-    assert {b"0", b"1000"} <= set(labels), "between 1000 and 1001 alone there would be no 0"
+    kerned = [b"".join(re.findall(rb"\((.)\)", line)) for line in re.findall(rb"\[ (.*) \] TJ", texts)]
+    return {*kerned, *re.findall(rb"\((.*)\) Tj", texts)}
+
+
+@pytest.mark.parametrize(("values", "has_halves"), [((1, 2), False), ((1, 1), False), ((1.5, 2.0), True)])
+def test_an_axis_of_counts_has_no_halves(tmp_path: Path, values: tuple[float, float], has_halves: bool) -> None:
+    lines = [f'{{"time": {10 * n}, "processes": {value}}}\n' for n, value in enumerate(values)]
+    (tmp_path / "log").write_text("".join(lines))
+    write_plot(str(tmp_path / "log"), str(tmp_path / "x.pdf"))
+    labels = list_labels(tmp_path / "x.pdf")
+    assert {b"0", b"1"} <= labels or has_halves
+    assert any(re.fullmatch(rb"\d\.[1-9]\d*", label) for label in labels) is has_halves
 
 
 def test_the_same_readings_give_the_same_file(tmp_path: Path) -> None:

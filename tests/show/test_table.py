@@ -267,3 +267,38 @@ def test_columns_leave_by_rank_before_the_others_are_cut():
         fitted, dropped = fit_columns(table, width)
         assert (fitted.columns, dropped) == (columns[:left], columns[left:])
         assert {len(row) for row in fitted.rows} == {left}
+
+
+# ---------------------------------------------------------------- where it is cut
+
+
+def cut_table(*names: str) -> Table:
+    columns = (Column("benchmark", cut="left"), Column("n", "number"), Column("time", "text", "right", cut="never"))
+    return Table(columns, [[name, 3, "1.234 ms ±5.6% of forty-two trials"] for name in names])
+
+
+def test_dotted_names_are_cut_from_the_left_and_figures_never():
+    text = render_table(cut_table("suite.vision.Transformer.step_a", "suite.vision.Transformer.step_b"), width=60)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [line.split()[0] for line in lines[2:]] == ["…n.Transformer.step_a", "…n.Transformer.step_b"]
+    assert text.count("1.234 ms ±5.6% of forty-two trials") == 2
+
+
+def test_figures_stay_whole_where_they_are_the_widest():
+    text = render_table(cut_table("suite.step_a", "suite.step_b"), width=50)
+    assert text.count("1.234 ms ±5.6% of forty-two trials") == 2
+    assert [line.split()[0] for line in text.splitlines()[2:]] == ["…ite.step_a", "…ite.step_b"]
+
+
+def test_names_that_a_cut_from_the_left_would_make_the_same_are_cut_elsewhere():
+    text = render_table(cut_table("a.vision.Transformer.step", "b.vision.Transformer.step"), width=56)
+    first, second = (line.split()[0] for line in text.splitlines()[2:])
+    assert (first[0], second[0]) == ("a", "b")
+    assert "…" in first
+
+
+def test_nothing_is_cut_where_there_is_room():
+    name = "suite.vision.Transformer.step_a"
+    assert name in render_table(cut_table(name, "b"), width=90)
+    assert name in render_table(cut_table(name, "b"))

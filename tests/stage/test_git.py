@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.errors import UsageError
-from assay.stage.git import GitError, build_environment, run_git
+from assay.stage.git import GitError, build_environment, is_unreachable, run_git
 
 
 @pytest.fixture
@@ -52,3 +52,24 @@ def test_no_git_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="git was not found"):
         run_git(None, "version")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("fatal: unable to access 'https://h/x/': Could not resolve host: h", True),
+        ("ssh: Could not resolve hostname h: Name or service not known\nfatal: Could not read from remote", True),
+        ("fatal: unable to access 'http://h/': Failed to connect to h port 9: Connection refused", True),
+        ("fatal: unable to access 'http://h/': The requested URL returned error: 502", True),
+        ("fatal: unable to access 'https://h/': SSL certificate problem: self-signed certificate", True),
+        ("fatal: unable to access 'http://h/': The requested URL returned error: 403", False),
+        ("fatal: repository 'https://h/ssl-certificate.git/' not found", False),
+        ("fatal: repository '/data/early EOF' does not exist", False),
+        ("fatal: could not read Username for 'https://h': terminal prompts disabled", False),
+        ("ERROR: Repository not found.\nfatal: Could not read from remote repository.", False),
+        ("fatal: couldn't find remote ref nowhere", False),
+        ("", False),
+    ],
+)
+def test_what_cannot_be_reached_is_told_from_what_is_not_there(text: str, expected: bool) -> None:
+    assert is_unreachable(text) is expected

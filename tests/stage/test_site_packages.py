@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import AssayError, ExitCode, InfrastructureError, UsageError
 from assay.stage.site_packages import check_out_all, load_own_package, load_package
 from assay.values.perfzero import GitRepo, Package
 
@@ -108,11 +111,67 @@ def test_another_repository_of_the_same_name_is_not_measured_in_silence(lab: Lab
 def test_a_repository_that_is_gone_is_said_and_the_cached_one_still_works(lab: Lab) -> None:
     lab.check_out()
     lab.theirs.rename(lab.theirs.parent / "moved")
-    with pytest.raises(InfrastructureError, match="cannot be fetched") as caught:
+    with pytest.raises(UsageError, match="cannot be fetched") as caught:
         lab.check_out()
     assert "--use_cached_site_packages" in (caught.value.hint or "")
     assert lab.check_out(cached=True).commit == lab.first
     assert lab.check_out(commit=lab.first).commit == lab.first, "a hash that is here needs nobody"
+
+
+def find_closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://no-such-host.invalid/ssl.git",
+        "ssh://no-such-host.invalid/x.git",
+        "http://127.0.0.1:{port}/x.git",
+        "git://127.0.0.1:{port}/x.git",
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_no_mistake_of_the_user_s(lab: Lab, url: str) -> None:
+    if url.startswith("ssh") and shutil.which("ssh") is None:
+        pytest.skip("there is no ssh here")
+    repo = GitRepo(url.format(port=find_closed_port()))
+    with pytest.raises(InfrastructureError, match="cannot be cloned") as caught:
+        check_out_all([repo], str(lab.folder), use_cached=False, say=print)
+    assert caught.value.exit_code is ExitCode.INTERNAL
+    assert "can it be reached from here?" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, UsageError), (403, UsageError), (503, InfrastructureError)])
+def test_what_a_server_answers_tells_who_is_to_blame(lab: Lab, status: int, kind: type[AssayError]) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_words: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            repo = GitRepo(f"http://127.0.0.1:{server.server_port}/ssl.git")
+            with pytest.raises(kind, match="cannot be cloned"):
+                check_out_all([repo], str(lab.folder), use_cached=False, say=print)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_hash_is_not_missing_where_nobody_could_be_asked(lab: Lab) -> None:
+    lab.check_out()
+    url = f"http://127.0.0.1:{find_closed_port()}/models"
+    git(lab.ours, "remote", "set-url", "origin", url)
+    repo = GitRepo(url, None, "0" * 40)
+    with pytest.raises(InfrastructureError, match="cannot be fetched"):
+        check_out_all([repo], str(lab.folder), use_cached=False, say=print)
+    with pytest.raises(InfrastructureError, match="cannot be fetched"):
+        check_out_all([repo], str(lab.folder), use_cached=True, say=print)
 
 
 # ---------------------------------------------------------------- where it is wanted

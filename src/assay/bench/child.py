@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from assay.bench.framework import find_framework, find_packages, load_peaks
+from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
 from assay.bench.reporting import Benchmark, write_line
 from assay.bench.resolve import Arguments, NoSuchBenchmarkError, Target, find_matches, find_target
 from assay.values import layout
@@ -52,6 +52,7 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile")
     parser.add_argument("--profiler", default="auto")
     parser.add_argument("--profile-dir", default="")
+    parser.add_argument("--py-spy", default="")
     return parser
 
 
@@ -91,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         end["error"] = {"type": "NoSuchBenchmark", "message": str(error)}
         print(f"assay: {error}", file=sys.stderr)
     except BaseException as error:  # noqa: BLE001 a benchmark may raise anything, and its failure is its result
-        end["error"] = {"type": type(error).__name__, "message": str(error), "lines": _last_lines(error)}
+        end["error"] = {"type": type(error).__name__, "message": _describe(error), "lines": _last_lines(error)}
         print(_render_traceback(error), end="", file=sys.stderr)
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
@@ -153,12 +154,19 @@ def _start_profile(options: argparse.Namespace) -> Profile | None:
     from assay.bench.profiling import Profile
     from assay.values.benchmark import parse_windows
 
-    profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir)
+    profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir, options.py_spy)
     profile.start()
     return profile
 
 
 # ---------------------------------------------------------------- what went wrong
+
+
+def _describe(error: BaseException) -> str:
+    """A framework that is missing here is often there for another interpreter."""
+    if isinstance(error, ModuleNotFoundError) and is_library((error.name or "").split(".")[0]):
+        return f"{error}; {sys.executable} does not have it: name an interpreter that has with --python PATH"
+    return str(error)
 
 
 def _last_lines(error: BaseException) -> list[str]:

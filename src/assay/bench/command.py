@@ -1,4 +1,4 @@
-"""`python command.py TEXT`: a command line in a shell, with its true duration, CPU time and peak of memory.
+"""`python command.py TEXT [PROFILER ...]`: a command line in a shell; its true duration, CPU time and peak of memory.
 
 The kernel counts into a process's peak the size of whoever started it, up to the moment of exec: a program of two
 megabytes that a Python of thirty starts has thirty. So a small shell forks it and leaves, and we inherit it, which
@@ -16,6 +16,11 @@ import sys
 import time
 from contextlib import suppress
 
+TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
 _PR_SET_CHILD_SUBREAPER = 36
 _SAY, _GATE = 8, 9  # descriptors of the small shell: where it tells the pid, what the command waits for
 # Job control: without it a shell lets its background commands ignore interrupts.
@@ -24,15 +29,18 @@ _OURS = (signal.SIGPIPE, signal.SIGXFSZ)  # that Python ignores, and a command m
 _ENV_REPORT = "ASSAY_BENCH_REPORT"
 
 
-def main(text: str) -> int:
+def main(text: str, profiler: Sequence[str] = ()) -> int:
     _write({"kind": "begin", "time": time.time(), "pid": os.getpid(), "wrapper_rss": _own_rss()})
-    pid, began = _adopt(text) if _can_adopt() else _start(text)
+    pid, began, shell_vms = _adopt(text) if _can_adopt() else _start(text)
+    profiling = _start_profiler(profiler, pid, began) if profiler else None
     _, status, used = os.wait4(pid, 0)
     wall_s = time.perf_counter() - began
     cpu_s = used.ru_utime + used.ru_stime
     code = os.waitstatus_to_exitcode(status)
-    peaks = {"max_rss": used.ru_maxrss * 1024, "cpu_s": cpu_s}
-    _write({"kind": "end", "ok": code == 0, "time": time.time(), "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks})
+    # of an address space the kernel keeps no peak for whoever waits: what its shell has is the least, looks tell more
+    peaks = {"max_rss": used.ru_maxrss * 1024, "max_vms": shell_vms, "cpu_s": cpu_s}
+    end = {"kind": "end", "ok": code == 0, "time": time.time(), "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks}
+    _write(end | (_end_profiler(profiling) if profiling else {}))
     return _leave_as_it_did(code)
 
 
@@ -45,7 +53,7 @@ def _can_adopt() -> bool:
         return False
 
 
-def _adopt(text: str) -> tuple[int, float]:
+def _adopt(text: str) -> tuple[int, float, int]:
     hear, say = os.pipe()
     gate, opener = os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, say, _SAY), (os.POSIX_SPAWN_DUP2, gate, _GATE)]
@@ -56,16 +64,42 @@ def _adopt(text: str) -> tuple[int, float]:
     with os.fdopen(hear, "rb") as file:
         pid = int(file.readline())
     os.waitpid(shell, 0)  # from now on the command is our child
+    shell_vms = _announce(pid)
     began = time.perf_counter()
     os.write(opener, b"\n")
     os.close(opener)
-    return pid, began
+    return pid, began, shell_vms
 
 
-def _start(text: str) -> tuple[int, float]:
+def _start(text: str) -> tuple[int, float, int]:
     """Where it cannot be adopted: our own size is then the least that it seems to need."""
     began = time.perf_counter()
-    return os.posix_spawnp("bash", ["bash", "-c", text], os.environ, setsigdef=_OURS), began
+    pid = os.posix_spawnp("bash", ["bash", "-c", text], os.environ, setsigdef=_OURS)
+    return pid, began, _announce(pid)
+
+
+def _announce(pid: int) -> int:
+    """For whoever looks at the command's processes; how much address space its shell has."""
+    _write({"kind": "command", "pid": pid})
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status", encoding="ascii") as file:
+        return int(file.read().split("VmPeak:")[1].split()[0]) * 1024
+    return 0
+
+
+def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.Popen[bytes]:
+    """It looks on from beside, until its input is closed."""
+    import subprocess
+
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*words, f"--pid={pid}", f"--began={began}"], stdin=pipe, stdout=pipe)
+
+
+def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
+    """What it has to say: its files, and why there are none."""
+    answer, _ = profiling.communicate()
+    with suppress(ValueError):
+        return dict(json.loads(answer))
+    return {"profile_notes": [f"there is no profile: what takes it ended with exit code {profiling.returncode}"]}
 
 
 def _own_rss() -> int:
@@ -92,4 +126,4 @@ def _leave_as_it_did(code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -29,6 +29,11 @@ _LIBRARIES = (
 )
 
 
+def is_library(name: str) -> bool:
+    """Something that is installed, and not a module of the user's own."""
+    return name in _FRAMEWORKS or name in _LIBRARIES
+
+
 def find_framework() -> dict[str, str] | None:
     """The most telling of the frameworks that are loaded."""
     name = next((name for name in _FRAMEWORKS if hasattr(sys.modules.get(name), "__version__")), None)

@@ -4,6 +4,9 @@ A thread waits for the windows and takes them. A timer's signal in the main thre
 signals in the middle of its operations, and any handler that runs there breaks its heap. Every profiler leaves a file
 that Chrome's about:tracing and ui.perfetto.dev open, but for TensorFlow's, which lies in the folders where
 TensorBoard's profile tab looks for it.
+
+A method may import its framework itself, in the middle of a window: who is at hand looks on meanwhile, and the
+framework's own profiler takes over as soon as the import is complete.
 """
 
 from __future__ import annotations
@@ -19,15 +22,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import Any, Protocol
+from types import FrameType, ModuleType
+from typing import IO, Any, Protocol
 
-from assay.values.benchmark import ProfileWindow
+from assay.values.benchmark import ProfileWindow, render_windows
 
 _LOOK_S = 0.005
 _DEEPEST = 100
+_FRAMEWORKS = ("torch", "tensorflow")
 _THREAD = "assay-profile"  # begins the names of our own threads
 _ANSWER_S = 60.0
+_READY_S = 0.02  # between two looks for a framework
 _AGAIN_S = 0.1  # a signal that comes just before the main thread begins to wait is heard with the next one
 
 
@@ -80,10 +85,11 @@ class _MainThread:
 class Profile:
     """The windows of one benchmark, one after another."""
 
-    def __init__(self, windows: Sequence[ProfileWindow], kind: str, folder: str) -> None:
+    def __init__(self, windows: Sequence[ProfileWindow], kind: str, folder: str, py_spy: str = "") -> None:
         self._windows = windows
         self._kind = kind
         self._folder = folder
+        self._py_spy = py_spy
         self._began = 0.0
         self._begun = 0  # windows
         self.notes: list[str] = []  # why a window has no profile
@@ -94,14 +100,18 @@ class Profile:
 
     def start(self) -> None:
         """A window that begins at once has begun when this returns: the benchmark may be over in a millisecond."""
-        os.makedirs(self._folder, exist_ok=True)
         if self._kind != "py-spy":
             _warm_torch_up()
-        self._main.listen()
-        self._began = time.monotonic()
-        self._thread.start()
+        self.follow()
         if self._windows and not self._windows[0].begin_s:
             self._is_taking.wait()
+
+    def follow(self, began: float | None = None) -> None:
+        """`began`: by the monotonic clock, when that was not just now."""
+        os.makedirs(self._folder, exist_ok=True)
+        self._main.listen()
+        self._began = time.monotonic() if began is None else began
+        self._thread.start()
 
     def _follow(self) -> None:
         for number, window in enumerate(self._windows, 1):
@@ -111,16 +121,51 @@ class Profile:
             try:
                 self._take(window, number)
             except Exception as error:  # noqa: BLE001 a profile that fails must not fail the benchmark
-                self._note(f"window {number} has no profile: {type(error).__name__}: {error}")
+                kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+                self._note(f"window {number} has no profile: {kind}{error}")
             finally:
                 self._is_taking.set()
 
     def _take(self, window: ProfileWindow, number: int) -> None:
-        profiler = choose_profiler(self._kind, self._folder, number, self._main)
+        framework = find_framework(self._kind) or self._look_on(window, number)
+        if framework is None:
+            return
+        profiler = build_profiler(framework, self._folder, number, self._main)
         profiler.start()
         self._is_taking.set()
         self._wait_until(window.end_s)
         profiler.stop()
+
+    def _look_on(self, window: ProfileWindow, number: int) -> str | None:
+        """Who is at hand takes the window, until a framework is there: its name. None where the window ended first."""
+        stand_in = choose_stand_in(self._kind, self._folder, number, self._py_spy)
+        if stand_in is not None:
+            stand_in.start()
+        self._is_taking.set()
+        framework = self._wait_for_framework(window.end_s)
+        if stand_in is None and framework is None:
+            raise RuntimeError(_describe_absence())
+        with contextlib.suppress(*[Exception] if framework else []):  # it had no time to see anything
+            if stand_in is not None:
+                stand_in.stop()
+        return framework
+
+    def _wait_for_framework(self, end_s: float | None) -> str | None:
+        if self._kind == "py-spy":
+            self._wait_until(end_s)
+            return None
+        while not self.is_past(end_s, _READY_S):
+            if (framework := find_framework(self._kind)) is not None:
+                return framework
+        return None
+
+    def is_past(self, end_s: float | None, wait_s: float) -> bool:
+        """Whether the window is over, or the benchmark, after a moment of waiting."""
+        moment_s = time.monotonic() - self._began + wait_s
+        if end_s is not None and end_s <= moment_s:
+            self._wait_until(end_s)
+            return True
+        return self._wait_until(moment_s)
 
     def _wait_until(self, moment_s: float | None) -> bool:
         """Whether the benchmark is over; None waits for that alone."""
@@ -134,7 +179,7 @@ class Profile:
         self._thread.join()
         self._main.close()
         for window in self._windows[self._begun :]:
-            self._note(f"ended after {_render_seconds(elapsed_s)}; the window {_render_window(window)} never began")
+            self._note(f"ended after {_render_seconds(elapsed_s)}; the window {render_windows([window])} never began")
         found = [os.path.join(base, name) for base, _, names in os.walk(self._folder) for name in names]
         return sorted(os.path.relpath(path, self._folder) for path in found)
 
@@ -148,24 +193,39 @@ def _render_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2g} s"
 
 
-def _render_window(window: ProfileWindow) -> str:
-    return f"{window.begin_s:g}:{'' if window.end_s is None else f'{window.end_s:g}'}"
-
-
-def choose_profiler(kind: str, folder: str, number: int, main: _MainThread) -> Profiler:
-    """`framework`: torch's or TensorFlow's own; `py-spy`: that one; `auto`: the first of them that is there."""
-    if kind in ("auto", "framework"):
-        if "torch" in sys.modules:
-            return _Torch(sys.modules["torch"], os.path.join(folder, f"torch-{number}.json"), main)
-        if "tensorflow" in sys.modules:
-            return _TensorFlow(sys.modules["tensorflow"], folder, number)
-        if kind == "framework":
-            raise RuntimeError("neither torch nor tensorflow is loaded")
-    program = shutil.which("py-spy")
-    if program is not None:
-        return _PySpy(program, os.path.join(folder, f"py-spy-{number}.json"))
+def find_framework(kind: str) -> str | None:
+    """The framework whose own profiler is to be asked; one that is just being imported is not there yet."""
     if kind == "py-spy":
-        raise RuntimeError("py-spy is not on PATH: pip install py-spy")
+        return None
+    return next((name for name in _FRAMEWORKS if _is_complete(sys.modules.get(name))), None)
+
+
+def _is_complete(module: ModuleType | None) -> bool:
+    """Python marks a module whose import is under way; half of its names are missing."""
+    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+
+
+def _describe_absence() -> str:
+    begun = next((name for name in _FRAMEWORKS if name in sys.modules), None)
+    return f"{begun} was still being imported" if begun else "neither torch nor tensorflow is loaded"
+
+
+def build_profiler(framework: str, folder: str, number: int, main: _MainThread) -> Profiler:
+    module = sys.modules[framework]
+    if framework == "torch":
+        return _Torch(module, os.path.join(folder, f"torch-{number}.json"), main)
+    return _TensorFlow(module, folder, number)
+
+
+def choose_stand_in(kind: str, folder: str, number: int, py_spy: str = "") -> Profiler | None:
+    """Who looks on where no framework is loaded: py-spy, or a thread of ours. None where a framework is asked for."""
+    if kind == "framework":
+        return None
+    program = py_spy or shutil.which("py-spy")
+    if program is not None:
+        return PySpy(program, os.path.join(folder, f"py-spy-{number}.json"), os.getpid())
+    if kind == "py-spy":
+        raise RuntimeError("there is no py-spy: pip install py-spy")
     return _Looker(os.path.join(folder, f"python-{number}.json"))
 
 
@@ -252,24 +312,28 @@ class _TensorFlow:
         os.rename(path, f"{path}_tensorflow-{self._number}")
 
 
-class _PySpy:
-    """Another process that looks at this one; the kernel must be told that it may."""
+class PySpy:
+    """Another process that looks at one, and at those that it starts; the kernel must be told that it may."""
 
-    def __init__(self, program: str, path: str) -> None:
+    def __init__(self, program: str, path: str, pid: int) -> None:
         self._path = path
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
-        self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(os.getpid())]
+        self._words: IO[bytes] | None = None
+        self._command = [program, "record", "--format", "chrometrace", "--output", path, "--pid", str(pid)]
         self._command += ["--duration", "unlimited", "--nonblocking"]
+        if pid != os.getpid():
+            self._command.append("--subprocesses")  # a shell's; of our own, py-spy itself would be one
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         _allow_tracing()
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=self._words, stderr=subprocess.STDOUT
         )
 
     def stop(self) -> None:
         assert self._process is not None
+        assert self._words is not None
         self._process.send_signal(signal.SIGINT)
         try:
             self._process.wait(30)
@@ -281,8 +345,13 @@ class _PySpy:
             self._words.seek(0)
             lines = self._words.read().decode("utf-8", "replace").splitlines()
         if not os.path.exists(self._path):
-            said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-            raise RuntimeError(f"py-spy wrote none: {said}")
+            raise RuntimeError(f"py-spy wrote none: {_find_complaint(lines)}")
+
+
+def _find_complaint(lines: Sequence[str]) -> str:
+    """Its error stands before a trace of its own."""
+    said = [line.strip() for line in lines if line.strip()]
+    return next((line for line in said if line.startswith("Error")), said[-1] if said else "it said nothing")
 
 
 def _allow_tracing() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from assay.errors import did_you_mean
 
-_NAMED = ("output_dir", "data_dir", "root_data_dir", "tpu")
 _ASV_HINT = (
     "it looks like a suite of asv, whose `params` and `setup` are not used here: write a method for each value that "
     "prepares itself, or run asv and bring its results in with `assay bench import`"

@@ -37,12 +37,21 @@ if TYPE_CHECKING:
 @better_option
 @effect_option(0.05, "Smaller differences do not matter.")
 @most_option
+@click.option(
+    "--across-setups",
+    "across",
+    is_flag=True,
+    help="Judge executions of different set-ups (machines, drivers, versions) all the same.",
+)
 @click.option("--allow-changed", is_flag=True, help="Better than expected is good enough: exit code 0.")
 @click.option("--no-confirm", is_flag=True, help="With --git: say FAIL without running again.")
 @all_option
 @report_options
 def compare(what: tuple[str, ...], span: str | None, build: str | None, method: str | None, **given: Any) -> int:
     """Compare labels, commits, folders or files.
+
+    Only executions of the same set-up (processor, accelerator, driver, versions) are judged; where BASE and HEAD have
+    none in common, nobody can tell the code from the machine, and it is inconclusive.
 
     With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
     before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.

@@ -13,6 +13,8 @@ from assay.cli.telling import tell
 from assay.cli.warnings import say, warn
 from assay.errors import ExitCode, UsageError
 
+_MOST_NOTES = 10
+
 
 @click.command()
 @click.argument("metric")
@@ -35,7 +37,7 @@ def history(metric: str, method: str | None, **given: Any) -> int:
     Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
     every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
     about it (`assay bench triage`), or its newest execution failed. 3: the set-up changed as well, or there are too few
-    executions to tell (fewer than 6). 2: a single execution is no history at all.
+    executions to tell (fewer than 6; on a new set-up fewer than 4). 2: a single execution is no history at all.
     """
     from assay.flows.bench.history import HistoryOptions, load_histories
     from assay.show.bench_history import build_history_cases, render_history
@@ -83,7 +85,7 @@ def triage(metric: str, method: str, change: str, judgement: str, note: str, eve
     default="label",
     show_default=True,
     metavar="A,B",
-    help="Columns to group by: accelerator_model, framework, cudnn, label, commit, …",
+    help="Columns to group by: accelerator_model, framework, cudnn, label, commit, system_name, …",
 )
 @click.option("-m", "--metrics", metavar="A,B", help="Which metrics to show.")
 @all_option
@@ -106,9 +108,10 @@ def table(
     ± is half the distance of the quartiles, in percent of the median. METHOD may be the end of a name; without it every
     benchmark has rows of its own.
     """
-    from assay.flows.bench.tables import CONTAMINATED, describe_left_out, load_table
+    from assay.flows.bench.tables import describe_left_out, load_table
     from assay.show.bench_history import render_setups
     from assay.show.terminal import terminal_width
+    from assay.values.bench_history import TAKEN_BY_ALL
 
     if sum((as_csv, as_json, as_markdown)) > 1:
         raise UsageError("choose one of --csv, --json and --md")
@@ -117,7 +120,8 @@ def table(
     rows = [(row.keys, row.count, row.values) for row in found.rows]
     tell(render_setups(found.by, found.metrics, rows, form, terminal_width(sys.stdout)))
     if found.left_out and form == "text":
-        hint = "; --all takes contaminated ones" if CONTAMINATED in found.left_out else ""
+        names = " and ".join(reason for reason in TAKEN_BY_ALL if reason in found.left_out)
+        hint = f"; --all takes {names} ones" if names else ""
         say(f"(left out: {describe_left_out(found.left_out)}{hint})")
     return int(ExitCode.OK)
 
@@ -129,8 +133,9 @@ def table(
 def import_files(files: tuple[str, ...], label: str | None, root: str | None) -> int:
     """Take figures of other tools into the history.
 
-    PerfZero summaries, asv results, pytest-benchmark and google-benchmark JSON, MLPerf :::MLLOG lines. A file that
-    cannot be read adds nothing; one that was imported before adds nothing new.
+    PerfZero summaries, asv results, pytest-benchmark and google-benchmark JSON, MLPerf :::MLLOG lines. What a tool
+    recorded as failed is a failed execution. A file that cannot be read adds nothing and gives exit code 2 in the end,
+    the others are imported; one that was imported before adds nothing new.
     """
     from assay.flows.bench.imports import import_files as take
 
@@ -138,4 +143,12 @@ def import_files(files: tuple[str, ...], label: str | None, root: str | None) ->
     new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"
     known = f"{found.known} {'was' if found.known == 1 else 'were'} known"
     print(f"{new}, {known}: {', '.join(found.methods)}")
-    return int(ExitCode.OK)
+    if found.failed:
+        print(f"failed when they were run: {', '.join(found.failed)}")
+    for note in found.notes[:_MOST_NOTES]:
+        say(note)
+    if len(found.notes) > _MOST_NOTES:
+        say(f"… and {len(found.notes) - _MOST_NOTES} more of this kind")
+    for problem in found.problems:
+        warn(problem)
+    return int(ExitCode.USAGE if found.problems else ExitCode.OK)

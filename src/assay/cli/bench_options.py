@@ -60,7 +60,7 @@ def run_options(function: Options) -> Options:
             "commands",
             multiple=True,
             metavar="TEXT",
-            help="Measure this command line; NAME=TEXT gives it a name. Repeatable.",
+            help="Measure this command line; NAME=TEXT gives it a name (FOO=bar CMD sets a variable). Repeatable.",
         ),
         click.option(
             "--metric",
@@ -230,6 +230,7 @@ def build_compare_options(given: dict[str, Any], build: str | None) -> CompareOp
         directions=_parse_directions(given["better"]),
         min_effect=given["min_effect"],
         everything=given["everything"],
+        across=bool(given.get("across")),
         confirm=not given.get("no_confirm"),
         build=build,
         most=given.get("most_trials") or DEFAULT_MOST,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.bench_options import build_request, build_run, prepare, report_options, run_options, show
-from assay.cli.warnings import say
+from assay.cli.warnings import say, warn
 
 if TYPE_CHECKING:
     from assay.values.benchmark import BenchReport
@@ -60,3 +60,6 @@ def _say_problems(report: BenchReport) -> None:
         say(f"assay: {report.problem}")
     if report.interrupted:
         say(f"interrupted by {report.interrupted}; what was finished is kept")
+    for execution in report.executions:
+        for note in execution.profile_notes:
+            warn(f"{execution.method} trial {execution.trial}: {note}")

@@ -27,7 +27,7 @@ from assay.flows.supervise import Event
 from assay.flows.sweep import Doors, Listen
 from assay.observe.child_report import load_story
 from assay.record.benchmarks import load_execution, write_execution
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.show.perfzero import (
     build_package,
     build_package_info,
@@ -59,6 +59,8 @@ from assay.values.perfzero import (
 )
 
 Facts = Mapping[str, Any]
+
+_LAST_BYTES = 4096  # of a log: our child's own words are its last
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,10 @@ class _Keeper:
 
     def _tell(self, execution: BenchExecution) -> None:
         """How it ended; what our child said of its profiles, where that is not on the screen already."""
-        (self._voice.say if execution.succeeded else self._voice.fail)(render_end(execution))
+        shown = _leave_out_said(execution) if self._voice.is_echoing else execution
+        (self._voice.say if execution.succeeded else self._voice.fail)(render_end(shown))
+        for note in execution.notes:
+            self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
         story = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE))
         for note in () if self._voice.is_echoing else (story.end or {}).get("profile_notes", ()):
             self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
@@ -291,6 +296,18 @@ class _Keeper:
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)
         self._voice.warn(problem)
+
+
+def _leave_out_said(execution: BenchExecution) -> BenchExecution:
+    """Without what our child has just said in the same words, as it does of a method that does not exist."""
+    try:
+        with open(os.path.join(execution.run_dir, execution.log), "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _LAST_BYTES))
+            said = log.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return execution
+    findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in said)
+    return replace(execution, result=replace(execution.result, findings=findings))
 
 
 def write_outputs(execution: BenchExecution, summary: Facts) -> None:

@@ -5,8 +5,12 @@ own noise: rare outliers and several modes do not trouble a bounded kernel, and 
 noisy one. Then the weakest cuts are taken back, one after the other, until every cut left is a step that someone who
 looks at the points beside it would call one: at least about as high as their spread, and sure. How sure depends on
 the series: the longer it is, the more often chance makes a step somewhere; where neighbours resemble each other
-(memory) points count as fewer, and the jump itself is evidence too; where the level wanders, as on most real machines,
-less is believed than in noise that is nothing but noise.
+(memory) points count as fewer, and the jump itself is evidence too. A young series cannot show its memory, nor its
+spread well: there Student's t must be sure as well, with some memory supposed (`weigh_young`).
+
+Where the level does not wander, as it does on most real machines, the noise is the same everywhere and its own density
+is known (`likelihood.py`). Then a step is one that makes the points beside it much likelier than none would, and it is
+put where it is likeliest.
 
 `docs/explanation/benchmark-statistics.md` says why, and how good it is.
 """
@@ -16,24 +20,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 from assay.errors import MissingExtraError
+from assay.judge.likelihood import (
+    MAD_TO_SIGMA,
+    Density,
+    find_level,
+    learn_density,
+    measure_gains,
+    measure_wander,
+)
 from assay.judge.numerics import Array, load_numpy, t_quantile
+from assay.judge.series import (
+    LEAST_MEMORY,
+    MOST_MEMORY,
+    SHORTEST_SERIES,
+    Signal,
+    build_signal,
+    find_thinning,
+    measure_noise,
+    settle_memory,
+)
 from assay.values.bench import ChangePoint
 
-SHORTEST_SERIES = 6  # finite values; below that nothing can be told
 SHORTEST_PIECE = 3
-MAD_TO_SIGMA = 1.4826
-MOST_MEMORY = 0.95
-MEMORY_ERROR = 1.5  # divided by sqrt(n): about the standard error of what is measured
-LARGEST_LOG = 700.0  # beyond, exp overflows
+YOUNG = 120  # points; a shorter series is a young one
+SUPPOSED_MEMORY = 0.4  # in a young one: too few points to show more or less
+CHANCE = 0.02  # of an alarm in a young series of pure noise, at most
+TAIL = 0.025  # of the interval that is reported, on either side
 QUIETEST = 0.2  # a stretch is not taken to be quieter than this, in units of the whole series' noise
 LONGEST_LOOK = 100
-USUAL_LENGTH = 1000  # points; a look's z is meant for a series of that length
-BLOCK = 8  # points that wandering is looked for in
-FEWEST_BLOCKS = 8
 LEVEL_COST = 1.19  # variance of an interquartile mean over that of a mean, in normal noise
 MEDIAN_TELLS = 0.4  # of a standard deviation's degrees of freedom
 SURE = 1.0  # times 1 / sqrt(n): a smaller correlation of the points about their levels is taken for chance
@@ -51,7 +69,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The few numbers of the method, tuned on annotated histories (benchmarks/changepoint.py)."""
+    """The few numbers of the method. All but the last two were tuned on annotated histories; `unrest` was measured in
+    pure noise, `price` is a matter of theory (benchmarks/changepoint.py)."""
 
     gamma: float = 0.15  # of the kernel, on values scaled by their noise
     penalty: float = 0.45  # of a cut, times ln n
@@ -59,9 +78,9 @@ class Tuning:
     near: Look = Look(20, 3.0, 1.0)
     far: Look = Look(60, 5.0, 0.5)  # small steps that last
     floor: float = 0.5  # added to a look's own spread, in units of the whole series' noise
-    least_memory: float = 0.2  # autocorrelation below this counts as none
-    ease: float = 0.7  # share of both bounds of a look that is enough where the level does not wander
-    unrest: float = 1.35  # from this much wandering on the bounds hold in full
+    least_memory: float = LEAST_MEMORY
+    unrest: float = 5.0  # divided by sqrt(n): a level farther apart than chance would have it wanders
+    price: float = 1.5  # of a step, times ln n: half for its level and one for its place, as in Schwarz's criterion
 
 
 DEFAULT = Tuning()
@@ -70,101 +89,28 @@ DEFAULT = Tuning()
 def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> tuple[ChangePoint, ...]:
     """The change points in order. None, NaN and infinite values are passed over; a series with fewer than
     `SHORTEST_SERIES` others, or a constant one, has no change point."""
-    signal = build_signal(values, tuning)
+    signal = build_signal(values, tuning.least_memory)
     if signal is None:
         return ()
     candidates = find_candidates(signal, tuning)
-    cuts = prune_cuts(signal, candidates, tuning)
-    ease = find_ease(measure_wander(signal, cuts), tuning)
-    return describe_cuts(signal, prune_cuts(signal, candidates, tuning, ease) if ease < 1 else cuts, tuning)
+    cuts = prune_cuts(signal, candidates, partial(weigh_cut, signal, tuning))
+    settled = settle_memory(signal, cuts, tuning.least_memory)
+    if settled is not signal:
+        candidates = find_candidates(settled, tuning)
+        cuts = prune_cuts(settled, candidates, partial(_weigh_both, signal, settled, tuning))
+    if not wanders(settled, cuts, tuning):
+        density = learn_density(settled.x, cuts)
+        cuts = prune_cuts(settled, candidates, partial(weigh_likelihood, settled, density, tuning))
+        cuts = place_cuts(settled, cuts, density, tuning)
+    if len(settled.x) < YOUNG:
+        cuts = prune_cuts(settled, cuts, partial(weigh_young, settled))
+    cuts = prune_cuts(settled, cuts, partial(weigh_interval, settled, tuning))
+    return describe_cuts(settled, cuts, tuning)
 
 
-# ---------------------------------------------------------------- the series in units of its noise
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """Finite values, as logs where all are positive, divided by their noise."""
-
-    x: Array
-    places: Array  # of the finite values in the given series
-    origin: float  # what x = 0 stands for
-    scale: float  # and how far x = 1 is from there: as a log, or as a share of `unit`
-    unit: float  # the largest size of a value; 1 for logs
-    memory: float  # lag-1 autocorrelation of the noise, 0 to MOST_MEMORY
-    in_logs: bool
-
-    def restore(self, x: float) -> float:
-        """A level in the user's units."""
-        level = self.origin + x * self.scale
-        return math.exp(min(level, LARGEST_LOG)) if self.in_logs else level * self.unit
-
-    def relate(self, height: float, before: float) -> float:
-        """A difference as a proportion of the level before; of a level of 0 everything is infinitely far."""
-        if self.in_logs:
-            return math.expm1(min(height * self.scale, LARGEST_LOG))
-        level = abs(self.origin + before * self.scale)
-        return height * self.scale / level if level else math.copysign(math.inf, height)
-
-    @property
-    def thinning(self) -> float:
-        """How many neighbouring points are worth one independent one."""
-        return (1 + self.memory) / (1 - self.memory)
-
-    @property
-    def rigor(self) -> float:
-        """In a longer series there are more places for chance to make a step at."""
-        return math.log(len(self.x)) / math.log(USUAL_LENGTH)
-
-
-def build_signal(values: Sequence[float | None], tuning: Tuning = DEFAULT) -> Signal | None:
-    np = load_numpy()
-    given = np.array([math.nan if value is None else value for value in values], dtype=float)
-    places = np.flatnonzero(np.isfinite(given))
-    finite = given[places]
-    if len(finite) < SHORTEST_SERIES or finite.min() == finite.max():
-        return None
-    in_logs = bool(finite.min() > 0)
-    unit = 1.0 if in_logs else float(np.abs(finite).max())
-    levels = np.log(finite) if in_logs else finite / unit
-    memory = measure_memory(levels, tuning)
-    scale = measure_noise(levels) / math.sqrt(1 - memory)
-    return Signal((levels - levels[0]) / scale, places, float(levels[0]), scale, unit, memory, in_logs)
-
-
-def measure_noise(levels: Array) -> float:
-    """Standard deviation from neighbours' differences, which a rare step does not raise."""
-    np = load_numpy()
-    differences = np.diff(levels)
-    noise = MAD_TO_SIGMA * float(np.median(np.abs(differences - np.median(differences)))) / math.sqrt(2)
-    if noise == 0:  # counts that seldom change: their few differences are all there is
-        noise = float(differences.std()) / math.sqrt(2)
-    return max(noise, 1e-9 * float(np.ptp(levels)))  # a line that climbs evenly has no noise at all
-
-
-def measure_memory(levels: Array, tuning: Tuning = DEFAULT) -> float:
-    """Autocorrelation by how much farther apart values are at lags 2 and 3 than at lag 1; level shifts do not fake it.
-
-    With correlation r those squared distances are 1 + r and 1 + r + r² times as large; their mean is solved for r.
-    """
-    if len(levels) < 20:
-        return 0.0
-    first, second, third = (_squared_distance(levels, lag) for lag in (1, 2, 3))
-    if first == 0:
-        return 0.0
-    ratio = (second + third) / 2 / first
-    found = math.sqrt(max(2 * ratio - 1, 0.0)) - 1
-    if found < tuning.least_memory:
-        return 0.0
-    return min(found + MEMORY_ERROR / math.sqrt(len(levels)), MOST_MEMORY)  # too little of it raises alarms
-
-
-def _squared_distance(levels: Array, lag: int) -> float:
-    """The mean, distances beyond three sigma counting as three."""
-    np = load_numpy()
-    distances = np.abs(levels[lag:] - levels[:-lag])
-    bound = 3 * MAD_TO_SIGMA * float(np.median(distances))
-    return float((np.minimum(distances, bound) ** 2).mean())
+def wanders(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> bool:
+    """Whether the level moves about between its steps, more than chance makes it seem to in one of a thousand."""
+    return measure_wander(signal.x, cuts) >= 1 + tuning.unrest / math.sqrt(len(signal.x))
 
 
 # ---------------------------------------------------------------- too many cuts
@@ -213,31 +159,23 @@ def _separate(cuts: Iterable[int], n: int) -> list[int]:
 # ---------------------------------------------------------------- fewer
 
 
-def prune_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT, ease: float = 1.0) -> list[int]:
+def prune_cuts(signal: Signal, cuts: Sequence[int], weigh: Callable[[int, int, int], float]) -> list[int]:
     """Takes the weakest cut back, weighs its neighbours anew, and goes on until each is strong enough.
 
-    `ease`: this share of what must be seen is enough.
+    `weigh`: how strong a cut is, of its place between those of its neighbours; below 1 it is too weak.
     """
     edges = [0, *cuts, len(signal.x)]
-
-    def weigh(place: int) -> float:
-        return weigh_cut(signal, edges[place - 1], edges[place], edges[place + 1], tuning) / ease
-
-    return _take_back(edges, weigh)
-
-
-def _take_back(edges: list[int], weigh: Callable[[int], float]) -> list[int]:
-    strengths = [weigh(place) for place in range(1, len(edges) - 1)]
+    strengths = [weigh(*edges[place : place + 3]) for place in range(len(cuts))]
     while strengths and min(strengths) < 1:
         weakest = strengths.index(min(strengths))
         del edges[weakest + 1], strengths[weakest]
         for neighbour in (weakest - 1, weakest):
             if 0 <= neighbour < len(strengths):
-                strengths[neighbour] = weigh(neighbour + 1)
+                strengths[neighbour] = weigh(*edges[neighbour : neighbour + 3])
     return edges[1:-1]
 
 
-def weigh_cut(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning = DEFAULT) -> float:
+def weigh_cut(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:
     """How far the step is above what must be seen; below 1 it is none. Seen from near, or else from far."""
     strength = 0.0
     for look in (tuning.near, tuning.far):
@@ -247,43 +185,52 @@ def weigh_cut(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning = 
     return strength
 
 
-def measure_wander(signal: Signal, cuts: Sequence[int]) -> float:
-    """How much farther apart levels of neighbouring points are than levels of as many points from all over the piece.
-
-    1 where the noise is nothing but noise, whatever its distribution; 1.2 to 2 in histories of real machines.
-    """
-    near: list[Array] = []
-    apart: list[Array] = []
-    for start, stop in pairwise([0, *cuts, len(signal.x)]):
-        count = (stop - start) // BLOCK
-        if count >= 2:
-            piece = signal.x[start : start + count * BLOCK]
-            near.append(_spread_levels(piece.reshape(count, BLOCK)))
-            apart.append(_spread_levels(piece.reshape(BLOCK, count).T))
-    if sum(map(len, near)) < FEWEST_BLOCKS:
-        return math.inf  # nobody knows
-    among = _clipped_deviation(apart)
-    return _clipped_deviation(near) / among if among else math.inf
+def _weigh_both(signal: Signal, settled: Signal, tuning: Tuning, *around: int) -> float:
+    """More memory makes less of the levels and more of the jump; a step shows in either."""
+    return max(weigh_cut(signal, tuning, *around), weigh_cut(settled, tuning, *around))
 
 
-def _spread_levels(blocks: Array) -> Array:
-    """The interquartile mean of each row, less their median; as spread as those of many rows would be."""
+def weigh_likelihood(signal: Signal, density: Density, tuning: Tuning, start: int, cut: int, stop: int) -> float:
+    """How far the likelihood of a step is above its price. Points that resemble their neighbours count as fewer."""
+    gains, first = _find_gains(signal, start, cut, stop, density, tuning.far.points)
+    return float(gains[cut - first]) / (tuning.price * math.log(len(signal.x)) * find_thinning(signal.memory))
+
+
+def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
+    """How far Student's t is above what chance makes of it at one of all places, were neighbours a little alike."""
     np = load_numpy()
-    levels = np.sort(blocks, axis=1)[:, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=1)
-    return (levels - np.median(levels)) * math.sqrt(len(levels) / (len(levels) - 1))
+    left, right = signal.x[start:cut], signal.x[cut:stop]
+    freedom = len(left) + len(right) - 2
+    variance = (left.var() * len(left) + right.var() * len(right)) / freedom
+    error = math.sqrt(variance * find_thinning(SUPPOSED_MEMORY) * (1 / len(left) + 1 / len(right)))
+    places = len(signal.x) - 2 * SHORTEST_PIECE + 1
+    bound = error * t_quantile(freedom, CHANCE / 2 / places)
+    height = abs(float(np.mean(right) - np.mean(left)))
+    return height / bound if bound else math.inf
 
 
-def _clipped_deviation(parts: Sequence[Array]) -> float:
-    """Standard deviation about 0, values beyond three sigma counting as three."""
-    np = load_numpy()
-    sizes = np.abs(np.concatenate(parts))
-    return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
+def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:
+    """Below 1 the interval that would be reported holds 0."""
+    sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
+    return abs(sides.height) / sides.reach if sides.reach else math.inf
 
 
-def find_ease(wander: float, tuning: Tuning = DEFAULT) -> float:
-    """From `tuning.ease` where the level does not wander, up to 1 where it does."""
-    share = (wander - 1) / (tuning.unrest - 1)
-    return tuning.ease + (1 - tuning.ease) * min(max(share, 0.0), 1.0)
+def place_cuts(signal: Signal, cuts: Sequence[int], density: Density, tuning: Tuning = DEFAULT) -> list[int]:
+    """Every cut where it is likeliest between its neighbours: a kernel sees modes change where there is no step."""
+    edges = [0, *cuts, len(signal.x)]
+    for place in range(1, len(edges) - 1):
+        start, cut, stop = edges[place - 1 : place + 2]
+        gains, first = _find_gains(signal, start, cut, stop, density, tuning.far.points)
+        edges[place] = first + SHORTEST_PIECE + int(gains[SHORTEST_PIECE:-SHORTEST_PIECE].argmax())
+    return edges[1:-1]
+
+
+def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Density, points: int) -> tuple[Array, int]:
+    """Of each place at most so many points from the cut, and which place the first is."""
+    first, last = max(start, cut - points), min(stop, cut + points)
+    values = signal.x[first:last]
+    before, after = find_level(values[: cut - first]), find_level(values[cut - first :])
+    return measure_gains(density, values, before, after), first
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +255,11 @@ class Sides:
         return self.spread * math.sqrt((1 - self.memory**2) * LEVEL_COST / self.told)
 
     @property
+    def reach(self) -> float:
+        """How far the interval of the height goes to either side."""
+        return t_quantile(self.known, TAIL) * self.error if self.error else 0.0
+
+    @property
     def freedom(self) -> int:
         return self.left + self.right - 2
 
@@ -320,7 +272,7 @@ class Sides:
 def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) -> Sides:
     """Between the neighbouring cuts `start` and `stop`, and at most so many independent points away."""
     np = load_numpy()
-    reach = max(points, int(min(points * signal.thinning, LONGEST_LOOK)))
+    reach = max(points, int(min(points * find_thinning(signal.memory), LONGEST_LOOK)))
     left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
     before, after = find_level(left), find_level(right)
     spread = MAD_TO_SIGMA * _middle(np.abs(np.concatenate((left - before, right - after))))
@@ -345,14 +297,6 @@ def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[
     return effect, effect * math.sqrt(told / (1 - r * r))
 
 
-def find_level(values: Array) -> float:
-    """The interquartile mean: nearly as steady as the mean, and as deaf to outliers as one needs."""
-    np = load_numpy()
-    ordered = np.sort(values)
-    aside = len(ordered) // 4
-    return float(ordered[aside : len(ordered) - aside].mean())
-
-
 def _middle(values: Array) -> float:
     """The median; numpy's own checks cost more than the sort of so few."""
     ordered = load_numpy().sort(values)
@@ -371,8 +315,7 @@ def describe_cuts(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT)
 
 def _describe(signal: Signal, start: int, cut: int, stop: int, tuning: Tuning) -> ChangePoint:
     sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
-    reach = t_quantile(sides.known, 0.025) * sides.error if sides.error else 0.0
-    low, high = (signal.relate(sides.height + way * reach, sides.before) for way in (-1, 1))
+    low, high = (signal.relate(sides.height + way * sides.reach, sides.before) for way in (-1, 1))
     return ChangePoint(
         index=int(signal.places[cut]),
         last_before=int(signal.places[cut - 1]),

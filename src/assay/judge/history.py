@@ -11,8 +11,9 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 def judge_history(history: MetricHistory, recent: int | None = None) -> Verdict:
     """A worse level that holds and that nobody has spoken about is a failure; where the set-up was changed as well, it
-    is for people to decide. What got better is no alarm, nor what lies before the last `recent` executions. A history
-    that is too short to show anything, or whose newest execution gives no value, is no PASS."""
+    is for people to decide, and so it is where a new set-up has too few executions to be judged. What got better is no
+    alarm, nor what lies before the last `recent` executions. A history that is too short to show anything, or whose
+    newest execution gives no value, is no PASS."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
     findings += [*_find_silence(history), *_find_shortness(history)]
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
@@ -20,8 +21,10 @@ def judge_history(history: MetricHistory, recent: int | None = None) -> Verdict:
 
 def _judge_change(history: MetricHistory, change: Change, recent: int | None) -> Finding:
     kind = VerdictKind.PASS
-    if change.is_worse and change.holds and not change.judgement and _is_recent(history, change, recent):
-        kind = VerdictKind.FAIL if change.cause in ("code", "unknown") else VerdictKind.INCONCLUSIVE
+    matters = change.is_worse or change.too_few
+    if matters and change.holds and not change.judgement and _is_recent(history, change, recent):
+        is_sure = change.cause in ("code", "unknown") and not change.too_few
+        kind = VerdictKind.FAIL if is_sure else VerdictKind.INCONCLUSIVE
     return Finding(
         kind=kind,
         subject=_name(history),
@@ -52,7 +55,7 @@ def _find_silence(history: MetricHistory) -> Iterator[Finding]:
 def _find_shortness(history: MetricHistory) -> Iterator[Finding]:
     """Said of the longest series: in none of them could a change have been found."""
     longest = max((len(series.points) for series in history.series), default=0)
-    if longest < SHORTEST_SERIES and not history.changes:
+    if longest < SHORTEST_SERIES and all(change.too_few for change in history.changes):
         message = f"{longest} comparable executions tell nothing yet; {SHORTEST_SERIES} are the fewest"
         yield Finding(VerdictKind.INCONCLUSIVE, _name(history), message)
 
@@ -65,11 +68,11 @@ def describe_change(change: Change) -> str:
     words = [f"{change.step.effect:+.1%} since {change.execution_id}"]
     old, new = ((commit or "unknown")[:12] for commit in change.commits)
     words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
-    cause = "environment or code" if change.cause == "either" else change.cause
+    cause = "environment or code?" if change.cause == "either" else f"{change.cause}:"
     details = f" ({', '.join(change.differences)})" if change.differences else ""
-    words.append(f"{cause}: {change.reason}{details}")
+    words.append(f"{cause} {change.reason}{details}")
     if not change.holds:
-        words.append("it has come back since")
+        words.append("other set-ups were measured since" if change.too_few else "it has come back since")
     if change.judgement:
         words.append(f"{change.judgement}{': ' + change.note if change.note else ''}")
     return "; ".join(words)

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Literal
 
-from assay.judge.changepoint import find_level
+from assay.judge.likelihood import find_level
 from assay.judge.numerics import load_numpy
-from assay.values.bench import Attribution, ChangePoint, EnvironmentSegment
+from assay.values.bench import Attribution, ChangePoint, EnvironmentSegment, Origin
+from assay.values.bench_history import Cause
 
 TOLERANCE = 2  # points between a change point and the split that it is put down to
 FEWEST_WITNESSES = 3  # values of one environment on each side, to say what happened within it
+
+Code = Literal["same", "edited", "other", "unknown"]
+_BLAMES: Mapping[Code, tuple[Origin, str]] = {  # where the environment is the same on both sides
+    "same": ("unknown", "same commit and same recorded environment on both sides"),
+    "edited": ("code", "local edits, or packages beside the commit, differ; the recorded environment is the same"),
+    "other": ("code", "the recorded environment is the same on both sides"),
+    "unknown": ("unknown", "whether the code is the same was not recorded; the recorded environment is the same"),
+}
+_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where it is not
+    "same": ("environment", "the commit is the same, the set-up is not"),
+    "edited": ("either", "the set-up changed, and so did local edits or packages beside the commit"),
+    "other": ("either", "set-up and commit both changed"),
+    "unknown": ("either", "the set-up changed; whether the code is the same was not recorded"),
+}
 
 
 def split_by_environment(fingerprints: Sequence[str | None]) -> tuple[EnvironmentSegment, ...]:
@@ -32,7 +48,8 @@ def attribute_changes(
     commits: Sequence[str | None] = (),
     tolerance: int = TOLERANCE,
 ) -> tuple[Attribution, ...]:
-    """For each change point, what changed there. `fingerprints` and `commits` go with `values`, one each."""
+    """For each change point, what changed there. `fingerprints` and `commits` go with `values`, one each. A commit may
+    carry local edits behind a `+`: other edits are other code. None: it was not recorded."""
     if len(fingerprints) != len(values) or (commits and len(commits) != len(values)):
         raise ValueError("a fingerprint, and a commit if any, belongs to each value")
     edges = [0, *(change.index for change in changes), len(values)]
@@ -59,16 +76,29 @@ def _attribute(
     commits: Sequence[str | None],
     beside: range,
 ) -> Attribution:
-    same_code = bool(commits) and commits[change.last_before] == commits[change.index] is not None
     if not (fingerprints[change.last_before] and fingerprints[change.index]):
         return Attribution(change, "unknown", "the environment was not recorded on both sides", split)
-    if split is None and same_code:
-        return Attribution(change, "unknown", "same commit and same recorded environment on both sides")
+    code = compare_code(commits[change.last_before], commits[change.index]) if commits else "other"
     if split is None:
-        return Attribution(change, "code", "the recorded environment is the same on both sides")
-    if same_code:
+        return Attribution(change, *_BLAMES[code])
+    if code == "same":
         return Attribution(change, "environment", "the environment changed here, and the commit did not", split)
     return _hear_witnesses(change, split, values, fingerprints, beside)
+
+
+def compare_code(before: str | None, after: str | None) -> Code:
+    """By commits, with what was edited since behind a `+`. `edited`: the commit is the same, the edits are not."""
+    if before is None or after is None:
+        return "unknown"
+    if before == after:
+        return "same"
+    commits = {code.partition("+")[0] for code in (before, after)}
+    return "edited" if len(commits) == 1 else "other"
+
+
+def attribute_move(before: str | None, after: str | None) -> tuple[Cause, str]:
+    """From one set-up to another, by the code on both sides: the cause, and why it is said to be that."""
+    return _MOVES[compare_code(before, after)]
 
 
 def _hear_witnesses(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.values.benchmark import NOT_REPORTED, BenchMetric, BenchResult, Ending, Story
@@ -14,24 +14,25 @@ from assay.values.verdict import Finding, VerdictKind
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
+_OURS = __file__.rpartition("/judge/")[0] + "/"  # wherever we are installed
 _PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
 
 
 def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = False) -> BenchResult:
     """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
     merged = _merge(story.reports)
-    if is_command:
-        merged.plain = {**_measure_command(story, ending), **merged.plain}
-    promoted, extra_findings = _promote_extras(name, merged.extras)
+    measured = _measure_command(story, ending) if is_command else {}
+    measured = {key: value for key, value in measured.items() if key not in merged.plain}
+    merged.plain |= measured
+    promoted = _promote_extras(merged.extras)
     metrics = tuple({metric.name: metric for metric in (*promoted, *merged.metrics.values())}.values())
     has_exception = _has_exception(story, ending, is_command)
     findings = [
         *_find_end(name, story, ending, is_command),
         *(Finding(VerdictKind.ERROR, name, problem) for problem in story.problems),
         *_find_silence(name, merged, has_exception),
-        *_find_bad_numbers(name, merged, metrics),
-        *(finding for metric in metrics for finding in _judge_bounds(name, metric)),
-        *extra_findings,
+        *_find_bad_numbers(name, measured.items()),
+        *_judge_all(name, story.reports),
     ]
     iters = merged.plain.get("iters")
     return BenchResult(
@@ -69,13 +70,21 @@ class _Merged:
 
 
 def _merge(reports: Sequence[Mapping[str, Any]]) -> _Merged:
-    """Later ones add, or replace what has the same name. Reports under other names stand beside, with that name."""
+    """Later ones add, or replace what has the same name. Reports under other names stand beside, with that name; what
+    the first says under its own is the benchmark's."""
     merged = _Merged(is_reported=bool(reports))
+    has_others = len({report.get("name") for report in reports} - {None}) > 1
+    for prefix, report in _find_prefixes(reports):
+        _add(merged, report, prefix)
+        if has_others and not prefix and report.get("name") is not None:
+            _add(merged, {key: report[key] for key in _PLAIN if key in report}, f"{report['name']}.")
+    return merged
+
+
+def _find_prefixes(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     main = reports[0].get("name") if reports else None
     for report in reports:
-        prefix = "" if report.get("name") in (main, None) else f"{report['name']}."
-        _add(merged, report, prefix)
-    return merged
+        yield "" if report.get("name") in (main, None) else f"{report['name']}.", report
 
 
 def _add(merged: _Merged, report: Mapping[str, Any], prefix: str) -> None:
@@ -85,28 +94,23 @@ def _add(merged: _Merged, report: Mapping[str, Any], prefix: str) -> None:
         elif key in report:
             merged.metrics[prefix + key] = BenchMetric(prefix + key, report[key])
     for fields in report.get("metrics") or ():
-        name = prefix + str(fields["name"])
-        merged.metrics[name] = BenchMetric(
-            name, float(fields["value"]), fields.get("min_value"), fields.get("max_value")
-        )
+        metric = _build_metric(fields, prefix)
+        merged.metrics[metric.name] = metric
         if fields.get("samples"):
-            merged.samples[name] = fields["samples"]
+            merged.samples[metric.name] = fields["samples"]
     merged.extras |= {prefix + key: value for key, value in (report.get("extras") or {}).items()}
     merged.samples |= {prefix + key: values for key, values in (report.get("samples") or {}).items()}
 
 
-def _promote_extras(name: str, extras: Mapping[str, float | str]) -> tuple[list[BenchMetric], list[Finding]]:
+def _build_metric(fields: Mapping[str, Any], prefix: str) -> BenchMetric:
+    name = prefix + str(fields["name"])
+    return BenchMetric(name, float(fields["value"]), fields.get("min_value"), fields.get("max_value"))
+
+
+def _promote_extras(extras: Mapping[str, float | str]) -> list[BenchMetric]:
     """An extra whose text is JSON with `value` and perhaps `succeeded` is a metric."""
-    metrics, findings = [], []
-    for key, text in extras.items():
-        fields = _parse_extra(text)
-        if fields is None:
-            continue
-        metrics.append(BenchMetric(key, float(fields["value"])))
-        if fields.get("succeeded") is False:
-            message = f"{key} says that it has not succeeded: {fields.get('description') or fields['value']}"
-            findings.append(Finding(VerdictKind.FAIL, name, message, float(fields["value"])))
-    return metrics, findings
+    found = {key: _parse_extra(text) for key, text in extras.items()}
+    return [BenchMetric(key, float(fields["value"])) for key, fields in found.items() if fields is not None]
 
 
 def _parse_extra(text: float | str) -> dict[str, Any] | None:
@@ -150,8 +154,13 @@ def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iter
 def _find_place(lines: Sequence[str]) -> str:
     """` (bench.py:12)`: where in the user's own code it was raised; what a library does inside is in the log."""
     frames = [match for line in lines if (match := _FRAME.match(line))]
-    own = [match for match in frames if not _LIBRARY.search(match["file"])] or frames
+    own = [match for match in frames if not _is_foreign(match["file"])] or frames
     return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
+
+
+def _is_foreign(file: str) -> bool:
+    """A library's, or ours: what is wrong is the line that called it."""
+    return _LIBRARY.search(file) is not None or file.startswith(_OURS)
 
 
 def _with_words(reason: str, ending: Ending) -> str:
@@ -165,17 +174,52 @@ def _find_silence(name: str, merged: _Merged, has_exception: bool) -> Iterator[F
         yield Finding(VerdictKind.ERROR, name, "it reported no number: neither wall_time nor throughput nor a metric")
 
 
-def _find_bad_numbers(name: str, merged: _Merged, metrics: Sequence[BenchMetric]) -> Iterator[Finding]:
-    numbers = [*merged.plain.items(), *((metric.name, metric.value) for metric in metrics)]
+# ---------------------------------------------------------------- every number that was reported
+
+
+def _judge_all(name: str, reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Also those that a later one of the same name has replaced: what was wrong once is not forgotten."""
+    for number, (prefix, report) in enumerate(_find_prefixes(reports), 1):
+        where = f" (report {number} of {len(reports)})" if len(reports) > 1 else ""
+        for finding in _judge_one(name, report, prefix):
+            yield replace(finding, message=finding.message + where)
+
+
+def _judge_one(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
+    said = [_build_metric(fields, prefix) for fields in report.get("metrics") or ()]
+    extras = {prefix + key: value for key, value in (report.get("extras") or {}).items()}
+    promoted = [metric for metric in _promote_extras(extras) if metric.name not in {each.name for each in said}]
+    numbers = [(prefix + key, report[key]) for key in _PLAIN if key in report]
+    numbers += [(metric.name, metric.value) for metric in (*promoted, *said)]
+    yield from _find_bad_numbers(name, numbers, prefix)
+    yield from _find_bad_samples(name, report, prefix)
+    for metric in said:
+        yield from _judge_bounds(name, metric)
+    yield from _find_unsuccessful(name, extras)
+
+
+def _find_bad_numbers(name: str, numbers: Iterable[tuple[str, float]], prefix: str = "") -> Iterator[Finding]:
     for key, value in numbers:
         if not math.isfinite(value):
             yield Finding(VerdictKind.FAIL, name, f"{key} is {value}", value)
-        elif key in ("wall_time", "cpu_time") and value < 0:
+        elif key.removeprefix(prefix) in ("wall_time", "cpu_time") and value < 0:
             yield Finding(VerdictKind.FAIL, name, f"{key} is negative: {value:g}", value)
-    for key, values in merged.samples.items():
+
+
+def _find_bad_samples(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
+    samples = [(fields["name"], fields["samples"]) for fields in report.get("metrics") or () if fields.get("samples")]
+    for key, values in (*samples, *(report.get("samples") or {}).items()):
         bad = sum(not math.isfinite(value) for value in values)
         if bad:
-            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {key} are no numbers")
+            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are no numbers")
+
+
+def _find_unsuccessful(name: str, extras: Mapping[str, float | str]) -> Iterator[Finding]:
+    for key, text in extras.items():
+        fields = _parse_extra(text)
+        if fields is not None and fields.get("succeeded") is False:
+            message = f"{key} says that it has not succeeded: {fields.get('description') or fields['value']}"
+            yield Finding(VerdictKind.FAIL, name, message, float(fields["value"]))
 
 
 def _judge_bounds(name: str, metric: BenchMetric) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from assay.judge.numerics import Array, load_numpy, normal_quantile
 from assay.judge.trials import describe_trials
 from assay.values.bench import Comparison, NextStep, Samples
 from assay.values.series import Direction
-from assay.values.verdict import Finding, Verdict, VerdictKind
+from assay.values.verdict import Finding, VerdictKind
 
 THRESHOLD = 0.05
 ALPHA = 0.01
@@ -63,25 +63,6 @@ def _as_samples(given: Samples | Sequence[float]) -> Samples:
 
 
 # ---------------------------------------------------------------- verdicts
-
-
-def judge_pair(
-    base: Samples | Sequence[float],
-    head: Samples | Sequence[float],
-    direction: Direction,
-    *,
-    threshold: float = THRESHOLD,
-    alpha: float = ALPHA,
-    subject: str = "head",
-) -> Verdict:
-    """One metric alone."""
-    return judge_pairs([build_pair(subject, base, head, Question(direction, threshold, alpha))])
-
-
-def judge_pairs(pairs: Iterable[SamplePair]) -> Verdict:
-    """Many metrics together: before one of them fails, its p value is corrected for all (Holm)."""
-    comparisons = compare_pairs(pairs)
-    return Verdict.of(map(build_finding, comparisons), sum(one.p is not None for one in comparisons))
 
 
 def build_finding(comparison: Comparison) -> Finding:

@@ -52,21 +52,20 @@ def load_story(path: str, tf_prefix: str | None = None) -> Story:
 
 
 def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The first entry of the first file counts, as in PerfZero."""
+    """All of them: the first entry of the first file is the benchmark's own, as in PerfZero, and what is wrong with
+    another is not passed over."""
     folder, start = os.path.split(prefix)
     try:
         names = sorted(name for name in os.listdir(folder) if name.startswith(start))
     except OSError:
         return [], []
+    reports: list[Mapping[str, Any]] = []
     problems = []
     for name in names:
         with open(os.path.join(folder, name), "rb") as file:
             data = file.read()
         try:
-            entries = parse_benchmark_entries(data)
+            reports += parse_benchmark_entries(data)
         except ValueError as error:
             problems.append(f"{name}: {error}")
-            continue
-        if entries:
-            return [entries[0]], problems
-    return [], problems
+    return reports, problems

@@ -25,7 +25,6 @@ from assay.values.series import GpuReading
 
 ENV_FAKE = "ASSAY_FAKE_NVML"
 INSTALL_COMMAND = "pip install 'assay[gpu]'"
-DEFAULT_FREE_FRACTION = 0.9
 
 _FAKE_MEMORY_BYTES = 16 << 30
 # bits of NVML's clocks-event reasons; idling is none
@@ -114,24 +113,6 @@ class Devices:
         except OSError as error:
             self.reason = f"no NVIDIA driver answers: {error}"
         return None
-
-
-def choose_gpus(
-    devices: Devices, count: int = 1, free_bytes: int | None = None, exclude: Iterable[int] = ()
-) -> tuple[int, ...] | None:
-    """The `count` GPUs with the most free memory, each with at least `free_bytes` of it; None when there are fewer.
-
-    Without a threshold a GPU counts as free when nine tenths of its memory are: others' idle contexts take some.
-    """
-    taken = set(exclude)
-    free = {gpu: devices.free_memory(gpu.index) for gpu in devices.list() if gpu.index not in taken}
-    good = [gpu for gpu, bytes_ in free.items() if bytes_ >= _threshold(gpu, free_bytes)]
-    good.sort(key=lambda gpu: (-free[gpu], gpu.index))
-    return tuple(sorted(gpu.index for gpu in good[:count])) if len(good) >= count else None
-
-
-def _threshold(gpu: Gpu, free_bytes: int | None) -> float:
-    return gpu.memory_bytes * DEFAULT_FREE_FRACTION if free_bytes is None else free_bytes
 
 
 def _build_reading(found: Sequence[GpuReading]) -> GpuReading | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from assay.observe.devices import Devices
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
+from assay.observe.rocm import load_accelerators
 from assay.values.benchmark import GpuState, Machine
 from assay.values.environment import Environment
 
@@ -23,6 +25,7 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
     """As it stands now; `gpus` are those that the benchmark may use."""
     states = load_gpus(devices, gpus)
     physical, sockets = load_topology()
+    amd = load_accelerators()
     return Machine(
         host=environment.host,
         os=environment.os,
@@ -34,13 +37,20 @@ def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]
         memory_bytes=environment.memory_bytes,
         governor=load_governor(),
         load_1m=os.getloadavg()[0],
-        accelerator_model=states[0].name if states else "",
-        accelerator_count=len(states),
-        accelerator_driver=environment.driver or "",
+        accelerator_model=choose_model(amd.models or [state.name for state in states]),
+        accelerator_count=len(amd.models or states),
+        accelerator_driver=amd.driver if amd.models else environment.driver or "",
         gpus=states,
         throttled=find_throttling(states),
         packages=environment.job_packages or environment.packages,
     )
+
+
+def choose_model(names: Sequence[str]) -> str:
+    """PerfZero's rule: the first, but a Quadro before others only drives the screen."""
+    if len(names) > 1 and "Quadro" in names[0]:
+        return names[1]
+    return names[0] if names else ""
 
 
 def load_gpus(devices: Devices, indices: Sequence[int], tag: str | None = None) -> tuple[GpuState, ...]:
@@ -111,6 +121,55 @@ def _read(path: str) -> str:
         return ""
 
 
+# ---------------------------------------------------------------- who else is at work
+
+
+@dataclass(slots=True)
+class Outlook:
+    """CPU time of others before a run begins, from moments at which nothing of ours was running: all that we and our
+    children have used until then is known to the kernel, earlier runs included."""
+
+    cpus: int
+    path: str = "/proc/stat"
+    _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
+
+    def mark(self) -> float | None:
+        """The share that others had since the last mark that lies far enough back; None where none does."""
+        own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        shares = [meter.foreign_share(own_s - then_s, self.cpus) for meter, then_s in self._marks]
+        told = [number for number, share in enumerate(shares) if share is not None]
+        latest = told[-1] if told else None
+        if latest is not None:
+            del self._marks[:latest]  # what lies farther back is never asked again
+        meter = open_meter(self.path)
+        if meter is not None:
+            self._marks.append((meter, own_s))
+        return shares[latest] if latest is not None else None
+
+    def forget(self) -> None:
+        """Something of ours runs whose time nobody can tell yet."""
+        self._marks.clear()
+
+
+def load_own_cpu_s(*whose: int) -> float:
+    """`resource.RUSAGE_SELF`, `RUSAGE_CHILDREN`: of those that have ended."""
+    used = [resource.getrusage(who) for who in whose or (resource.RUSAGE_SELF,)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def open_meter(path: str = "/proc/stat") -> CpuMeter | None:
+    try:
+        return CpuMeter(path)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def load_oom_kills() -> int | None:
+    """How often the kernel has killed for want of memory since it started; None where it does not say."""
+    match = re.search(r"^oom_kill (\d+)$", _read("/proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
 class CpuMeter:
     """CPU time that all processes of the machine used between two looks."""
 
@@ -137,6 +196,9 @@ def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...
     found = []
     if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
         found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs meanwhile")
+    before = machine.foreign_cpu_before
+    if machine.foreign_cpu is None and before is not None and before > foreign_limit:
+        found.append(f"others used {before:.0%} of the CPUs just before it began, and it was too short to tell more")
     strangers = sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes})
     if strangers:
         found.append(f"other processes were on the GPU: {', '.join(map(str, strangers[:5]))}")

@@ -91,7 +91,7 @@ class ProcessTable:
         children: dict[int, list[int]] = {}
         for stat in self._stats.values():
             children.setdefault(stat.parent, []).append(stat.pid)
-        return set(_walk(found, lambda pid: children.get(pid, ())))
+        return set(walk(found, lambda pid: children.get(pid, ())))
 
 
 def load_tag(pid: int) -> bytes:
@@ -151,7 +151,7 @@ class TreeSampler:
         if self._members[0] != self._table.scans:
             self._members = (self._table.scans, self._table.members(root, self._tag))
         known = {*self._last, *self._members[1]} | ({root} if root is not None else set())
-        stats = (load_stat(pid) for pid in known | set(_walk(known, load_children)))
+        stats = (load_stat(pid) for pid in known | set(walk(known, load_children)))
         return {stat.pid: stat for stat in stats if stat is not None and self._is_same(stat)}
 
     def _load_root(self) -> int | None:
@@ -187,7 +187,7 @@ class TreeSampler:
         return parent if parent in self._last and parent in stats else 0
 
 
-def _walk(roots: Iterable[int], children_of: Any) -> Iterable[int]:
+def walk(roots: Iterable[int], children_of: Any) -> Iterable[int]:
     """All descendants of `roots`."""
     seen = set(roots)
     waiting = list(seen)
@@ -205,6 +205,15 @@ def load_children(pid: int) -> list[int]:
     (A kernel without this file gives none, and the same look finds them.)
     """
     return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+def load_thread_children(pid: int) -> list[int]:
+    """Children that any thread of the process started: exact, and dearer."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
 
 
 def load_peak_bytes(pid: int) -> int:

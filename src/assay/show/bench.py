@@ -11,14 +11,17 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from assay.show.table import Column, Table, render_table
+from assay.show.table import Column, Table, fit_columns, render_table
 from assay.show.words import clean, render_duration, render_number, wrap
+from assay.values.bench_history import INTERRUPTED
 from assay.values.benchmark import BenchExecution, BenchReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found
 
 _MOST_METRICS = 6
+_STEPS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
+_BEYOND_STEPS = 1e18
 _PERCENT = re.compile(r"(\d+)%")
 
 
@@ -28,7 +31,7 @@ _PERCENT = re.compile(r"(\d+)%")
 def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
     """One row for each method: the median over its trials, and the spread; then everything that is to be said."""
     groups = group_executions(report.executions)
-    text = render_table(build_run_table(groups), width=width, color=color) if groups else ""
+    text = render_fitting(build_run_table(groups), "--json has them", color=color, width=width) if groups else ""
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
     lines += _describe_files(report.executions)
     lines += list(report.notes)
@@ -41,13 +44,18 @@ def render_execution(execution: BenchExecution, number: int, total: int) -> str:
     name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
     if execution.result.findings:
         finding = execution.result.findings[0]
-        return clean(f"{name}: {finding.kind}: {finding.message}")
+        return clean(f"{name}: {_name_kind(execution, finding)}: {finding.message}")
     figures = execution.result.numbers
     first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
     figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
     word = "refused" if execution.refused else "contaminated"
     trouble = "".join(f" ({word}: {reason})" for reason in execution.contaminated[:1])
     return clean(f"{name}: {figure}{trouble}")
+
+
+def _name_kind(execution: BenchExecution, finding: Finding) -> str:
+    """What somebody ended is no failure of the benchmark."""
+    return INTERRUPTED if execution.is_interrupted else str(finding.kind)
 
 
 def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
@@ -58,19 +66,35 @@ def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, st
 
 
 def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Table:
-    names = _choose_metrics([execution for found in groups.values() for execution in found])
+    names = _choose_metrics([e for found in groups.values() for e in found if not e.is_interrupted])
     has_labels = any(label for _, label in groups)
-    columns = [Column("method"), *([Column("label")] if has_labels else []), Column("ok")]
-    columns += [Column(name, "text", "right") for name in names]
+    columns = [Column("method", cut="left"), *([Column("label")] if has_labels else []), Column("ok")]
+    columns += build_figure_columns(names)
     columns += [Column("peak memory", "size", key="max_rss")]
     rows = []
     for (method, label), found in groups.items():
-        good = sum(execution.succeeded for execution in found)
-        values = [[e.result.numbers[name] for e in found if name in e.result.numbers] for name in names]
+        ended = [execution for execution in found if not execution.is_interrupted]
+        good = sum(execution.succeeded for execution in ended)
+        values = [[e.result.numbers[name] for e in ended if name in e.result.numbers] for name in names]
         cells = [render_values(name, each) for name, each in zip(names, values, strict=True)]
         peak = max(execution.peaks.max_rss for execution in found)
-        rows.append([method, *([label] if has_labels else []), f"{good}/{len(found)}", *cells, peak or None])
+        rows.append([method, *([label] if has_labels else []), f"{good}/{len(ended)}", *cells, peak or None])
     return Table(tuple(columns), rows)
+
+
+def build_figure_columns(names: Sequence[str]) -> list[Column]:
+    """A figure that is cut off is none: where there is no room, the last ones leave; the first always stays."""
+    return [Column(name, "text", "right", rank=rank, cut="never") for rank, name in enumerate(names)]
+
+
+def render_fitting(table: Table, hint: str, *, color: bool = False, width: int | None = None) -> str:
+    """As many metrics as there is room for, and the names of the others."""
+    if width is None:
+        return render_table(table, color=color)
+    fitting, dropped = fit_columns(table, width)
+    rest = ", ".join(clean(column.name) for column in dropped)
+    note = wrap(f"(no room for {rest}: {hint})", width, "  ") + "\n" if rest else ""
+    return render_table(fitting, width=width, color=color) + note
 
 
 def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
@@ -90,25 +114,34 @@ def render_values(name: str, values: Sequence[float]) -> str | None:
         return str(values[0])
     values = finite
     middle = statistics.median(values)
-    text = (
-        render_duration(middle) if name in ("wall_time", "cpu_time") and middle >= 100 else _render_value(name, middle)
-    )
+    text = render_duration(middle) if _is_time(name) and middle >= 100 else _render_value(name, middle)
     if len(values) < 3 or not middle:
         return text
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{text} ±{abs(50 * (high - low) / middle):.1f}%"
 
 
+def _is_time(name: str) -> bool:
+    """Also of a report under another name: `part1.wall_time`."""
+    return name.rpartition(".")[2] in ("wall_time", "cpu_time")
+
+
 def _render_value(name: str, value: float) -> str:
-    if name not in ("wall_time", "cpu_time") or value <= 0:
-        return render_number(value, 4)
+    if not _is_time(name) or value <= 0:
+        return render_large(value)
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
     return f"{render_number(value / size, 4)} {unit}"
 
 
+def render_large(value: float) -> str:
+    """From a million on in steps of a thousand, as times have theirs: nobody counts the digits of 62081446542."""
+    unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
+    return f"{render_number(value / size, 4)} {unit}" if unit else render_number(value, 4)
+
+
 def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
     """Where to read on: the log of the first failure of each benchmark, and every trace."""
-    failed = {e.method: e for e in reversed(executions) if e.log and not e.result.is_figure}
+    failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_figure or e.is_interrupted)}
     logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
     traces = [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
     return logs + traces
@@ -125,7 +158,10 @@ def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) 
     lines: dict[str, list[int]] = {}
     for execution in found:
         for finding in execution.result.findings:
-            lines.setdefault(f"{finding.kind} {method}: {finding.message}", []).append(execution.trial)
+            text = f"{_name_kind(execution, finding)} {method}: {finding.message}"
+            lines.setdefault(text, []).append(execution.trial)
+        for note in execution.notes:
+            lines.setdefault(f"{method}: {note}", []).append(execution.trial)
     lines |= _describe_dirt(method, found)
     suffix = f" ({label})" if label else ""
     several = len(found) > 1
@@ -174,12 +210,19 @@ def build_report_facts(report: BenchReport) -> dict[str, Any]:
 def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
     cases = []
     for execution in report.executions:
-        findings = list(execution.result.findings)
-        if execution.refused:
-            findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
         name = f"trial {execution.trial}" + (f" {execution.label}" if execution.label else "")
-        cases.append((execution.method, name, Verdict.of(findings, 1)))
+        cases.append((execution.method, name, Verdict.of(_list_findings(execution), 1)))
     return cases
+
+
+def _list_findings(execution: BenchExecution) -> list[Finding]:
+    if execution.is_interrupted:
+        why = "; ".join(finding.message for finding in execution.result.findings)
+        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, f"{INTERRUPTED}: {why}" if why else INTERRUPTED)]
+    findings = list(execution.result.findings)
+    if execution.refused:
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
+    return findings
 
 
 # ---------------------------------------------------------------- for a pipeline
@@ -220,44 +263,31 @@ def _effect(finding: Finding) -> str:
     return f"{text} [{finding.interval[0]:+.1%}, {finding.interval[1]:+.1%}]" if finding.interval else text
 
 
-_ELEMENTS = {
-    VerdictKind.FAIL: "failure",
-    VerdictKind.INCONCLUSIVE: "failure",
-    VerdictKind.CHANGED: "failure",
-    VerdictKind.ERROR: "error",
-}
+_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
 
-def render_cases_junit(title: str, cases: Cases) -> str:
-    """As for convergence: what is not shown to be good never leaves a pipeline green."""
-    counts = {"tests": len(cases), "failures": 0, "errors": 0}
-    suite = ET.Element("testsuite", {"name": _xml(title)})
+def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
+    """As for convergence: INCONCLUSIVE is skipped, with its message, and the exit code says that it is no pass."""
+    from assay.show.junit import ALLOWED, add_outcome, add_skipped, clean_xml
+
+    counts = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
+    suite = ET.Element("testsuite", {"name": clean_xml(title)})
     for group, name, verdict in cases:
-        case = ET.SubElement(suite, "testcase", {"classname": _xml(group), "name": _xml(name)})
+        case = ET.SubElement(suite, "testcase", {"classname": clean_xml(group), "name": clean_xml(name)})
         if verdict.kind is VerdictKind.PASS:
             continue
-        element = _ELEMENTS[verdict.kind]
-        counts["errors" if element == "error" else "failures"] += 1
         bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
-        node = ET.SubElement(case, element, {"type": str(verdict.kind), "message": _xml(bad[0].message if bad else "")})
-        node.text = _xml("\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad))
+        first = bad[0].message if bad else ""
+        is_allowed = allow_changed and verdict.kind is VerdictKind.CHANGED
+        node = add_skipped(case, ALLOWED, first) if is_allowed else add_outcome(case, verdict.kind, first)
+        counts[_COUNTS[node.tag]] += 1
+        node.text = clean_xml("\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad))
     for name, count in counts.items():
         suite.set(name, str(count))
     top = ET.Element("testsuites", {"name": "assay bench", **{name: str(count) for name, count in counts.items()}})
     top.append(suite)
     ET.indent(top)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(top, encoding="unicode") + "\n"
-
-
-def _xml(text: str) -> str:
-    """XML has no place for control characters, nor for the halves of a pair."""
-    return "".join(
-        char
-        if char in "\t\n\r"
-        or (ord(char) >= 0x20 and not 0xD800 <= ord(char) <= 0xDFFF and ord(char) not in (0xFFFE, 0xFFFF))
-        else f"\\x{ord(char):02x}"
-        for char in text
-    )
 
 
 def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:

@@ -5,21 +5,30 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from assay.show import table as tables
-from assay.show.bench import render_values
+from assay.show.bench import build_figure_columns, render_fitting, render_values
 from assay.show.bisection import render_commit, render_culprit
 from assay.show.table import Column, Table
 from assay.show.terminal import STATE_COLORS, paint
-from assay.show.words import clean, display_width, wrap
-from assay.values.bench_history import Change, ComparisonReport, MetricComparison, MetricHistory, MetricSeries
+from assay.show.words import clean, wrap
+from assay.values.bench_history import (
+    TAKEN_BY_ALL,
+    Change,
+    ComparisonReport,
+    MetricComparison,
+    MetricHistory,
+    MetricSeries,
+)
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
+_NAMES = ("benchmark", "method")  # columns of dotted names
 _KIND = re.compile(rf"^( *)({'|'.join(kind.value for kind in VerdictKind)})\b", re.MULTILINE)  # that begins a line
 
 
@@ -35,9 +44,15 @@ def render_history(history: MetricHistory, *, color: bool, width: int | None) ->
     for series in history.series:
         lines += _describe_series(series, history.metric)
     lines += _describe_changes(history)
-    lines += [f"  {count_executions(number)} left out: {reason}" for reason, number in history.left_out.items()]
+    lines += [
+        f"  {count_executions(number)} left out: {_advise(reason)}" for reason, number in history.left_out.items()
+    ]
     wrapped = "".join(f"{wrap(line, width, '  ')}\n" for line in lines)
     return _KIND.sub(_paint_kind, wrapped) if color else wrapped
+
+
+def _advise(reason: str) -> str:
+    return f"{reason} (--all takes them)" if reason in TAKEN_BY_ALL else reason
 
 
 def count_executions(number: int) -> str:
@@ -103,7 +118,7 @@ def render_comparison(report: ComparisonReport, *, color: bool, width: int | Non
     lines = [f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side]
     methods = dict.fromkeys(metric.method for metric in report.metrics)
     lines += methods if len(methods) == 1 else []
-    text = tables.render_table(_build_comparison_table(report, len(methods) > 1), width=width, color=color)
+    text = _render_metrics(report, len(methods) > 1, width=width, color=color)
     said = [
         f"{finding.kind} {finding.subject}: {finding.message}"
         for finding in report.verdict.findings
@@ -112,25 +127,56 @@ def render_comparison(report: ComparisonReport, *, color: bool, width: int | Non
     count = report.verdict.comparisons
     said += [*report.notes, f"{report.verdict.kind}: {count} metric{'' if count == 1 else 's'} compared"]
     above, below = ("".join(f"{wrap(clean(line), width, '  ')}\n" for line in part) for part in (lines, said))
-    return above + (text if report.metrics else "") + below
+    return above + text + below
+
+
+def _render_metrics(report: ComparisonReport, has_methods: bool, *, width: int | None, color: bool) -> str:
+    """A table for each set-up: a column for them would leave no room for the figures."""
+    parts = []
+    for setup in dict.fromkeys(metric.setup for metric in report.metrics):
+        mine = replace(report, metrics=tuple(metric for metric in report.metrics if metric.setup == setup))
+        parts += [f"{wrap(clean(f'set-up: {setup}'), width, '  ')}\n"] if setup else []
+        parts.append(_render_sides(mine, has_methods, width=width, color=color))
+    return "".join(parts)
+
+
+def _render_sides(report: ComparisonReport, has_methods: bool, *, width: int | None, color: bool) -> str:
+    """Where their names leave no room for the figures, each benchmark has a table of its own, below its name."""
+    table = _build_comparison_table(report, has_methods)
+    if width is None or not tables.fit_columns(table, width)[1]:
+        return tables.render_table(table, width=width, color=color)
+    parts = []
+    for method in dict.fromkeys(metric.method for metric in report.metrics):
+        mine = replace(report, metrics=tuple(metric for metric in report.metrics if metric.method == method))
+        parts.append(f"{wrap(clean(method), width, '  ')}\n")
+        parts.append(tables.render_table(_build_comparison_table(mine, has_methods=False), width=width, color=color))
+    return "".join(parts)
 
 
 def _build_comparison_table(report: ComparisonReport, has_methods: bool) -> Table:
     names = [clean(side).partition(" ")[0] for side in (report.base, report.head)]
     columns = (
         Column("verdict", "state"),
-        *([Column("benchmark")] if has_methods else []),
+        *([Column("benchmark", rank=1, cut="left")] if has_methods else []),
         Column("metric"),
-        *(Column(name, "text", "right") for name in (names if names[0] != names[1] else ("base", "head"))),
-        Column("change"),
+        *(_figures(name, "right") for name in (names if names[0] != names[1] else ("base", "head"))),
+        _figures("change", "left"),
     )
-    rows = [_build_row(metric) for metric in report.metrics]
-    return Table(columns, rows if has_methods else [[kind, *rest] for kind, _, *rest in rows])
+    return Table(columns, [_build_row(metric, has_methods) for metric in report.metrics])
 
 
-def _build_row(metric: MetricComparison) -> list[str | None]:
-    sides = [render_values(metric.metric, side.values) for side in (metric.base, metric.head)]
-    return [str(metric.finding.kind), metric.method, metric.metric, *sides, _render_effect(metric.finding)]
+def _figures(name: str, align: Literal["left", "right"]) -> Column:
+    return Column(name, "text", align, cut="never")
+
+
+def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | None]:
+    return [
+        str(metric.finding.kind),
+        *([metric.method] if has_methods else []),
+        metric.metric,
+        *(render_values(metric.metric, side.values) for side in (metric.base, metric.head)),
+        _render_effect(metric.finding),
+    ]
 
 
 def _render_effect(finding: Finding) -> str | None:
@@ -141,11 +187,15 @@ def _render_effect(finding: Finding) -> str | None:
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
-    cases = [(metric.method, metric.metric, Verdict.of([metric.finding], 1)) for metric in report.metrics]
+    cases = [(metric.method, _name_case(metric), Verdict.of([metric.finding], 1)) for metric in report.metrics]
     judged = [metric.finding for metric in report.metrics]
     return cases + [
         (found.subject, "execution", Verdict.of([found], 0)) for found in report.verdict.findings if found not in judged
     ]
+
+
+def _name_case(metric: MetricComparison) -> str:
+    return f"{metric.metric} ({metric.setup})" if metric.setup else metric.metric
 
 
 # ---------------------------------------------------------------- set-ups, bisection
@@ -159,31 +209,19 @@ def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: s
     if form == "md":
         return tables.render_markdown(_build_setup_table(by, metrics, rows))
     if form == "text":
-        return _render_fitting(by, metrics, rows, width)
+        return render_fitting(_build_setup_table(by, metrics, rows), "choose with -m", width=width)
     found = _build_quartile_table(by, metrics, rows)
     return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
 
 
 def _build_setup_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:
     columns = [
-        *(Column(key) for key in by),
+        *(Column(key, cut="left" if key in _NAMES else "anywhere") for key in by),
         Column("n", "number", digits=None),
-        *(Column(name, "text", "right") for name in metrics),
+        *build_figure_columns(metrics),
     ]
     cells = [[*keys, count, *(render_values(name, values[name]) for name in metrics)] for keys, count, values in rows]
     return Table(tuple(columns), cells)
-
-
-def _render_fitting(by: Sequence[str], metrics: Sequence[str], rows: Rows, width: int | None) -> str:
-    """As many metrics as there is room for, and the names of the others: a figure that is cut off is none."""
-    shown = list(metrics)
-    while True:
-        text = tables.render_table(_build_setup_table(by, shown, rows))
-        if width is None or len(shown) <= 1 or max(map(display_width, text.splitlines())) <= width:
-            break
-        shown.pop()
-    rest = ", ".join(metrics[len(shown) :])
-    return text + (wrap(f"(no room for {rest}: choose with -m)", width, "  ") + "\n" if rest else "")
 
 
 def _build_quartile_table(by: Sequence[str], metrics: Sequence[str], rows: Rows) -> Table:

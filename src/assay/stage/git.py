@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 
@@ -12,12 +13,30 @@ _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_O
 _SETTINGS = ("core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
+# What git, curl and ssh say where a server cannot be reached, or cannot serve today. Anything else is an answer.
+_UNREACHABLE = re.compile(
+    r"could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
+    r"|(failed to|couldn't|could not) connect|network is unreachable|no route to host|empty reply|recv failure"
+    r"|connection (refused|timed out|reset|closed)|(operation|connect\w*) timed out|rpc failed|early eof|hung up"
+    r"|returned error: (408|429|5\d\d)|certificate|\bssl|\btls|gnutls",
+    re.IGNORECASE,
+)
+
+_QUOTED = re.compile(r"'[^'\n]*'|\S+://\S+")  # addresses: a repository may be called as it likes
+
+
 class GitError(Exception):
     """What git said, in one line."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, is_unreachable: bool = False) -> None:
         super().__init__(words)
         self.words = words
+        self.is_unreachable = is_unreachable  # a server that may be there tomorrow, and not something that is not there
+
+
+def is_unreachable(text: str) -> bool:
+    """By all that git said: of ssh's words it repeats none in its own line."""
+    return _UNREACHABLE.search(_QUOTED.sub("", text)) is not None
 
 
 def build_environment() -> dict[str, str]:

@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from assay.errors import InfrastructureError, UsageError
-from assay.stage.git import GitError, run_git
+from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.stage.git import GitError, is_unreachable, run_git
 from assay.values.perfzero import GitRepo, Package, hide_secrets
 
 Say = Callable[[str], None]
@@ -107,10 +107,8 @@ def _clone(repo: GitRepo, path: str) -> None:
         _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
         os.rename(os.path.join(aside, "clone"), path)
     except GitError as error:
-        raise UsageError(
-            f"--git_repos: {hide_secrets(repo.url)} cannot be cloned: {error.words}",
-            "check the address, and that you may read it without being asked for a password",
-        ) from None
+        hint = "check the address, and that you may read it without being asked for a password"
+        raise _refuse(repo, "cloned", error, hint) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -191,23 +189,38 @@ def _fetch(path: str, repo: GitRepo) -> None:
     try:
         _git(path, "fetch", "--quiet", "origin")
     except GitError as error:
-        raise InfrastructureError(
-            f"--git_repos: {hide_secrets(repo.url)} cannot be fetched: {error.words}",
-            "--use_cached_site_packages uses what is there",
-        ) from None
+        raise _refuse(repo, "fetched", error, "--use_cached_site_packages uses what is there") from None
+
+
+def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
+    """As with downloads: what cannot be reached today is no mistake of the user's, what is not there is one."""
+    words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.words}"
+    if error.is_unreachable:
+        return InfrastructureError(words, f"can it be reached from here? {hint}")
+    return UsageError(words, hint)
 
 
 def _find(repo: GitRepo, path: str, name: str) -> str:
     """A branch of theirs, a tag, a hash; or what only their server knows by this name."""
     found = _remote_branch(path, name) or _resolve(path, f"refs/tags/{name}") or _resolve(path, name)
-    if found is None and _run(path, "fetch", "--quiet", "origin", name).returncode == 0:
-        found = _resolve(path, "FETCH_HEAD")
+    if found is None:
+        found = _fetch_by_name(repo, path, name)
     if found is None:
         raise UsageError(
             f"--git_repos: there is no branch, tag or commit {name!r} in {hide_secrets(repo.url)}",
             "git ls-remote shows what there is",
         )
     return found
+
+
+def _fetch_by_name(repo: GitRepo, path: str, name: str) -> str | None:
+    try:
+        _git(path, "fetch", "--quiet", "origin", name)
+    except GitError as error:
+        if error.is_unreachable:  # whether they have it is not known
+            raise _refuse(repo, "fetched", error, f"there is no {name!r} in what was fetched before") from None
+        return None
+    return _resolve(path, "FETCH_HEAD")
 
 
 def _switch(path: str, branch: str | None, sha: str, has_own: bool) -> None:
@@ -243,7 +256,8 @@ def _run(folder: str | None, *arguments: str) -> subprocess.CompletedProcess[str
 def _git(folder: str | None, *arguments: str) -> str:
     done = _run(folder, *arguments)
     if done.returncode:
-        raise GitError(_find_words(done.stderr) or f"git ended with exit code {done.returncode}")
+        words = _find_words(done.stderr) or f"git ended with exit code {done.returncode}"
+        raise GitError(words, is_unreachable(done.stderr))
     return done.stdout
 
 
@@ -257,5 +271,5 @@ def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
 def _find_words(text: str) -> str:
     """The line that says why; git may talk before it."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
+    telling = [line for line in lines if line.startswith(("ssh:", "fatal:", "error:"))]
     return hide_secrets((telling or lines or [""])[0])

@@ -11,6 +11,12 @@ from assay.values.verdict import Finding, Verdict
 
 Cause = Literal["code", "environment", "either", "unknown"]
 
+# why an execution does not count
+CONTAMINATED = "contaminated"
+PROFILED = "profiled"
+INTERRUPTED = "interrupted"
+TAKEN_BY_ALL = (PROFILED, CONTAMINATED)  # `--all` lets these count
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -48,6 +54,7 @@ class Change:
     differences: tuple[str, ...] = ()  # of the set-up: `cudnn 8.9.2 → 9.1.0`
     is_worse: bool = False
     holds: bool = True  # the level has not come back since
+    too_few: int = 0  # executions that a new set-up has, where they are too few to be judged; 0: they are enough
     judgement: str = ""  # what people said: ack, wontfix
     note: str = ""
 
@@ -97,6 +104,7 @@ class MetricComparison:
     head: Side
     finding: Finding
     confirmed: bool | None = None  # by a rerun; None: there was none
+    setup: str = ""  # what tells the set-up from others that the same metric is compared in
 
 
 @dataclass(frozen=True, slots=True)

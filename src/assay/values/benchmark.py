@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from assay.errors import ExitCode, UsageError
 from assay.values.environment import GitState
+from assay.values.state import State
 from assay.values.verdict import Finding, VerdictKind
 
 STUDY = "bench"  # every execution, through whatever door, is a run of this study
@@ -16,6 +19,8 @@ WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
+SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checked out for it (PerfZero's)
+PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -83,6 +88,11 @@ def parse_windows(text: str) -> tuple[ProfileWindow, ...]:
             raise UsageError(f"profile {text!r}: {part.strip()} begins before the window ahead of it has ended")
         windows.append(window)
     return tuple(windows)
+
+
+def render_windows(windows: Sequence[ProfileWindow]) -> str:
+    """As they were written."""
+    return ",".join(f"{window.begin_s:g}:{'' if window.end_s is None else f'{window.end_s:g}'}" for window in windows)
 
 
 def _parse_window(part: str, text: str) -> ProfileWindow:
@@ -257,7 +267,7 @@ class Machine:
     memory_bytes: int = 0
     governor: str = ""
     load_1m: float | None = None  # when it began
-    foreign_cpu: float | None = None  # share of all cores that others used meanwhile
+    foreign_cpu: float | None = None  # share of all cores that others used meanwhile; None: too short to tell
     accelerator_model: str = ""
     accelerator_count: int = 0
     accelerator_driver: str = ""
@@ -265,18 +275,25 @@ class Machine:
     gpus_after: tuple[GpuState, ...] = ()
     throttled: tuple[str, ...] = ()  # every reason seen before, meanwhile or after
     packages: Mapping[str, str] = field(default_factory=dict)
+    foreign_cpu_before: float | None = None  # share of all cores that others used just before it began
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """What the whole process tree used at most: from the kernel's own counters, however short it was."""
+    """What the whole process tree used at most. One process is known exactly, however short it was, by the kernel's
+    own counter; several together are known as well as they were looked at."""
 
-    max_rss: int = 0  # bytes
+    max_rss: int = 0  # bytes: the largest process by the kernel's counter, or the largest sum that was seen
     max_vms: int = 0
     max_cpu_percent: float = 0.0
     cpu_s: float | None = None
-    gpu_memory_bytes: int | None = None  # as the framework counted it, or as NVML showed it
+    gpu_memory_bytes: int | None = None  # of the run's own processes
     gpu_power_w: float | None = None
+    max_rss_bound: int = 0  # those that were seen together, each at its own peak: it was hardly more than this
+    rss_basis: Literal["", "process", "tree"] = ""  # what max_rss is of: one process, or several at one moment
+    gpu_memory_basis: Literal["", "framework", "processes", "device"] = (
+        ""  # device: its memory less what was used before
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +323,7 @@ class BenchExecution:
     log: str = ""  # the child's output
     source: str = "assay"  # or the tool whose file was imported
     extra: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what is to be said of it and is no failure
 
     @property
     def succeeded(self) -> bool:
@@ -315,6 +333,53 @@ class BenchExecution:
     def is_compared(self) -> bool:
         """Run by a comparison or a search: old commits in turns with new ones, so that it is no history."""
         return COMPARED.items() <= self.extra.items()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Somebody ended it, by Ctrl-C or otherwise: it has no figure, and has not failed."""
+        return self.state == State.STOPPED
+
+    @property
+    def is_profiled(self) -> bool:
+        """Somebody looked on while it ran: its times are not those of an ordinary execution."""
+        return bool(self.profiles) or PROFILE in self.extra
+
+    @property
+    def profile_notes(self) -> tuple[str, ...]:
+        """Why a window that was asked for has no profile."""
+        asked = self.extra.get(PROFILE)
+        return tuple(asked.get("notes") or ()) if isinstance(asked, Mapping) else ()
+
+    @property
+    def code(self) -> str | None:
+        """What tells one state of the code from another: the commit, and behind a `+` what was edited since or checked
+        out beside it. None where that was not recorded: nothing can be said about the code then."""
+        beside = [_identify_package(name, each) for name, each in sorted(_packages_of(self.extra).items())]
+        if None in beside or self._has_unknown_edits or not (self.commit or beside):
+            return None
+        edits = [self.git.diff if self.git else "", *beside]
+        mark = hashlib.blake2b(json.dumps(edits).encode(), digest_size=6).hexdigest() if any(edits) else ""
+        return f"{self.commit or ''}+{mark}" if mark else self.commit
+
+    @property
+    def _has_unknown_edits(self) -> bool:
+        """Of files that git does not know only the names are recorded, which is too little for the benchmark's own."""
+        if self.git is None:
+            return False
+        parts = self.method.split(".")[:-1]
+        names = {name.rstrip("/").rpartition("/")[2] for name in self.git.untracked}
+        return (self.git.dirty and not self.git.diff) or bool(names & {*parts, *(f"{part}.py" for part in parts)})
+
+
+def _packages_of(extra: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    found = extra.get(SITE_PACKAGES)
+    packages = found.items() if isinstance(found, Mapping) else ()
+    return {str(name): package for name, package in packages if isinstance(package, Mapping)}
+
+
+def _identify_package(name: str, package: Mapping[str, Any]) -> str | None:
+    """None where it has local edits: they are recorded as such, and not what they are."""
+    return None if package.get("dirty") else f"{name} {package.get('hash')}"
 
 
 @dataclass(frozen=True, slots=True)

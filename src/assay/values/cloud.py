@@ -10,6 +10,8 @@ DEFAULT_ACCELERATOR = "nvidia-tesla-v100"
 # Google's public images for GPUs: CUDA 12.9, driver 580, Python 3.12; served until August 2028
 IMAGE_PROJECT = "deeplearning-platform-release"
 IMAGE_FAMILY = "common-cu129-ubuntu-2404-nvidia-580"
+_SIZES = (8, 16, 32, 64, 96)  # processors of an n1-standard machine, from eight on
+COUNTS = (0, 1, 2, 4, 8)  # accelerators that an n1 machine can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class Wish:
 
     @property
     def machine(self) -> str:
-        """Eight processors for each accelerator, unless said otherwise."""
-        return self.machine_type or f"n1-standard-{8 * max(self.accelerator_count, 1)}"
+        """Eight processors for each accelerator, unless said otherwise; of the sizes that there are, the next."""
+        wanted = 8 * max(self.accelerator_count, 1)
+        return self.machine_type or f"n1-standard-{next((size for size in _SIZES if size >= wanted), _SIZES[-1])}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tests.flows.bench.laboratory import request
 
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.flows.bench.archive import (
-    choose_method,
+    choose_methods,
     choose_metric,
     find_place,
     load_executions,
@@ -19,6 +19,7 @@ from assay.flows.bench.archive import (
 )
 from assay.flows.bench.run import run_benchmarks
 from assay.values.benchmark import BenchExecution
+from assay.values.environment import GitState
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_names_of_methods_and_metrics(executions: tuple[BenchExecution, ...]) ->
         choose_metric("acd", executions)
     with pytest.raises(NotFoundError, match="fixd"):
         load_executions(find_place("runs"), "fixd")
-    assert choose_method("one", ["a.one", "a.one.two"]) == "a.one"
+    assert choose_methods("one", ["a.one", "a.one.two"]) == ["a.one"]
 
 
 def test_one_that_is_made_again_knows_its_machine(executions: tuple[BenchExecution, ...]) -> None:
@@ -86,3 +87,24 @@ def test_one_that_is_made_again_knows_its_machine(executions: tuple[BenchExecuti
     (run_dir / "benchmark.json").unlink()
     (run_dir / "environment.json").write_text("[]")
     assert load_executions(find_place("runs"), "fixed")[0].machine.cpu_model == ""
+
+
+def test_one_that_is_made_again_knows_its_local_edits(executions: tuple[BenchExecution, ...]) -> None:
+    """Else edited code would pass for its commit."""
+    run_dir = Path(executions[0].run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps(record | {"commit": "c" * 40}))
+    known = json.loads((run_dir / "environment.json").read_text())
+    git = {"commit": "c" * 40, "branch": "main", "dirty": True, "diff": "- 1", "untracked": ["x"]}
+
+    def load_again(git: object) -> BenchExecution:
+        (run_dir / "benchmark.json").unlink(missing_ok=True)
+        (run_dir / "environment.json").unlink()  # it may be shared with other runs
+        (run_dir / "environment.json").write_text(json.dumps(known | {"git": git}))
+        return load_executions(find_place("runs"), "fixed")[0]
+
+    found = load_again(git)
+    assert found.git == GitState("c" * 40, "main", True, "- 1", ("x",))
+    assert str(found.code).startswith("c" * 40 + "+")
+    assert load_again(git | {"commit": "d" * 40}).git is None  # of another tree
+    assert load_again("?").git is None

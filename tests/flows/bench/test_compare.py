@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ import pytest
 from tests.flows.bench.laboratory import execution, request
 
 from assay.errors import NotFoundError, UsageError
+from assay.flows.bench.archive import find_place
 from assay.flows.bench.compare import (
     CompareOptions,
     Contest,
-    Executions,
     _settle,
     compare_executions,
     compare_recorded,
     parse_span,
 )
+from assay.flows.bench.imports import write_as_run
 from assay.flows.bench.run import run_benchmarks
+from assay.flows.bench.sides import Executions
+from assay.record.benchmarks import Triage, add_triage
 from assay.values.bench_history import ComparisonReport
 from assay.values.benchmark import BenchExecution, BenchReport, BenchRequest, BenchResult, BenchVariant
 from assay.values.verdict import Finding, VerdictKind
@@ -153,6 +157,66 @@ def test_contaminated_executions_are_left_out_and_said() -> None:
     assert len(everything.metrics[0].head.values) == 15
 
 
+def test_profiled_executions_are_left_out_and_said() -> None:
+    slow = tuple(replace(e, profiles=("trace",)) for e in side("slow", 30, 13).found)
+    head = Executions("head", (*side("head", 10).found, *slow))
+    report = compare_executions(side("base", 10), head, CompareOptions())
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.notes == ("head: 13 profiled executions are left out of 25 (--all takes them)",)
+    assert len(report.metrics[0].head.values) == 12
+    everything = compare_executions(side("base", 10), head, CompareOptions(everything=True))
+    assert (len(everything.metrics[0].head.values), everything.notes) == (25, ())
+    assert everything.verdict.kind is not VerdictKind.PASS
+
+
+def stop(one: BenchExecution) -> BenchExecution:
+    ended = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
+    return replace(one, state="stopped", result=BenchResult("m.C.f", False, has_exception=True, findings=(ended,)))
+
+
+def test_what_somebody_ended_has_not_failed() -> None:
+    head = Executions("head", (*side("head", 10).found, stop(execution(20, 0.0))))
+    for everything in (False, True):
+        report = compare_executions(side("base", 10), head, CompareOptions(everything=everything))
+        assert report.verdict.kind is VerdictKind.PASS
+        assert report.notes == ("head: 1 interrupted execution is left out of 13",)
+
+
+@pytest.mark.parametrize("names", [("head",), ("base",), ("base", "head")])
+def test_a_benchmark_of_which_nothing_counts_is_never_passed_over(names: tuple[str, ...]) -> None:
+    """Beside one that is as good as before."""
+    sides = []
+    for name in ("base", "head"):
+        other = tuple(replace(e, method="m.C.other") for e in side(name, 10).found)
+        aside = (*(replace(e, profiles=("trace",)) for e in other[:3]), replace(stop(other[3]), method="m.C.other"))
+        sides.append(Executions(name, (*side(name, 10).found, *(aside if name in names else other))))
+    report = compare_executions(sides[0], sides[1], CompareOptions())
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert [finding.message for finding in report.verdict.findings if finding.subject == "m.C.other"] == [
+        f"no execution of {name} counts: 3 profiled, 1 interrupted (take profiled ones as well: --all)"
+        for name in names
+    ]
+    assert not any("only head has it" in note for note in report.notes)
+
+
+def test_what_failed_while_it_was_profiled_has_failed() -> None:
+    broken = tuple(
+        replace(e, profiles=("trace",), result=replace(e.result, has_exception=True)) for e in side("h", 10).found[:1]
+    )
+    report = compare_executions(side("base", 10), Executions("head", (*side("h", 10).found, *broken)), CompareOptions())
+    assert report.verdict.kind is VerdictKind.ERROR
+
+
+def test_a_single_contaminated_process_does_not_count() -> None:
+    one = execution(1, 10.0, contaminated=("load",))
+    one = replace(one, result=replace(one.result, samples={"wall_time": tuple(10 + n / 100 for n in range(20))}))
+    report = compare_executions(side("base", 5), Executions("head", (one,)), CompareOptions())
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "all trials of head are contaminated" in report.verdict.findings[0].message
+    taken = compare_executions(side("base", 5), Executions("head", (one,)), CompareOptions(everything=True))
+    assert taken.metrics[0].finding.effect is not None
+
+
 def test_one_process_gives_its_samples_with_a_note() -> None:
     chance = random.Random(1)
     sides = []
@@ -215,3 +279,123 @@ def test_sides_by_label_folder_and_file(lab: Path) -> None:
 def test_without_any_history_it_is_said(lab: Path) -> None:
     with pytest.raises(UsageError, match="there is no benchmark under"):
         compare_recorded("one", "two", None, "runs", CompareOptions())
+
+
+# ---------------------------------------------------------------- set-ups
+
+V100, T4 = {"accelerator_model": "V100"}, {"accelerator_model": "T4"}
+
+
+def join(*sides: Executions) -> Executions:
+    return Executions(sides[0].name, tuple(e for side in sides for e in side.found))
+
+
+@pytest.mark.parametrize("head", [10.0, 13.0, 7.0])
+def test_another_machine_is_not_blamed_on_the_code(head: float) -> None:
+    sides = side("base", 10, setup=V100, commit="a"), side("head", head, setup=T4, commit="a")
+    report = compare_executions(*sides, CompareOptions())
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    words = report.metrics[0].finding.message
+    assert words.startswith("environment or code? The set-ups differ (accelerator_model V100 → T4); the code is the")
+    assert report.metrics[0].finding.effect == pytest.approx(head / 10 - 1, abs=0.02)
+    assert any("--across-setups" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("head", "kind"), [(10.0, VerdictKind.PASS), (13.0, VerdictKind.FAIL)])
+def test_it_can_be_judged_all_the_same(head: float, kind: VerdictKind) -> None:
+    sides = side("base", 10, setup=V100), side("head", head, setup=T4)
+    report = compare_executions(*sides, CompareOptions(across=True))
+    assert report.verdict.kind is kind
+    assert "set-ups differ (accelerator_model V100 → T4), and are compared all the same" in report.notes[0]
+
+
+def test_values_that_are_no_numbers_fail_on_any_machine() -> None:
+    broken = side("head", float("nan"), setup=T4)
+    assert compare_executions(side("base", 10, setup=V100), broken, CompareOptions()).verdict.kind is VerdictKind.FAIL
+
+
+def test_mixed_set_ups_are_split_so_that_a_slowdown_shows() -> None:
+    """Together the two machines would hide it."""
+    base = join(side("base", 10, 8, setup=V100), side("base", 20, 8, 1, setup=T4))
+    head = join(side("head", 10, 8, setup=V100), side("head", 26, 8, 1, setup=T4))
+    report = compare_executions(base, head, CompareOptions())
+    assert [(m.setup, m.finding.kind) for m in report.metrics] == [
+        ("accelerator_model V100", VerdictKind.PASS),
+        ("accelerator_model T4", VerdictKind.FAIL),
+    ]
+    assert "(accelerator_model T4)" in report.metrics[1].finding.subject
+    assert report.verdict.comparisons == 2
+    mixed = compare_executions(base, head, CompareOptions(across=True))
+    assert mixed.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert any("base mixes 2 set-ups" in note for note in mixed.notes)
+
+
+def test_only_the_common_set_up_counts() -> None:
+    base = side("base", 10, setup=V100)
+    slow = Executions("head", tuple(execution(50 + n, 30.0, setup=T4) for n in range(12)))
+    report = compare_executions(base, join(side("head", 10, setup=V100), slow), CompareOptions())
+    assert report.verdict.kind is VerdictKind.PASS
+    assert len(report.metrics[0].head.values) == 12
+    assert any("12 executions of head left out, on a set-up" in note for note in report.notes)
+
+
+class Changing(Machine):
+    """Head loads a library that base does not: the set-up comes with the commit."""
+
+    def _execute(self, label: str) -> BenchExecution:
+        found = super()._execute(label)
+        setup = {"cpu_model": "one"} | ({"numba": "1"} if label == "head" else {})
+        return replace(found, setup=setup, fingerprint=label)
+
+
+def test_commits_in_turns_are_judged_whatever_they_load() -> None:
+    report = contest(Changing(spoil=False))
+    assert report.verdict.kind is VerdictKind.PASS
+    assert "numba none → 1" in report.notes[0]
+
+
+# ---------------------------------------------------------------- declared invalid
+
+
+def write_side(label: str, first: int, values: list[float]) -> None:
+    place = find_place("runs")
+    Path(place.dir).mkdir(parents=True, exist_ok=True)
+    for number, value in enumerate(values, first):
+        write_as_run(place, execution(number, value, label=label), None)
+
+
+def test_what_was_declared_invalid_is_left_out_and_said(lab: Path) -> None:
+    chance = random.Random(3)
+    levels = [1.0] * 20 + [1.5] * 14
+    values = [level * (1 + chance.gauss(0, 0.005)) for level in levels]
+    write_side("ib", 0, values[:10])
+    write_side("ih", 10, values[10:])
+    assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
+    word = Triage("m.C.f", "wall_time", "e0020", "e0033", "invalid")
+    add_triage(find_place("runs").dir, word)
+    report = compare_recorded("ib", "ih", None, "runs", CompareOptions())
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.notes == ("m.C.f wall_time: 14 executions of ih left out: declared invalid",)
+    folders = compare_recorded("runs/bench", "ih", None, "runs", CompareOptions())
+    assert len(folders.metrics[0].base.values) == 20  # the same executions by their folder
+    shutil.copytree("runs/bench", "sent")
+    sent = compare_recorded("sent", "ih", None, "runs", CompareOptions())
+    assert len(sent.metrics[0].base.values) == 34  # of somebody else's nothing was said
+    add_triage(find_place("runs").dir, replace(word, judgement="open"))
+    assert compare_recorded("ib", "ih", None, "runs", CompareOptions()).verdict.kind is not VerdictKind.PASS
+
+
+def test_a_failure_that_was_declared_invalid_is_none() -> None:
+    broken = tuple(replace(e, result=replace(e.result, has_exception=True)) for e in side("x", 10, 1).found)
+    head = Executions("head", (*broken, *(execution(20 + n, 10.0 + n / 99) for n in range(12))))
+    assert compare_executions(side("base", 10), head, CompareOptions()).verdict.kind is VerdictKind.ERROR
+    spoken = replace(head, invalid={("m.C.f", "wall_time"): {"e0000"}})
+    assert compare_executions(side("base", 10), spoken, CompareOptions()).verdict.kind is VerdictKind.PASS
+
+
+def test_nothing_left_is_an_error() -> None:
+    head = side("head", 10)
+    spoken = replace(head, invalid={("m.C.f", "wall_time"): {e.execution_id for e in head.found}})
+    report = compare_executions(side("base", 10), spoken, CompareOptions())
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "head has no values" in report.verdict.findings[0].message

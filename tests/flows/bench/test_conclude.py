@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from assay.flows.bench.conclude import (
     Surroundings,
     _add_extracted,
     _describe_end,
+    _find_gpu_memory,
     _find_peak_rss,
+    _find_peak_vms,
     _find_usage,
+    _load_last_words,
     build_fingerprint,
     build_setup,
     load_readings,
 )
+from assay.observe.gpu_memory import GpuPeak
 from assay.observe.readings import render_reading
+from assay.observe.tree_peak import TreePeaks
 from assay.values.benchmark import BenchResult, Framework, Machine, Story
 from assay.values.run import Command, Outcome, RunSpec, State, Usage
 from assay.values.series import Reading
@@ -36,21 +43,82 @@ def story(own: int | None = None, wrapper: int = 0) -> Story:
     return Story(begin={"wrapper_rss": wrapper * MIB}, end=end)
 
 
+def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
+    return TreePeaks(rss * MIB, 0, rss * MIB, largest * MIB, 1, None if ours is None else ours * MIB)
+
+
 @pytest.mark.parametrize(
-    ("said", "readings", "usage", "peak"),
+    ("said", "readings", "usage", "seen", "peak", "basis"),
     [
-        (story(15), [reading(4, 22)], 0, 15),  # our own shells are no part of it
-        (story(15), [reading(9, 200)], 0, 200),  # a tree of processes is
-        (story(3, wrapper=11), [reading(5, 20)], 0, 3),
-        (story(3, wrapper=11), [reading(9, 200)], 0, 189),
-        (story(None), [reading(4, 22, peak=40)], 0, 40),  # killed: what was seen
-        (story(None), [], 33, 33),
-        (story(None, wrapper=11), [], 33, 22),
-        (story(None), [], 0, 0),
+        (story(15), [reading(4, 22)], 0, tree(14, 15), 15, "process"),  # our own shells are no part of it
+        (story(300), [reading(4, 630)], 0, tree(610, 300), 622, "tree"),  # a child beside it is, however few there are
+        (
+            story(300),
+            [reading(4, 330)],
+            0,
+            tree(610, 300),
+            610,
+            "tree",
+        ),  # the looks have seen what the readings have not
+        (story(3, wrapper=11), [reading(5, 20)], 0, tree(3, 3, 19), 3, "process"),
+        (story(300, wrapper=11), [reading(6, 640)], 0, tree(615, 300, 19), 621, "tree"),
+        (story(15), [reading(4, 400)], 0, tree(15, 380), 392, "tree"),  # it did not wait for its child
+        (story(15), [], 0, tree(15, 380), 380, "process"),
+        (story(15), [reading(4, 22)], 0, TreePeaks(), 15, "process"),  # nobody looked
+        (story(15), [reading(4, 200)], 0, TreePeaks(), 188, "tree"),
+        (story(3, wrapper=11), [reading(9, 200)], 0, TreePeaks(), 177, "tree"),
+        (story(None), [reading(4, 22, peak=40)], 0, TreePeaks(), 40, "tree"),  # killed: what was seen
+        (story(None), [reading(4, 22)], 40, tree(14, 40), 40, "process"),
+        (story(None), [], 33, TreePeaks(), 33, "process"),
+        (story(None, wrapper=11), [], 33, TreePeaks(), 22, "process"),
+        (story(None), [], 0, TreePeaks(), 0, ""),
     ],
 )
-def test_the_peak_is_the_best_that_is_known(said: Story, readings: list[Reading], usage: int, peak: int) -> None:
-    assert _find_peak_rss(said, readings, Usage(0.0, usage * MIB)) == peak * MIB
+def test_the_peak_is_the_best_that_is_known(
+    said: Story, readings: list[Reading], usage: int, seen: TreePeaks, peak: int, basis: str
+) -> None:
+    assert _find_peak_rss(said, readings, Usage(0.0, usage * MIB), seen) == (peak * MIB, basis)
+
+
+@given(
+    st.integers(0, 500),
+    st.lists(st.integers(1, 1000), max_size=5),
+    st.integers(0, 1000),
+    st.integers(0, 500),
+    st.integers(0, 20),
+)
+def test_the_peak_is_never_less_than_what_was_seen(
+    own: int, totals: list[int], rss: int, largest: int, ours: int
+) -> None:
+    readings = [reading(4, total) for total in totals]
+    peak, _ = _find_peak_rss(story(own), readings, Usage(0.0, 0), tree(rss, largest, ours))
+    assert peak >= max([own, rss, largest, *(total - ours for total in totals)]) * MIB
+
+
+def test_the_address_space_is_the_largest_that_is_known() -> None:
+    seen = TreePeaks(vms_bytes=70)
+    read = Reading(1.0, 3, 0.5, 10, 90, 10)
+    assert _find_peak_vms(50, [read], seen) == 70  # the readings have our shells in them
+    assert _find_peak_vms(80, [], seen) == 80
+    assert _find_peak_vms(50, [read], TreePeaks()) == 90
+    assert _find_peak_vms(0, [], TreePeaks()) == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "peak", "basis", "owners", "known"),
+    [
+        (200, 0, "", 0, (200, "framework")),
+        (200, 250, "processes", 1, (200, "framework")),  # the same, whether there was time for a look or not
+        (200, 900, "device", 0, (200, "framework")),
+        (200, 900, "processes", 4, (900, "processes")),  # it knows one of four
+        (200, 150, "processes", 2, (200, "framework")),
+        (0, 900, "processes", 1, (900, "processes")),
+        (0, 900, "device", 0, (900, "device")),
+        (0, 0, "", 0, (0, "")),
+    ],
+)
+def test_gpu_memory_is_the_run_s_own(own: int, peak: int, basis: Any, owners: int, known: tuple[int, str]) -> None:
+    assert _find_gpu_memory(own, GpuPeak(peak, basis, owners)) == known
 
 
 @pytest.mark.parametrize(
@@ -66,7 +134,7 @@ def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
     own: int | None, peak: int, ours: int, seen: int, known: int
 ) -> None:
     outcome = Outcome(State.FAILED, 1, cpu_s=1.5, peak_rss_bytes=peak * MIB)
-    around = Surroundings(own_peak_bytes=ours * MIB, seen_peak_bytes=seen * MIB)
+    around = Surroundings(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
     assert _find_usage(story(own), outcome, around) == Usage(1.5, known * MIB)
     assert _find_usage(story(own), None, Surroundings()) == Usage(0.0, 0)
 
@@ -82,6 +150,38 @@ def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
 )
 def test_reasons_speak_of_it(reason: str, text: str) -> None:
     assert _describe_end(reason) == text
+
+
+@pytest.mark.parametrize(
+    ("kills", "words"), [(None, "perhaps it was out of memory"), (0, "somebody sent it"), (2, "out of memory, since")]
+)
+def test_a_kill_is_told_in_our_words(kills: int | None, words: str) -> None:
+    found = _describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
+    assert found.startswith("it was killed by signal 9 (SIGKILL): ")
+    assert words in found
+    assert _describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
+    assert _describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
+
+
+DEATH = "/a/job.sh: line 29: 11250 Killed                  python -m x 'two\nlines'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "was_killed", "words"),
+    [
+        (f"hello\n{DEATH}", True, "hello"),
+        (DEATH, True, ""),
+        ("hello\nbash: line 1:   77 Segmentation fault      (core dumped) ./x\n", True, "hello"),
+        ("step 3: 17 Killed\n", True, "step 3: 17 Killed"),
+        ("bash: line 1: nosuch: command not found\n", True, "bash: line 1: nosuch: command not found"),
+        ("hello\n\n  \n", False, "hello"),
+        ("", False, ""),
+    ],
+)
+def test_last_words_are_the_benchmark_s_own(tmp_path: Path, log: str, was_killed: bool, words: str) -> None:
+    (tmp_path / "bench.log").write_text(log)
+    assert _load_last_words(str(tmp_path / "bench.log"), was_killed) == words
+    assert _load_last_words(str(tmp_path / "none"), was_killed) == ""
 
 
 def test_readings_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from tests.flows.bench.laboratory import execution, history
 
 from assay.errors import NotFoundError, UsageError
 from assay.flows.bench import history as histories
-from assay.flows.bench.archive import choose_method, choose_methods
-from assay.flows.bench.history import HistoryOptions, build_history, describe_differences, load_histories
+from assay.flows.bench.archive import choose_methods
+from assay.flows.bench.history import HistoryOptions, build_history, load_histories
 from assay.record.benchmarks import Triage, add_triage, load_triage
 from assay.values.bench_history import MetricHistory
-from assay.values.benchmark import COMPARED, BenchExecution
+from assay.values.benchmark import COMPARED, BenchExecution, BenchResult
+from assay.values.environment import GitState
 from assay.values.verdict import Finding, VerdictKind
 
 METHOD = "m.C.f"
@@ -106,6 +107,95 @@ def test_a_figure_that_lacks_what_it_had_to_report_is_none() -> None:
     assert judge(executions).verdict.kind is VerdictKind.ERROR
 
 
+def stop(one: BenchExecution, wall_time: float | None = None) -> BenchExecution:
+    """Ended by Ctrl-C; a command has a duration all the same."""
+    ended = Finding(VerdictKind.ERROR, METHOD, "SIGINT to the supervisor")
+    value = {} if wall_time is None else {"wall_time": wall_time}
+    result = BenchResult(METHOD, False, has_exception=True, findings=(ended,), **value)
+    return replace(one, state="stopped", result=result)
+
+
+@pytest.mark.parametrize("wall_time", [None, 0.1])
+def test_what_somebody_ended_has_not_failed(wall_time: float | None) -> None:
+    executions = [*history(noise(10, 20)), stop(execution(20, 0.0), wall_time)]
+    found = judge(executions)
+    assert (found.verdict.kind, found.broken) == (VerdictKind.PASS, "")
+    assert found.left_out == {"interrupted": 1}
+    assert len(found.series[0].points) == 20
+    assert judge(executions, everything=True).left_out == {"interrupted": 1}
+    crashed = [*executions[:-1], replace(executions[-1], state="failed")]
+    assert judge(crashed).verdict.kind is VerdictKind.ERROR
+
+
+def test_a_failure_is_not_forgotten_because_the_next_was_ended() -> None:
+    executions = [*history(noise(10, 20)), replace(stop(execution(20, 0.0)), state="failed"), stop(execution(21, 0.0))]
+    found = judge(executions)
+    assert found.verdict.kind is VerdictKind.ERROR
+    assert "e0020" in found.broken
+
+
+def test_of_another_label_or_a_comparison_nothing_is_said() -> None:
+    executions = history(noise(10, 20), label="nightly")
+    others = [stop(execution(20, 0.0, label="x")), stop(execution(21, 0.0, label="nightly", extra=COMPARED))]
+    found = judge([*executions, *others], label="nightly")
+    assert (found.left_out, found.verdict.kind) == ({}, VerdictKind.PASS)
+
+
+@pytest.mark.parametrize("fields", [{"profiles": ("profile/trace.json",)}, {"extra": {"profile": {"windows": "0:"}}}])
+def test_profiled_executions_are_left_out_unless_all_are_wanted(fields: dict[str, Any]) -> None:
+    slow = [execution(20 + n, value, **fields) for n, value in enumerate(noise(90, 10, 2))]
+    executions = [*history(noise(10, 20)), *slow]
+    found = judge(executions)
+    assert (found.left_out, found.verdict.kind) == ({"profiled": 10}, VerdictKind.PASS)
+    everything = judge(executions, everything=True)
+    assert (everything.left_out, everything.verdict.kind) == ({}, VerdictKind.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"contaminated": ("load",)}, "take contaminated ones as well: --all"),
+        ({"profiles": ("trace",)}, "take profiled ones as well: --all"),
+        ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD --trials N"),
+    ],
+)
+def test_what_helps_is_advised(fields: dict[str, Any], hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        judge(history(noise(10, 6), **fields))
+    assert caught.value.hint == hint
+    with pytest.raises(UsageError) as caught:
+        judge(history(noise(10, 1), **fields))
+    assert caught.value.hint == "run it again: assay bench run METHOD --trials N", "even all of them are too few"
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
+    """Of three benchmarks all executions are contaminated."""
+    dirt = history(noise(10, 6), contaminated=("load",))
+    found = [replace(each, method=f"m.C.{name}") for name in "fgh" for each in dirt]
+    monkeypatch.setattr(histories, "load_executions", lambda *_: found)
+    return found
+
+
+def test_none_of_several_has_a_history(three: list[BenchExecution]) -> None:
+    warnings: list[str] = []
+    with pytest.raises(UsageError) as caught:
+        load_histories("wall_time", None, HistoryOptions(), warnings.append)
+    assert warnings == [], "the same thing is not said in two ways"
+    first, *lines = caught.value.message.splitlines()
+    assert first == "none of 3 benchmarks has a history of wall_time"
+    assert [line.split()[0] for line in lines] == ["m.C.f", "m.C.g", "m.C.h"]
+    assert caught.value.hint == "take contaminated ones as well: --all"
+
+
+def test_those_without_a_history_are_warnings_beside_the_others(three: list[BenchExecution]) -> None:
+    three[:6] = [replace(each, contaminated=()) for each in three[:6]]
+    warnings: list[str] = []
+    assert [each.method for each in load_histories("wall_time", None, HistoryOptions(), warnings.append)] == ["m.C.f"]
+    assert [text.split()[0] for text in warnings] == ["m.C.g", "m.C.h"]
+    assert all(text.endswith("6 left out: contaminated (take contaminated ones as well: --all)") for text in warnings)
+
+
 # ---------------------------------------------------------------- environment or code?
 
 
@@ -149,11 +239,6 @@ def test_a_label_is_a_series_of_its_own() -> None:
     executions = [*history(noise(10, 10), label="a"), *history(noise(20, 10), label="b")]
     assert [series.label for series in judge(executions).series] == ["a", "b"]
     assert [series.label for series in judge(executions, label="b").series] == ["b"]
-
-
-def test_differences_name_what_came_and_went() -> None:
-    one, other = execution(1, 1, setup={"a": "1", "b": "2"}), execution(2, 1, setup={"b": "2", "c": "3"})
-    assert describe_differences(one, other) == ("a 1 → none", "c none → 3")
 
 
 # ---------------------------------------------------------------- triage
@@ -210,12 +295,12 @@ def test_words_are_kept_in_order_and_bad_lines_cost_nothing(tmp_path: Path) -> N
 
 def test_a_method_goes_by_its_end() -> None:
     known = ["a.C.run", "b.D.run", "b.D.stop"]
-    assert choose_method("stop", known) == "b.D.stop"
-    assert choose_method("C.run", known) == "a.C.run"
+    assert choose_methods("stop", known) == ["b.D.stop"]
+    assert choose_methods("C.run", known) == ["a.C.run"]
     with pytest.raises(UsageError, match="stands for 2"):
-        choose_method("run", known)
+        choose_methods("run", known)
     with pytest.raises(NotFoundError, match="stpo"):
-        choose_method("stpo", known)
+        choose_methods("stpo", known)
 
 
 def test_names_of_other_tools_go_by_their_ends_too() -> None:
@@ -226,13 +311,11 @@ def test_names_of_other_tools_go_by_their_ends_too() -> None:
         "b.T.time_x(20)",
         "BM/8",
     ]
-    assert choose_method("test_sort", known) == known[0]
-    assert choose_method("test_x.py::test_sort", known) == known[0]
-    assert choose_method("test_fold", known) == known[1]
+    assert choose_methods("test_sort", known) == [known[0]]
+    assert choose_methods("test_x.py::test_sort", known) == [known[0]]
+    assert choose_methods("test_fold", known) == [known[1]]
     assert choose_methods("b.T.time_x", known) == choose_methods("time_x", known) == known[2:4]
     assert choose_methods("time_x(10)", known) == [known[2]]
-    with pytest.raises(UsageError, match="stands for 2"):
-        choose_method("time_x", known)
     with pytest.raises(NotFoundError):
         choose_methods("ime_x", known)  # no end of a word
 
@@ -288,3 +371,129 @@ def test_one_benchmark_that_has_run_once_does_not_silence_the_others(
     given[:-1] = []
     with pytest.raises(UsageError, match=r"m\.C\.once has 1 execution"):
         load_histories("wall_time", None, HistoryOptions("runs"), said.append)
+
+
+# ---------------------------------------------------------------- a new set-up, and back again
+
+OLD, NEW = {"driver": "410"}, {"driver": "999"}
+
+
+def at(first: int, values: list[float], setup: dict[str, str], **fields: Any) -> list[BenchExecution]:
+    given = {"commit": "a" * 40, "setup": setup, **fields}
+    return [execution(first + n, value, **given) for n, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("level", [10.0, 20.0, 5.0])
+def test_a_new_set_up_with_few_executions_is_no_pass(count: int, level: float) -> None:
+    found = judge([*at(0, noise(10, 20), OLD), *at(20, noise(level, count, 1), NEW)])
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    (change,) = found.changes
+    assert (change.too_few, change.execution_id, change.step.interval) == (count, "e0020", None)
+    assert change.step.effect == pytest.approx(level / 10 - 1, abs=0.02)
+    words = found.verdict.findings[0].message
+    assert f"{count} execution{'s' * (count > 1)} on a new set-up, too few to judge (4 are the fewest)" in words
+    assert "(driver 410 → 999)" in words
+    if level != 10.0:
+        assert "outside the old range" in words
+
+
+def test_enough_executions_are_judged() -> None:
+    calm = judge([*at(0, noise(10, 20), OLD), *at(20, noise(10, 6, 1), NEW)])
+    assert (calm.verdict.kind, calm.changes) == (VerdictKind.PASS, ())
+    (change,) = judge([*at(0, noise(10, 20), OLD), *at(20, noise(13, 4, 1), NEW)]).changes
+    assert change.too_few == 0
+    assert change.step.interval is not None
+
+
+def test_a_few_can_be_spoken_of() -> None:
+    executions = [*at(0, noise(10, 20), OLD), *at(20, noise(20, 3, 1), NEW)]
+    assert judge(executions, say("ack", executions, "new driver")).verdict.kind is VerdictKind.PASS
+    left = judge(executions, say("invalid", executions))
+    assert (left.verdict.kind, left.left_out) == (VerdictKind.PASS, {"declared invalid": 3})
+
+
+def test_a_few_before_a_set_up_with_a_history_of_its_own_are_no_matter() -> None:
+    assert judge([*at(0, noise(5, 2), OLD), *at(2, noise(10, 20, 1), NEW)]).verdict.kind is VerdictKind.PASS
+    young = judge([*at(0, noise(5, 2), OLD), *at(2, noise(10, 5, 1), NEW)])
+    assert "2 executions on the old set-up, too few" in young.verdict.findings[0].message
+
+
+def test_a_stray_execution_between_does_not_hide_a_move() -> None:
+    stray = at(20, [12.0], {"driver": "500"})
+    found = judge([*at(0, noise(10, 20), OLD), *stray, *at(21, noise(13, 10, 1), NEW)])
+    few, move = found.changes
+    assert (few.too_few, few.holds) == (1, False)
+    assert (move.differences, move.holds) == (("driver 410 → 999",), True)
+    assert move.step.effect == pytest.approx(0.3, abs=0.02)
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("away", [3, 6])
+@pytest.mark.parametrize("back", [1, 15])
+def test_a_machine_that_is_back_at_its_old_level_is_no_alarm(away: int, back: int) -> None:
+    left = [*at(0, noise(10, 15), OLD), *at(15, noise(13, away, 1), NEW)]
+    assert judge(left).verdict.kind is VerdictKind.INCONCLUSIVE
+    found = judge([*left, *at(30, noise(10, back, 2), OLD)])
+    assert found.verdict.kind is VerdictKind.PASS
+    (change,) = found.changes
+    assert not change.holds
+
+
+def test_a_machine_that_is_back_at_the_new_level_is_one() -> None:
+    found = judge([*at(0, noise(10, 15), OLD), *at(15, noise(13, 6, 1), NEW), *at(21, noise(13, 3, 2), OLD)])
+    assert found.moves[0].holds
+    assert found.verdict.kind is VerdictKind.FAIL  # within the old set-up it is a step of its own
+
+
+@pytest.mark.parametrize(("level", "holds"), [(10.0, False), (13.0, True)])
+def test_a_third_set_up_tells_by_its_level(level: float, holds: bool) -> None:
+    third = at(21, noise(level, 10, 2), {"driver": "1000"})
+    found = judge([*at(0, noise(10, 15), OLD), *at(15, noise(13, 6, 1), NEW), *third])
+    assert found.moves[0].holds is holds
+
+
+def test_two_machines_in_turns_alarm_nobody_whoever_was_last() -> None:
+    both = [at(n, [10.0 + 3 * (n % 2)], (OLD, NEW)[n % 2])[0] for n in range(21)]
+    assert judge(both).verdict.kind is judge(both[:-1]).verdict.kind is VerdictKind.PASS
+
+
+# ---------------------------------------------------------------- local edits
+
+
+def edited(text: str) -> GitState:
+    return GitState("a" * 40, "main", bool(text), text)
+
+
+def test_local_edits_are_code() -> None:
+    executions = [*at(0, noise(10, 8), OLD, git=edited("")), *at(8, noise(13, 8, 1), OLD, git=edited("- 1"))]
+    (change,) = judge(executions).changes
+    assert change.cause == "code"
+    assert change.reason.startswith("local edits")
+    same = [replace(e, git=edited("- 1")) for e in executions]
+    assert judge(same).changes[0].cause == "unknown"
+
+
+def test_local_edits_and_another_set_up_may_be_either() -> None:
+    executions = [*at(0, noise(10, 8), OLD, git=edited("")), *at(8, noise(13, 8, 1), NEW, git=edited("- 1"))]
+    (change,) = judge(executions).changes
+    assert change.cause == "either"
+    assert "local edits" in change.reason
+
+
+def test_without_a_commit_it_is_not_said_that_both_changed() -> None:
+    executions = [*at(0, noise(10, 8), OLD, commit=None), *at(8, noise(13, 8, 1), NEW, commit=None)]
+    (finding,) = judge(executions).verdict.findings
+    assert "environment or code? the set-up changed; whether the code is the same was not recorded" in finding.message
+    assert "both changed" not in finding.message
+    (change,) = judge([*executions[:8], *at(8, noise(13, 8, 1), OLD, commit=None)]).changes
+    assert change.cause == "unknown"
+
+
+def test_invalid_means_the_series_and_not_what_ran_beside_it() -> None:
+    """Two labels in turns: one of them is bad from e0020 on."""
+    bad = [e for n in range(40) for e in at(n, [10.0 + 5 * (n >= 20 and n % 2)], OLD, label=("a", "b")[n % 2])]
+    word = Triage(METHOD, "wall_time", "e0021", "e0039", "invalid")
+    found = judge(bad, word)
+    assert found.left_out == {"declared invalid": 10}
+    assert {series.label: len(series.points) for series in found.series} == {"a": 20, "b": 10}

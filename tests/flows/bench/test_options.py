@@ -23,7 +23,16 @@ from assay.flows.bench.options import (
     [
         ("python train.py", "python train.py", "python train.py"),
         ("train=python train.py", "train", "python train.py"),
-        ("A=1 ./run", "A", "1 ./run"),  # a name wins over a variable: write env A=1 ./run
+        ("A=1 ./run", "A=1 ./run", "A=1 ./run"),  # a shell's way to set a variable
+        ("FOO=bar python x.py", "FOO=bar python x.py", "FOO=bar python x.py"),
+        ("FOO='a b' _B2=3 python x.py", "FOO='a b' _B2=3 python x.py", "FOO='a b' _B2=3 python x.py"),
+        ("CUDA_VISIBLE_DEVICES= python x.py", "CUDA_VISIBLE_DEVICES= python x.py", "CUDA_VISIBLE_DEVICES= python x.py"),
+        ("train=FOO=bar python x.py", "train", "FOO=bar python x.py"),
+        ("Train=python x.py", "Train", "python x.py"),
+        ("TRAIN=./train.sh", "TRAIN", "./train.sh"),  # nothing behind it that a variable could be for
+        ("TRAIN='two words'", "TRAIN", "'two words'"),
+        ("A-1=python x.py", "A-1", "python x.py"),
+        ("FOO=it's one", "FOO=it's one", "FOO=it's one"),
         ("env A=1 ./run", "env A=1 ./run", "env A=1 ./run"),
         ("  echo hi  ", "echo hi", "echo hi"),
         ("many=line one\nline two", "many", "line one\nline two"),

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from tests.flows.bench.laboratory import request
 
-from assay.errors import ExitCode
+from assay.errors import ExitCode, UsageError
+from assay.flows.bench import run
 from assay.flows.bench.archive import find_place, load_executions
+from assay.flows.bench.options import parse_commands
 from assay.flows.bench.run import resolve_methods, run_benchmarks
 from assay.record.benchmarks import load_execution
 from assay.record.index.sqlite import open_index
@@ -178,10 +180,133 @@ def test_variants_run_in_turns_in_their_own_folders(lab: Path) -> None:
     assert report.executions[0].commit == f"{1:040x}"
 
 
+@pytest.fixture
+def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own sampler is the quicker one."""
+    monkeypatch.setattr(run, "find_py_spy", lambda: None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("no_py_spy")
 def test_a_profile_lies_with_the_run(lab: Path) -> None:
     (execution,) = run_benchmarks(request("mod.quick", profile=parse_windows("0:"))).executions
     assert execution.profiles == ("profile/python-1.json",)
     assert json.loads(Path(execution.run_dir, *execution.profiles).read_text())["traceEvents"]
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_that_it_was_profiled_is_in_the_record_and_why_a_window_has_none(lab: Path) -> None:
+    told: list[BenchExecution] = []
+    asked = request("mod.quick", profile=parse_windows("0:0.01,500:"), extra={"door": 1})
+    (execution,) = run_benchmarks(asked, told=lambda found, _number, _total: told.append(found)).executions
+    (note,) = execution.profile_notes
+    assert note.endswith("the window 500: never began")
+    assert execution.extra == {
+        "door": 1,
+        "profile": {"windows": "0:0.01,500:", "profiler": "auto", "notes": [note]},
+    }
+    assert load_execution(execution.run_dir) == execution == told[0]
+    assert execution.is_profiled
+
+
+def test_an_ordinary_execution_is_not_profiled(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.quick")).executions
+    assert not execution.is_profiled
+    assert execution.extra == {}
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_one_that_was_killed_has_no_profile_and_says_so(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.dies", profile=parse_windows("0:"))).executions
+    assert execution.profile_notes == ("it did not live to write its profile",)
+    assert execution.is_profiled
+
+
+def write_spy(folder: Path) -> str:
+    """Writes down what it was to look at, and leaves when it is interrupted, as py-spy does."""
+    spy = folder / "py-spy"
+    spy.write_text(
+        f"#!{sys.executable} -S\n"
+        "import json, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "open('begun', 'w').close()\n"
+        "signal.sigwait([signal.SIGINT])\n"
+        "with open(sys.argv[sys.argv.index('--output') + 1], 'w') as file: json.dump(sys.argv[1:], file)\n"
+    )
+    spy.chmod(0o755)
+    return str(spy)
+
+
+def test_a_command_is_profiled_from_outside(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_py_spy", lambda: write_spy(lab))
+    waits = f"{sys.executable} -S -c \"import os\nwhile not os.path.exists('begun'): pass\""
+    command = BenchMethod(waits, "waits", "command")
+    (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
+    assert execution.succeeded
+    assert execution.profiles == ("profile/py-spy-1.json",)
+    assert execution.profile_notes == ()
+    assert execution.extra["profile"] == {"windows": "0:", "profiler": "auto"}
+
+
+def test_a_command_without_python_has_no_profile_and_says_so(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_py_spy", lambda: write_spy(lab))
+    command = BenchMethod("sleep 1", "sleep", "command")
+    (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
+    assert execution.succeeded
+    assert execution.profile_notes == ("window 1 has no profile: no Python ran in it, and py-spy knows nothing else",)
+
+
+@pytest.mark.parametrize(
+    ("profiler", "py_spy", "words"),
+    [
+        ("framework", "/somewhere/py-spy", "works inside a METHOD"),
+        ("auto", None, "is taken by py-spy, and there is none"),
+        ("py-spy", None, "is taken by py-spy, and there is none"),
+    ],
+)
+def test_a_profile_of_a_command_that_cannot_be_had_is_refused(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, profiler: str, py_spy: str | None, words: str
+) -> None:
+    monkeypatch.setattr(run, "find_py_spy", lambda: py_spy)
+    asked = request("mod.quick", profile=parse_windows("0:"), profiler=profiler)
+    with pytest.raises(UsageError, match=words):
+        run_benchmarks(replace(asked, methods=(*asked.methods, BenchMethod("true", "true", "command"))))
+    assert not Path("runs").exists()
+
+
+def test_py_spy_is_found_beside_our_own_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert run.find_py_spy() is None
+    assert run.find_py_spy() != write_spy(tmp_path)
+    assert run.find_py_spy() == str(tmp_path / "py-spy")
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ((BenchMethod("echo 1", "a", "command"), BenchMethod("echo 2", "a", "command")), "two commands are named 'a'"),
+        ((BenchMethod("echo", "echo", "command"),) * 2, "two commands are named 'echo'"),
+        ((BenchMethod("mod.quick", "mod.quick"), BenchMethod("x", "mod.quick", "command")), "a method and a command"),
+    ],
+)
+def test_two_that_would_share_a_history_are_refused(lab: Path, methods: tuple[BenchMethod, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_benchmarks(replace(request(), methods=methods))
+    assert not Path("runs").exists()
+
+
+def test_a_method_that_is_named_twice_runs_once(lab: Path) -> None:
+    assert [method.name for method in resolve_methods(request("mod.B:good", "mod.B.good"))] == ["mod.B.good"]
+
+
+def test_a_command_may_begin_with_a_variable(lab: Path) -> None:
+    methods = tuple(parse_commands(["MARK=seen bash -c 'echo it is $MARK'"]))
+    (execution,) = run_benchmarks(replace(request(), methods=methods)).executions
+    assert Path(execution.run_dir, execution.log).read_text() == "it is seen\n"
 
 
 # ---------------------------------------------------------------- a supervisor that was killed

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from assay.flows.bench.statistics import compare_levels, find_steps
+from assay.flows.bench.statistics import FEWEST_MOVED, compare_levels, describe_few, find_steps, look_at_few
 
 
 def noise(level: float, count: int, seed: int) -> list[float]:
@@ -49,3 +50,26 @@ def test_levels_on_both_sides_of_a_known_place() -> None:
 )
 def test_levels_that_cannot_be_told_apart(old: list[float], new: list[float]) -> None:
     assert compare_levels(old, new, 0) is None
+
+
+def test_a_few_are_looked_at_by_their_medians() -> None:
+    step = look_at_few([1.0, 1.1, 0.9], [2.0], 3)
+    assert (step.at, step.before, step.after, step.interval) == (3, 1.0, 2.0, None)
+    assert step.effect == pytest.approx(1.0)
+    assert look_at_few([0.0], [0.0], 1).effect == 0.0
+    assert math.isfinite(look_at_few([0.0], [5.0], 1).effect)
+    assert look_at_few([2.0], [-1.0], 1).effect == pytest.approx(-1.5)
+
+
+@pytest.mark.parametrize(
+    ("new", "where"), [([1.5], "within"), ([1.5, 3.0], "partly outside"), ([3.0, 0.5], "outside"), ([2.0], "within")]
+)
+def test_where_a_few_lie(new: list[float], where: str) -> None:
+    words = describe_few([1.0, 2.0, 1.5, 1.2], new)
+    assert words.startswith("1 execution on a new" if len(new) == 1 else "2 executions on a new")
+    assert words.endswith(f"too few to judge (4 are the fewest), {where} the old range")
+
+
+def test_the_side_that_is_too_short_is_named() -> None:
+    assert describe_few([1.0], [1.0] * 5).startswith("1 execution on the old set-up, too few")
+    assert compare_levels([1.0] * FEWEST_MOVED, [2.0 + n / 100 for n in range(FEWEST_MOVED)], 4) is not None

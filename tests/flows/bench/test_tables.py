@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.flows.bench.laboratory import history, request
@@ -104,6 +105,37 @@ def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:
         load_table(None, ["label"], None, None)
 
 
+def test_a_single_one_is_spoken_of_as_one(given: list[BenchExecution]) -> None:
+    given += [replace(e, contaminated=("load",)) for e in history([1.0])]
+    with pytest.raises(UsageError, match="the only execution has not succeeded undisturbed: 1 contaminated"):
+        load_table(None, ["label"], None, None)
+
+
+def test_profiled_and_ended_executions_are_no_ordinary_figures(given: list[BenchExecution]) -> None:
+    plain, profiled, ended = history([1.0, 66.0, 0.1])
+    broken = replace(ended.result, succeeded=False, has_exception=True)
+    given += [plain, replace(profiled, profiles=("trace",)), replace(ended, state="stopped", result=broken)]
+    table = load_table(None, ["label"], None, None)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0,), {"profiled": 1, "interrupted": 1})
+    table = load_table(None, ["label"], None, None, everything=True)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 66.0), {"interrupted": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"profiles": ("trace",)}, "take profiled ones as well: --all"),
+        ({"contaminated": ("load",)}, "take contaminated ones as well: --all"),
+        ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD"),
+    ],
+)
+def test_what_helps_is_advised(given: list[BenchExecution], fields: dict[str, Any], hint: str) -> None:
+    given += history([1.0, 2.0], **fields)
+    with pytest.raises(UsageError) as caught:
+        load_table(None, ["label"], None, None)
+    assert caught.value.hint == hint
+
+
 def test_columns_and_metrics_that_are_not_there(given: list[BenchExecution]) -> None:
     given += history([1.0], setup={"cudnn": "9"})
     with pytest.raises(NotFoundError, match=r"(?s)cudn.*did you mean 'cudnn'.*known: benchmark, label, commit"):
@@ -157,3 +189,21 @@ def test_what_was_really_run_is_tabled(lab: Path) -> None:
     assert [(row.keys[0], row.count) for row in table.rows] == [("one", 2), ("two", 1)]
     assert table.rows[0].values == {"acc": (0.5, 0.5), "wall_time": (2.0, 2.0)}
     assert table.rows[0].keys[1].startswith("3.")
+
+
+def test_what_a_door_has_kept_is_a_column(given: list[BenchExecution]) -> None:
+    extra = {"system_name": "dgx", "platform_name": "gcp", "ml_framework_build_label": "nightly", "rack": 7, "x": {}}
+    given += [*history([1.0], extra=extra, label="l"), *history([2.0])]
+    keys = ["system_name", "platform_name", "build_label", "ml_framework_build_label", "execution_label", " rack"]
+    table = load_table("m.C.f", keys, None, None)
+    assert [row.keys for row in table.rows] == [("-",) * 6, ("dgx", "gcp", "nightly", "nightly", "l", "7")]
+    with pytest.raises(NotFoundError, match=r"(?s)'systemname'.*did you mean 'system_name'.*known: .*rack"):
+        load_table("m.C.f", ["systemname"], None, None)
+    with pytest.raises(NotFoundError, match="'x'"):
+        load_table("m.C.f", ["x"], None, None)
+
+
+@pytest.mark.parametrize("key", ["system_name", "platform_name", "build_label", "cudnn", "accelerator_model"])
+def test_documented_columns_are_known_before_anybody_used_them(given: list[BenchExecution], key: str) -> None:
+    given += history([1.0])
+    assert [row.keys for row in load_table("m.C.f", [key], None, None).rows] == [("-",)]

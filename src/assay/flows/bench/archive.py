@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from assay.config.settings import load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
@@ -21,6 +22,7 @@ from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, Machine
+from assay.values.environment import GitState
 
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
@@ -64,14 +66,6 @@ def choose_methods(name: str, known: Iterable[str]) -> list[str]:
     return ends
 
 
-def choose_method(name: str, known: Iterable[str]) -> str:
-    """The same, where only one can be meant."""
-    found = choose_methods(name, known)
-    if len(found) > 1:
-        raise UsageError(f"{name!r} stands for {len(found)} benchmarks", "one of: " + ", ".join(found[:6]))
-    return found[0]
-
-
 def is_named(name: str, method: str) -> bool:
     """Whether a full name, or its end after a `.`, `:` or `/`, is meant; parameters need not be said."""
     ends = tuple(f"{mark}{name}" for mark in ".:/")
@@ -107,18 +101,27 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
     extra: dict[str, object] = {}
     with suppress(ValueError):
         extra = json.loads(dict(record.spec.env).get(ENV_EXTRA, "{}"))
-    around = Surroundings(_load_machine(run_dir), commit=record.commit, extra=extra)
+    known = _load_environment(run_dir)
+    git = _build_git(known, record.commit)
+    around = Surroundings(_build_machine(known), git, record.commit, extra=extra)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only place: it is made again the next time
         write_execution(run_dir, execution)
     return execution
 
 
-def _load_machine(run_dir: str) -> Machine:
-    """What was written of the machine before the run began; nothing of how it stood meanwhile."""
+def _load_environment(run_dir: str) -> Mapping[str, Any]:
+    """What was written before the run began; nothing of how the machine stood meanwhile."""
     try:
         with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
             known = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _build_machine(known: Mapping[str, Any]) -> Machine:
+    try:
         gpus = known.get("gpus") or []
         return Machine(
             host=known.get("host") or "",
@@ -131,8 +134,17 @@ def _load_machine(run_dir: str) -> Machine:
             accelerator_count=len(gpus),
             accelerator_driver=known.get("driver") or "",
         )
-    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+    except (AttributeError, LookupError, TypeError):
         return Machine()
+
+
+def _build_git(known: Mapping[str, Any], commit: str | None) -> GitState | None:
+    """Local edits belong to the code as much as the commit does."""
+    git = known.get("git")
+    if not isinstance(git, dict) or commit is None or git.get("commit") != commit:
+        return None
+    untracked = tuple(str(name) for name in git.get("untracked") or ())
+    return GitState(commit, git.get("branch"), bool(git.get("dirty")), str(git.get("diff") or ""), untracked)
 
 
 # ---------------------------------------------------------------- one metric

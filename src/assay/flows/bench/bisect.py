@@ -39,11 +39,6 @@ _OUTCOMES: Mapping[VerdictKind, Outcome] = {
     VerdictKind.INCONCLUSIVE: "open",
     VerdictKind.ERROR: "skip",
 }
-_REASONS = {
-    "good end": "is the good end good?",
-    "bad end": "is the bad end bad?",
-    "confirm": "once more, to be sure",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +160,7 @@ class _Search:
 
     def _announce(self, step: Try) -> str:
         commit = load_commit(self.bench.workshop.repository, step.commit)
-        why = _REASONS.get(step.why, f"{step.suspects} suspects")
-        return f"trying {commit.short} {commit.subject!r}: {why}"
+        return f"trying {commit.short} {commit.subject!r}: {step.reason}"
 
     def _conclude(self, step: Found | Stuck, answers: list[Answer]) -> dict[str, Any]:
         if isinstance(step, Stuck):

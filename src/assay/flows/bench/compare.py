@@ -15,7 +15,20 @@ from assay.flows.bench.archive import (
     load_executions,
     load_file_executions,
 )
+from assay.flows.bench.history import advise_all, list_invalid
 from assay.flows.bench.run import run_benchmarks
+from assay.flows.bench.sides import (
+    Duel,
+    Executions,
+    Key,
+    collect_samples,
+    describe_aside,
+    describe_code,
+    describe_invalid,
+    describe_setups,
+    find_duels,
+    is_single,
+)
 from assay.flows.bench.workshop import open_workshop
 from assay.judge.samples import (
     ALPHA,
@@ -27,6 +40,8 @@ from assay.judge.samples import (
     compare_pairs,
     decide_next,
 )
+from assay.judge.setups import doubt
+from assay.record.benchmarks import load_triage
 from assay.record.imported import load_foreign
 from assay.stage.checkout import Commit, load_commit
 from assay.values import layout
@@ -41,18 +56,6 @@ Tell = Callable[[str], None]
 Run = Callable[[BenchRequest], BenchReport]
 DEFAULT_TRIALS = 10
 DEFAULT_MOST = 30
-Key = tuple[str, str]  # method, metric
-
-
-@dataclass(frozen=True, slots=True)
-class Executions:
-    """One side, and what it is called."""
-
-    name: str
-    found: tuple[BenchExecution, ...]
-
-    def good(self, method: str) -> list[BenchExecution]:
-        return [e for e in self.found if e.method == method and e.result.is_figure and not e.refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class CompareOptions:
     min_effect: float = THRESHOLD
     alpha: float = ALPHA
     most: int = DEFAULT_MOST  # trials on each side, before one says that it is too close to tell
-    everything: bool = False  # contaminated executions count as well
+    everything: bool = False  # contaminated and profiled executions count as well
+    across: bool = False  # executions of different set-ups are compared as if they were of one
     confirm: bool = True
     build: str | None = None  # run in each work tree first
 
@@ -80,36 +84,46 @@ def compare_recorded(
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
     known = _Known(root, method, complain)
-    sides = [Executions(name, tuple(known.load(name))) for name in (base, head)]
-    return compare_executions(sides[0], sides[1], options)
+    return compare_executions(known.load(base), known.load(head), options)
 
 
 class _Known:
-    """The history is read once, and only when a side is no file."""
+    """The history is read once, and only when a side is no file or somebody has declared something invalid."""
 
     def __init__(self, root: str | None, method: str | None, complain: Complain) -> None:
-        self._root = root
+        self._place = find_place(root)
         self._method = method
         self._complain = complain
         self._found: list[BenchExecution] | None = None
 
-    def load(self, name: str) -> list[BenchExecution]:
-        found = _load_path(name) if os.path.exists(name) else self._load_recorded(name)
+    def load(self, name: str) -> Executions:
+        is_path = os.path.exists(name)
+        found = _load_path(name) if is_path else self._load_recorded(name)
         if self._method:
             found = [e for e in found if is_named(self._method, e.method)]
         if not found:
             raise UsageError(f"{name} has no execution of {self._method}")
-        return found
+        is_ours = not is_path or is_inside(name, self._place.dir)
+        return Executions(name, tuple(found), self._load_invalid() if is_ours else {})
+
+    def _load_all(self) -> list[BenchExecution]:
+        if self._found is None:
+            self._found = load_executions(self._place, complain=self._complain)
+        return self._found
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
-        if self._found is None:
-            self._found = load_executions(find_place(self._root), complain=self._complain)
-        by_label = [e for e in self._found if e.label == name]
-        by_commit = [e for e in self._found if e.commit and len(name) >= 4 and e.commit.startswith(name)]
+        known = self._load_all()
+        by_label = [e for e in known if e.label == name]
+        by_commit = [e for e in known if e.commit and len(name) >= 4 and e.commit.startswith(name)]
         if by_label or by_commit:
             return by_label or by_commit
-        known = {e.label for e in self._found if e.label} | {e.commit[:12] for e in self._found if e.commit}
-        raise NotFoundError("label, commit or file", name, known)
+        names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit}
+        raise NotFoundError("label, commit or file", name, names)
+
+    def _load_invalid(self) -> dict[Key, set[str]]:
+        """What is meant lies between two executions of the whole history, so that it takes all of it to know."""
+        said = load_triage(self._place.dir)
+        return list_invalid(self._load_all(), said) if any(each.judgement == "invalid" for each in said) else {}
 
 
 def _load_path(path: str) -> list[BenchExecution]:
@@ -118,43 +132,82 @@ def _load_path(path: str) -> list[BenchExecution]:
     return load_foreign(path)
 
 
+def is_inside(path: str, folder: str) -> bool:
+    inner, outer = os.path.realpath(path), os.path.realpath(folder)
+    return inner == outer or inner.startswith(outer + os.sep)
+
+
 # ---------------------------------------------------------------- judging
 
 
 def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
     """Every metric that both sides have, corrected for their number; what failed on a side is an error, not a gap."""
+    base, head = (side.put_aside(everything=options.everything) for side in (base, head))
     return build_report(base, head, compare_sides(base, head, options), options)
 
 
-def compare_sides(
-    base: Executions, head: Executions, options: CompareOptions
-) -> dict[Key, tuple[SamplePair, Comparison]]:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    duel: Duel
+    pair: SamplePair
+    comparison: Comparison
+
+
+def compare_sides(base: Executions, head: Executions, options: CompareOptions) -> list[Compared]:
     there = {execution.method for execution in head.found}
     methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
     keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
-    pairs = [_build_pair(key, base, head, options) for key in keys]
-    return dict(zip(keys, zip(pairs, compare_pairs(pairs), strict=True), strict=True))
+    duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
+    pairs = [_build_pair(duel, base, head, options) for duel in duels]
+    return [
+        Compared(duel, pair, doubt(found, duel.differences, describe_code(duel)) if duel.differences else found)
+        for duel, pair, found in zip(duels, pairs, compare_pairs(pairs), strict=True)
+    ]
 
 
-def _build_pair(key: Key, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
-    direction = (options.directions or {}).get(key[1]) or direction_of(key[1])
-    question = Question(direction, options.min_effect, options.alpha)
-    return SamplePair(" ".join(key), _collect(base, key, options), _collect(head, key, options), question)
+def _build_pair(duel: Duel, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
+    metric = duel.key[1]
+    direction = (options.directions or {}).get(metric) or direction_of(metric)
+    ours, theirs = (
+        collect_samples(side.name, found, metric, everything=options.everything)
+        for side, found in ((base, duel.base), (head, duel.head))
+    )
+    return SamplePair(duel.subject, ours, theirs, Question(direction, options.min_effect, options.alpha))
 
 
 def build_report(
-    base: Executions, head: Executions, compared: Mapping[Key, tuple[SamplePair, Comparison]], options: CompareOptions
+    base: Executions, head: Executions, compared: Sequence[Compared], options: CompareOptions
 ) -> ComparisonReport:
     metrics = tuple(
-        MetricComparison(method, metric, _side(pair.base), _side(pair.head), build_finding(comparison))
-        for (method, metric), (pair, comparison) in compared.items()
+        MetricComparison(
+            *one.duel.key,
+            _side(one.pair.base),
+            _side(one.pair.head),
+            build_finding(one.comparison),
+            setup=one.duel.setup,
+        )
+        for one in compared
     )
     findings = [*_find_missing(base, head), *(metric.finding for metric in metrics)]
-    notes = [_describe_single(side, key[0]) for key in compared for side in (base, head) if _is_single(side, key)]
-    notes += [] if options.everything else [note for side in (base, head) if (note := _describe_dirt(side))]
-    notes += [f"{method}: only {head.name} has it" for method in _find_new(base, head)]
-    counted = sum(comparison.p is not None for _, comparison in compared.values())
-    return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), tuple(dict.fromkeys(notes)))
+    counted = sum(one.comparison.p is not None for one in compared)
+    notes = tuple(dict.fromkeys(_describe(base, head, [one.duel for one in compared], options)))
+    return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), notes)
+
+
+def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
+    """What people have to know beside the verdicts."""
+    for method in dict.fromkeys(duel.key[0] for duel in duels):
+        mine = [duel for duel in duels if duel.key[0] == method]
+        yield from describe_setups(method, base, head, mine, options.across)
+    for duel in duels:
+        for side, found in ((base, duel.base), (head, duel.head)):
+            if is_single(found, duel.key[1]):
+                yield _describe_single(side, duel.key[0])
+    for side in (base, head):
+        yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
+        yield from () if options.everything else _describe_dirt(side)
+        yield from describe_aside(side)
+    yield from (f"{method}: only {head.name} has it" for method in _find_new(base, head))
 
 
 def _side(samples: Samples) -> Side:
@@ -163,16 +216,29 @@ def _side(samples: Samples) -> Side:
 
 def _find_missing(base: Executions, head: Executions) -> list[Finding]:
     """A benchmark that did not succeed on a side, or that head has lost: one that is new there is no fault."""
-    there = {e.method for e in head.found}
-    lost = [method for method in dict.fromkeys(e.method for e in base.found) if method not in there]
+    lost = [method for method in base.methods if method not in head.methods]
     findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
+    common = [method for method in base.methods if method in head.methods]
+    findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
     return findings + [finding for side in (base, head) for finding in _find_failed(side)]
+
+
+def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
+    """A benchmark that could not be compared since none of its executions counts is never passed over."""
+    there = {e.method for e in side.found}
+    for method in methods:
+        if method not in there:
+            reasons = side.count_aside(method)
+            counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+            advice = advise_all(reasons)
+            message = f"no execution of {side.name} counts: {counts}" + (f" ({advice})" if advice else "")
+            yield Finding(VerdictKind.INCONCLUSIVE, method, message)
 
 
 def _find_failed(side: Executions) -> Iterator[Finding]:
     for method in dict.fromkeys(e.method for e in side.found):
         here = [e for e in side.found if e.method == method]
-        failed = [e for e in here if not e.result.is_figure]
+        failed = [e for e in here if not e.result.is_figure and not side.is_invalid(e)]
         if failed:
             reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
             message = f"{len(failed)} of {len(here)} executions of {side.name} failed: {reason}"
@@ -180,8 +246,7 @@ def _find_failed(side: Executions) -> Iterator[Finding]:
 
 
 def _find_new(base: Executions, head: Executions) -> list[str]:
-    known = {e.method for e in base.found}
-    return [method for method in dict.fromkeys(e.method for e in head.found) if method not in known]
+    return [method for method in head.methods if method not in base.methods]
 
 
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
@@ -193,31 +258,17 @@ def _common_metrics(method: str, base: Executions, head: Executions, options: Co
     return [name for name in sorted(common) if not options.metrics or name in options.metrics]
 
 
-def _collect(side: Executions, key: Key, options: CompareOptions) -> Samples:
-    """One value for each execution; the raw samples where there is a single one, which says less."""
-    method, metric = key
-    mine = [e for e in side.good(method) if metric in e.result.numbers]
-    if _is_single(side, key):
-        return Samples(mine[0].result.samples[metric], side.name, is_one_process=True)
-    dirt = {} if options.everything else {n: e.contaminated[0] for n, e in enumerate(mine) if e.contaminated}
-    return Samples(tuple(e.result.numbers[metric] for e in mine), side.name, dirt)
-
-
-def _is_single(side: Executions, key: Key) -> bool:
-    mine = [e for e in side.good(key[0]) if key[1] in e.result.numbers]
-    return len(mine) == 1 and len(mine[0].result.samples.get(key[1], ())) > 1
-
-
 def _describe_single(side: Executions, method: str) -> str:
     what = "its samples do not tell how processes differ"
     return f"{method}: {side.name} is one process; {what} ({PROCESS_SPREAD:.0%} is assumed): use --trials"
 
 
-def _describe_dirt(side: Executions) -> str | None:
+def _describe_dirt(side: Executions) -> Iterator[str]:
     count = sum(bool(e.contaminated) for e in side.found)
     what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
     hint = "--all takes them, --foreign-limit SHARE allows others more"
-    return f"{side.name}: {what} left out of {len(side.found)} ({hint})" if count else None
+    if count:
+        yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
 
 
 # ---------------------------------------------------------------- run both, in turns
@@ -237,10 +288,10 @@ def compare_git(
         base, head = (load_commit(workshop.repository, name) for name in names)
         variants = (workshop.check_out("base", base), workshop.check_out("head", head))
         found = Contest(replace(request, variants=variants), options, run, tell).run()
-    return replace(found, base=_describe(base), head=_describe(head))
+    return replace(found, base=_name_commit(base), head=_name_commit(head))
 
 
-def _describe(commit: Commit) -> str:
+def _name_commit(commit: Commit) -> str:
     return f"{commit.short} {commit.subject}"
 
 
@@ -264,7 +315,7 @@ class Contest:
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, tell: Tell) -> None:
         self._request = replace(request, extra={**request.extra, **COMPARED})
-        self._options = options
+        self._options = replace(options, across=True)  # one machine, in turns: what differs came with the commits
         self._run = run
         self._tell = tell
         self.end: BenchReport | None = None  # it was interrupted
@@ -291,13 +342,13 @@ class Contest:
             if report.interrupted or report.problem:
                 self.end = report
             executions += [execution for execution in report.executions if not _is_cut_short(execution, report)]
-            base, head = split_variants(executions, request.variants)
+            sides = split_variants(executions, request.variants)
+            base, head = (side.put_aside(everything=options.everything) for side in sides)
             if self.end:
                 base, head = _keep_common(base, head)
             compared = compare_sides(base, head, options)
             result = build_report(base, head, compared, options)
-            comparisons = [comparison for _, comparison in compared.values()]
-            step = decide_next(comparisons, confirmed=confirmed, most=options.most, ran=ran)
+            step = decide_next([one.comparison for one in compared], confirmed=confirmed, most=options.most, ran=ran)
             if self.end or step.kind == "stop":
                 return result
             self._tell(f"{step.reason} ({step.trials} trials on each side)")

@@ -6,16 +6,19 @@ import hashlib
 import json
 import os
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from assay.judge.reported import judge_report
 from assay.observe.child_report import load_story
 from assay.observe.extract import Extractor
+from assay.observe.gpu_memory import GpuPeak
 from assay.observe.machine import find_contamination
 from assay.observe.readings import parse_reading
+from assay.observe.tree_peak import TreePeaks
 from assay.record import rundir
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Ending, Framework, Machine, Peaks, Story
@@ -28,8 +31,9 @@ COMMAND = "bench"
 ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
 ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the door wants to be kept with the execution
 _TAIL_BYTES = 2000
-_METHOD_PROCESSES = 4  # at most, of a method that starts none: job.sh, a shell, a time limit, the interpreter
-_COMMAND_PROCESSES = 6  # the wrapper, and the command's own shell
+_SHELLS_BYTES = 12 << 20  # at most, of job.sh, a shell in it and a time limit, where nobody has looked
+_DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell tells that a signal ended its command
+_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,10 @@ class Surroundings:
     refuses: bool = False
     extra: Mapping[str, Any] | None = None
     own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
-    seen_peak_bytes: int = 0  # before the readings began
+    tree: TreePeaks = field(default_factory=TreePeaks)  # as it was looked at
+    gpu: GpuPeak = field(default_factory=GpuPeak)
+    oom_kills: int | None = None  # of the kernel, meanwhile
+    notes: tuple[str, ...] = ()
 
 
 def build_execution(
@@ -52,7 +59,7 @@ def build_execution(
     output_dir = _output_dir(run_dir, spec)
     story = load_story(os.path.join(run_dir, layout.BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
     times = rundir.load_times(run_dir).get(COMMAND)
-    ending = _build_ending(run_dir, outcome, state, times)
+    ending = _build_ending(run_dir, outcome, state, times, around.oom_kills)
     method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
     result = judge_report(method, story, ending, is_command=is_command)
     result = _add_extracted(result, run_dir, spec)
@@ -77,13 +84,14 @@ def build_execution(
         fingerprint=build_fingerprint(setup),
         machine=machine,
         framework=framework,
-        peaks=_build_peaks(story, ending, readings, _find_usage(story, outcome, around)),
+        peaks=_build_peaks(story, ending, readings, _find_usage(story, outcome, around), around),
         contaminated=contaminated,
         refused=bool(contaminated and around.refuses),
         profiles=tuple(_find_profiles(run_dir, output_dir)),
         state=state,
         log=layout.log_name(spec.log_name, COMMAND, 1, ""),
         extra=around.extra or {},
+        notes=around.notes,
     )
 
 
@@ -96,30 +104,50 @@ def _output_dir(run_dir: str, spec: RunSpec) -> str:
 
 
 def _build_ending(
-    run_dir: str, outcome: Outcome | None, state: str, times: tuple[float, float | None] | None
+    run_dir: str,
+    outcome: Outcome | None,
+    state: str,
+    times: tuple[float, float | None] | None,
+    oom_kills: int | None,
 ) -> Ending:
     elapsed = times[1] - times[0] if times and times[1] is not None else None
+    code = outcome.exit_code if outcome else None
+    log = os.path.join(run_dir, f"{COMMAND}.log")
     return Ending(
         state=state,
-        reason=_describe_end(outcome.reason) if outcome else "",
-        exit_code=outcome.exit_code if outcome else None,
+        reason=_describe_end(outcome.reason, code, oom_kills) if outcome else "",
+        exit_code=code,
         elapsed_s=elapsed,
-        last_words=_load_last_words(os.path.join(run_dir, f"{COMMAND}.log")) if state != "done" else "",
+        last_words=_load_last_words(log, was_killed=code is not None and code > 128) if state != "done" else "",
     )
 
 
-def _describe_end(reason: str) -> str:
-    """Of `bench ended with exit code 9` people know no `bench`: it is what the run's only command is called."""
+def _describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
+    """Of `bench ended with exit code 9` people know no `bench`: it is what the run's only command is called. Nobody
+    can say anything when it is killed: we do."""
+    if code == _KILLED and "exit code" in reason:
+        return f"it was killed by signal 9 (SIGKILL): {_guess_killer(oom_kills)}"
     return re.sub(rf"^{COMMAND}\b", "it", reason)
 
 
-def _load_last_words(path: str) -> str:
+def _guess_killer(oom_kills: int | None) -> str:
+    if oom_kills is None:
+        return "perhaps it was out of memory"
+    if oom_kills:
+        return "out of memory, since the kernel killed for want of it meanwhile"
+    return "somebody sent it, the kernel killed nothing for want of memory meanwhile"
+
+
+def _load_last_words(path: str, was_killed: bool = False) -> str:
+    """Of the benchmark: what a shell says of its death, with all of its command line, are no words of its own."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
+    if was_killed:
+        lines = lines[: next((number for number, line in enumerate(lines) if _DEATH.match(line)), len(lines))]
     return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
 
 
@@ -182,35 +210,58 @@ def _find_usage(story: Story, outcome: Outcome | None, around: Surroundings) -> 
     peak = (outcome.peak_rss_bytes if outcome else None) or 0
     if (story.end or {}).get("peaks") or peak <= around.own_peak_bytes:
         peak = 0
-    return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.seen_peak_bytes))
+    return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.tree.largest_bytes))
 
 
-def _build_peaks(story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage) -> Peaks:
+def _build_peaks(
+    story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage, around: Surroundings
+) -> Peaks:
     own = (story.end or {}).get("peaks") or {}
-    gpus = [reading.gpu for reading in readings if reading.gpu is not None]
-    gpu_memory = max([own.get("gpu_memory_bytes", 0), *(gpu.memory_bytes for gpu in gpus)])
     cpu_s = own.get("cpu_s") or usage.cpu_s or None
+    rss, rss_basis = _find_peak_rss(story, readings, usage, around.tree)
+    gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
     return Peaks(
-        max_rss=_find_peak_rss(story, readings, usage),
-        max_vms=int(max([own.get("max_vms", 0), *(reading.vms_bytes for reading in readings)])),
+        max_rss=rss,
+        max_vms=_find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree),
         max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
         cpu_s=cpu_s,
-        gpu_memory_bytes=int(gpu_memory) or None,
-        gpu_power_w=max((gpu.power_w for gpu in gpus), default=None),
+        gpu_memory_bytes=gpu_bytes or None,
+        gpu_power_w=max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None),
+        max_rss_bound=max(rss, around.tree.bound_bytes),
+        rss_basis=rss_basis,
+        gpu_memory_basis=gpu_basis,
     )
 
 
-def _find_peak_rss(story: Story, readings: Sequence[Reading], usage: Usage) -> int:
-    """The child's own counter is exact. The readings have seen the whole tree, with our shells and a command's wrapper
-    in it: they count where there were more processes than that, or where the child could say nothing any more."""
+def _find_peak_rss(
+    story: Story, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
+) -> tuple[int, Literal["", "process", "tree"]]:
+    """The kernel knows the peak of each process exactly; what several had together was looked at. The readings saw our
+    shells and a command's wrapper as well, and are taken less those."""
     wrapper = (story.begin or {}).get("wrapper_rss", 0)
-    own = ((story.end or {}).get("peaks") or {}).get("max_rss", 0)
-    if own:
-        alone = _COMMAND_PROCESSES if wrapper else _METHOD_PROCESSES
-        seen = [reading.rss_bytes for reading in readings if reading.processes > alone]
-    else:
-        seen = [usage.peak_rss_bytes, *(reading.peak_rss_bytes for reading in readings)]
-    return int(max(own, max(seen, default=0) - wrapper))
+    own = int(((story.end or {}).get("peaks") or {}).get("max_rss", 0))
+    is_seen = bool(tree.largest_bytes)
+    single = max(own or usage.peak_rss_bytes - (0 if is_seen else wrapper), tree.largest_bytes, 0)
+    ours = wrapper + _SHELLS_BYTES if tree.ours_bytes is None else tree.ours_bytes
+    sums = [tree.rss_bytes, *(reading.rss_bytes - ours for reading in readings)]
+    if not own and not is_seen:  # what the readings knew is all there is
+        sums += [reading.peak_rss_bytes - wrapper for reading in readings]
+    if max(sums) > single:
+        return max(sums), "tree"
+    return single, "process" if single else ""
+
+
+def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
+    """Nothing is taken off the readings where nobody has looked: the address space of our shells is a few megabytes."""
+    return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
+
+
+def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
+    """The framework's own counter is exact for its process, and the same whenever we look; where several processes of
+    the run were on the GPU it knows one of them."""
+    if own and (seen.owners < 2 or seen.size_bytes < own):
+        return own, "framework"
+    return seen.size_bytes, seen.basis
 
 
 def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:

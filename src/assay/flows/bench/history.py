@@ -8,16 +8,31 @@ change says what else was changed there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import UsageError
 from assay.flows.bench.archive import Complain, choose_metric, find_place, keep_quiet, load_executions
-from assay.flows.bench.statistics import compare_levels, find_steps
+from assay.flows.bench.statistics import FEWEST_MOVED, compare_levels, describe_few, find_steps, look_at_few
 from assay.judge.history import judge_history
+from assay.judge.origin import attribute_move
+from assay.judge.samples import find_median
+from assay.judge.series import SHORTEST_SERIES
+from assay.judge.setups import describe_differences
 from assay.record.benchmarks import Triage, load_triage
 from assay.values.bench import Attribution
-from assay.values.bench_history import Change, MetricHistory, MetricSeries, Point, Step
+from assay.values.bench_history import (
+    CONTAMINATED,
+    INTERRUPTED,
+    PROFILED,
+    TAKEN_BY_ALL,
+    Change,
+    MetricHistory,
+    MetricSeries,
+    Point,
+    Step,
+)
 from assay.values.benchmark import BenchExecution
 from assay.values.series import Direction, direction_of
 
@@ -32,7 +47,7 @@ class HistoryOptions:
     label: str | None = None
     min_effect: float = 0.01  # smaller changes are not spoken of
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
-    everything: bool = False  # contaminated executions count as well
+    everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
 
 
@@ -48,14 +63,26 @@ def load_histories(
     chosen = sorted(named)
     triage = load_triage(place.dir)
     found: list[MetricHistory] = []
+    missing: list[UsageError] = []
     for name in chosen:
         try:
             found.append(build_history(name, metric, [e for e in executions if e.method == name], options, triage))
         except UsageError as error:
-            if name == chosen[-1] and not found:
-                raise
-            complain(error.message)  # one that has run once is no reason to say nothing of the others
+            missing.append(error)
+    if not found:
+        raise _join_errors(metric, missing)
+    for each in missing:  # one that has run once is no reason to say nothing of the others
+        complain(f"{each.message} ({each.hint})")
     return found
+
+
+def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
+    """Of several benchmarks of which none has a history; what helps some of them is said once."""
+    if len(errors) == 1:
+        return errors[0]
+    lines = "".join(f"\n  {error.message}" for error in errors)
+    hints = "\n  ".join(dict.fromkeys(error.hint for error in errors if error.hint))
+    return UsageError(f"none of {len(errors)} benchmarks has a history of {metric}{lines}", hints)
 
 
 def build_history(
@@ -67,7 +94,7 @@ def build_history(
         why = "".join(f"; {count} left out: {reason}" for reason, count in left_out.items())
         raise UsageError(
             f"{method} has {len(kept)} execution{'s' * (len(kept) != 1)} with {metric}: that is no history{why}",
-            "run it again: assay bench run METHOD --trials N",
+            _advise(len(kept), left_out),
         )
     direction = options.direction or direction_of(metric)
     series = [_build_series(found, metric, direction, options, said) for found in _group(kept).values()]
@@ -77,14 +104,28 @@ def build_history(
     return replace(history, verdict=judge_history(history, options.recent))
 
 
+def _advise(kept: int, left_out: Mapping[str, int]) -> str:
+    """What is there already, and is left out, costs nothing."""
+    spare = sum(left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
+    return advise_all(left_out) if kept + spare >= FEWEST else "run it again: assay bench run METHOD --trials N"
+
+
+def advise_all(left_out: Mapping[str, int]) -> str:
+    """Empty where `--all` would change nothing."""
+    names = [reason for reason in TAKEN_BY_ALL if left_out.get(reason)]
+    return f"take {' and '.join(names)} ones as well: --all" if names else ""
+
+
 def _describe_newest(
     executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
 ) -> str:
-    """Why the newest execution gives no value: a benchmark that broke yesterday has no level that could be worse."""
+    """Why the newest execution gives no value: a benchmark that broke yesterday has no level that could be worse. One
+    that somebody ended is none: what counts is the one before it."""
     meant = [
         execution
         for execution in executions
         if (execution.label == options.label if options.label is not None else not execution.is_compared)
+        and not execution.is_interrupted
     ]
     if not meant or meant[-1].execution_id in find_invalid(executions, said):
         return ""
@@ -112,30 +153,62 @@ def _choose(
 
 def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, invalid: set[str]) -> str | None:
     """None: it counts. An empty text: it is not meant at all."""
+    if options.label is not None and execution.label != options.label:
+        return ""
+    if execution.is_interrupted:
+        return "" if execution.is_compared else INTERRUPTED
     value = execution.result.numbers.get(metric)
-    if value is None or (options.label is not None and execution.label != options.label):
+    if value is None:
         return ""
     if not math.isfinite(value) or not execution.result.is_figure:
         return "failed"
+    return _why_left_out(execution, options, invalid)
+
+
+def _why_left_out(execution: BenchExecution, options: HistoryOptions, invalid: set[str]) -> str | None:
+    """Although it has a figure."""
     if execution.is_compared and options.label is None:
         return "run by compare or bisect (--label names one)"
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
         return "refused as contaminated"
-    return "contaminated" if execution.contaminated and not options.everything else None
+    return None if options.everything else find_doubt(execution)
+
+
+def find_doubt(execution: BenchExecution) -> str | None:
+    """Why its figure is not what an ordinary execution would have given."""
+    if execution.is_profiled:
+        return PROFILED
+    return CONTAMINATED if execution.contaminated else None
 
 
 def find_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> set[str]:
-    """Everything from a change that was declared invalid to the last execution that was meant then."""
+    """Everything from a change that was declared invalid to the last execution that was meant then; what another label
+    or set-up measured meanwhile was not meant."""
     order = {execution.execution_id: place for place, execution in enumerate(executions)}
     found: set[str] = set()
     for each in last_words(said):
         if each.judgement == "invalid" and each.execution_id in order:
             first = order[each.execution_id]
             last = order.get(each.until, first)
-            found |= {execution.execution_id for execution in executions[first : last + 1]}
+            meant = find_series(executions[first])
+            found |= {e.execution_id for e in executions[first : last + 1] if find_series(e) == meant}
     return found
+
+
+def list_invalid(executions: Sequence[BenchExecution], said: Sequence[Triage]) -> dict[tuple[str, str], set[str]]:
+    """The same for every method and metric that anything was said about."""
+    found = {}
+    for method, metric in dict.fromkeys((each.method, each.metric) for each in said):
+        mine = [execution for execution in executions if execution.method == method]
+        found[method, metric] = find_invalid(mine, [e for e in said if (e.method, e.metric) == (method, metric)])
+    return found
+
+
+def find_series(execution: BenchExecution) -> tuple[str | None, str]:
+    """What may be held against it: one label, one set-up."""
+    return execution.label, execution.fingerprint
 
 
 def last_words(said: Iterable[Triage]) -> list[Triage]:
@@ -150,7 +223,7 @@ def last_words(said: Iterable[Triage]) -> list[Triage]:
 def _group(executions: Sequence[BenchExecution]) -> dict[tuple[str | None, str], list[BenchExecution]]:
     groups: dict[tuple[str | None, str], list[BenchExecution]] = {}
     for execution in executions:
-        groups.setdefault((execution.label, execution.fingerprint), []).append(execution)
+        groups.setdefault(find_series(execution), []).append(execution)
     return groups
 
 
@@ -173,7 +246,7 @@ def _build_series(
     points = tuple(build_point(execution, metric) for execution in found)
     first = found[0]
     steps = find_steps(
-        [point.value for point in points], [first.fingerprint] * len(points), [point.commit for point in points]
+        [point.value for point in points], [first.fingerprint] * len(points), [execution.code for execution in found]
     )
     steps = [(step, cause) for step, cause in steps if abs(step.effect) >= options.min_effect]
     changes = [_build_change(points, steps, number, direction, said) for number in range(len(steps))]
@@ -237,25 +310,26 @@ def _find_moves(
         found = [execution for execution in executions if execution.label == label]
         seen: set[str] = {found[0].fingerprint}
         for place in range(1, len(found)):
-            before, after = found[place - 1], found[place]
-            if after.fingerprint != before.fingerprint and after.fingerprint not in seen:
+            if found[place].fingerprint not in seen:
                 move = _build_move(found, place, metric, direction, said)
-                if move is not None and abs(move.step.effect) >= options.min_effect:
+                if move is not None and (move.too_few or abs(move.step.effect) >= options.min_effect):
                     moves.append(move)
-            seen.add(after.fingerprint)
+            seen.add(found[place].fingerprint)
     return moves
 
 
 def _build_move(
     found: Sequence[BenchExecution], place: int, metric: str, direction: Direction, said: Sequence[Triage]
 ) -> Change | None:
-    before, after = found[place - 1], found[place]
-    old = [e.result.numbers[metric] for e in found[:place] if e.fingerprint == before.fingerprint][-_SIDE:]
-    new = [e.result.numbers[metric] for e in found[place:] if e.fingerprint == after.fingerprint][:_SIDE]
-    step = compare_levels(old, new, place)
-    if step is None:
+    """None: both levels are known, and they are the same."""
+    before, after = _find_predecessor(found, place), found[place]
+    old = _collect(found[:place], before, metric)[-_SIDE:]
+    new = _collect(found[place:], after, metric)[:_SIDE]
+    few = len(new) if min(len(old), len(new)) < FEWEST_MOVED else 0
+    step = look_at_few(old, new, place) if few else compare_levels(old, new, place)
+    if step is None or few >= SHORTEST_SERIES:  # by then it has a history of its own
         return None
-    same_code = before.commit is not None and before.commit == after.commit
+    cause, reason = attribute_move(before.code, after.code)
     last = [e for e in found if e.fingerprint == after.fingerprint][-1]
     change = Change(
         step=step,
@@ -263,15 +337,36 @@ def _build_move(
         until=last.execution_id,
         at=after.started_at,
         commits=(before.commit, after.commit),
-        cause="environment" if same_code else "either",
-        reason="the commit is the same, the set-up is not" if same_code else "set-up and commit both changed",
-        differences=describe_differences(before, after),
+        cause=cause,
+        reason=f"{describe_few(old, new)}; {reason}" if few else reason,
+        differences=describe_differences(before.setup, after.setup),
         is_worse=is_worse(step.effect, direction),
+        holds=_still_holds(found, place, before, step, metric, young=bool(few)),
+        too_few=few,
     )
     return add_triage_words(change, {after.execution_id}, said)
 
 
-def describe_differences(before: BenchExecution, after: BenchExecution) -> tuple[str, ...]:
-    keys = dict.fromkeys([*before.setup, *after.setup])
-    changed = [key for key in keys if before.setup.get(key) != after.setup.get(key)]
-    return tuple(f"{key} {before.setup.get(key, 'none')} → {after.setup.get(key, 'none')}" for key in changed)
+def _find_predecessor(found: Sequence[BenchExecution], place: int) -> BenchExecution:
+    """The last execution of a set-up that has enough of them to be held against; the very last where none has."""
+    counts = Counter(execution.fingerprint for execution in found[:place])
+    known = [execution for execution in found[:place] if counts[execution.fingerprint] >= FEWEST_MOVED]
+    return (known or found[:place])[-1]
+
+
+def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:
+    return [e.result.numbers[metric] for e in found if e.fingerprint == like.fingerprint]
+
+
+def _still_holds(
+    found: Sequence[BenchExecution], place: int, before: BenchExecution, step: Step, metric: str, *, young: bool
+) -> bool:
+    """Not where the old set-up was measured again since, at its old level: whether the machine is back or both run in
+    turns, the code is not to blame. Nor where a third set-up has come since that is at the old level."""
+    after, newest = found[place], found[-1]
+    back = _collect(found[place:], before, metric)[-_SIDE:]
+    if back and not _holds(step, find_median(back)):
+        return False
+    if young or newest.fingerprint == after.fingerprint:  # what will never be judged is nobody's trouble any more
+        return newest.fingerprint == after.fingerprint
+    return _holds(step, find_median(_collect(found[place:], newest, metric)[-_SIDE:]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -14,21 +15,32 @@ from assay.errors import UsageError
 from assay.values.benchmark import BenchMethod
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def parse_commands(texts: Sequence[str]) -> list[BenchMethod]:
-    """`NAME=TEXT` goes by that name; without one a command goes by its own text."""
+    """`NAME=TEXT` goes by that name; without one a command goes by its own text. `FOO=bar python x.py` has none: it is
+    how a shell sets a variable for a command, and is run as it is written."""
     found = []
-    for text in texts:
-        match = _NAMED.fullmatch(text.strip())
-        if not text.strip():
+    for text in map(str.strip, texts):
+        if not text:
             raise UsageError("an empty --command", "write --command 'python train.py'")
-        found.append(
-            BenchMethod(match["text"], match["name"], "command")
-            if match
-            else BenchMethod(text.strip(), text.strip(), "command")
-        )
+        match = _NAMED.fullmatch(text)
+        if match and not _sets_variable(match["name"], text):
+            found.append(BenchMethod(match["text"], match["name"], "command"))
+        else:
+            found.append(BenchMethod(text, text, "command"))
     return found
+
+
+def _sets_variable(name: str, text: str) -> bool:
+    """In capitals, and with a command behind its value: `FOO=bar python x.py`, but not `TRUE=true`."""
+    if not _VARIABLE.fullmatch(name):
+        return False
+    try:
+        return len(shlex.split(text)) > 1
+    except ValueError:  # a quote that a later line closes in its own way
+        return len(text.split()) > 1
 
 
 def parse_pairs(texts: Sequence[str], flag: str) -> tuple[tuple[str, str], ...]:

@@ -6,28 +6,36 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from assay.config.settings import Settings, load_settings
+from assay.errors import UsageError
 from assay.flows.bench.conclude import COMMAND, ENV_EXTRA, ENV_OUTPUT
 from assay.flows.bench.witness import Told, Witness, tell_nobody
 from assay.flows.places import StudyPlace, choose_root
 from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.sweep import Doors, run_study
+from assay.observe.child_report import load_story
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
+from assay.record.benchmarks import write_execution
 from assay.values import layout
 from assay.values.benchmark import (
+    PROFILE,
     STUDY,
+    BenchExecution,
     BenchMethod,
     BenchReport,
     BenchRequest,
     BenchVariant,
+    render_windows,
 )
 from assay.values.run import Command, Plan, RunSpec
 from assay.values.slots import CPU
@@ -43,13 +51,15 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
     """Every method, trial by trial. A child that crashes, hangs or never reports is a recorded failure, and the next
     one still runs. Each execution is a run directory of the study `bench` with `benchmark.json` in it, and is in the
     index when this returns."""
-    request = replace(request, folder=os.path.abspath(request.folder or os.getcwd()))
+    request = _mark_profiled(replace(request, folder=os.path.abspath(request.folder or os.getcwd())))
+    _check_profile(request)
     settings = load_settings(os.getcwd(), os.environ)
     place = find_bench_place(request.root, settings)
     methods = resolve_methods(request)
     jobs = list(_build_jobs(request, methods, place))
     slots = _choose_slots(request, settings)
-    witness = Witness(request, {job.spec.name: job.variant for job in jobs}, told)
+    noter = _Noter(told)
+    witness = Witness(request, {job.spec.name: job.variant for job in jobs}, noter.told if request.profile else told)
     given = doors or Doors()
     report = _run(
         request,
@@ -58,7 +68,8 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
         [job.spec for job in jobs],
         replace(given, observe=lambda inner: given.observe(witness.around(inner))),
     )
-    executions = [witness.found[entry.dir] for entry in report.entries if entry.dir in witness.found]
+    found = witness.found | noter.found
+    executions = [found[entry.dir] for entry in report.entries if entry.dir in found]
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(report.notes))
 
 
@@ -94,6 +105,62 @@ def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:
     return (",".join(chosen) if chosen else CPU,)
 
 
+# ---------------------------------------------------------------- profiles
+
+
+def _mark_profiled(request: BenchRequest) -> BenchRequest:
+    """In the record of every execution: its figures are not to be taken for ordinary ones."""
+    if not request.profile:
+        return request
+    asked = {"windows": render_windows(request.profile), "profiler": request.profiler}
+    return replace(request, extra={**request.extra, PROFILE: asked})
+
+
+def _check_profile(request: BenchRequest) -> None:
+    """Refused before anything runs: a command can be looked at from outside alone."""
+    if not request.profile or all(method.kind != "command" for method in request.methods):
+        return
+    if request.profiler == "framework":
+        raise UsageError(
+            "a framework's own profiler works inside a METHOD, and not in a --command",
+            "leave --profiler out, or say --profiler py-spy, which looks at the command's Python from outside",
+        )
+    if not find_py_spy():
+        raise UsageError(
+            "--profile of a --command is taken by py-spy, and there is none on PATH or beside our interpreter",
+            "pip install 'assay[profile]'",
+        )
+
+
+def find_py_spy() -> str | None:
+    """Whoever calls us by our path has not put our folder on PATH."""
+    return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
+
+
+@dataclass(slots=True)
+class _Noter:
+    """Adds to an execution that has ended why it has no profile, before anybody is told of it."""
+
+    listener: Told
+    found: dict[str, BenchExecution] = field(default_factory=dict)
+
+    def told(self, execution: BenchExecution, number: int, total: int) -> None:
+        notes = _load_profile_notes(execution)
+        if notes:
+            extra = {**execution.extra, PROFILE: {**execution.extra[PROFILE], "notes": notes}}
+            execution = self.found[execution.run_dir] = replace(execution, extra=extra)
+            with suppress(OSError):  # a full disk: the child's own words are there
+                write_execution(execution.run_dir, execution)
+        self.listener(execution, number, total)
+
+
+def _load_profile_notes(execution: BenchExecution) -> list[str]:
+    end = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE)).end
+    if end is None:
+        return [] if execution.profiles else ["it did not live to write its profile"]
+    return [str(note) for note in end.get("profile_notes") or ()]
+
+
 # ---------------------------------------------------------------- methods
 
 
@@ -106,8 +173,19 @@ def resolve_methods(request: BenchRequest) -> tuple[BenchMethod, ...]:
         matches = found.get(method.text)
         for name in matches if isinstance(matches, list) else [None]:
             chosen = method if name is None else BenchMethod(name, name)
+            _check_name(chosen, methods.get(chosen.name))
             methods.setdefault(chosen.name, chosen)
     return tuple(methods.values())
+
+
+def _check_name(method: BenchMethod, other: BenchMethod | None) -> None:
+    """A history goes by its name: of two commands with one, the second would not be run, or be taken for the first."""
+    if other is not None and "command" in (method.kind, other.kind):
+        both = "two commands are" if method.kind == other.kind else "a method and a command are"
+        raise UsageError(
+            f"{both} named {method.name!r}",
+            "give each a name of its own: --command 'NAME=TEXT'; the same one several times: --trials N",
+        )
 
 
 def _list_matches(request: BenchRequest, filters: Sequence[str]) -> Mapping[str, Any]:
@@ -213,7 +291,8 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
     if variant is not None and variant.folder is not None:
         steps.append(f"cd {shlex.quote(variant.folder)}")
     if method.kind == "command":
-        return " && ".join([*steps, shlex.join([sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text])])
+        words = shlex.join([sys.executable, "-I", "-S", _COMMAND_SCRIPT, method.text])
+        return " && ".join([*steps, " ".join([words, *map(_quote, _command_profiler(request, output))])])
     child = [*map(shlex.quote, [*_python(request), "run", method.text]), *_child_words(request, output)]
     return " && ".join([*steps, " ".join(child)])
 
@@ -227,10 +306,12 @@ def _python(request: BenchRequest) -> list[str]:
 
 
 def _child_words(request: BenchRequest, output: str) -> list[str]:
-    """As shell words: a reference to the run directory is left to the shell."""
-    return [
-        f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word) for word in _child_flags(request, output)
-    ]
+    return [_quote(word) for word in _child_flags(request, output)]
+
+
+def _quote(word: str) -> str:
+    """As a shell's word: a reference to the run directory is left to the shell."""
+    return f'"{word}"' if layout.RUN_DIR_REFERENCE in word else shlex.quote(word)
 
 
 def _child_flags(request: BenchRequest, output: str) -> list[str]:
@@ -245,11 +326,22 @@ def _child_flags(request: BenchRequest, output: str) -> list[str]:
     if request.class_type == "tf_benchmark":
         flags.append("--only-args")
     if request.profile:
-        windows = ",".join(f"{w.begin_s:g}:{'' if w.end_s is None else f'{w.end_s:g}'}" for w in request.profile)
-        folder = (
-            f"{output}/profiler_data"
-            if request.profile_in_output
-            else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_PROFILE_DIR}"
-        )
-        flags += [f"--profile={windows}", f"--profiler={request.profiler}", f"--profile-dir={folder}"]
+        flags += [*_profile_flags(request, output), f"--profiler={request.profiler}"]
     return flags
+
+
+def _command_profiler(request: BenchRequest, output: str) -> list[str]:
+    """Started beside a command, by its wrapper."""
+    if not request.profile:
+        return []
+    return [sys.executable, "-m", "assay.bench.command_profile", *_profile_flags(request, output)]
+
+
+def _profile_flags(request: BenchRequest, output: str) -> list[str]:
+    folder = (
+        f"{output}/profiler_data"
+        if request.profile_in_output
+        else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_PROFILE_DIR}"
+    )
+    windows, py_spy = render_windows(request.profile), find_py_spy() or ""
+    return [f"--profile={windows}", f"--profile-dir={folder}", f"--py-spy={py_spy}"]

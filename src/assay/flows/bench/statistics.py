@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from assay.judge.changepoint import find_change_points
 from assay.judge.origin import attribute_changes
-from assay.judge.samples import Question, build_pair, compare_pairs
+from assay.judge.samples import Question, Scale, build_pair, compare_pairs, find_fewest, find_median
 from assay.values.bench import Attribution, ChangePoint
 from assay.values.bench_history import Step
 
 _MOVE_ALPHA = 0.05  # of a move to another set-up: it is looked at once, not searched for
+FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side of it, below which nothing can be sure
 
 
 def find_steps(
@@ -31,3 +32,25 @@ def compare_levels(old: Sequence[float], new: Sequence[float], at: int) -> Step 
     if found.p is None or found.p >= _MOVE_ALPHA or found.base is None or found.head is None or found.effect is None:
         return None
     return Step(at, found.base, found.head, found.effect, found.interval)
+
+
+def look_at_few(old: Sequence[float], new: Sequence[float], at: int) -> Step:
+    """The same where they are too few to be judged: medians, without an interval."""
+    levels = find_median(old), find_median(new)
+    scale = Scale.of(levels, levels[0])
+    before, after = scale.apply(levels)
+    return Step(at, *levels, scale.relate(after - before))
+
+
+def describe_few(old: Sequence[float], new: Sequence[float]) -> str:
+    """Where they lie, since no test can be asked."""
+    inside = sum(min(old) <= value <= max(old) for value in new)
+    where = "within" if inside == len(new) else "partly outside" if inside else "outside"
+    counts = f"{count_executions(len(new))} on a new set-up"
+    if len(new) >= FEWEST_MOVED:
+        counts = f"{count_executions(len(old))} on the old set-up"
+    return f"{counts}, too few to judge ({FEWEST_MOVED} are the fewest), {where} the old range"
+
+
+def count_executions(number: int) -> str:
+    return f"{number} execution{'' if number == 1 else 's'}"

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from assay.errors import NotFoundError, UsageError, did_you_mean
 from assay.flows.bench.archive import Complain, find_place, keep_quiet, load_executions
-from assay.flows.bench.history import find_invalid
+from assay.flows.bench.history import advise_all, find_doubt, list_invalid
 from assay.record.benchmarks import Triage, load_triage
+from assay.values.bench_history import INTERRUPTED
 from assay.values.benchmark import BenchExecution
 
 BENCHMARK = "benchmark"
-CONTAMINATED = "contaminated"
 _METHODS = (BENCHMARK, "method")
 _OWN_KEYS = (
     BENCHMARK,
@@ -36,7 +36,13 @@ _OWN_KEYS = (
     "governor",
     "python",
     "branch",
+    "platform_name",
+    "system_name",
+    "build_label",
+    "ml_framework_build_label",
+    "execution_label",
 )
+_OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "label"}  # PerfZero's summary, its flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +79,16 @@ def load_table(
     left_out = dict(Counter(reason for reason in reasons if reason is not None))
     if not good:
         raise UsageError(
-            f"none of {len(executions)} executions succeeded undisturbed: {describe_left_out(left_out)}",
-            "take contaminated ones as well: --all" if left_out.get(CONTAMINATED) else "run it again: assay bench run",
+            f"{_count_none(len(executions))} succeeded undisturbed: {describe_left_out(left_out)}",
+            advise_all(left_out) or "run it again: assay bench run METHOD",
         )
     several = method is None or len({execution.method for execution in executions}) > 1
     keys = [BENCHMARK, *keys] if several and not set(keys) & set(_METHODS) else keys
     return SetupTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
+
+
+def _count_none(count: int) -> str:
+    return "the only execution has not" if count == 1 else f"none of {count} executions"
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
@@ -87,23 +97,21 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 
 
 def _why_not(execution: BenchExecution, everything: bool, invalid: set[str]) -> str | None:
+    if execution.is_interrupted:
+        return INTERRUPTED
     if not execution.result.is_figure:
         return "failed"
     if execution.execution_id in invalid:
         return "declared invalid"
     if execution.refused:
         return "refused"
-    return CONTAMINATED if execution.contaminated and not everything else None
+    return None if everything else find_doubt(execution)
 
 
 def _find_invalid(executions: Sequence[BenchExecution], metrics: Sequence[str], said: Sequence[Triage]) -> set[str]:
     """By what people said about any of the metrics that are shown."""
-    found: set[str] = set()
-    for method in {execution.method for execution in executions}:
-        mine = [execution for execution in executions if execution.method == method]
-        for metric in metrics:
-            found |= find_invalid(mine, [each for each in said if (each.method, each.metric) == (method, metric)])
-    return found
+    by_key = list_invalid(executions, said)
+    return {each for (_, metric), ids in by_key.items() if metric in metrics for each in ids}
 
 
 def _build_rows(good: Sequence[BenchExecution], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
@@ -128,15 +136,23 @@ def _first_seen(commit: str, good: Sequence[BenchExecution]) -> float:
 
 
 def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list[str]:
-    known = list(dict.fromkeys([*_OWN_KEYS, *(key for execution in executions for key in execution.setup)]))
-    for key in by:
+    recorded = [key for execution in executions for key in (*execution.setup, *_list_extra(execution))]
+    known = list(dict.fromkeys([*_OWN_KEYS, *recorded]))
+    wanted = [key.strip() for key in by]
+    for key in wanted:
         if key not in known:
             close, listed = did_you_mean(key, known), f"known: {', '.join(known)}"
             raise NotFoundError("column", key, known, f"{close}\n  {listed}" if close else listed)
-    return list(by)
+    return wanted
+
+
+def _list_extra(execution: BenchExecution) -> dict[str, str]:
+    """What a door has kept with it, as far as it is plain words or numbers."""
+    return {key: str(value) for key, value in execution.extra.items() if isinstance(value, str | int | float)}
 
 
 def value_of(execution: BenchExecution, key: str) -> str:
+    key = _OTHER_NAMES.get(key, key)
     framework, machine = execution.framework, execution.machine
     own = {
         "label": execution.label,
@@ -150,7 +166,7 @@ def value_of(execution: BenchExecution, key: str) -> str:
         "framework_name": framework.name if framework else None,
         "framework_version": framework.version if framework else None,
     }
-    return (own[key] if key in own else execution.setup.get(key)) or "-"
+    return (own[key] if key in own else execution.setup.get(key) or _list_extra(execution).get(key)) or "-"
 
 
 def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExecution]) -> list[str]:

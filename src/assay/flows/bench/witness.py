@@ -9,21 +9,35 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from assay.execute import process
 from assay.flows.bench.conclude import Surroundings, build_execution, render_points
 from assay.flows.supervise import Entry, Observer
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
-from assay.observe.machine import CpuMeter, add_aftermath, load_gpus, load_machine
-from assay.observe.readings import TreeSampler
+from assay.observe.gpu_memory import GpuMemory
+from assay.observe.machine import (
+    CpuMeter,
+    Outlook,
+    add_aftermath,
+    load_gpus,
+    load_machine,
+    load_oom_kills,
+    load_own_cpu_s,
+    open_meter,
+)
+from assay.observe.rocm import load_accelerators
+from assay.observe.tree_peak import TreeWatch
 from assay.record.benchmarks import write_execution
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchRequest, BenchVariant, GpuState, Machine
 from assay.values.environment import Environment
-from assay.values.run import Usage
+from assay.values.run import JobHandle, Usage
 
 POINTS_FILE = "bench.jsonl"  # in metrics/
-_LOOK_AT_GPUS_S = 2.0
-_EARLY_LOOKS_S = (0.1, 0.2, 0.4, 0.8)
+_LOOK_AT_GPUS_S = 2.0  # at most; a young run is looked at with every tick
+_BEFORE_S = 0.2  # how long others are watched before the first run: shorter is too coarse to tell anything
+
+_MOST_NAMES = 5  # of processes in a sentence
 
 Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
 
@@ -37,9 +51,11 @@ class _Live:
     machine: Machine
     environment: Environment
     meter: CpuMeter | None
-    sampler: TreeSampler | None = None
-    peak_bytes: int = 0  # seen by early looks
-    early: list[float] = field(default_factory=list)  # moments of those that are still to come
+    watch: TreeWatch
+    memory: GpuMemory
+    began: float = field(default_factory=time.time)
+    own_cpu_s: float = field(default_factory=load_own_cpu_s)
+    oom_kills: int | None = field(default_factory=load_oom_kills)
     next_look: float = 0.0
     gpus: dict[int, GpuState] = field(default_factory=dict)  # strangers seen meanwhile
 
@@ -54,11 +70,21 @@ class Witness:
         self._devices = Devices()
         self._environments: dict[str, Environment] = {}
         self._live: dict[str, _Live] = {}
+        self._handles: dict[str, JobHandle | None] = {}
         self._inner: Observer | None = None
+        self._outlook = Outlook(os.cpu_count() or 1)
         self.found: dict[str, BenchExecution] = {}
 
     def around(self, inner: Observer) -> Witness:
+        """Before anything runs: what takes long to be asked, and who else is at work."""
         self._inner = inner
+        began = time.monotonic()
+        self._outlook.mark()
+        for folder in {self._find_folder(variant) for variant in self._variants.values()}:
+            self._load_environment(folder)
+        load_accelerators()
+        if self._request.foreign_limit < 1:  # else nobody can use too much
+            time.sleep(max(0.0, began + _BEFORE_S - time.monotonic()))
         return self
 
     @property
@@ -67,31 +93,35 @@ class Witness:
         return self._inner
 
     def started(self, entry: Entry) -> None:
-        environment = self._load_environment(entry)
-        machine = load_machine(environment, self._devices, _gpus_of(entry))
-        now = time.time()
-        self._live[entry.dir] = _Live(machine, environment, _open_meter(), early=[now + s for s in _EARLY_LOOKS_S])
+        before = None if self._is_disturbed() else self._outlook.mark()
+        gpus = _gpus_of(entry)
+        watch = TreeWatch(entry.handle.pid if entry.handle else 0, os.path.join(entry.dir, layout.BENCH_REPORT_FILE))
+        watch.start()
+        memory = GpuMemory(self._devices, gpus)
+        environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
+        machine = replace(load_machine(environment, self._devices, gpus), foreign_cpu_before=before)
+        self._live[entry.dir] = _Live(machine, environment, open_meter(), watch, memory)
+        self._handles[entry.dir] = entry.handle
         self.inner.started(entry)
+
+    def _is_disturbed(self) -> bool:
+        """Another run of ours is at work, and how much of the CPUs it uses is known when it has ended."""
+        handles = [handle for handle in self._handles.values() if handle is not None]
+        is_disturbed = any(process.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
+        if is_disturbed:
+            self._outlook.forget()
+        return is_disturbed
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
         for entry in running:
             live = self._live.get(entry.dir)
-            if live is not None and live.early and now >= live.early[0]:
-                self._look_early(entry, live, now)
             if live is not None and now >= live.next_look and _gpus_of(entry):
-                live.next_look = now + _LOOK_AT_GPUS_S
+                live.next_look = now + min(_LOOK_AT_GPUS_S, now - live.began)
                 self._look_at_gpus(entry, live)
 
-    def _look_early(self, entry: Entry, live: _Live, now: float) -> None:
-        """Readings begin after a second: what is killed before that would leave no word of its memory."""
-        live.early = [moment for moment in live.early if moment > now]
-        if live.sampler is None and entry.handle is not None:
-            live.sampler = TreeSampler(entry.handle.pid, entry.handle.tag, start=entry.handle.start)
-        reading = live.sampler.sample(now) if live.sampler else None
-        live.peak_bytes = max(live.peak_bytes, reading.peak_rss_bytes if reading else 0)
-
     def _look_at_gpus(self, entry: Entry, live: _Live) -> None:
+        live.memory.look(entry.handle.tag if entry.handle else None, live.watch.pids)
         for state in load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None):
             before = live.gpus.get(state.index)
             throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
@@ -103,9 +133,9 @@ class Witness:
 
     def ended(self, entry: Entry) -> None:
         live = self._live.pop(entry.dir, None)
-        execution = build_execution(
-            entry.dir, entry.spec, entry.outcome, str(entry.state), self._look_around(entry, live)
-        )
+        self._handles.pop(entry.dir, None)
+        around = self._look_around(entry, live)
+        execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), around)
         with suppress(OSError):  # a full disk: it can be made again from what the child wrote
             write_execution(entry.dir, execution)
             write_points(entry.dir, execution)
@@ -119,8 +149,11 @@ class Witness:
     def _look_around(self, entry: Entry, live: _Live | None) -> Surroundings:
         if live is None:
             return Surroundings(extra=self._request.extra, own_peak_bytes=_own_peak_bytes())
+        left = find_left_behind(entry)
+        tree = live.watch.finish(left)
         if live.gpus:
             self._look_at_gpus(entry, live)
+        notes = end_left_behind(entry, left, self._request.grace_s)
         after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
         after = tuple(
             replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
@@ -128,7 +161,8 @@ class Witness:
         )
         seen = [reason for state in live.gpus.values() for reason in state.throttle]
         cpu_s = entry.outcome.cpu_s if entry.outcome and entry.outcome.cpu_s else 0.0
-        foreign = live.meter.foreign_share(cpu_s, live.machine.logical_cpus) if live.meter else None
+        own_s = cpu_s + load_own_cpu_s() - live.own_cpu_s
+        foreign = live.meter.foreign_share(own_s, live.machine.logical_cpus) if live.meter else None
         variant = self._variants[entry.spec.name]
         git = live.environment.git
         return Surroundings(
@@ -139,27 +173,60 @@ class Witness:
             refuses=self._request.refuse_contaminated,
             extra=self._request.extra,
             own_peak_bytes=_own_peak_bytes(),
-            seen_peak_bytes=live.peak_bytes,
+            tree=tree,
+            gpu=live.memory.peak,
+            oom_kills=_count_oom_kills(live),
+            notes=notes,
         )
 
-    def _load_environment(self, entry: Entry) -> Environment:
+    def _find_folder(self, variant: BenchVariant | None) -> str:
         """Of the code that is measured: a variant has its own."""
-        variant = self._variants[entry.spec.name]
-        folder = (variant.folder if variant else None) or self._request.folder or os.getcwd()
+        return (variant.folder if variant else None) or self._request.folder or os.getcwd()
+
+    def _load_environment(self, folder: str) -> Environment:
         if folder not in self._environments:
             self._environments[folder] = load_environment(folder, self._request.command_line, self._devices)
         return self._environments[folder]
 
 
+# ---------------------------------------------------------------- what a run leaves behind
+
+
+def find_left_behind(entry: Entry) -> dict[int, str]:
+    """Processes of an attempt that has ended, with their names."""
+    handle = entry.handle
+    if handle is None or handle.host != process.host_name() or handle.boot != process.boot_id():
+        return {}
+    found = process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
+    return {pid: _load_name(pid) for pid in sorted(found)}
+
+
+def end_left_behind(entry: Entry, left: Mapping[int, str], grace_s: float) -> tuple[str, ...]:
+    """They would disturb whatever is measured next. What was done, in words."""
+    if not left or entry.handle is None:
+        return ()
+    handle = entry.handle
+    is_over = process.end_attempts([process.Attempt(handle.pid, handle.start, handle.tag)], grace_s)
+    names = ", ".join(f"{name} (pid {pid})" for pid, name in list(left.items())[:_MOST_NAMES])
+    more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
+    count = "a process" if len(left) == 1 else f"{len(left)} processes"
+    end = "ended with it" if is_over else "could not be ended"
+    return (f"it left {count} behind, {end}: {names}{more}",)
+
+
+def _load_name(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return file.read().strip()
+    return "?"
+
+
+def _count_oom_kills(live: _Live) -> int | None:
+    now = load_oom_kills()
+    return now - live.oom_kills if now is not None and live.oom_kills is not None else None
+
+
 def _own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _open_meter() -> CpuMeter | None:
-    try:
-        return CpuMeter()
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def write_points(run_dir: str, execution: BenchExecution) -> None:

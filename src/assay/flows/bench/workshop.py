@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from assay.config.settings import load_settings
 from assay.errors import UsageError
 from assay.flows.bench.run import find_bench_place
+from assay.record.folder_lock import hold
 from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
 from assay.values import layout
 from assay.values.benchmark import BenchRequest, BenchVariant
@@ -51,22 +51,6 @@ def open_workshop(request: BenchRequest, build_command: str | None) -> Iterator[
     meta = os.path.join(place.dir, layout.STUDY_META_DIR)
     trees = os.path.join(meta, TREES_DIR, key)
     inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
-    with _hold(trees):
+    taken = UsageError(f"another comparison or search is at work in {trees}", "wait for it, or choose another --root")
+    with hold(trees, taken):
         yield Workshop(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)
-
-
-@contextmanager
-def _hold(folder: str) -> Iterator[None]:
-    try:
-        os.makedirs(folder, exist_ok=True)
-        file = open(os.path.join(folder, "lock"), "w", encoding="utf-8")  # noqa: SIM115 held until the end
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be made: {error.strerror}", "choose another place: --root DIR") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(
-                f"another comparison or search is at work in {folder}", "wait for it, or choose another --root"
-            ) from None
-        yield

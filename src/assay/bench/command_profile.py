@@ -1,0 +1,100 @@
+"""`python -m assay.bench.command_profile`: windows of a command line, taken by py-spy from beside it.
+
+command.py starts it with the command, and closes its input when the command is over. The answer is a line of JSON: the
+files, and why a window has none. What runs in a command is Python or not, now or later: a window waits for one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from assay.bench.profiling import Profile, PySpy
+from assay.values.benchmark import ProfileWindow, parse_windows
+
+_LOOK_S = 0.02
+_PARENT = re.compile(r"(?P<pid>\d+) \(.*\) \S (?P<parent>\d+) ", re.DOTALL)  # /proc/PID/stat; a name may hold anything
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _build_parser().parse_args(arguments)
+    profile = CommandProfile(parse_windows(options.profile), options.profile_dir, options.py_spy, options.pid)
+    profile.start(options.began)
+    sys.stdin.buffer.read()  # the command runs
+    files = profile.finish()
+    print(json.dumps({"profiles": files, "profile_notes": profile.notes}))
+    return 0
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m assay.bench.command_profile", description=__doc__)
+    parser.add_argument("--profile", required=True)
+    parser.add_argument("--profile-dir", required=True)
+    parser.add_argument("--py-spy", required=True)
+    parser.add_argument("--pid", type=int, required=True)
+    parser.add_argument("--began", type=float, help="by the monotonic clock, which all processes share")
+    return parser
+
+
+class CommandProfile(Profile):
+    """Windows of another process and of those that it starts."""
+
+    def __init__(self, windows: Sequence[ProfileWindow], folder: str, py_spy: str, pid: int) -> None:
+        super().__init__(windows, "py-spy", folder, py_spy)
+        self._pid = pid
+
+    def start(self, began: float | None = None) -> None:
+        """The command does not wait for us."""
+        self.follow(began)
+
+    def _take(self, window: ProfileWindow, number: int) -> None:
+        while not has_python(self._pid):
+            if self.is_past(window.end_s, _LOOK_S):
+                raise RuntimeError("no Python ran in it, and py-spy knows nothing else")
+        spy = PySpy(self._py_spy, os.path.join(self._folder, f"py-spy-{number}.json"), self._pid)
+        spy.start()
+        self._wait_until(window.end_s)
+        spy.stop()
+
+
+def has_python(pid: int) -> bool:
+    """Whether the process, or one that it has started, is an interpreter."""
+    return any(map(_is_python, _list_tree(pid)))
+
+
+def _is_python(pid: int) -> bool:
+    """By its program, or by the library where it is built into another one."""
+    with suppress(OSError):
+        if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(("python", "pypy")):
+            return True
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            return "/libpython" in file.read()
+    return False
+
+
+def _list_tree(root: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent in _list_parents():
+        children.setdefault(parent, []).append(pid)
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        yield pid
+
+
+def _list_parents() -> Iterator[tuple[int, int]]:
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                if match := _PARENT.match(file.read()):
+                    yield int(match["pid"]), int(match["parent"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
