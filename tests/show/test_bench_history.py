@@ -180,6 +180,9 @@ def test_a_comparison_of_long_names_has_whole_figures_in_80_columns() -> None:
     assert max(map(display_width, text.splitlines())) <= 80
     assert text.count("+20.0% [+18.0%, +22.0%]") == 2
     assert [line for line in text.splitlines() if line in LONG_METHODS] == list(LONG_METHODS), "a table for each"
+    narrow = render_comparison(replace(report, verdict=Verdict.of([], 2)), color=False, width=60).splitlines()
+    assert [line[-15:] for line in narrow if line.startswith("…")] == ["training_step_a", "training_step_b"]
+    assert max(display_width(line) for line in narrow if line.startswith("…")) <= 60
 
 
 def test_a_comparison_of_long_names_is_one_table_where_they_can_be_read() -> None:

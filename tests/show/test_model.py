@@ -271,10 +271,41 @@ def test_different_failures_are_told_apart_and_many_are_listed() -> None:
         assert f"run error in Conv_{number}: trouble {number}" in text
 
 
+def test_the_failure_of_the_whole_is_told_in_full_and_what_to_do_once() -> None:
+    """However many layers fail in other ways before it."""
+    hint = "convert the model: assay model convert m.onnx --opset 17"
+    endings = [
+        made.step(
+            Step.IMPORT, Ending.ERROR, message=f"trouble {number}", command=f"tool {number}", hint=hint[:-1] + "8"
+        )
+        for number in range(5)
+    ]
+    odd = made.step(Step.IMPORT, Ending.ERROR, message="something else", command="tool", hint=hint)
+    last = made.step(Step.IMPORT, Ending.ERROR, message="no shape", command="tool of the whole", hint=hint[:-1] + "9")
+    layers = [made.failed(number, outcome=outcome) for number, outcome in enumerate([*endings, odd, odd])]
+    whole = replace(made.failed(9, outcome=last), name="m_full_model", layer=None)
+    report = made.report(*layers, whole, first_wrong=layers[3].name)
+    assert [group.step.message for group in group_failures(report)][:2] == ["trouble 3", "no shape"]
+    text = show(report)
+    assert "tool of the whole" in text
+    assert text.count(hint) == 1, "of what is not told in full"
+    assert text.count(hint[:-1] + "8") == 2, "told in full twice, and not again"
+
+
 def test_failures_without_a_message_are_told_apart_by_their_output() -> None:
     said = [made.step(Step.RUN, Ending.ERROR, stderr=text) for text in ("one", "two", "two")]
     report = made.report(*(made.failed(number, outcome=outcome) for number, outcome in enumerate(said)))
     assert [group.cases for group in group_failures(report)] == [("Conv_0",), ("Conv_1", "Conv_2")]
+
+
+def test_another_class_is_said_of_a_model_that_is_right() -> None:
+    flag = "the largest element is another one in 1 of 8 (12.5%) rows; first in row [5]: 2 instead of 1"
+    whole = made.whole()
+    flagged = replace(whole, local=(replace(whole.local[0], flags=("expected is constant", flag)),))
+    report = made.report(made.good(0), flagged)
+    assert f"\n{whole.local[0].name}: {flag}\n" in show(report)
+    assert "the largest element is another one in" in render_model_markdown(report)
+    assert "expected is constant" not in show(report)
 
 
 def test_names_are_joined() -> None:
@@ -460,14 +491,15 @@ def test_junit_counts_times_that_were_measured_now() -> None:
     assert times["m_full_model"] == "0.000"
 
 
-@pytest.mark.parametrize("kind", [VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED])
-def test_junit_is_never_green_for_what_is_not_shown_to_be_good(kind: VerdictKind) -> None:
+@pytest.mark.parametrize(("kind", "name"), [(VerdictKind.INCONCLUSIVE, "skipped"), (VerdictKind.CHANGED, "failures")])
+def test_junit_never_passes_what_is_not_shown_to_be_good(kind: VerdictKind, name: str) -> None:
     odd = Verdict.of([Finding(kind, "x", "odd")], 1)
     top = ET.fromstring(render_model_junit(made.report(replace(made.good(0), verdict=odd))))
-    assert top.get("failures") == "1"
+    assert top.get(name) == top[0].get(name) == "1"
     findings = (Finding(kind, "m", "about the whole"),)
     top = ET.fromstring(render_model_junit(replace(made.good_report(), findings=findings)))
-    assert (top.get("tests"), top.get("failures")) == ("4", "1")
+    assert (top.get("tests"), top.get(name)) == ("4", "1")
+    assert sum(int(top.get(each, 0)) for each in ("failures", "errors", "skipped")) == 1
     assert ET.fromstring(render_model_junit(made.report())).get("errors") == "1"
 
 
@@ -484,7 +516,7 @@ def test_junit_of_several_reports_adds_up_and_survives_odd_characters() -> None:
 def refused_report() -> ModelReport:
     """As it is where the reference cannot compute the model."""
     why = Finding(VerdictKind.ERROR, "m", "the reference ort cannot compute this model: compile error: no")
-    left = Finding(VerdictKind.ERROR, "m_layer_Conv_0", "not computed: ort cannot compute the model")
+    left = Finding(VerdictKind.ERROR, "m_layer_Conv_0", "the reference failed: ort cannot compute the model")
     own = replace(made.failed(0), name="m_reference", layer=None, target="ort")
     case = replace(made.good(0), steps=(), local=(), accumulated=(), verdict=Verdict.of([left], 0))
     return made.report(own, case, findings=(why,))
@@ -663,3 +695,51 @@ def test_a_model_that_is_only_copied_has_no_compile_time() -> None:
     steps = tuple(replace(each, command="cp m.onnx") if each.step is Step.COMPILE else each for each in case.steps)
     assert "compile ms" in show(made.report(case))
     assert "compile ms" not in show(made.report(replace(case, steps=steps)))
+
+
+# ---------------------------------------------------------------- what was not asked for, and where it is typed
+
+
+@pytest.mark.parametrize(
+    ("unseen", "said"),
+    [
+        (0, "the first wrong layer is Relu_2: compile error: failed to legalize 'onnx.Foo'"),
+        (1, "Relu_2 is wrong: compile error: failed to legalize 'onnx.Foo'; the layer before it was not asked for"),
+        (2, "Relu_2 is wrong: compile error: failed to legalize 'onnx.Foo'; 2 layers before it were not asked for"),
+    ],
+)
+def test_the_first_that_was_tried_is_not_called_the_first(unseen: int, said: str) -> None:
+    report = made.report(made.failed(2, "Relu"), first_wrong="m_layer_Relu_2", unseen=unseen, confirmed=True)
+    assert describe_outcome(report) == said
+
+
+def test_of_a_crash_of_python_the_innermost_frames_are_shown() -> None:
+    ours = [f'  File "/assay/probe/worker.py", line {number} in f{number}' for number in range(20)]
+    trace = ["Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):"]
+    said = "\n".join(["before", *trace, '  File "/home/mine.py", line 7 in perform', *ours, "Extension modules: a, b"])
+    shown = build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr=said))
+    assert shown[0] == "Fatal Python error: Aborted"
+    assert '  File "/home/mine.py", line 7 in perform' in shown
+    assert len(shown) == 8
+    assert build_tail(made.step(Step.COMPILE, Ending.CRASH, stderr="\n".join(ours)))[-1] == ours[-1]
+
+
+def test_commands_go_where_they_are_to_be_typed_first() -> None:
+    report = replace(made.bad_report(), folder="/my project", model="/my project/models/a b.onnx", origin="--input x")
+    (command,) = [text for what, text in build_next_steps(report) if what == "make it small"]
+    assert command == (
+        "cd '/my project' && assay model reduce 'models/a b.onnx' --reference ort --target iree --input x"
+    )
+    elsewhere = dict(build_next_steps(replace(report, model="/other/m.onnx")))["make it small"]
+    assert "assay model reduce /other/m.onnx " in elsewhere
+    small = dict(build_next_steps(replace(report, command="assay model check small.onnx")))
+    assert small["see it fail"] == "cd '/my project' && assay model check small.onnx"
+
+
+def test_a_case_without_a_reference_is_not_compared() -> None:
+    left = Finding(VerdictKind.ERROR, "m_layer_Conv_0", "the reference failed: ort cannot compute the model")
+    case = CaseReport("m_layer_Conv_0", "iree", Verdict.of([left], 0), made.layer(0))
+    assert case.outcome == "not compared"
+    line = render_case_line(case)
+    assert line == "not compared   m_layer_Conv_0: the reference failed: ort cannot compute the model"
+    assert cells_of(show(made.report(case)), "Conv_0")["outcome"] == "not compared"

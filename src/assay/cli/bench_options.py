@@ -29,7 +29,9 @@ _PATIENCE_S = 3.0
 
 root_option = click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-all_option = click.option("--all", "everything", is_flag=True, help="Contaminated executions count as well.")
+all_option = click.option(
+    "--all", "everything", is_flag=True, help="Contaminated and profiled executions count as well."
+)
 better_option = click.option(
     "--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell."
 )
@@ -277,8 +279,9 @@ def show(
         tell(render_facts(build_facts()))
     elif STDOUT not in (given["md"], given["junit"]):
         tell(render(use_color(sys.stdout), terminal_width(sys.stdout)))
-    for path, render_cases in ((given["md"], render_cases_markdown), (given["junit"], render_cases_junit)):
-        if path is not None:
-            write_text(path, render_cases(title, cases))
+    if given["md"] is not None:
+        write_text(given["md"], render_cases_markdown(title, cases))
+    if given["junit"] is not None:
+        write_text(given["junit"], render_cases_junit(title, cases, bool(given.get("allow_changed"))))
     if given["webhook"] and any(verdict.kind is not VerdictKind.PASS for _, _, verdict in cases):
         send_alert(given["webhook"], {"title": title, "cases": json.loads(render_facts(build_cases_facts(cases)))})

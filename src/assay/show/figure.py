@@ -129,14 +129,24 @@ def _draw_line(axes: Axes, line: Line, number: int, total: int) -> None:
 
 
 def _dress(axes: Axes, chart: Chart) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(visible=True, alpha=0.25, linewidth=0.6)
     axes.margins(x=0.01)
     axes.set_xlabel(words.clean(chart.x_name))
     axes.set_ylabel(words.clean(chart.y_name))
+    locator = axes.yaxis.get_major_locator()
+    if isinstance(locator, MaxNLocator) and _is_whole(chart):  # a logarithmic axis has another
+        locator.set_params(integer=True)
     if chart.title:
         axes.set_title(words.clean(chart.title).replace("$", r"\$"), loc="left", fontweight="bold")
+
+
+def _is_whole(chart: Chart) -> bool:
+    """Counts: there is nothing between two processes."""
+    return all(float(y).is_integer() for line in chart.lines for y in line.ys if math.isfinite(y))
 
 
 def _label_ends(axes: Axes, chart: Chart) -> None:

@@ -1,10 +1,10 @@
 """A report as JUnit XML: one test case for each segment and metric.
 
 JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
-an error. INCONCLUSIVE and CHANGED are failures too, with their name as the `type`: a case that is skipped leaves a
-pipeline green, and nothing that was not shown to be good may do that. Two kinds of case are skipped, with their
-message: CHANGED where that was declared good enough, and a metric that is undecided only because another metric of the
-same segment failed and stopped the run: that one is the failure.
+an error. CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message: nothing was
+shown to be wrong, so that it is not red, and nothing to be right, so that it is not passed; that a pipeline does not go
+on with it is said by the exit code, 3. Skipped as well is CHANGED where that was declared good enough. A metric that is
+undecided only because another metric of the same segment failed and stopped the run says so: that one is the failure.
 
 `effect` is how far `value` is from `expected`, as a share of it: both are means over the window with the largest effect
 (or the value of the worst step, where single steps are compared). `step` is where it first shows.
@@ -19,12 +19,26 @@ from assay.show.golden import RUN, Row, build_step, build_test_rows, render_rule
 from assay.values.golden import GoldenReport, GoldenTestReport
 from assay.values.verdict import VerdictKind
 
+ALLOWED = "CHANGED, allowed"
 _ELEMENTS = {
     VerdictKind.FAIL: "failure",
-    VerdictKind.INCONCLUSIVE: "failure",
+    VerdictKind.INCONCLUSIVE: "skipped",
     VerdictKind.CHANGED: "failure",
     VerdictKind.ERROR: "error",
 }
+
+
+def add_outcome(case: ET.Element, kind: VerdictKind, message: str, name: str | None = None) -> ET.Element:
+    """What a case that is no PASS is marked with. A failure or an error has a type, `name` unless it is the verdict's;
+    a skipped case has none in JUnit's schema, and says its verdict in the message."""
+    element = _ELEMENTS[kind]
+    if element == "skipped":
+        return add_skipped(case, name or str(kind), message)
+    return ET.SubElement(case, element, {"type": name or str(kind), "message": clean_xml(message)})
+
+
+def add_skipped(case: ET.Element, why: str, message: str) -> ET.Element:
+    return ET.SubElement(case, "skipped", {"message": clean_xml(f"{why}: {message}")})
 
 
 def render_junit(report: GoldenReport, allow_changed: bool = False) -> str:
@@ -76,7 +90,7 @@ def _describe_suite(test: GoldenTestReport) -> Iterator[tuple[str, object]]:
 def _find_excuse(row: Row, allow_changed: bool, has_failed: bool) -> str | None:
     """Why a case that is no pass is skipped. `has_failed`: its segment turns the pipeline red by another case."""
     if row.kind is VerdictKind.CHANGED and allow_changed:
-        return "CHANGED, allowed"
+        return ALLOWED
     return "undecided" if has_failed and row.is_cut_off else None
 
 
@@ -86,10 +100,9 @@ def _build_case(test: GoldenTestReport, row: Row, excuse: str | None) -> ET.Elem
     case.set("time", f"{_case_seconds(test, row):.3f}")
     add_properties(case, _describe_case(row))
     if excuse is not None:
-        ET.SubElement(case, "skipped", {"message": clean_xml(f"{excuse}: {row.message}")})
+        add_skipped(case, excuse, row.message)
     elif row.kind in _ELEMENTS:
-        found = ET.SubElement(case, _ELEMENTS[row.kind], {"type": str(row.kind), "message": clean_xml(row.message)})
-        found.text = clean_xml(_tell(row))
+        add_outcome(case, row.kind, row.message).text = clean_xml(_tell(row))
     return case
 
 

@@ -1,8 +1,8 @@
 """A check of a model as JUnit XML: one test case for each layer and one for the full model.
 
 ERROR (a step before the comparison failed: import, compile, run) is an error, FAIL (the outputs differ) a failure.
-INCONCLUSIVE and CHANGED are failures too, with their name as the `type`: what is not shown to be good never leaves a
-pipeline green. What was found about the model as a whole is a case of its own.
+CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message: it is neither red nor
+passed, and the exit code is 3. What was found about the model as a whole is a case of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from assay.show.junit import add_properties, clean_xml
+from assay.show.junit import add_outcome, add_properties, clean_xml
 from assay.show.model_words import (
     build_diff_commands,
     build_figures,
@@ -22,17 +22,13 @@ from assay.show.model_words import (
 from assay.values.model import CaseReport, ModelReport
 from assay.values.verdict import Finding, VerdictKind
 
-_ELEMENTS = {
-    VerdictKind.FAIL: "failure",
-    VerdictKind.INCONCLUSIVE: "failure",
-    VerdictKind.CHANGED: "failure",
-    VerdictKind.ERROR: "error",
-}
+_COUNTED = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
 
 
 def render_model_junit(*reports: ModelReport) -> str:
     suites = [_build_suite(report) for report in reports]
-    counts = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in ("tests", "failures", "errors")}
+    names = ("tests", *(plural for plural, _ in _COUNTED))
+    counts = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in names}
     took = sum(report.elapsed_s for report in reports)
     top = ET.Element("testsuites", {"name": "assay model", **counts, "time": f"{took:.3f}"})
     top.extend(suites)
@@ -46,7 +42,7 @@ def _build_suite(report: ModelReport) -> ET.Element:
     if not cases:  # nothing was compared: never green
         cases = [_build_finding(Finding(VerdictKind.ERROR, report.stem, describe_outcome(report)), report)]
     suite = ET.Element("testsuite", {"name": clean_xml(_suite_name(report)), "tests": str(len(cases))})
-    for plural, name in (("failures", "failure"), ("errors", "error")):
+    for plural, name in _COUNTED:
         suite.set(plural, str(sum(case.find(name) is not None for case in cases)))
     suite.set("time", f"{report.elapsed_s:.3f}")
     add_properties(suite, _describe_suite(report))
@@ -76,11 +72,10 @@ def _build_case(case: CaseReport, report: ModelReport) -> ET.Element:
     node.set("time", f"{sum(step.elapsed_s for step in case.steps if not step.cached):.3f}")
     add_properties(node, _describe_case(case))
     kind = case.verdict.kind
-    if kind in _ELEMENTS:
+    if kind is not VerdictKind.PASS:
         bad = find_bad(case)
         message = bad[0].message if bad else case.outcome
-        found = ET.SubElement(node, _ELEMENTS[kind], {"type": case.outcome, "message": clean_xml(message)})
-        found.text = clean_xml("\n".join(_tell(case)))
+        add_outcome(node, kind, message, case.outcome).text = clean_xml("\n".join(_tell(case)))
     return node
 
 
@@ -90,8 +85,7 @@ def _start_case(name: str, report: ModelReport) -> ET.Element:
 
 def _build_finding(finding: Finding, report: ModelReport) -> ET.Element:
     node = _start_case(f"{report.stem} as a whole", report)
-    attributes = {"type": str(finding.kind), "message": clean_xml(finding.message)}
-    ET.SubElement(node, _ELEMENTS[finding.kind], attributes).text = clean_xml(finding.message)
+    add_outcome(node, finding.kind, finding.message).text = clean_xml(finding.message)
     return node
 
 

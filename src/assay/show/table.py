@@ -29,6 +29,8 @@ class Column(NamedTuple):
     """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name.
 
     `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays.
+    `cut`: where texts are shortened. `left`: there, since the end of a dotted name says most, unless two would become
+    the same; `never`: figures with their units.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Column(NamedTuple):
     digits: int | None = 4
     key: str | None = None
     rank: int = 0
+    cut: Literal["anywhere", "left", "never"] = "anywhere"
 
     @property
     def side(self) -> Align:
@@ -44,7 +47,7 @@ class Column(NamedTuple):
 
     @property
     def can_shorten(self) -> bool:
-        return self.kind == "text"
+        return self.kind == "text" and self.cut != "never"
 
 
 class Table(NamedTuple):
@@ -236,7 +239,7 @@ def _total(widths: Iterable[int], gap: int = 2) -> int:
 
 
 def _needed(laid: _Laid, *, is_name: bool) -> int:
-    if is_name and laid.column.can_shorten:
+    if (is_name or laid.column.cut == "left") and laid.column.can_shorten:
         _drop_common(laid, "…")
         return min(laid.width, max(_READABLE_NAME, _smallest_distinct(laid.texts, "…")))
     if laid.column.can_shorten:
@@ -285,14 +288,17 @@ def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
     laid.name = words.shorten(laid.name, width, mark)
     if laid.cell_width > width:
         # more room does not always tell more apart; at the floor it is known
-        cut = _cut_distinct(laid.texts, width, mark) or _cut_distinct(laid.texts, floor, mark)
-        laid.texts = cut or _cut(laid.texts, width, mark, None)
+        first = 0 if laid.column.cut == "left" else None
+        cut = _cut_distinct(laid.texts, width, mark, first) or _cut_distinct(laid.texts, floor, mark, first)
+        laid.texts = cut or _cut(laid.texts, width, mark, first)
         laid.cell_width = width
     laid.width = width
 
 
 def _drop_common(laid: _Laid, mark: str) -> None:
-    """Parts that all names have in the same place say nothing about any of them."""
+    """Parts that all names have in the same place say nothing about any of them; a dotted name stays one text."""
+    if laid.column.cut == "left":
+        return
     texts = _drop_parts(laid.texts, mark) or _drop_ends(laid.texts, mark)
     cell_width = max(map(_measure(texts, mark), texts), default=0)
     if cell_width < laid.cell_width and len(set(texts)) == len(set(laid.texts)):
@@ -349,10 +355,11 @@ def _smallest_distinct(texts: Texts, mark: str) -> int:
     return low
 
 
-def _cut_distinct(texts: Texts, width: int, mark: str) -> Texts:
-    """Cut where the texts stay different: in the middle, else elsewhere; nothing where no place will do."""
+def _cut_distinct(texts: Texts, width: int, mark: str, first: int | None = None) -> Texts:
+    """Cut where the texts stay different: in the middle (or at `first`), else elsewhere; nothing where no place will
+    do."""
     wanted = len(set(texts))
-    for front in (None, 0, width, width // 4, width * 3 // 4):
+    for front in dict.fromkeys((first, None, 0, width, width // 4, width * 3 // 4)):
         cut = _cut(texts, width, mark, front)
         if len(set(cut)) == wanted:
             return cut
