@@ -196,6 +196,16 @@ def test_those_without_a_history_are_warnings_beside_the_others(three: list[Benc
     assert all(text.endswith("6 left out: contaminated (take contaminated ones as well: --all)") for text in warnings)
 
 
+def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecution]) -> None:
+    three[:6] = [replace(each, contaminated=()) for each in three[:6]]
+    three[6:] = [replace(stop(each), method=each.method) for each in three[6:]]  # g and h: somebody ended them
+    broken = Finding(VerdictKind.ERROR, "m.C.h", "ValueError: no")
+    three[-1] = replace(three[-1], state="failed", result=BenchResult("m.C.h", False, findings=(broken,)))
+    warnings: list[str] = []
+    load_histories("wall_time", None, HistoryOptions(), warnings.append)
+    assert warnings == ["m.C.h has never reported anything: ValueError: no"]
+
+
 # ---------------------------------------------------------------- environment or code?
 
 

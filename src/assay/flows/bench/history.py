@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import UsageError
@@ -73,7 +73,18 @@ def load_histories(
         raise _join_errors(metric, missing)
     for each in missing:  # one that has run once is no reason to say nothing of the others
         complain(f"{each.message} ({each.hint})")
+    for line in _describe_never([e for e in executions if e.method not in named]):
+        complain(line)
     return found
+
+
+def _describe_never(executions: Sequence[BenchExecution]) -> Iterator[str]:
+    """Benchmarks that failed from their first execution on report no metric at all, and would be passed over."""
+    by_method = {execution.method: execution for execution in executions if not execution.is_interrupted}
+    reported = {execution.method for execution in executions if execution.result.numbers}
+    for method, last in by_method.items():
+        if method not in reported and last.result.findings:
+            yield f"{method} has never reported anything: {last.result.findings[0].message}"
 
 
 def _join_errors(metric: str, errors: Sequence[UsageError]) -> UsageError:
