@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -27,6 +28,9 @@ TARGETS = """
 [targets.wrong]
 backend = "faulty:FaultyBackend"
 fault = {kind = "scaled", at = "sum"}
+[targets.as-wrong]
+like = "wrong"
+compile_flags = "-O0"
 [targets.refuses]
 backend = "picky_backend:Picky"
 refuses = "Add"
@@ -139,6 +143,8 @@ def test_what_is_no_model_is_said_by_every_command(command: str, name: str, word
         (["--target", "ort", "--compile-timeout", "soon"], "soon"),
         (["--target", "ort", "--memory", "big"], "--memory big: this is no size"),
         (["--target", "ort", "--samples", "0"], "0"),
+        (["--target", "ort", "--tolerance", "Reluu:rel=0.1"], "did you mean 'Relu'?"),
+        (["--target", "ort", "--tolerance", "tensor=summ:rel=0.1"], "did you mean 'sum'?"),
         (["--target", "ort", "--md", "-", "--json"], "two reports cannot both go to stdout"),
         (["--target", "ort", "--html", "nosuch/page.html"], "cannot be written"),
     ],
@@ -218,6 +224,15 @@ def test_a_damaged_cache_entry_is_made_again(model: Cli, desk: Path, monkeypatch
     assert "miss: the entry was damaged" in said.err
 
 
+@pytest.mark.parametrize("silence", ["--quiet", "--json"])
+def test_what_is_asked_about_the_cache_is_said_in_silence_too(model: Cli, silence: str) -> None:
+    said = model("check", "chain.onnx", "--target", "ort:unoptimized", "--debug-cache", silence)
+    assert said.code == 0
+    lines = said.err.splitlines()
+    assert len(lines) > 4
+    assert all(re.search(r" (compile|run): (hit|miss): ", line) for line in lines), said.err
+
+
 # ---------------------------------------------------------------- reports
 
 
@@ -267,14 +282,21 @@ def test_the_printed_diff_command_works_when_pasted(model: Cli) -> None:
     (line,) = [line for line in said.out.splitlines() if line.startswith("look at the numbers:")]
     words = shlex.split(line.partition(":")[2])
     assert words[:3] == ["assay", "model", "diff"]
-    assert not words[3].startswith("/"), "paths below the folder are told from there"
+    assert os.path.isabs(words[3]), "it may be pasted anywhere"
     pasted = model(*words[2:])
     assert pasted.code == 1
     assert pasted.out.startswith("FAIL: the tensors differ")
 
 
-def test_inconclusive_is_an_exit_code_of_its_own(model: Cli) -> None:
+def test_a_target_does_not_vote_for_itself(model: Cli) -> None:
+    """It would always agree with itself, and nothing could fail."""
     said = model("check", "chain.onnx", "--target", "wrong", "--vote", "wrong")
+    assert said.code == 2
+    assert "--vote wrong computes as the target does" in said.err
+
+
+def test_inconclusive_is_an_exit_code_of_its_own(model: Cli) -> None:
+    said = model("check", "chain.onnx", "--target", "wrong", "--vote", "as-wrong")
     assert said.code == 3
     assert said.out.startswith("INCONCLUSIVE chain on wrong: ")
 
@@ -297,9 +319,9 @@ def test_what_reduce_prints_fails_in_the_same_way_when_pasted(
     assert [node.op_type for node in onnx.load(desk / "out" / "small.onnx").graph.node] == ["Add"]
     (line,) = [line for line in said.out.splitlines() if line.startswith("see it fail:")]
     words = shlex.split(line.partition(":")[2])
-    assert words[:4] == ["assay", "model", "check", "out/small.onnx"]
+    assert words[:7] == ["cd", str(desk), "&&", "assay", "model", "check", str(desk / "out" / "small.onnx")]
     assert words.count("--input") == 2
-    pasted = model(*words[2:])
+    pasted = model(*words[5:])
     assert pasted.code == 1
     assert pasted.out.startswith(f"{verdict} small on {target}: the first wrong layer is Add_0")
 
@@ -311,13 +333,127 @@ def test_of_what_is_right_there_is_nothing_to_reduce(model: Cli, desk: Path) -> 
     assert not (desk / "small.onnx").exists()
 
 
-def test_make_it_small_asks_for_the_same(model: Cli) -> None:
+def test_make_it_small_asks_for_the_same(model: Cli, desk: Path) -> None:
     said = model("check", "chain.onnx", "--target", "wrong", "--dim", "batch=3", "--tolerance", "rel=1e-4", "--quiet")
     (line,) = [line for line in said.out.splitlines() if line.startswith("make it small:")]
     command = line.partition(":")[2].strip()
     assert command == (
-        "assay model reduce chain.onnx --reference ort --target wrong --tolerance rel=1e-4 --dim batch=3"
+        f"cd {desk} && assay model reduce chain.onnx --reference ort --target wrong --tolerance rel=1e-4 --dim batch=3"
     )
+
+
+def test_the_command_of_a_failed_step_can_be_pasted_anywhere(
+    model: Cli, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one stands below the folder of the settings: programs are called from there, our files lie here."""
+    (desk / "sub").mkdir()
+    (desk / "tool.py").write_text("import sys\nopen(sys.argv[1], 'rb').close()\nsys.exit('no luck today')\n")
+    with (desk / "assay.toml").open("a") as file:
+        file.write(f'[targets.tool]\nrun = "{sys.executable} tool.py {{model}}"\n')
+    monkeypatch.chdir(desk / "sub")
+    said = model("check", "../chain.onnx", "--target", "tool", "--only", "Add_1", "--quiet")
+    assert said.code == 1
+    (command,) = [line.strip().removeprefix("$ ") for line in said.out.splitlines() if line.startswith("  $ ")]
+    assert command.startswith(f"cd {desk} && ")
+    again = subprocess.run(command, shell=True, cwd="/", capture_output=True, text=True, check=False)
+    assert again.stderr == "no luck today\n"
+
+
+def test_the_command_of_a_compiler_of_ours_can_be_pasted_anywhere(model: Cli, desk: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Hardmax", ["h"], ["y"])]
+    write_model(desk / "hard.onnx", nodes, {"x": [2, 3]}, {"y": [2, 3]}, {"w": np.eye(3, dtype=np.float32)}, opset=13)
+    words = ["check", "hard.onnx", "--target", "iree", "--only", "Hardmax_1", "--compiler-options=--iree-no-such-flag"]
+    said = model(*words, "--quiet")
+    assert said.code == 1
+    (command,) = [line.strip().removeprefix("$ ") for line in said.out.splitlines() if line.startswith("  $ iree")]
+    named = [word for word in shlex.split(command)[1:] if not word.startswith("-")]
+    assert named
+    assert all(os.path.isabs(word) for word in named)
+    assert "Hardmax_1 is wrong: " in said.out.splitlines()[0]
+    assert "the layer before it was not asked for" in said.out.splitlines()[0]
+
+
+# ---------------------------------------------------------------- a back end that is being written
+
+MINE = """
+import os
+from dataclasses import replace
+from assay.probe.backends.ort import OrtBackend
+from assay.values.model import Step
+from {beside} import FACTOR
+
+class Mine(OrtBackend):
+    def perform(self, job):
+        if job.step is not Step.COMPILE:
+            return super().perform(job)
+        import numpy as np, onnx
+        from onnx import numpy_helper
+        model = onnx.load(job.source)
+        for tensor in model.graph.initializer:
+            if tensor.name == "w":
+                tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(FACTOR), "w"))
+        path = os.path.join(os.path.dirname(job.source), "mine.onnx")
+        onnx.save(model, path)
+        return super().perform(replace(job, source=path))
+"""
+
+
+def test_an_edited_back_end_is_never_served_from_the_cache(model: Cli, desk: Path) -> None:
+    """Neither a PASS nor a FAIL of yesterday's code; in the module itself as in one beside it."""
+    with (desk / "assay.toml").open("a") as file:
+        file.write('[targets.mine]\nbackend = "my_own_backend:Mine"\n')
+    (desk / "my_own_backend.py").write_text(MINE.format(beside="my_own_factor"))
+    told = {}
+    for factor in ("1.02", "1.00", "1.05", "1.00"):
+        (desk / "my_own_factor.py").write_text(f"FACTOR = {factor}\n")
+        said = model("check", "chain.onnx", "--target", "mine", "--debug-cache", "--only", "full_model")
+        assert said.code == (0 if factor == "1.00" else 1), said
+        told[factor] = said.err
+    assert "mine compile: miss: the back end's code changed: my_own_factor.py" in told["1.05"]
+    assert "mine compile: hit: " in told["1.00"], "what was seen before is known"
+    (desk / "my_own_backend.py").write_text(MINE.format(beside="my_own_factor") + "# edited\n")
+    said = model("check", "chain.onnx", "--target", "mine", "--debug-cache", "--only", "full_model")
+    assert "mine compile: miss: the back end's code changed: my_own_backend.py" in said.err
+
+
+def test_the_function_of_the_docs_takes_a_model_with_an_open_batch(model: Cli, desk: Path) -> None:
+    (desk / "data.py").write_text(
+        "def make(sample, rng, inputs):\n"
+        "    return {spec.name: rng.normal(size=spec.shape).astype(spec.dtype) for spec in inputs}\n"
+    )
+    words = ["check", "chain.onnx", "--target", "ort:unoptimized", "--function", "data.py:make", "--json"]
+    for further, size in (([], 1), (["--dim", "batch=3"], 3)):
+        said = model(*words, *further)
+        assert said.code == 0, said.err
+        full = json.loads(said.out)["cases"][-1]
+        assert full["local"][0]["shape"][0] == [size, 4]
+
+
+def test_a_part_of_the_samples_in_files(model: Cli, desk: Path) -> None:
+    (desk / "smp").mkdir()
+    for number in range(3):
+        np.savez(desk / "smp" / f"{number}.npz", x=np.full((2, 4), number + 1, np.float32))
+    words = ["check", "chain.onnx", "--target", "ort:unoptimized", "--input", "smp", "--quiet", "--samples"]
+    said = model(*words, "2")
+    assert said.code == 0
+    assert "the first 2 of the 3 samples in the files were taken" in said.out
+    said = model(*words, "7")
+    assert said.code == 2
+    assert "--samples 7: the files hold 3 only" in said.err
+
+
+def test_convert_names_what_is_wrong_with_the_file(model: Cli, desk: Path) -> None:
+    loaded = onnx.load(desk / "chain.onnx")
+    loaded.opset_import[0].version = 99
+    onnx.save(loaded, desk / "new.onnx")
+    loaded.opset_import[0].version = 1
+    loaded.ir_version = 3
+    onnx.save(loaded, desk / "old.onnx")
+    for name, words in (("new", "has opset 99, which is newer than"), ("old", "breaks a rule of ONNX: ")):
+        said = model("convert", f"{name}.onnx", "--opset", "17")
+        assert said.code == 2
+        assert words in said.err
+        assert "bug in Assay" not in said.err
 
 
 # ---------------------------------------------------------------- pieces
@@ -512,4 +648,4 @@ def test_layers_are_listed_with_their_nodes_own_names(model: Cli, desk: Path) ->
     content.graph.node[1].name = "/enc/bias"
     onnx.save(content, desk / "named.onnx")
     lines = model("layers", "named.onnx").out.splitlines()
-    assert lines[1] == "named_layer_Add_1  Add  /enc/bias  product → sum"
+    assert lines[1] == "named_layer_Add_1     Add     /enc/bias  product → sum"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import ml_dtypes
@@ -106,6 +107,13 @@ class TestBackend:
         assert outcome.ending is (Ending.ERROR if name in COMMANDS else Ending.UNSUPPORTED)
         assert "Foo" in outcome.message
         assert outcome.command
+
+    @pytest.mark.not_for("ssh")  # a line for the board, where our files are gone by now
+    def test_the_command_of_a_failed_step_fails_again_wherever_it_is_pasted(self, bench):
+        outcome = bench.prepare(bench.save(lab.FOREIGN))
+        done = subprocess.run(["bash", "-c", outcome.command], cwd="/", capture_output=True, text=True, check=False)
+        assert done.returncode
+        assert "Foo" in done.stdout + done.stderr
 
     @pytest.mark.parametrize("content", [b"", b"not a model at all\n" * 100], ids=["empty", "text"])
     def test_a_file_that_is_no_model(self, bench, content):

@@ -11,8 +11,9 @@ from tests.probe.model_shelf import assert_equal, load_examples, parse, run, sam
 
 from assay.errors import UsageError
 from assay.probe import convert
-from assay.probe.convert import build_converted, convert_opset, describe_opset, find_newest_opset
-from assay.probe.graph import find_opset, load_model
+from assay.probe.convert import build_converted, convert_opset, find_newest_opset
+from assay.probe.graph import load_model
+from assay.probe.signature import find_opset
 
 OLD = "g (float[2,1] x) => (float[2] y) { a = Squeeze<axes = [1]>(x)  y = Clip<min = 0.0, max = 6.0>(a) }"
 
@@ -109,6 +110,62 @@ def test_nothing_is_written_when_it_fails(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_an_opset_is_described_with_its_domains() -> None:
-    model = parse(OLD, opset=9, extra=', "com.microsoft": 1')
-    assert describe_opset(model) == "opset 9, com.microsoft 1, IR 8"
+def old_file(**more: object) -> onnx.ModelProto:
+    """Opset 6, and a weight that is no input: a rule of its IR version."""
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [2, 3, 4]) for name in ("x", "y")]
+    weight = onnx.numpy_helper.from_array(np.ones(3, np.float32), "b")
+    node = onnx.helper.make_node("Add", ["x", "b"], ["y"], broadcast=1, **more)
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [weight])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 6)], ir_version=3)
+
+
+def test_a_file_that_breaks_a_rule_is_told_which() -> None:
+    with pytest.raises(
+        UsageError, match=r"old\.onnx breaks a rule of ONNX: b in initializer but not in graph input"
+    ) as caught:
+        build_converted(old_file(axis=1), 17, name="old.onnx")
+    assert caught.value.hint == "it is held to opset 6 and IR version 3"
+
+
+def test_where_onnx_gives_up_the_operator_is_named_and_nothing_of_its_code() -> None:
+    model = old_file(axis=1)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("b", 1, [3]))
+    onnx.checker.check_model(model)
+    with pytest.raises(UsageError) as caught:
+        build_converted(model, 17)
+    assert "to 17: the operator Add: Dimension 0 of input 2 does not match" in caught.value.message
+    assert ".cc" not in caught.value.message
+
+
+def test_an_opset_of_the_future_is_told() -> None:
+    newest = find_newest_opset()
+    model = parse(OLD, opset=9)
+    model.opset_import[0].version = 99
+    with pytest.raises(UsageError, match=f"has opset 99, which is newer than .* knows \\({newest}\\)") as caught:
+        build_converted(model, 17)
+    assert caught.value.hint == "update onnx, or export the model again with an older opset"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message", "operator", "helps"),
+    [
+        (6, 17, "no implementation of Add of opset 6", "Add", True),
+        (17, 17, "", "", False),
+        (20, 17, "no Foo here", "", False),
+        (20, 17, "opset 20 is newer", "", True),
+        (99, 17, "opset 99 is newer", "", False),
+        (17, 99, "", "", False),
+        (13, 17, "no implementation of MatMul", "MatMul", False),
+    ],
+)
+def test_another_opset_is_offered_where_it_may_help(
+    before: int, after: int, message: str, operator: str, helps: bool
+) -> None:
+    assert convert.can_help(before, after, message, operator) is helps
+
+
+def test_what_stands_in_the_way_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert convert.find_obstacle(parse(OLD, opset=9), 17, "m") == ""
+    assert convert.find_obstacle(old_file(), 17, "m").startswith("m breaks a rule of ONNX: b in initializer")
+    monkeypatch.setattr(convert, "_TRIED_BYTES", 0)
+    assert convert.find_obstacle(old_file(), 17, "m") == "", "too large to try it on the side"

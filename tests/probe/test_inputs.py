@@ -23,9 +23,7 @@ from assay.probe.inputs import (
     build_samples,
     describe,
     find_problems,
-    parse_dims,
     parse_files,
-    parse_ranges,
     plan_inputs,
 )
 from assay.probe.tensorfile import write_tensors
@@ -487,34 +485,18 @@ def test_problems_can_be_asked_for_alone() -> None:
 # ---------------------------------------------------------------- the command line's words
 
 
-def test_words_become_ranges_sizes_and_files(tmp_path: Path) -> None:
-    assert parse_ranges(["x=-1:2.5", "a=b=16000"]) == {"x": (-1, 2.5), "a=b": 16000}
-    assert parse_dims(["batch=4", "x=1x3x224x224", "v=8x"]) == {"batch": 4, "x": (1, 3, 224, 224), "v": (8,)}
+def test_words_become_files(tmp_path: Path) -> None:
     assert parse_files(["x=a.npy", "t=b.npy"]) == {"x": "a.npy", "t": "b.npy"}
     assert parse_files(["a.npz", "b"]) == ["a.npz", "b"]
     odd = save(tmp_path, "k=v.npy", X)
     assert parse_files([odd]) == [odd]
 
 
-@pytest.mark.parametrize(
-    ("parser", "text", "complaint"),
-    [
-        (parse_ranges, "x", "not NAME=VALUE"),
-        (parse_ranges, "x=", "not NAME=VALUE"),
-        (parse_ranges, "x=a:b", "no range"),
-        (parse_ranges, "x=1:2:3", "no range"),
-        (parse_dims, "x=0.5", "no size"),
-        (parse_dims, "x=x", "no size"),
-    ],
-)
-def test_words_that_mean_nothing_are_told(parser: Any, text: str, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        parser([text])
-
-
 def test_files_are_named_or_whole() -> None:
     with pytest.raises(UsageError, match="either as NAME=FILE"):
         parse_files(["x=a.npy", "b.npz"])
+    with pytest.raises(UsageError, match="not NAME=VALUE"):
+        parse_files(["x="])
 
 
 def test_the_plan_says_why() -> None:
@@ -524,3 +506,37 @@ def test_the_plan_says_why() -> None:
     assert plans["x"].domain.why == "as given"
     assert (plans["x"].dtype, plans["x"].shape) == ("float32", (1, 3))
     assert run(model, draw(model)[0])
+
+
+OPEN = "g (float[n,m] x, float[n,3] z) => (float[n,m] y) { y = Relu(x) }"
+
+
+@pytest.mark.parametrize(
+    ("dims", "shapes"),
+    [({}, {"x": (1, 16), "z": (1, 3)}), ({"n": 5}, {"x": (5, 16), "z": (5, 3)}), ({"x": (2, 7)}, {"x": (2, 7), "z": (2, 3)})],
+)  # fmt: skip
+def test_a_function_sees_closed_shapes(dims: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def make(inputs: Any) -> dict[str, Any]:
+        seen.update({spec.name: spec.shape for spec in inputs})
+        return {spec.name: np.ones(spec.shape, spec.dtype) for spec in inputs}
+
+    (found,) = draw(parse(OPEN), function=make, dims=dims)
+    assert all(isinstance(size, int) for shape in seen.values() for size in shape)
+    assert seen["z"] == shapes["z"]
+    assert seen["x"][0] == shapes["x"][0]
+    assert {name: array.shape for name, array in found.items()} == seen
+
+
+def test_a_function_may_choose_other_sizes_for_open_dimensions() -> None:
+    def make() -> dict[str, Any]:
+        return {"x": np.ones((9, 4), np.float32), "z": np.ones((9, 3), np.float32)}
+
+    (found,) = draw(parse(OPEN), function=make, dims={"n": 2})
+    assert found["x"].shape == (9, 4)
+
+
+def test_an_open_dimension_that_is_not_there_is_named_beside_a_function() -> None:
+    with pytest.raises(NotFoundError, match="'k'"):
+        draw(parse(OPEN), function=dict, dims={"k": 2})

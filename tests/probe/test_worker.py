@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from assay.errors import InfrastructureError, MissingExtraError
-from assay.probe.backends.base import Made
-from assay.probe.worker import build_error, build_outcome, describe, limit_memory
+from assay.probe.backends.base import BackendError, Made
+from assay.probe.worker import build_error, build_outcome, check_made, describe, limit_memory
 from assay.values.model import Ending, Job, Step
 from assay.values.plain import build_plain
 
@@ -161,3 +161,15 @@ def test_no_limit_is_the_hard_limit():
         assert resource.getrlimit(resource.RLIMIT_DATA) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.mark.parametrize(("made", "said"), [(None, "returned None, not Made"), ("path", "returned a str, not Made")])
+def test_a_step_that_returns_something_else_says_so(made, said):
+    class Forgetful:
+        pass
+
+    with pytest.raises(BackendError, match=said) as caught:
+        check_made(Forgetful(), made)
+    assert "Forgetful.perform" in caught.value.message
+    assert "Made(path)" in caught.value.hint
+    assert check_made(Forgetful(), Made("x")) == Made("x")

@@ -118,3 +118,17 @@ def test_the_settings_may_name_the_list_and_an_entry_of_no_case_is_said(project)
     assert "known.txt:3" not in said.out
     assert re.search(r"^ *\S.*known\.txt:2: PytestWarning: ", said.out, re.MULTILINE), "it points at the list"
     assert "models.py" not in said.out
+
+
+def test_letters_beyond_ascii_in_names(project):
+    """pytest spells them otherwise; a list may use either."""
+    project.model("net [1] é", RELU_NEG)
+    lines = [
+        "net [1] é_layer_Relu_0-sim-default",
+        "test_onnx_model[net [1] é_layer_Neg_1-sim-default] owner/repo#12",
+        "tests/test_onnx_model.py::test_onnx_model[net [1] \\xe9_full_model-sim-default]",
+    ]
+    for line in (*lines, lines[2].replace("\\xe9", "é")):
+        project.write("tests/test_onnx_model-xfails.txt", f"{line}\n")
+        said = project.pytest("-rx", "-W", "default")
+        assert "2 passed, 1 xfailed" in said.out, said.out

@@ -107,7 +107,10 @@ def test_an_output_that_proves_nothing_is_no_pass(project):
     project.model("net", body)
     said = project.pytest("-v", "-k", "full")
     assert short(said) == {"net_full_model-sim": "FAILED"}
-    assert "allow_constant" in said.section(FULL)
+    text = said.section(FULL)
+    assert "sim cannot be told from ort: y: both are all zero" in text
+    assert "tolerance = {allow_constant = true} in the model's settings lets it pass" in text
+    assert "--tolerance" not in text, "that is no option here"
     path = project.folder / "pyproject.toml"
     path.write_text(path.read_text() + "\n[tool.assay.models.tolerance]\nallow_constant = true\n")
     assert short(project.pytest("-v", "-k", "full")) == {"net_full_model-sim": "PASSED"}
@@ -142,6 +145,18 @@ def test_a_reference_that_disagrees_with_the_voter_is_said_instead_of_failing(pr
     assert "the references disagree" in said.out
     path.write_text(path.read_text().replace('vote = "voter"', 'vote = "none"'))
     assert short(project.pytest("-v", "-k", "full")) == {"net_full_model-wrong": "FAILED"}
+
+
+def test_a_target_does_not_vote_for_itself(project):
+    """It would always agree with itself, and every failure were a skip."""
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text().replace('targets = ["sim"]', 'targets = ["wrong"]\nvote = "wrong"'))
+    project.model("net", RELU)
+    said = project.pytest("-v", "-k", "full")
+    assert short(said) == {"net_full_model-wrong": "FAILED"}
+    assert "nobody votes: vote = 'wrong' of the settings" in said.section(
+        "test_onnx_model[net_full_model-wrong-default]"
+    )
 
 
 VOTER = """
@@ -293,3 +308,16 @@ def test_where_a_name_fills_the_line_the_reason_has_its_own(project):
     project.model("net", RELU)
     said = project.pytest("-k", "full", "--extra-compiler-options=--crash", env={"COLUMNS": "80"})
     assert re.search(r"=+ models that did not pass =+\nERROR net_full_model-sim-default: compile crash: ", said.out)
+
+
+def test_arguments_in_a_tools_own_variable_are_never_served_from_the_cache(project):
+    """A changed flag is another tool."""
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text().replace('run = "tools/sim-run ', 'run = "vendor-run '))
+    project.model("net", RELU)
+    tool = project.folder / "tools" / "sim-run"
+    seen = []
+    for by in ("1", "2", "1"):
+        env = {"VENDOR_RUN": f"{shlex.quote(str(tool))} --by {by}"}
+        seen.append(short(project.pytest("-v", "-k", "full", env=env))["net_full_model-sim"])
+    assert seen == ["PASSED", "FAILED", "PASSED"]

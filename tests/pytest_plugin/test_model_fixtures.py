@@ -8,7 +8,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import onnx
 import pytest
+from tests.probe.model_shelf import parse
 from tests.pytest_plugin.lab import RELU, TORQ, Project, Said, build_project
 
 OWN = """
@@ -199,3 +201,48 @@ def test_mistyped_hardware_is_said_beside_the_missing_tools(project: Project):
     text = said.section("test_onnx_model_llvmcpu_torq[net_full_model-smi-default]")
     assert "torq-compile is not to be found" in text
     assert "no target 'smi' in the settings, so Torq's own tools are called; did you mean 'sim'?" in text
+
+
+BF16 = "g (bfloat16[2,4] a, bfloat16[4,3] b) => (bfloat16[2,3] y) { t = MatMul(a, b) y = Relu(t) }"
+BY_IREE = """
+[tool.assay.targets.npu]
+like = "iree"
+"""
+
+
+def test_a_type_that_onnxruntime_does_not_know_is_tested(project: Project):
+    """IREE is the reference of Torq's tests, and has bf16: so it also tells which values a layer sees."""
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text() + BY_IREE)
+    project.write("tests/test_onnx_model.py", TORQ)
+    project.model("bf16", BF16)
+    said = project.pytest("-v", "--torq-runtime-hw-type=npu")
+    names = [f"bf16_{each}-npu-default" for each in ("layer_MatMul_0", "layer_Relu_1", "full_model")]
+    assert said.verdicts == {f"test_onnx_model_llvmcpu_torq[{name}]": "PASSED" for name in names}, said.out
+
+
+def test_a_model_that_nobody_can_compute_is_an_error_of_the_first(project: Project):
+    project.write("tests/test_onnx_model.py", TORQ)
+    odd = parse("g (float[2] x) => (float[2] y) { y = my.ops.Foo(x) }", extra=', "my.ops": 1')
+    onnx.save(odd, project.model("odd", RELU))
+    said = project.pytest("-v", "-k", "full")
+    assert set(said.verdicts.values()) == {"ERROR"}
+    assert "the reference ort cannot compute this model" in said.out
+
+
+IMPORTER = """
+[tool.assay.targets.own]
+like = "sim"
+import = "cp {model} {out}"
+compile = "cp {model} {artifact}"
+"""
+
+
+def test_an_importer_of_the_hardwares_own_is_called(project: Project):
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text() + IMPORTER)
+    project.write("tests/test_onnx_model.py", TORQ)
+    project.model("net", RELU)
+    said = project.pytest("-v", "-k", "full", "--torq-runtime-hw-type=own", "--debug-cache")
+    assert set(said.verdicts.values()) == {"PASSED"}
+    assert "net_full_model own import: miss" in said.out

@@ -184,3 +184,51 @@ def test_importing_the_door_is_light():
     code = "import sys, assay.models\nprint(sorted(n for n in sys.modules if n.split('.')[0] in ('onnx', 'numpy', '_pytest')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# ---------------------------------------------------------------- settings for what is not there
+
+
+def add_settings(project, text):
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text() + text)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[tool.assay.models.ops.Rellu]\nrel = 1\n", "models.ops: no layer of any model begins with 'Rellu'"),
+        ("[tool.assay.models.tensors.yy]\nrel = 1\n", "models.tensors: no layer of any model makes 'yy'"),
+        (
+            "[tool.assay.models.models.net.ops.Neg]\nrel = 1\n",
+            "models.models.net.ops: no layer of the model begins with 'Neg'",
+        ),
+    ],
+)
+def test_a_tolerance_for_what_no_model_has_is_refused(project, table, said):
+    project.model("net", RELU)
+    project.model("other", RELU_NEG)
+    add_settings(project, table)
+    told = project.pytest("--collect-only")
+    assert told.code != 0
+    assert said in told.out
+    assert "Traceback" not in told.out
+
+
+def test_settings_for_all_models_are_for_those_of_this_folder(project):
+    project.model("net", RELU)
+    (project.folder / "elsewhere").mkdir()
+    add_settings(project, "[tool.assay.models.tensors.t]\nrel = 1\n[tool.assay.models.ops.LSTM]\nrel = 1\n")
+    assert "no layer of any model makes 't'" in project.pytest("--collect-only").out
+    folder = str(project.folder / "tests" / "testdata" / "onnx_models")
+    assert project.pytest("--collect-only", "--model-folder", folder).ids == named("test_onnx_model", RELU_IDS)
+    project.model("other", RELU_NEG)
+    assert project.pytest("--collect-only").code == 0
+
+
+def test_a_table_for_a_model_that_is_not_there_is_a_warning(project):
+    project.model("net", RELU)
+    add_settings(project, "[tool.assay.models.models.nett]\nseed = 1\n")
+    told = project.pytest("--collect-only", "-W", "default")
+    assert told.code == 0
+    assert "models.models.nett: there is no such model; did you mean 'net'?" in told.out

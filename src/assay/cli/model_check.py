@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from assay.flows.model.options import Goal
     from assay.values.model import ModelReport
 
+_PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
 _EVERY = click.option("--all", "every", is_flag=True, help="Every layer in the table, also of a very long model.")
 
 
@@ -100,7 +101,8 @@ def show(report: ModelReport, given: dict[str, Any], takes_stdout: bool) -> None
 
 
 def _shorten(report: ModelReport) -> ModelReport:
-    """Paths below the working directory without it: a person reads them, and pastes them where they stand."""
+    """What is only read, without the working directory in front of its paths; command lines stay whole, as they may be
+    pasted in another place."""
     from assay.values.model import ModelReport
     from assay.values.plain import build_plain, parse_plain
 
@@ -112,7 +114,7 @@ def _shorten(report: ModelReport) -> ModelReport:
 
 def _replace(content: Any, here: str) -> Any:
     if isinstance(content, dict):
-        return {name: _replace(each, here) for name, each in content.items()}
+        return {name: each if name in _PASTED else _replace(each, here) for name, each in content.items()}
     if isinstance(content, list):
         return [_replace(each, here) for each in content]
     return content.replace(here, "") if isinstance(content, str) else content

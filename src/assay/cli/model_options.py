@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -116,7 +117,7 @@ def following(given: dict[str, Any]) -> Iterator[Doors]:
     from assay.show.terminal import is_terminal, terminal_width
 
     if given["quiet"] or given["as_json"]:
-        yield Doors(tick_s=0.1)
+        yield Doors(tick_s=0.1, echo=CacheLines().show) if given["explain"] else Doors(tick_s=0.1)
         return
     if given["explain"] or not is_terminal(sys.stderr):
         yield Doors(tick_s=0.1, echo=_echo)
@@ -126,6 +127,19 @@ def following(given: dict[str, Any]) -> Iterator[Doors]:
         yield Doors(tick_s=0.1, echo=line.show)
     finally:
         line.clear()
+
+
+class CacheLines:
+    """Of what comes only what is said about the cache: who asks for that and for silence wants just this."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def show(self, content: bytes) -> None:
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for line in lines:
+            if re.search(rb" (?:import|compile|run): (?:hit|miss): ", line + b" "):
+                _echo(line + b"\n")
 
 
 class StatusLine:

@@ -49,16 +49,14 @@ def layers(model: str, groups: tuple[str, ...], as_json: bool) -> int:
     from assay.flows.model.options import choose_groups
     from assay.flows.model.pieces import load_outline
     from assay.show.json_text import render_facts
+    from assay.show.model_outline import render_outline
     from assay.values.plain import build_plain
 
     outline = load_outline(model, choose_groups(groups))
     if as_json:
         sys.stdout.write(render_facts(build_plain(outline)))
         return int(ExitCode.OK)
-    for layer in outline.layers:
-        node = f"  {layer.title}" if layer.title else ""
-        print(f"{layer.name}  {'+'.join(layer.ops)}{node}  {', '.join(layer.inputs)} → {', '.join(layer.outputs)}")
-    print(outline.full_name)
+    sys.stdout.write(render_outline(outline))
     return int(ExitCode.OK)
 
 

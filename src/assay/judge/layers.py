@@ -58,14 +58,6 @@ class Localisation:
     suspects: tuple[Layer, ...] = ()
 
 
-def find_first_wrong(
-    layers: Sequence[Layer],
-    accumulated: Mapping[str, TensorComparison],
-    local: Mapping[str, TensorComparison] | None = None,
-) -> Layer | None:
-    return localise(layers, accumulated, local).first
-
-
 def localise(
     layers: Sequence[Layer],
     accumulated: Mapping[str, TensorComparison],

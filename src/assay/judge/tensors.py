@@ -23,8 +23,10 @@ from assay.values.model import Tolerances
 from assay.values.tensors import (
     ACTUAL_CONSTANT,
     ACTUAL_ZERO,
+    ALLOW_CONSTANT,
     EXPECTED_CONSTANT,
     EXPECTED_ZERO,
+    OTHER_LARGEST,
     Element,
     TensorComparison,
     Tolerance,
@@ -34,6 +36,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 WORST = 10  # elements that are named
 _COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})  # ids, indices, shapes, masks
 _LONGEST_LIST = 6
+_MOST_SCORES = 1 << 21
 _FELT = 0.1  # an absolute bound that is less than this share of the relative one goes without saying
 
 
@@ -44,12 +47,14 @@ def compare_tensors(
     tolerance: Tolerance = Tolerance(),  # noqa: B008 frozen
     *,
     op: str | None = None,
+    maker: str | None = None,
     worst: int = WORST,
 ) -> TensorComparison:
-    """`op`: the operator that made the tensor; None for the output of a whole model."""
+    """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
+    it may be as far off as that one alone, but that it is all zero is more of a surprise."""
     left, right = _native(expected), _native(actual)
     dtypes = name_dtype(left), name_dtype(right)
-    full = complete_tolerance(tolerance, dtypes, op)
+    full = complete_tolerance(tolerance, dtypes, op or maker)
     empty = TensorComparison(name, Verdict.of((), 0), dtypes, (left.shape, right.shape), tolerance=full)
     formal = list(_judge_form(empty, find_common_kind(left, right)))
     if left.shape != right.shape or find_common_kind(left, right) is None:
@@ -73,12 +78,26 @@ def judge_outputs(
     tolerances: Tolerances,
     *,
     op: str | None = None,
+    makers: Mapping[str, str] | None = None,
     worst: int = WORST,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
-    """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS."""
+    """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
+
+    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators, see
+    `compare_tensors`.
+    """
     left, right = dict(_spread(expected)), dict(_spread(actual))
+    made_by = {name: None if op else (makers or {}).get(name) for name in left}
     compared = tuple(
-        compare_tensors(name, array, right[name], tolerances.choose(name, op), op=op, worst=worst)
+        compare_tensors(
+            name,
+            array,
+            right[name],
+            tolerances.choose(name, op or made_by[name]),
+            op=op,
+            maker=made_by[name],
+            worst=worst,
+        )
         for name, array in left.items()
         if name in right
     )
@@ -174,7 +193,10 @@ def _compare_numbers(
     looks = survey(expected), survey(actual)
     scale = build_scale(expected, looks[0])
     tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
-    ranking = measure_top_k(expected, actual, given.tolerance.top_k) if given.tolerance.top_k else None
+    kind = find_common_kind(expected, actual)
+    is_asked = given.tolerance.top_k is not None
+    is_ranked = is_asked or (op is None and kind is Kind.FLOAT and _looks_like_scores(expected))
+    ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
     elements = build_elements(expected, actual, tally)
     found = replace(
         given,
@@ -193,16 +215,16 @@ def _compare_numbers(
         misplaced=tally.misplaced,
         worst=elements[:worst],
     )
-    kind = find_common_kind(expected, actual)
     findings = [
         *formal,
         *_judge_misplaced(found, elements),
         *_judge_elements(found, tally, elements, is_float=kind in (Kind.FLOAT, Kind.COMPLEX)),
-        *_judge_whole(found, ranking),
+        *_judge_whole(found, ranking if is_asked else None),
         *_judge_constants(found, looks, op),
     ]
     verdict = Verdict.of(findings, expected.size)
-    return replace(found, verdict=verdict, flags=tuple(_find_flags(found, looks, verdict, expected, actual)))
+    flags = [*_find_flags(found, looks, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
+    return replace(found, verdict=verdict, flags=tuple(flags))
 
 
 def _judge_misplaced(found: TensorComparison, elements: Sequence[Element]) -> Iterator[Finding]:
@@ -275,7 +297,7 @@ def _judge_constants(found: TensorComparison, looks: tuple[Survey, Survey], op: 
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
     elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant and not _is_telling(found, op):
-        text = "both are all zero: this proves nothing (other inputs may; --tolerance allow_constant=true lets it pass)"
+        text = f"both are all zero: this proves nothing (other inputs may; {ALLOW_CONSTANT} lets it pass)"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
 
 
@@ -304,6 +326,18 @@ def _find_flags(
         yield from find_dead_parts(expected, actual)
     if found.nan[0] + found.inf[0] and not found.misplaced:
         yield "NaN or infinite on both sides, in the same places"
+
+
+def _looks_like_scores(expected: Array) -> bool:
+    """Of classes or tokens: a row or a few of them, and something to choose between."""
+    return bool(1 <= expected.ndim <= 3 and expected.shape[-1] > 1 and expected.size <= _MOST_SCORES)
+
+
+def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
+    """Within the tolerance, and yet another answer: nobody asked for the same one, but somebody should know."""
+    if ranking is not None and ranking.agree < ranking.rows:
+        text = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
+        yield f"{text}; first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
 
 
 def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:

@@ -27,12 +27,6 @@ def judge_votes(target: Sequence[TensorComparison], references: Sequence[TensorC
     return Verdict.of(findings, sum(each.verdict.comparisons for each in target))
 
 
-def find_excused(target: Sequence[TensorComparison], references: Sequence[TensorComparison]) -> tuple[str, ...]:
-    """The names of the tensors that fail, but no more than the references fail each other."""
-    others = {each.name: each for each in references}
-    return tuple(each.name for each in target if each.name in others and _is_excused(each, others[each.name]))
-
-
 def _weigh(target: TensorComparison, others: Mapping[str, TensorComparison]) -> tuple[Finding, ...]:
     other = others.get(target.name)
     if other is None or not _is_excused(target, other):

@@ -7,14 +7,19 @@ import re
 from dataclasses import dataclass
 
 from assay.errors import UsageError
-from assay.probe.graph import find_opset, load_model, measure_weights, write_model
+from assay.probe.graph import load_model, measure_weights, write_model
 from assay.probe.onnx_library import Model, import_onnx
-from assay.probe.wiring import DEFAULT_DOMAINS
+from assay.probe.signature import find_opset
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
+_TRIED_BYTES = 100_000_000  # a second or so
 _NO_ADAPTER = re.compile(r"No Adapter (From|To) Version \$?(\d+) for (\w+)")
 _NO_PREVIOUS = re.compile(r"No Previous Version of (\w+) exists")
 _NO_SCHEMA = re.compile(r"has no registered schema.*\.(\w+?)$")
+_ASSERTION = re.compile(
+    r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?"
+)  # where it stands in their code
+_BROADCAST = "multibroadcastable"
 _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
 
 
@@ -26,12 +31,6 @@ class Conversion:
     nodes: int  # of the new model
 
 
-def describe_opset(model: Model) -> str:
-    """`opset 9, IR 4`, and the domains beside ONNX's own."""
-    others = (f"{entry.domain} {entry.version}" for entry in model.opset_import if entry.domain not in DEFAULT_DOMAINS)
-    return ", ".join((f"opset {find_opset(model)}", *others, f"IR {model.ir_version}"))
-
-
 def find_newest_opset() -> int:
     """That the installed onnx knows."""
     return int(import_onnx().defs.onnx_opset_version())
@@ -41,11 +40,24 @@ def can_help(before: int, after: int, message: str, operator: str) -> bool:
     """Whether another opset could make a back end take a model that it refused with this message.
 
     An older one only where the opset itself was too new; and never where the operator that is lacking is the same in
-    both: a back end has none of it, or not for these types.
+    both: a back end has none of it, or not for these types. One that onnx does not know itself it cannot convert.
     """
-    if before == after or (before > after and "opset" not in message.lower()):
+    if before == after or max(before, after) > find_newest_opset():
+        return False
+    if before > after and "opset" not in message.lower():
         return False
     return not operator or _find_version(operator, before) != _find_version(operator, after)
+
+
+def find_obstacle(model: Model, opset: int, name: str) -> str:
+    """Why onnx will not convert it, found by trying; empty: it will, or the model is too large to try it here."""
+    if measure_weights(model) > _TRIED_BYTES:
+        return ""
+    try:
+        build_converted(model, opset, name=name)
+    except UsageError as error:
+        return error.render().replace("\n  ", "; ")
+    return ""
 
 
 def _find_version(operator: str, opset: int) -> int:
@@ -70,6 +82,11 @@ def build_converted(model: Model, opset: int, *, name: str = "the model") -> Mod
     before = find_opset(model)
     if not 1 <= opset <= newest:
         raise UsageError(f"there is no opset {opset}", f"the onnx that is installed here knows 1 to {newest}")
+    if before > newest:
+        raise UsageError(
+            f"{name} has opset {before}, which is newer than the onnx that is installed here knows ({newest})",
+            "update onnx, or export the model again with an older opset",
+        )
     if not before:
         raise UsageError(f"{name} uses none of ONNX's own operators: there is nothing to convert")
     if measure_weights(model) > _CONVERTED_BYTES:
@@ -81,21 +98,42 @@ def _convert(model: Model, before: int, opset: int, name: str) -> Model:
     onnx = import_onnx()
     from onnx import inliner, version_converter
 
+    faults = (
+        RuntimeError,
+        ValueError,
+        version_converter.ConvertError,
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+    )
     try:
         if model.functions:
             model = inliner.inline_local_functions(model)  # the converter would lose them
         converted = version_converter.convert_version(model, opset)
         onnx.checker.check_model(converted, full_check=True)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        message = (
-            f"{name} cannot be converted from opset {before} to {opset}: {_explain(str(error), f'{before}{opset}')}"
-        )
+    except faults as error:
+        if isinstance(error, version_converter.ConvertError):  # it stumbled over the graph itself
+            _refuse_broken(model, before, name)
+        why = _explain(str(error), f"{before}{opset}", model)
+        message = f"{name} cannot be converted from opset {before} to {opset}: {why}"
         raise UsageError(message, _advise(before, opset)) from error
     return converted
 
 
-def _explain(text: str, versions: str) -> str:
-    words = " ".join(text.split())
+def _refuse_broken(model: Model, before: int, name: str) -> None:
+    """Of a file that breaks a rule of its own opset or IR version, that is the fault."""
+    onnx = import_onnx()
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        rules = f"opset {before} and IR version {model.ir_version}"
+        raise UsageError(
+            f"{name} breaks a rule of ONNX: {lines[0] if lines else error}", f"it is held to {rules}"
+        ) from None
+
+
+def _explain(text: str, versions: str, model: Model) -> str:
+    words = _ASSERTION.sub("", " ".join(text.split()))
     patterns = (_NO_ADAPTER, _NO_PREVIOUS, _NO_SCHEMA, _NAMED)
     adapter, newer, unknown, named = (pattern.search(words) for pattern in patterns)
     if adapter:
@@ -105,6 +143,9 @@ def _explain(text: str, versions: str) -> str:
         return f"the operator {newer[1]} did not exist yet"
     if unknown:  # the library forgets to fill in its message, and appends the values
         return f"onnx has no operator {unknown[1].removesuffix(versions)}"
+    if _BROADCAST in text:  # of an operator with a `broadcast` of its own, as they had it up to opset 6
+        ops = {node.op_type for node in model.graph.node if any(each.name == "broadcast" for each in node.attribute)}
+        return f"the operator {' or '.join(sorted(ops))}: {words}" if ops else words
     return (f"the operator {named[1]}: " if named else "") + words
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.errors import NotFoundError, UsageError
@@ -52,13 +52,14 @@ def build_samples(
     """`count` samples, or as many as the files hold. Raises UsageError, naming all that does not fit.
 
     `files` are whole samples, or a mapping from some inputs' names to their files: the others stay random.
-    `model` is only needed for an outline that was not made from a file.
+    `model` is only needed for an outline that was not made from a file. A function sees the inputs with their open
+    dimensions closed, as random ones would have them; what it returns may have others.
     """
     _check_known(outline, (*(ranges or {}), *(files if isinstance(files, Mapping) else ())))
     if files is not None and not isinstance(files, Mapping):
         samples = load_samples(files, outline.inputs)
     elif function is not None:
-        given = {"inputs": outline.inputs}
+        given = {"inputs": close_specs(outline, dims, model)}
         samples = [call_function(function, n, {**given, "rng": _rng(seed, n, "")}) for n in range(count)]
     else:
         samples = _draw_all(outline, count, seed, ranges, dims, model, files)
@@ -85,14 +86,24 @@ def plan_inputs(
     if odd:
         named = ", ".join(f"{spec.name!r} ({spec.dtype or 'of unknown type'})" for spec in odd)
         raise UsageError(f"no random values can be made for {named}", "give them from a Python function")
-    model = model if model is not None else load_model(outline.path, weights=False)
-    graph = Graph(model, infer_specs(model))
+    graph = _build_graph(outline, model)
     shapes = _resolve_shapes(graph, outline, dims or {})
     graph.specs = {**graph.specs, **{name: TensorSpec(name, "", shape) for name, shape in shapes.items()}}
     return tuple(
         InputPlan(spec.name, spec.dtype, shapes[spec.name], _choose_domain(graph, spec, (ranges or {}).get(spec.name)))
         for spec in outline.inputs
     )
+
+
+def close_specs(outline: Outline, dims: Dims | None = None, model: Model | None = None) -> tuple[TensorSpec, ...]:
+    """The inputs with numbers for their open dimensions; one of unknown rank, or that is no tensor, stays as it is."""
+    shapes = _resolve_shapes(_build_graph(outline, model), outline, dims or {})
+    return tuple(spec if spec.shape is None else replace(spec, shape=shapes[spec.name]) for spec in outline.inputs)
+
+
+def _build_graph(outline: Outline, model: Model | None) -> Graph:
+    known = model if model is not None else load_model(outline.path, weights=False)
+    return Graph(known, infer_specs(known))
 
 
 def _choose_domain(graph: Graph, spec: TensorSpec, given: Range | None) -> Domain:
@@ -268,34 +279,6 @@ def describe(spec: TensorSpec) -> str:
 
 
 # ---------------------------------------------------------------- from the command line
-
-
-def parse_ranges(texts: Iterable[str]) -> dict[str, Range]:
-    """`NAME=LOW:HIGH`, or `NAME=VALUE` for an input that is always the same."""
-    return {name: _parse_range(value, text) for text in texts for name, value in (_parse_pair(text),)}
-
-
-def _parse_range(value: str, text: str) -> Range:
-    parts = value.split(":")
-    try:
-        numbers = [float(part) for part in parts]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise UsageError(f"{text!r} is no range", "write NAME=LOW:HIGH or NAME=VALUE")
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
-def parse_dims(texts: Iterable[str]) -> dict[str, int | tuple[int, ...]]:
-    """`batch=4` for a symbol, `x=1x3x224x224` for an input's whole shape (`x=8x` has one dimension)."""
-    return {name: _parse_shape(value, text) for text in texts for name, value in (_parse_pair(text),)}
-
-
-def _parse_shape(value: str, text: str) -> int | tuple[int, ...]:
-    parts = [part for part in value.split("x") if part]
-    if not parts or not all(part.isdigit() for part in parts):
-        raise UsageError(f"{text!r} is no size", "write SYMBOL=4 or INPUT=1x3x224x224")
-    return tuple(int(part) for part in parts) if "x" in value else int(value)
 
 
 def parse_files(texts: Iterable[str]) -> Files:

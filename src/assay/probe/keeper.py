@@ -50,8 +50,10 @@ class Keeper:
     ) -> None:
         self.target = target
         self.steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
+        self._may_change = False
         if target.backend in BACKENDS:  # options that make no sense are said now, and once
-            self.steps = build_backend(target).steps
+            backend = build_backend(target)
+            self.steps, self._may_change = backend.steps, backend.may_change
         self._folder = os.path.abspath(folder)
         self._env = {**os.environ, **(env or {})}
         self._live = live
@@ -65,8 +67,9 @@ class Keeper:
         self.close()
 
     def identity(self, step: Step | None = None) -> Mapping[str, str]:
-        """Tools and versions, of all steps or of one, asked once. Raises what the back end raises there."""
-        if step not in self._identity:
+        """Tools and versions, of all steps or of one, asked once; of a step also before each job, where the tools may
+        be edited meanwhile. Raises what the back end raises there."""
+        if step not in self._identity or (step is not None and self._may_change):
             try:
                 answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
             except _DeathError as death:
@@ -128,6 +131,9 @@ class Keeper:
         if self._process is not None:
             self._process.kill()
             self._process = None
+        if self.target.backend not in BACKENDS:
+            # the next worker loads code of the user's own anew: it may have been edited, and so what steps depend on
+            self._identity = {step: found for step, found in self._identity.items() if step is None}
 
     # ------------------------------------------------------------ outcomes
 
@@ -158,7 +164,9 @@ class Keeper:
 
     def _last_words(self) -> str | None:
         lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
-        return "\n".join(lines[-5:]) or None
+        fatal = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        # of a crash the innermost frame comes first
+        return "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
 
 
 def _join(said: str, brought: str) -> str:

@@ -22,7 +22,8 @@ from typing import Any, Literal
 
 from assay.errors import AssayError
 from assay.probe.backends.base import Backend, BackendError, Made
-from assay.probe.backends.registry import build_backend
+from assay.probe.backends.own_code import OwnCode
+from assay.probe.backends.registry import BACKENDS, build_backend, locate
 from assay.probe.process_tree import adopt_orphans, die_with_parent, end_descendants
 from assay.values.model import Ending, Job, Step, StepOutcome, Target
 from assay.values.plain import build_plain, parse_plain
@@ -94,6 +95,7 @@ class Worker:
         self._reply = reply
         self._backend: Backend | None = None
         self._refused: AssayError | None = None
+        self._code: OwnCode | None = None
 
     def serve(self) -> None:
         faulthandler.enable(2)
@@ -122,6 +124,8 @@ class Worker:
     def _begin(self, target: Target) -> dict[str, Any]:
         """What fails here is said when it is asked for: the parent hears it as an answer, not as a death."""
         try:
+            if target.backend not in BACKENDS:
+                self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key
             self._backend = build_backend(target)
             self._backend.announce = lambda command: self._say({"command": command})
             self._backend.warm_up()
@@ -133,10 +137,13 @@ class Worker:
         return {"ready": True}
 
     def _identify(self, step: str | Literal[True]) -> dict[str, Any]:
-        """Of the whole target, or of one of its steps."""
+        """Of the whole target, or of one of its steps: what results depend on, and so the back end's own code too."""
         try:
             backend = self._need()
-            return {"identity": dict(backend.identity() if step is True else backend.identify_step(Step(step)))}
+            if step is True:
+                return {"identity": dict(backend.identity())}
+            code = self._code.identify(type(backend)) if self._code is not None else {}
+            return {"identity": {**backend.identify_step(Step(step)), **code}}
         except AssayError as error:
             return {"error": build_error(error)}
         except Exception as error:  # noqa: BLE001 - of somebody's tools
@@ -151,8 +158,8 @@ class Worker:
     def _work(self, job: Job) -> StepOutcome:
         start = time.perf_counter()
         try:
-            made = self._need().perform(job)
-            outcome = build_outcome(job, made)
+            backend = self._need()
+            outcome = build_outcome(job, check_made(backend, backend.perform(job)))
         except BackendError as error:
             outcome = StepOutcome(
                 job.step, error.ending, error.message, command=error.command, stdout=error.stdout, stderr=error.stderr,
@@ -173,6 +180,21 @@ class Worker:
         content = json.dumps(answer).encode() + b"\n"
         while content:
             content = content[os.write(self._reply, content) :]
+
+
+def check_made(backend: Backend, made: object) -> Made:
+    """Whoever writes a back end may forget to return something."""
+    if isinstance(made, Made):
+        return made
+    kind = type(backend)
+    raise BackendError(
+        f"{kind.__module__}.{kind.__qualname__}.perform returned {describe_type(made)}, not Made",
+        hint="return assay.probe.backends.base.Made(path), with the path of what the step made",
+    )
+
+
+def describe_type(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def build_outcome(job: Job, made: Made) -> StepOutcome:

@@ -83,7 +83,8 @@ class Lists:
             raise UsageError(f"the list of expected failures {self._common} does not exist")
 
     def find(self, item: pytest.Item) -> Entry | None:
-        names = {item.name, item.nodeid, find_label(item.name)}
+        spelled = (item.name, item.nodeid, find_label(item.name))
+        names = {name for each in spelled for name in (each, _unescape(each, item))}
         return next((entry for entry in self._entries_of(item) if entry.name in names), None)
 
     def _entries_of(self, item: pytest.Item) -> Iterator[Entry]:
@@ -97,7 +98,15 @@ class Lists:
     def find_strange(self, cases: Sequence[str]) -> list[Entry]:
         """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is gone."""
         entries = [entry for entries in self._loaded.values() for entry in entries]
-        return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in cases)]
+        spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
+        return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in spelled)]
+
+
+def _unescape(name: str, item: pytest.Item) -> str:
+    """With the case's name as the file spells it: pytest writes letters beyond ASCII as `\\xe9`."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    label = getattr(params.get("assay_case"), "label", None)
+    return name if label is None else name.replace(find_label(item.name), label)
 
 
 def find_label(name: str) -> str:

@@ -96,6 +96,7 @@ class ModelCase:
         self.plan = plan
         self.given = given
         self.steps = steps
+        self.note = ""  # what is to be said beside what differs
         self.is_replaced = False  # somebody's own piece is in it: a second reference, which has ours, has no voice
         self._node = node
         self._keep = keep
@@ -151,7 +152,7 @@ class ModelCase:
             said = error.render()
         else:
             self._record(report)
-            _judge(self.given.label, reference.name, report)
+            _judge(self.given.label, reference.name, report, self.note)
             return report
         raise build_failure(said, said)
 
@@ -162,8 +163,9 @@ class ModelCase:
         assert self.given.model is not None
         tolerances, _ = self.plan.choose(self.given.model)
         self.is_replaced |= not (isinstance(expected, Arrays) and isinstance(actual, Arrays))
-        voter = None if self.is_replaced else choose_project_voter(self.plan.project, reference, target)
-        comparing = Comparing(reference, target, tolerances, voter, self._keep)
+        vote = None if self.is_replaced else choose_project_voter(self.plan.project, reference, target)
+        self.note = vote.note if vote is not None else ""
+        comparing = Comparing(reference, target, tolerances, vote.voter if vote is not None else None, self._keep)
         names = self.steps.case.outputs
         return self.steps.compare(
             comparing, read_samples(list_arrays(expected), names), read_samples(list_arrays(actual), names)
@@ -188,14 +190,12 @@ def clear_keep(plan: Plan, given: Given, node: Any) -> str:
     return folder
 
 
-def _judge(label: str, reference: str, report: CaseReport) -> None:
+def _judge(label: str, reference: str, report: CaseReport, note: str) -> None:
     """Where the references disagree, that is said instead of failing; what proves nothing is no pass."""
     kinds = {str(each.verdict.kind) for each in report.local}
     if report.verdict.kind == "PASS":
         return
-    text = render_mismatch(label, reference, report)
+    text = render_mismatch(label, reference, report) + (f"\n{note}" if note else "")
     if report.verdict.kind == "INCONCLUSIVE" and "FAIL" in kinds:
         pytest.skip(text)
-    if report.verdict.kind == "INCONCLUSIVE":
-        text += "\nwhere this is as it should be: tolerance = {allow_constant = true} in the model's settings"
     raise build_failure(text, text.removeprefix(f"{label}: "))

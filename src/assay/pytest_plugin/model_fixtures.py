@@ -69,17 +69,19 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
         with telling("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups, folder = plan.project.settings.groups, plan.project.folder
-            source = Source(given.model.path, _choose_tracer(request, plan), inputs, groups, folder)
-            steps = assay_stand.open_case(source, given.case.name, given.label)
+            tracers = _choose_tracers(request, plan)
+            sources = [Source(given.model.path, tracer, inputs, groups, folder) for tracer in tracers]
+            steps = assay_stand.open_first(sources, given.case.name, given.label)
         if steps.case.problem:
             pytest.skip(f"{given.label} cannot stand alone: {steps.case.problem}")
         yield ModelCase(plan, given, steps, request.node, keep)
 
 
-def _choose_tracer(request: pytest.FixtureRequest, plan: Plan) -> Target:
-    """Who tells which values a layer sees. In Torq's tests that is not the reference: IREE may be unable to compile
-    one layer, and the others are tested all the same."""
-    return plan.build_reference(plan.options.reference if "assay_target" in request.fixturenames else plan.TRACER)
+def _choose_tracers(request: pytest.FixtureRequest, plan: Plan) -> list[Target]:
+    """Who tells which values a layer sees, the first that can. In Torq's tests that is not the reference: IREE may be
+    unable to compile one layer, and the others are tested all the same. But it knows types that onnxruntime lacks."""
+    is_ours = "assay_target" in request.fixturenames
+    return [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else plan.TRACERS)]
 
 
 def _find_given(request: pytest.FixtureRequest) -> Given | None:
@@ -176,9 +178,11 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
 def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCase, assay_torq: Target) -> Path:
     """The folder with what the hardware's compiler made of the case."""
     sources = assay_case.steps.models
-    if _imports(assay_torq):
+    if _takes_mlir(assay_torq):
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
     with assay_case.telling("torq_compiled_model_dir", _explain(request, assay_torq)):
+        if "import" in assay_torq.options:
+            sources = assay_case.steps.import_models(assay_torq, tested=True)
         return assay_case.hand_out_folders(assay_case.steps.compile_models(assay_torq, sources, tested=True))
 
 
@@ -188,9 +192,10 @@ def _explain(request: pytest.FixtureRequest, target: Target) -> str:
     return explain_hardware(get_plan(request.config).project, target.name)
 
 
-def _imports(target: Target) -> bool:
-    """Whether it is handed MLIR, as Torq's compiler is."""
-    return target.options.get("input") == "mlir" and "import" not in target.options
+def _takes_mlir(target: Target) -> bool:
+    """Whether it is handed what IREE's importer makes, as Torq's compiler is."""
+    is_handed = target.backend == "iree" or target.options.get("input") == "mlir"
+    return is_handed and "import" not in target.options
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class Given:
 class Plan:
     """What options and settings come to. One for each pytest process; settings are read when a test needs them."""
 
-    TRACER = "ort"
+    TRACERS = ("ort", "iree", "reference")
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -55,9 +55,12 @@ class Plan:
 
     @cached_property
     def models(self) -> list[ModelFile]:
-        from assay.flows.model.project import find_project_models
+        from assay.flows.model.project import find_project_models, refuse_strange_names
 
-        return find_project_models(self.project, self.options.folders)
+        found = find_project_models(self.project, self.options.folders)
+        if not self.options.folders:  # else these are not the models that the settings speak of
+            refuse_strange_names(self.project, found)
+        return found
 
     @cached_property
     def chips(self) -> tuple[str, ...]:
@@ -123,7 +126,8 @@ class Plan:
     def choose(self, model: ModelFile) -> tuple[Tolerances, InputChoice]:
         tolerances, inputs = self.project.settings.choose(model.stem)
         files = tuple(os.path.join(self.project.folder, path) for path in inputs.files)
-        return tolerances, replace(inputs, files=files, samples=self.options.samples or inputs.samples)
+        asked = self.options.samples
+        return tolerances, replace(inputs, files=files, samples=asked or inputs.samples, most=asked if files else None)
 
     # ------------------------------------------------------------ doing it
 

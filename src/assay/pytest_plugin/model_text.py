@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from assay.errors import AssayError
     from assay.values.model import CaseReport, StepOutcome
 
+_ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
 _MOST_LINES = 200  # of a tool's output: the first and the last of them
 
 
@@ -51,14 +52,15 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
     """The numbers, and the command that shows them."""
     from assay.show.model_words import build_diff_commands, find_bad, tell
     from assay.show.tensor_diff import render_diffs
-    from assay.values.tensors import TensorDiff
+    from assay.values.tensors import ALLOW_CONSTANT, TensorDiff
 
     bad = [each for each in report.local if each.verdict.kind != "PASS"]
     found = "; ".join(tell(finding, report) for finding in find_bad(report))
-    lines = [f"{label}: {report.target} differs from {reference}: {found}"]
+    differs = any(each.verdict.kind == "FAIL" for each in bad) or report.verdict.kind != "INCONCLUSIVE"
+    lines = [f"{label}: {report.target} {'differs from' if differs else 'cannot be told from'} {reference}: {found}"]
     files = dict(zip([each.name for each in bad], report.diffs, strict=False))
     diffs = [TensorDiff(each, *files.get(each.name, ("-", "-"))) for each in bad]
     if diffs:
         lines.append(render_diffs(diffs, report.verdict, width=110, plain=True).rstrip())
     lines += [f"look at it: {command}" for command in build_diff_commands(report)]
-    return "\n".join(lines)
+    return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)

@@ -138,9 +138,18 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
         strange = lists.find_strange([case.shown for model in plan.models for case in model.cases])
     except AssayError as error:
         raise pytest.UsageError(error.render()) from None
+    _warn_of_models(plan)
     for entry in strange if not plan.options.folders else ():
         text = f"{entry.where}: there is no such case: {entry.name}"
         warnings.warn_explicit(pytest.PytestWarning(text), None, entry.path, entry.line)
+
+
+def _warn_of_models(plan: Plan) -> None:
+    """Settings for models that are not there. With a folder of its own, these are not the models that they speak of."""
+    from assay.flows.model.project import find_strange_models
+
+    for text in find_strange_models(plan.project, plan.models) if plan.models and not plan.options.folders else ():
+        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
 
 
 def _mark(item: pytest.Item, entry: expected.Entry | None, options: ModelOptions) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 NOTHING = "miss: nothing like it"
 _WORDS = {"source": "the model", "model": "the model", "inputs": "the inputs"}
+_CODE = "tools.code "  # of somebody's own back end: the file follows
 _ABSENT = object()
 _MOST_CHANGES = 3
 _LONGEST = 60
@@ -55,6 +56,8 @@ def _differ(before: Any, after: Any) -> bool:
 
 
 def render_change(name: str, before: Any, after: Any) -> str:
+    if name.startswith(_CODE):
+        return f"the back end's code changed: {_show(name.removeprefix(_CODE))}"
     name = _show(name)
     if name in _WORDS and _is_digest(before) and _is_digest(after):
         return f"{_WORDS[name]} changed (sha {_show(before)} → {_show(after)})"

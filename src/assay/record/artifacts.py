@@ -117,10 +117,16 @@ class ArtifactStore:
         self._shelf = Shelf(base)
         self._locks = StoreLocks(os.path.join(base, "store.lock"))
         self._checked: dict[str, Stamps] = {}  # entry → how its files looked when they were right
+        self._has_made = False
 
     def close(self) -> None:
-        """Everything that was taken here may be evicted from now on."""
+        """Everything that was taken here may be evicted from now on; who made something leaves no more than the limit
+        allows."""
         self._locks.close()
+        if self._has_made:
+            self._has_made = False
+            with contextlib.suppress(OSError):
+                self._evict()
 
     def __enter__(self) -> Self:
         return self
@@ -243,6 +249,7 @@ class ArtifactStore:
                 return found, False
             made = self._build(key, parts, build)
         if made is not None:
+            self._has_made = True
             self._evict(keep=made[0])
         return (None, False) if made is None else (made[1], True)
 
@@ -331,7 +338,7 @@ class ArtifactStore:
         """Everything that no live process uses."""
         return self._remove(lambda entries: entries)
 
-    def _evict(self, keep: str) -> None:
+    def _evict(self, keep: str = "") -> None:
         if self._shelf.measure() <= self.limit_bytes:
             return
         with contextlib.suppress(InfrastructureError):  # too much is no reason to fail what was just made

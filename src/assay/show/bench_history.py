@@ -15,7 +15,7 @@ from assay.show.bench import build_figure_columns, render_fitting, render_values
 from assay.show.bisection import render_commit, render_culprit
 from assay.show.table import Column, Table
 from assay.show.terminal import STATE_COLORS, paint
-from assay.show.words import clean, wrap
+from assay.show.words import clean, shorten, wrap
 from assay.values.bench_history import (
     TAKEN_BY_ALL,
     Change,
@@ -148,7 +148,7 @@ def _render_sides(report: ComparisonReport, has_methods: bool, *, width: int | N
     parts = []
     for method in dict.fromkeys(metric.method for metric in report.metrics):
         mine = replace(report, metrics=tuple(metric for metric in report.metrics if metric.method == method))
-        parts.append(f"{wrap(clean(method), width, '  ')}\n")
+        parts.append(f"{shorten(clean(method), width, front=0)}\n")
         parts.append(tables.render_table(_build_comparison_table(mine, has_methods=False), width=width, color=color))
     return "".join(parts)
 

@@ -15,6 +15,7 @@ from assay.show.model_words import (
     build_next_steps,
     build_tail,
     describe_outcome,
+    describe_ranks,
     describe_surroundings,
     describe_times,
     find_bad,
@@ -199,12 +200,16 @@ def _render_failure(found: FailedSteps, width: int | None) -> str:
 
 
 def _render_more_failures(report: ModelReport) -> str:
-    rest = group_failures(report)[_IN_FULL:]
-    lines = [
-        words.clean(f"{each.step.step} {each.step.ending} in {join_names(each.cases)}: {each.step.message}")
-        for each in rest
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    """A line for each, and what to do once for all that it helps."""
+    groups = group_failures(report)
+    told = {each.step.hint for each in groups[:_IN_FULL]}
+    lines = []
+    for each in groups[_IN_FULL:]:
+        lines.append(f"{each.step.step} {each.step.ending} in {join_names(each.cases)}: {each.step.message}")
+        lines += [f"  {each.step.hint}"] if each.step.hint and each.step.hint not in told else []
+        told.add(each.step.hint)
+    lines += ["(--json has their command lines)"] if lines else []
+    return "".join(f"{words.clean(line)}\n" for line in lines)
 
 
 def _render_mismatches(report: ModelReport, width: int | None) -> Iterator[str]:
@@ -239,7 +244,7 @@ def _describe_case(case: CaseReport) -> list[str]:
 def _render_said(report: ModelReport, width: int | None) -> str:
     above = describe_outcome(report)
     said = [f"{finding.kind} {finding.message}" for finding in report.findings if finding.message not in above]
-    said += [*report.notes, *([describe_times(report)] if describe_times(report) else [])]
+    said += [*describe_ranks(report), *report.notes, *([describe_times(report)] if describe_times(report) else [])]
     return "".join(f"{words.wrap(words.clean(text), width, '  ')}\n" for text in said)
 
 
@@ -258,8 +263,9 @@ def render_model_markdown(report: ModelReport) -> str:
 
 def _render_markdown_blocks(report: ModelReport) -> Iterator[str]:
     kind = report.verdict.kind
-    yield f"## {_MARKS.get(kind, '⚠️')} {_inline(report.stem)} on {_inline(report.target)}: {kind}"
-    yield f"{_inline(describe_outcome(report))}"
+    stem, target = words.escape_markdown(report.stem), words.escape_markdown(report.target)
+    yield f"## {_MARKS.get(kind, '⚠️')} {stem} on {target}: {kind}"
+    yield words.escape_markdown(describe_outcome(report))
     if report.cases:
         shown = choose_cases(report)
         yield render_markdown(build_table(shown, report)).rstrip("\n")
@@ -267,22 +273,25 @@ def _render_markdown_blocks(report: ModelReport) -> Iterator[str]:
             yield f"{words.render_count(len(report.cases) - len(shown), 'layer')} more, all right."
     for found in group_failures(report):
         yield _render_details(found)
-    said = [f"**{finding.kind}** {_inline(finding.message)}" for finding in report.findings]
-    said += [_inline(note) for note in (*report.notes, describe_times(report)) if note]
+    said = [f"**{finding.kind}** {words.escape_markdown(finding.message)}" for finding in report.findings]
+    said += [
+        words.escape_markdown(note) for note in (*describe_ranks(report), *report.notes, describe_times(report)) if note
+    ]
     if said:
         yield "\n".join(f"- {text}" for text in said)
     steps = [f"# {what}\n{command}" for what, command in build_next_steps(report)]
     if steps:
         yield _fence("\n".join(steps), "sh")
-    yield f"Reference {_inline(', '.join(t for t in (report.reference, describe_surroundings(report)) if t))}"
+    held_against = ", ".join(text for text in (report.reference, describe_surroundings(report)) if text)
+    yield f"Reference {words.escape_markdown(held_against)}"
 
 
 def _render_details(found: FailedSteps) -> str:
     step = found.step
-    title = _inline(f"{step.step} {step.ending} in {join_names(found.cases)}: {step.message}")
+    title = words.escape_markdown(f"{step.step} {step.ending} in {join_names(found.cases)}: {step.message}")
     said = [render_command(step)] if step.command else []
     body = "\n".join([*said, *build_tail(step, 40)])
-    hint = f"\n\n{_inline(step.hint)}" if step.hint else ""
+    hint = f"\n\n{words.escape_markdown(step.hint)}" if step.hint else ""
     return f"<details><summary>{title}</summary>\n\n{_fence(body)}{hint}\n\n</details>"
 
 
@@ -292,14 +301,6 @@ def _fence(text: str, language: str = "") -> str:
     while ticks in text:
         ticks += "`"
     return f"{ticks}{language}\n{text}\n{ticks}"
-
-
-def _inline(text: str) -> str:
-    """Words of a user's file or program, shown as they are."""
-    one = words.clean(" ".join(text.split()))
-    for char in "\\`*_[]<>|#":
-        one = one.replace(char, f"\\{char}")
-    return one
 
 
 # ---------------------------------------------------------------- facts

@@ -15,6 +15,7 @@ from assay.show.model_words import (
     build_next_steps,
     build_tail,
     describe_outcome,
+    describe_ranks,
     describe_surroundings,
     describe_times,
     find_bad,
@@ -116,7 +117,7 @@ def _render_next(report: ModelReport) -> Iterator[str]:
 
 def _render_said(report: ModelReport) -> Iterator[str]:
     said = [f"{finding.kind}: {finding.message}" for finding in report.findings]
-    said += [*report.notes, *([describe_times(report)] if describe_times(report) else [])]
+    said += [*describe_ranks(report), *report.notes, *([describe_times(report)] if describe_times(report) else [])]
     if said:
         yield "<ul class=said>" + "".join(f"<li>{_text(text)}</li>" for text in said) + "</ul>"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from assay.show import words
 from assay.values.model import FULL_MODEL, CaseReport, ModelReport, Step, StepOutcome
-from assay.values.tensors import TensorComparison
+from assay.values.tensors import OTHER_LARGEST, TensorComparison
 from assay.values.verdict import Finding, VerdictKind
 
 WRONG = (VerdictKind.FAIL, VerdictKind.ERROR)
@@ -20,6 +20,7 @@ _MOST_NAMES = 6
 _LARGE = 1e4  # an error beyond this is told by its power of ten
 _LONGEST_VERSION = 80
 _NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
+_FATAL = "Fatal Python error"  # as faulthandler says it
 _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
 
 
@@ -146,6 +147,9 @@ def _describe_first(report: ModelReport, case: CaseReport) -> str:
     if full is not None and not _is_seen(case):
         return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
     what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
+    if report.unseen:
+        others = "the layer before it was" if report.unseen == 1 else f"{report.unseen} layers before it were"
+        return f"{name}{group} is wrong: {_describe_trouble(case)}; {others} not asked for"
     if report.confirmed is False:
         return f"{what}; by itself the layer is right: look at its neighbours"
     return what if case.failed_step or report.confirmed is None else f"{what}; by itself it is wrong as well"
@@ -237,6 +241,12 @@ def tell(finding: Finding, case: CaseReport) -> str:
     return about + finding.message.removeprefix(f"{case.outcome}: ")
 
 
+def describe_ranks(report: ModelReport) -> list[str]:
+    """Outputs of the whole that choose another class, however little they differ."""
+    wholes = [each for case in report.cases if case.layer is None for each in case.local]
+    return [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
+
+
 # ---------------------------------------------------------------- steps that failed
 
 
@@ -249,19 +259,29 @@ class FailedSteps:
 
 
 def group_failures(report: ModelReport) -> list[FailedSteps]:
+    """By what was said; that of the first wrong layer before all others, then that of the whole."""
     found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
     for case in report.cases:
         step = case.failed_step
         if step is not None:
             key = (step.step, step.ending, step.message or _tail(step)[-1:] or "")
             found.setdefault(key, (step, []))[1].append(label_of(case, report))
-    return [FailedSteps(step, tuple(names)) for step, names in found.values()]
+    first = [label_of(case, report) for case in report.cases if case.name == report.first_wrong]
+    whole = [label_of(case, report) for case in report.cases if case.layer is None]
+    groups = [FailedSteps(step, tuple(names)) for step, names in found.values()]
+    return sorted(groups, key=lambda each: (not {*first} & {*each.cases}, not {*whole} & {*each.cases}))
 
 
 def build_tail(step: StepOutcome, lines: int = TAIL_LINES) -> list[str]:
     """The end of what the tool said: on stderr, or on stdout where it keeps its errors there."""
     said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
-    return [words.shorten(words.clean(line.expandtabs()), _TAIL_WIDTH) for line in said[-lines:]]
+    return [words.shorten(words.clean(line.expandtabs()), _TAIL_WIDTH) for line in _choose_lines(said, lines)]
+
+
+def _choose_lines(said: Sequence[str], count: int) -> Sequence[str]:
+    """The last ones; where Python itself died the first of its trace, which has the innermost frame first."""
+    fatal = [place for place, line in enumerate(said) if line.startswith(_FATAL)]
+    return said[fatal[-1] :][:count] if fatal else said[-count:]
 
 
 def render_command(step: StepOutcome) -> str:
@@ -296,11 +316,17 @@ def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
     if commands:
         yield "look at the numbers", commands[0]
     if report.command:
-        yield "see it fail", report.command
+        yield "see it fail", _go_there(report) + report.command
         return
     manner = report.manner or f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
-    command = f"assay model reduce {shlex.quote(report.model)} {manner} {report.origin}"
-    yield "make it small", command.rstrip()
+    model = report.model.removeprefix(f"{report.folder}/") if report.folder else report.model
+    command = f"assay model reduce {shlex.quote(model)} {manner} {report.origin}"
+    yield "make it small", _go_there(report) + command.rstrip()
+
+
+def _go_there(report: ModelReport) -> str:
+    """A command can be pasted anywhere: targets are found in the settings of a folder, inputs often beside them."""
+    return f"cd {shlex.quote(report.folder)} && " if report.folder else ""
 
 
 def describe_times(report: ModelReport) -> str:

@@ -156,7 +156,7 @@ def list_numbers(found: TensorComparison) -> list[tuple[str, str]]:
     if found.sqnr_db is not None:
         facts.append(("signal to noise", "infinite: equal" if found.sqnr_db == math.inf else f"{found.sqnr_db:.4g} dB"))
     if found.top_k is not None:
-        facts.append((f"top {found.tolerance.top_k}", f"the same in {100 * found.top_k:.4g}% of rows"))
+        facts.append((f"top {found.tolerance.top_k or 1}", f"the same in {100 * found.top_k:.4g}% of rows"))
     if any(found.nan) or any(found.inf):
         facts.append(("NaN", f"{found.nan[0]} expected, {found.nan[1]} actual"))
         facts.append(("infinite", f"{found.inf[0]} expected, {found.inf[1]} actual; {found.misplaced} out of place"))

@@ -14,6 +14,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 STUDY = "model"  # every check, bisection and reduction is a run of this study
 FULL_MODEL = "full_model"
+NOT_COMPARED = "not compared"
 SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # what they tell of times are estimates
 
 
@@ -186,6 +187,7 @@ class InputChoice:
     dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)  # "batch" → size, or an input → its shape
     files: tuple[str, ...] = ()
     function: str | None = None  # "module:function"
+    most: int | None = None  # of the samples that the files hold, where a number was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ class ModelRequest:
     folder: str = ""  # working directory of the caller: functions of inputs are looked for there
     manner: str = ""  # flags of a command line that asks for the same of another model: targets, tolerances, limits
     origin: str = ""  # flags that say where the inputs come from
+    notes: tuple[str, ...] = ()  # what a door has to say beside the report
 
 
 # ---------------------------------------------------------------- what came of it
@@ -237,10 +240,13 @@ class CaseReport:
 
     @property
     def outcome(self) -> str:
-        """In one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`."""
+        """In one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A case that the
+        target was never given, since the reference has no result for it, is `not compared`."""
         failed = self.failed_step
         if failed is not None:
             return f"{failed.step} {failed.ending}"
+        if self.verdict.kind is VerdictKind.ERROR and not self.local:
+            return NOT_COMPARED
         words = {VerdictKind.PASS: "ok", VerdictKind.FAIL: "mismatch"}
         return words.get(self.verdict.kind, str(self.verdict.kind).lower())
 
@@ -261,6 +267,7 @@ class ModelReport:
     target: str
     cases: tuple[CaseReport, ...]
     first_wrong: str | None = None  # the case's name: its own outputs are wrong where its inputs are right
+    unseen: int = 0  # layers before it that nobody asked for and nothing is known of: it is the first that was tried
     confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: there was nothing to confirm
     findings: tuple[Finding, ...] = ()  # about the whole: references that disagree, a marking that hides a fault
     samples: int = 1
@@ -272,6 +279,7 @@ class ModelReport:
     manner: str = ""  # flags: see ModelRequest
     origin: str = ""
     command: str = ""  # shows again what was found, without looking for it: of a reduction
+    folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
 
     @property
     def verdict(self) -> Verdict:

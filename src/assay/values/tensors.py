@@ -13,6 +13,8 @@ EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is 
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
+ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as the command line spells it; other doors have words of their own
+OTHER_LARGEST = "the largest element is another one in"  # so many rows, of what looks like scores of classes
 
 Dim = int | str | None  # known, a symbol such as "batch", or nothing at all
 Number = float | int | str  # of one element; text for what JSON has no number for: "nan", "-inf", complex numbers
@@ -116,7 +118,7 @@ class TensorComparison:
     scale: float = 0.0  # of the expected tensor
     cosine: float | None = None
     sqnr_db: float | None = None  # inf: equal
-    top_k: float | None = None  # share of rows whose k largest agree
+    top_k: float | None = None  # share of rows whose k largest agree; k is 1 where no bound was asked for
     nan: tuple[int, int] = (0, 0)  # in expected, in actual
     inf: tuple[int, int] = (0, 0)
     misplaced: int = 0  # NaN or infinities where the other has something else, or the other sign

@@ -104,3 +104,26 @@ class OneOutput(OrtBackend):
         if job.step is Step.COMPILE and len(onnx.load(job.source).graph.output) > 1:
             raise BackendError("one output, please", ending=Ending.UNSUPPORTED)
         return super().perform(job)
+
+
+class Scaled(OrtBackend):
+    """The tensor `at` is `by` times what it should be, wherever it is made."""
+
+    def perform(self, job: Job) -> Made:
+        if job.step is not Step.COMPILE:
+            return super().perform(job)
+        import numpy as np
+        import onnx
+        from onnx import helper, numpy_helper
+
+        model = onnx.load(job.source)
+        at = self.target.options["at"]
+        for place, node in enumerate(list(model.graph.node)):
+            if at in node.output:
+                node.output[list(node.output).index(at)] = "right"
+                factor = np.array(self.target.options["by"], np.float32)
+                model.graph.initializer.append(numpy_helper.from_array(factor, "factor"))
+                model.graph.node.insert(place + 1, helper.make_node("Mul", ["right", "factor"], [at]))
+        path = os.path.join(os.path.dirname(job.source), "scaled.onnx")
+        onnx.save(model, path)
+        return super().perform(replace(job, source=path))

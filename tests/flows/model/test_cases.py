@@ -122,3 +122,53 @@ def test_the_reference_may_be_any_target(chain: Path, workshop: Workshop) -> Non
     right = open_cases(chain, workshop).full.trials[0].expected["y"]
     wrong = open_cases(chain, workshop, faulty("scaled", "product")).full.trials[0].expected["y"]
     assert not np.array_equal(right, wrong)
+
+
+def write_samples(folder: Path, count: int) -> tuple[str, ...]:
+    for number in range(count):
+        np.savez(folder / f"{number}.npz", x=np.full((1, 4), number, np.float32))
+    return (str(folder),)
+
+
+def test_the_first_samples_of_files_are_taken_where_fewer_are_asked_for(
+    chain: Path, workshop: Workshop, tmp_path: Path
+) -> None:
+    (tmp_path / "samples").mkdir()
+    files = write_samples(tmp_path / "samples", 3)
+    cases = open_cases(chain, workshop, files=files, most=2)
+    assert [float(Tensors(sample.path)["x"][0, 0]) for sample in cases.samples] == [0.0, 1.0]
+    assert cases.notes == ["the first 2 of the 3 samples in the files were taken"]
+    for most in (None, 3):
+        cases = open_cases(chain, workshop, files=files, most=most)
+        assert len(cases.samples) == 3
+        assert cases.notes == []
+
+
+def test_more_samples_than_the_files_hold_are_refused(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "samples").mkdir()
+    cases = open_cases(chain, workshop, files=write_samples(tmp_path / "samples", 3), most=7)
+    with pytest.raises(UsageError, match="--samples 7: the files hold 3 only"):
+        _ = cases.samples
+
+
+@pytest.mark.parametrize(
+    ("opset", "ir", "said"),
+    [(99, 8, "which is newer than the onnx that is installed here knows"), (1, 3, "breaks a rule of ONNX: a in initializer")],
+)  # fmt: skip
+def test_another_opset_is_not_offered_where_it_cannot_help(
+    opset: int, ir: int, said: str, tmp_path: Path, workshop: Workshop
+) -> None:
+    import onnx
+    from onnx import helper, numpy_helper
+
+    ends = [helper.make_tensor_value_info(name, 1, [4]) for name in ("x", "y")]
+    nodes = [helper.make_node("Add", ["x", "a"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.ones(4, np.float32), "a")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(StepFailedError) as caught:
+        _ = open_cases(tmp_path / "m.onnx", workshop).full
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(f"another opset is no way out: {tmp_path}/m.onnx ")
+    assert said in caught.value.hint
+    assert "assay model convert" not in caught.value.hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -425,3 +426,69 @@ def test_another_opset_is_offered_where_it_may_help(
     hint = "convert the model: assay model convert MODEL --opset 17"
     mended = cases.mend_hint(StepOutcome(Step.COMPILE, Ending.UNSUPPORTED, message, hint=hint))
     assert mended.hint == (f"convert the model: assay model {expected}".format(model=f"'{model}'") if expected else "")
+
+
+# ---------------------------------------------------------------- bounds of operators, in the whole too
+
+
+def write_classifier(folder: Path) -> Path:
+    """x → MatMul → `logits` → Softmax → `p`; both come out."""
+    w = np.random.default_rng(4).standard_normal((4, 6)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"]), helper.make_node("Softmax", ["logits"], ["p"])]
+    return write_model(folder / "net.onnx", nodes, {"x": [2, 4]}, {"p": [2, 6], "logits": [2, 6]}, {"w": w})
+
+
+def scaled(at: str, by: float) -> Target:
+    return Target("scaled", "picky_backend:Scaled", {"at": at, "by": by})
+
+
+def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, shared: Workshop) -> None:
+    """A Softmax may be 0.0015 off, by itself and in the whole."""
+    model = write_classifier(tmp_path)
+    report = check(model, scaled("p", 1.001), shared, tmp_path / "keep")
+    assert set(kinds(report).values()) == {VerdictKind.PASS}
+    assert [each.tolerance.rel for each in report.cases[-1].local] == pytest.approx([1.5e-3, 3e-4])
+    assert kinds(check(model, scaled("p", 1.01), shared, tmp_path / "keep"))["full_model"] is VerdictKind.FAIL
+
+
+def test_a_bound_for_an_operator_holds_in_the_whole(tmp_path: Path, shared: Workshop) -> None:
+    model = write_classifier(tmp_path)
+    wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05), "Softmax": Tolerance(rel=0.05)})
+    target = scaled("logits", 1.02)
+    report = check(model, target, shared, tmp_path / "keep", tolerances=wide)
+    assert set(kinds(report).values()) == {VerdictKind.PASS}
+    assert kinds(check(model, target, shared, tmp_path / "keep"))["full_model"] is VerdictKind.FAIL
+
+
+def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, shared: Workshop) -> None:
+    wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05)})
+    report = check(write_classifier(tmp_path), scaled("logits", 1.02), shared, tmp_path / "keep", tolerances=wide)
+    (finding,) = report.findings
+    assert finding.message == (
+        "the full model is wrong although every layer is right by itself: errors add up on the way"
+    )
+
+
+# ---------------------------------------------------------------- what was not asked for
+
+
+def test_layers_that_nobody_asked_for_are_counted(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, picky(refuses="Relu"), shared, tmp_path / "keep", only=("Relu_2",))
+    assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 2)
+    report = check(chain, picky(refuses="Relu"), shared, tmp_path / "keep")
+    assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0)
+    report = check(chain, faulty("scaled", "y"), shared, tmp_path / "keep", only=("Relu_2",))
+    assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0), "the others are seen inside the model"
+
+
+def test_what_the_reference_cannot_compute_is_not_compared(tmp_path: Path, chain: Path, shared: Workshop) -> None:
+    request = request_for(chain, ORT)
+    report = check_model(replace(request, reference=picky(refuses="Add")), shared, str(tmp_path / "keep"))
+    assert [case.outcome for case in report.cases] == ["compile unsupported", *["not compared"] * 4]
+    assert report.cases[1].verdict.findings[0].message == "the reference failed: picky cannot compute the model"
+
+
+def test_a_report_says_where_its_commands_are_to_be_typed(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", folder=str(tmp_path), notes=("by the way",))
+    assert report.folder == str(tmp_path)
+    assert report.notes == ("by the way",)

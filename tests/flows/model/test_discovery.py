@@ -54,6 +54,30 @@ def test_two_models_of_one_name_are_told_apart_by_their_folders(tmp_path):
     assert [case.name for case in model.cases] == ["net_layer_Relu_0", "net_full_model"]
 
 
+def test_folders_that_come_to_one_name_are_numbered(tmp_path):
+    """In the model's part of the name: what comes behind it are the target and the chip."""
+    body = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
+    for name in ("a/b_c", "a_b/c", "a/b_c/n_1"):
+        write(tmp_path / "m" / name / "n.onnx", body)
+    write(tmp_path / "m" / "m_a_b_c_n_2.onnx", body)
+    names = [model.shown for model in find_models([str(tmp_path / "m")], GROUPS)]
+    assert names == ["m_a_b_c_n_1", "m_a_b_c_n_1_n", "m_a_b_c_n_2", "m_a_b_c_n_3"]
+
+
+def test_a_link_that_leads_back_is_not_followed(tmp_path):
+    write(tmp_path / "m" / "sub" / "net.onnx")
+    (tmp_path / "m" / "loop").symlink_to(".")
+    (tmp_path / "m" / "sub" / "up").symlink_to("..")
+    assert len(find_models([str(tmp_path / "m")], GROUPS)) == 1
+
+
+def test_a_link_to_another_folder_is_followed(tmp_path):
+    write(tmp_path / "elsewhere" / "net.onnx")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "link").symlink_to(tmp_path / "elsewhere")
+    assert [model.stem for model in find_models([str(tmp_path / "m")], GROUPS)] == ["net"]
+
+
 @pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x08\x07"])
 def test_a_broken_file_is_one_case_with_its_reason(tmp_path, content):
     (tmp_path / "broken.onnx").write_bytes(content)

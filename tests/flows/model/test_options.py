@@ -7,9 +7,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
+from tests.flows.model.models import write_chain, write_model
 
 from assay.cli.model_options import build_flags
 from assay.config.models import parse_tolerance_text
@@ -19,7 +22,6 @@ from assay.flows.model.options import (
     build_request,
     build_split_request,
     choose_groups,
-    choose_voter,
     parse_dim,
     parse_range,
     render_tolerances,
@@ -31,7 +33,16 @@ from assay.values.tensors import Tolerance
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.onnx").write_bytes(b"nobody looks inside yet")
+    conv = helper.make_node("Conv", ["x", "w"], ["c"])
+    weights = {"w": np.ones((1, 1, 1, 1), np.float32)}
+    shape: list[int | str] = ["batch", 1, 2, 2]
+    write_model(
+        tmp_path / "net.onnx",
+        [conv, helper.make_node("Clip", ["c"], ["k"]), helper.make_node("Relu", ["k"], ["y"])],
+        {"x": shape},
+        {"y": shape},
+        weights,
+    )
     return "net.onnx"
 
 
@@ -68,6 +79,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"target": "ort", "groups": ("Conv",)}, "at least two operators"),
         ({"target": "ort", "groups": ("Conv,",)}, "at least two operators"),
         ({"target": "ort", "memory": "big"}, "--memory big: this is no size"),
+        ({"target": "ort", "tolerances": ("Cnov:rel=1",)}, "did you mean 'Conv'"),
+        ({"target": "ort", "tolerances": ("Clip:rel=1",)}, "it is judged together with Conv: name that"),
+        ({"target": "ort", "tolerances": ("tensor=z:rel=1",)}, "no layer of the model makes 'z'"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_anything_runs(model: str, flags: dict[str, Any], words: str) -> None:
@@ -128,6 +142,61 @@ def test_flags_go_before_settings_key_by_key(model: str, tmp_path: Path) -> None
     assert request.tolerances.model == Tolerance(abs=0.25, rel=0.1)
 
 
+# ---------------------------------------------------------------- tolerances for what is not there
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("[models.models.net]\nops.Cov = {rel = 1}", "models.models.net.ops: no layer of the model begins with 'Cov'"),
+        ("[models.models.net]\ntensors.yy = {rel = 1}", "models.models.net.tensors: no layer of the model makes 'yy'"),
+        ("[models]\nops.Softmacks = {rel = 1}", "models.ops: no layer of any model begins with 'Softmacks'"),
+        ("[models]\ntensors.logits = {rel = 1}", "models.tensors: no layer of any model makes 'logits'"),
+    ],
+)
+def test_a_mistyped_name_in_the_settings_is_refused(model: str, tmp_path: Path, table: str, words: str) -> None:
+    write_chain(tmp_path / "other.onnx")
+    (tmp_path / "assay.toml").write_text(table.replace("[models]", '[models]\nfolder = "."') + "\n")
+    with pytest.raises(UsageError) as caught:
+        build_request(ModelFlags(model, "ort"), "check")
+    assert words in str(caught.value)
+
+
+def test_settings_may_speak_of_other_models(model: str, tmp_path: Path) -> None:
+    """`sum` is in the chain, LSTM is an operator of ONNX, and the chain has a table of its own."""
+    write_chain(tmp_path / "chain.onnx")
+    (tmp_path / "assay.toml").write_text(
+        '[models]\nfolder = "."\nops.LSTM = {rel = 1}\nops.Add = {rel = 1}\ntensors.sum = {rel = 1}\n'
+        "[models.models.chain]\ntensors.product = {rel = 1}\n"
+    )
+    assert build_request(ModelFlags(model, "ort"), "check").notes == ()
+    assert build_request(ModelFlags("chain.onnx", "ort"), "check").notes == ()
+
+
+def test_without_models_to_look_at_a_strange_name_is_noted(model: str, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text("[models]\ntensors.logits = {rel = 1}\n[models.models.nett]\nseed = 1\n")
+    names, stems = build_request(ModelFlags(model, "ort"), "check").notes
+    assert names == "models.tensors: no layer of any model makes 'logits'; known: k, y"
+    assert stems == "models.models.nett: there is no such model; did you mean 'net'?"
+
+
+def test_a_pasted_command_says_nothing_of_other_models(model: str, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text(
+        "[models]\nops.LSTM = {rel = 1}\nops.Conv = {rel = 0.25}\n[models.models.net]\ntensors.y = {ulp = 3}\n"
+    )
+    request = build_request(ModelFlags(model, "ort"), "check")
+    assert request.manner == ("--reference ort --target ort --tolerance Conv:rel=0.25 --tolerance tensor=y:ulp=3")
+    (tmp_path / "assay.toml").unlink()
+    assert parse_back(model, request.manner).tolerances.choose("y", "Relu") == Tolerance(ulp=3)
+
+
+def test_samples_beside_files_are_asked_for(model: str, tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(b"")
+    assert build_request(ModelFlags(model, "ort", samples=2, inputs=("x.npy",)), "check").inputs.most == 2
+    assert build_request(ModelFlags(model, "ort", inputs=("x.npy",)), "check").inputs.most is None
+    assert build_request(ModelFlags(model, "ort", samples=2), "check").inputs.most is None
+
+
 def test_flags_for_the_tools_are_added_to_the_target_s_own(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text('[targets.fast]\nlike = "iree"\ncompile_flags = "-O3"\n')
     request = build_request(ModelFlags(model, "fast", compile_flags=("-g",), run_flags=("--x",)), "check")
@@ -145,19 +214,17 @@ def test_limits_and_places(model: str, tmp_path: Path) -> None:
     assert request.output == str(tmp_path / "small.onnx")
 
 
-@pytest.mark.parametrize(
-    ("reference", "target", "voter"),
-    [
-        ("ort", "iree", "reference"),
-        ("reference", "iree", "ort"),
-        ("ort", "reference", None),
-        ("ort", "ort", "reference"),
-    ],
-)
-def test_the_voter_is_neither_of_the_two(reference: str, target: str, voter: str | None) -> None:
-    chosen = choose_voter(None, Target(reference, reference), Target(target, target))
-    assert (chosen.name if chosen else None) == voter
-    assert choose_voter("none", Target(reference, reference), Target(target, target)) is None
+def test_a_flag_that_lets_the_target_vote_is_refused(model: str) -> None:
+    with pytest.raises(UsageError, match="--vote iree computes as the target does, and would always agree with it"):
+        build_request(ModelFlags(model, "iree", vote="iree"), "check")
+
+
+def test_a_setting_that_lets_the_target_vote_is_noted(model: str, tmp_path: Path) -> None:
+    (tmp_path / "assay.toml").write_text('[models]\nvote = "iree"\n')
+    request = build_request(ModelFlags(model, "iree"), "check")
+    assert request.voter is None
+    assert "nobody votes: vote = 'iree' of the settings" in request.notes[-1]
+    assert build_request(ModelFlags(model, "openvino"), "check").voter == Target("iree", "iree", {"device": "llvm-cpu"})
 
 
 def test_a_split_needs_the_reference_alone(model: str) -> None:

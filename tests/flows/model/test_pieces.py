@@ -15,7 +15,7 @@ from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.flows.model.cases import StepFailedError
 from assay.flows.model.pieces import Piece, convert_model, load_outline, split_model
 from assay.probe.tensorfile import load_tensors
-from assay.values.model import ModelRequest
+from assay.values.model import InputChoice, ModelRequest
 
 GROUPS = (("Conv", "Clip"),)
 
@@ -67,6 +67,20 @@ def test_each_layer_stands_by_itself_with_its_values(chain: Path, tmp_path: Path
     fed, expected = load_tensors(add.inputs), load_tensors(add.expected)
     bias = onnx.numpy_helper.to_array(model.graph.initializer[0])
     assert np.array_equal(fed["product"] + bias, expected["sum"])
+
+
+def test_every_sample_is_written(chain: Path, tmp_path: Path) -> None:
+    pieces = split_model(split_request(chain, tmp_path, inputs=InputChoice(samples=3)), str(tmp_path / "out"))
+    assert [piece.samples for piece in pieces] == [3, 3, 3]
+    add = pieces[1]
+    bias = onnx.numpy_helper.to_array(onnx.load(add.path).graph.initializer[0])
+    seen = []
+    for end in ("", "_2", "_3"):
+        fed, expected = load_tensors(f"{add.inputs}{end}"), load_tensors(f"{add.expected}{end}")
+        assert np.array_equal(fed["product"] + bias, expected["sum"])
+        seen.append(fed["product"].tolist())
+    assert len({str(each) for each in seen}) == 3
+    assert not (tmp_path / "out" / "chain_layer_Add_1_2.onnx").exists(), "one model serves all"
 
 
 def test_only_some(chain: Path, tmp_path: Path) -> None:

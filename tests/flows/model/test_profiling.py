@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from assay.errors import InfrastructureError
 from assay.flows.model.profiling import finish_profiles
+from assay.flows.model.workshop import Dumps, Product, Wants, Workshop
 from assay.observe.profiles import load_profile
-from assay.values.model import Ending, Job, Step, StepOutcome
+from assay.probe.tensorfile import write_tensors
+from assay.record.artifacts import ArtifactStore
+from assay.values.model import Ending, Job, Step, StepOutcome, Target
 
 COMPILE_CSV = "ID,Start,End,Location,Op Type\nDI0,0,100,x,MatMul\nS0,100,500,x,MatMul\n"
 RUNTIME_CSV = "dispatch_name,invocation_id,action_id,timestamp_us,event\nmain,0,0,1.0,start\nmain,0,0,4.0,end\n"
@@ -78,6 +83,55 @@ def test_several_tables_become_one(tmp_path):
     (tmp_path / "b.csv").write_text(COMPILE_CSV)
     finish_profiles(job(tmp_path, Step.COMPILE), outcome(Step.COMPILE, tmp_path / "a.csv", tmp_path / "b.csv"))
     assert (tmp_path / "net_layer_MatMul_0_compile.csv").read_text().count("MatMul") == 4
+
+
+TOOL = """
+import os, sys
+import numpy as np
+outputs, profiles = sys.argv[1:3]
+np.save(f"{outputs}/0.npy", np.ones(4, np.float32))
+with open(f"{profiles}/p_{os.getpid()}.csv", "w") as stream:
+    stream.write("dispatch_name,invocation_id,action_id,timestamp_us,event\\n")
+    stream.write(f"run{sys.argv[3]},0,0,1.0,start\\nrun{sys.argv[3]},0,0,4.0,end\\n")
+"""
+
+
+def profile_run(tmp_path: Path, number: int, samples: int = 1) -> None:
+    """As a process of its own."""
+    (tmp_path / "tool.py").write_text(TOOL)
+    run = [sys.executable, "tool.py", "{outputs}", "{profile_dir}", "{run_flags}"]
+    options = {"run": run, "version": False, "folder": str(tmp_path)}
+    (tmp_path / "model.txt").write_text("model")
+    dumps = Dumps(run_profile_dir=str(tmp_path / "prof"))
+    with Workshop(ArtifactStore(str(tmp_path / "store")), dumps=dumps) as workshop:
+        for sample in range(samples):
+            inputs = tmp_path / f"inputs{sample}"
+            write_tensors(inputs, {"x": np.ones(4, np.float32)})
+            target = Target("sim", "command", options, run_flags=(str(number + sample),))
+            product = Product(str(tmp_path / "model.txt"), "model")
+            ran = workshop.run(target, product, Product(str(inputs), f"inputs {sample}"), Wants(("y",)), "net")
+            assert ran.is_ok, ran
+
+
+def test_a_folder_that_is_used_twice_tells_of_the_last_run(tmp_path):
+    profile_run(tmp_path, 1)
+    folder = tmp_path / "prof" / "net"
+    (folder / "stale.csv").write_text(RUNTIME_CSV.replace("main", "old"))
+    profile_run(tmp_path, 2)
+    table = (folder / "net_runtime.csv").read_text()
+    assert "run2" in table
+    assert "run1" not in table
+    trace = (folder / "net_runtime.pb").read_bytes()
+    assert b"run2" in trace
+    assert b"run1" not in trace
+    assert b"old" not in trace
+
+
+def test_each_sample_has_a_profile(tmp_path):
+    profile_run(tmp_path, 1, samples=2)
+    folder = tmp_path / "prof" / "net"
+    assert "run1" in (folder / "net_runtime.csv").read_text()
+    assert "run2" in (folder / "sample_2" / "net_runtime.csv").read_text()
 
 
 def test_nothing_is_written_where_nobody_asked(tmp_path):

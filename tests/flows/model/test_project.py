@@ -108,11 +108,11 @@ def test_flags_of_a_reference_are_for_one_that_compiles(folder):
 def test_the_voter_is_neither_of_the_two(folder):
     project = load_project(str(folder))
     ort, sim = build_reference(project, "ort", (), ()), build_target(project, "sim", Extras())
-    voter = choose_project_voter(project, ort, sim)
+    voter = choose_project_voter(project, ort, sim).voter
     assert voter is not None
     assert voter.name == "reference"
     (folder / "pyproject.toml").write_text(SIM + '[tool.assay.models]\nvote = "none"\n')
-    assert choose_project_voter(load_project(str(folder)), ort, sim) is None
+    assert choose_project_voter(load_project(str(folder)), ort, sim).voter is None
 
 
 def test_hardware_that_is_no_target_is_explained(folder):

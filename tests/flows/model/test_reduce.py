@@ -19,6 +19,7 @@ from assay.flows.model.cases import Cases
 from assay.flows.model.check import Examination, build_source, check_model
 from assay.flows.model.reduce import _Trials, reduce_failure, render_again
 from assay.flows.model.signature import Signature
+from assay.flows.model.tolerance_names import Names
 from assay.flows.model.workshop import Workshop
 from assay.probe.tensorfile import load_tensors
 from assay.values.model import CaseReport, InputChoice, ModelReport, Target, Tolerances
@@ -171,8 +172,9 @@ def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
 
 
 def test_the_command_says_how_it_was_found(chain: Path) -> None:
-    request = request_for(chain, manner="--reference ort --target sim --tolerance rel=0.1", origin="--samples 2")
-    text = render_again(request, "/a b/s.onnx", ["/a b/i", "/a b/i_2"])
+    manner = "--reference ort --target sim --tolerance rel=0.1 --tolerance Conv:rel=1"
+    request = request_for(chain, manner=manner, origin="--samples 2")
+    text = render_again(request, "/a b/s.onnx", ["/a b/i", "/a b/i_2"], Names(frozenset({"Add"})))
     assert text == (
         "assay model check '/a b/s.onnx' --reference ort --target sim --tolerance rel=0.1 "
         "--input '/a b/i' --input '/a b/i_2'"

@@ -10,12 +10,13 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.probe.backends.lab import build_external
 from tests.probe.model_shelf import parse
 
 from assay.errors import UsageError
 from assay.flows.model.cases import Source, StepFailedError
-from assay.flows.model.stepwise import CaseSteps, Comparing, Stepwise, hash_tree, read_samples
-from assay.flows.model.workshop import Dumps, Workshop
+from assay.flows.model.stepwise import CaseSteps, Comparing, Stepwise, read_samples
+from assay.flows.model.workshop import Dumps, Workshop, load_product
 from assay.record.artifacts import ArtifactStore
 from assay.values.model import InputChoice, Target, Tolerances
 from assay.values.tensors import TensorSpec
@@ -174,13 +175,24 @@ def test_somebodys_folder_is_searched_for_the_artifact(stand, tmp_path):
     assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made")
 
 
-def test_a_changed_folder_is_another_one(tmp_path):
-    (tmp_path / "a").write_text("1")
-    before = hash_tree(str(tmp_path))
-    assert hash_tree(str(tmp_path)) == before
-    (tmp_path / "a").rename(tmp_path / "b")
-    assert hash_tree(str(tmp_path)) != before
-    assert hash_tree(str(tmp_path / "b")) != before
+def test_what_lies_beside_somebodys_artifact_counts(stand, tmp_path):
+    """A tool may read it."""
+    (tmp_path / "made").mkdir()
+    for name in ("model.vmfb", "weights.bin"):
+        (tmp_path / "made" / name).write_text("1")
+    before = stand.take_in(tmp_path / "made", "model.vmfb")
+    assert stand.take_in(tmp_path / "made", "model.vmfb").sha == before.sha
+    (tmp_path / "made" / "weights.bin").write_text("2")
+    assert stand.take_in(tmp_path / "made", "model.vmfb").sha != before.sha
+
+
+def test_external_data_of_somebodys_model_counts(stand, tmp_path):
+    path = tmp_path / "model.onnx"
+    build_external(path)
+    before = stand.take_in(path)
+    assert before == load_product(str(path))
+    build_external(path, seed=1)
+    assert stand.take_in(path).sha != before.sha
 
 
 # ---------------------------------------------------------------- what somebody's own fixture may return

@@ -330,3 +330,25 @@ def test_the_command_of_a_failure_names_files_from_wherever_it_is_pasted(
     assert failed is not None
     assert shlex.split(failed.command)[-1] == str(tmp_path / "kept" / "case" / "compile-sim" / chain.name)
     assert os.path.isfile(shlex.split(failed.command)[-1])
+
+
+DUMPER = """
+import shutil, sys
+model, artifact, folder, count = sys.argv[1:]
+shutil.copyfile(model, artifact)
+for number in range(int(count)):
+    open(f"{folder}/{number}_pass.txt", "w").write("ir")
+"""
+
+
+def test_a_dump_is_not_mixed_with_the_one_before(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dumper.py").write_text(DUMPER)
+    words = [sys.executable, "dumper.py", "{model}", "{artifact}", "{ir_dir}", "{compile_flags}"]
+    options = {"compile": words, "run": "x", "version": False, "folder": str(tmp_path)}
+    for count in ("5", "2"):
+        workshop = open_workshop(dumps=Dumps(ir_dir=str(tmp_path / "ir")))
+        target = Target("sim", "command", options, compile_flags=(count,))
+        assert workshop.build(target, Step.COMPILE, product(chain), "case").is_ok
+    assert sorted(path.name for path in (tmp_path / "ir" / "case").glob("*.txt")) == ["0_pass.txt", "1_pass.txt"]

@@ -349,11 +349,83 @@ def test_a_changed_program_or_script_is_another_one(tmp_path):
     other.write_text("1")
     backend = command(run=[sys.executable, "run.py", "{artifact}"], folder=str(tmp_path), depends=["settings.json"])
     seen = [dict(backend.identity())]
-    assert set(seen[0]) == {f"run: {os.path.basename(sys.executable)}", "run: run.py", "settings.json"}
+    assert {"run: words", f"run: {sys.executable}", "run: run.py", "depends: settings.json"} <= set(seen[0])
     for path in (script, other):
         path.write_text("2")
         seen.append(dict(backend.identity()))
     assert len({str(each) for each in seen}) == 3
+
+
+def identify(**options):
+    return dict(command(**options).identity())
+
+
+def test_arguments_in_a_tools_own_variable_are_part_of_it(tmp_path, monkeypatch):
+    seen = []
+    for number in (1, 2, 1):
+        monkeypatch.setenv("VENDOR_RUN", f"{sys.executable} -c pass --k {number}")
+        seen.append(identify(run="vendor-run {model}", folder=str(tmp_path)))
+    assert seen[0] == seen[2] != seen[1]
+
+
+def test_a_variable_among_the_targets_own_is_the_same(tmp_path):
+    first, second = (
+        identify(run="vendor-run {model}", folder=str(tmp_path), env={"VENDOR_RUN": f"{sys.executable} -O {number}"})
+        for number in (1, 2)
+    )
+    assert first != second
+
+
+def test_a_dependency_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(UsageError, match=r"target sim: depends: there is no helpr\.py"):
+        identify(run=[sys.executable], folder=str(tmp_path), depends=["helpr.py"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lib/x.py", {"depends": ["lib"]}),
+        ("lib/x.py", {"run": [sys.executable, "-c", "pass", "--plugins", "lib"]}),
+        ("lib/x.py", {"env": {"PYTHONPATH": "lib"}}),
+        ("x.json", {"run": [sys.executable, "--config=x.json"]}),
+        ("x.json", {"run": [sys.executable, ["--config", "x.json", "--chip={chip}"]]}),
+        ("chips/a.json", {"run": [sys.executable, "chips/{chip}.json"], "chip": "a"}),
+        ("calibration/net.json", {"run": [sys.executable, "--table=calibration/{case}.json"]}),
+        ("x.json", {"run": [sys.executable, "--all=x.json,{model}"]}),
+        ("x.json", {"input_flag": "--in={name}:x.json:{path}"}),
+        ("x.json", {"run_flags": ["--config", "x.json"]}),
+        ("sub/x.py", {"run": [sys.executable, "x.py"], "cwd": "sub"}),
+        ("x.py", {"run": [sys.executable, "x.py"], "cwd": "{folder}/..", "depends": ["x.py"]}),
+    ],
+)
+def test_whatever_a_command_names_is_part_of_it(tmp_path, name, options):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("1")
+    given = {"run": [sys.executable], "folder": str(tmp_path), **options}
+    first = identify(**given)
+    assert identify(**given) == first
+    path.write_text("2")
+    assert identify(**given) != first
+
+
+def test_what_compiles_is_not_told_of_flags_of_the_run(tmp_path):
+    (tmp_path / "x.json").write_text("1")
+    words = [sys.executable, "-c", "pass"]
+    backend = command(compile=words, run=words, folder=str(tmp_path), run_flags=["x.json"])
+    assert "run: x.json" in backend.identify_step(Step.RUN)
+    assert not any("x.json" in name for name in backend.identify_step(Step.COMPILE))
+
+
+def test_a_tool_that_is_edited_while_we_work_is_another_one(tmp_path):
+    """What is made with the new one must not be kept under the old one's key."""
+    script = tmp_path / "run.py"
+    script.write_text("1")
+    target = Target("sim", "command", {"run": [sys.executable, "run.py"], "version": False, "folder": str(tmp_path)})
+    with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
+        first = keeper.identity(Step.RUN)
+        script.write_text("2")
+        assert keeper.identity(Step.RUN) != first
 
 
 @pytest.mark.parametrize(
@@ -467,7 +539,7 @@ def test_each_step_has_tools_of_its_own(tmp_path):
         (tmp_path / name).write_text("1")
     words = {step: [sys.executable, f"{step}.py", "{artifact}"] for step in ("compile", "run")}
     backend = command(**words, folder=str(tmp_path), depends=["settings.json"])
-    assert {"compile: compile.py", "settings.json"} <= set(backend.identify_step(Step.COMPILE))
+    assert {"compile: compile.py", "depends: settings.json"} <= set(backend.identify_step(Step.COMPILE))
     assert "run: run.py" not in backend.identify_step(Step.COMPILE)
     assert "compile: compile.py" not in backend.identify_step(Step.RUN)
     both = {**backend.identify_step(Step.COMPILE), **backend.identify_step(Step.RUN)}

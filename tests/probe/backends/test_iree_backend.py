@@ -19,7 +19,6 @@ from assay.errors import UsageError
 from assay.probe.backends.base import BackendError
 from assay.probe.backends.iree_compiler import (
     explain,
-    find_program,
     name_mlir_type,
     parse_io,
     render_io,
@@ -66,7 +65,7 @@ def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
     assert outcome.ending in (Ending.ERROR, Ending.CRASH)
     assert "shape's dimension #2 to be 4, but found 3" in outcome.message
     assert "onnx.Conv" in outcome.stderr, "the whole diagnosis is kept"
-    assert outcome.command.startswith("iree-compile ")
+    assert "iree-compile " in outcome.command
 
 
 def test_after_a_failure_the_next_one_compiles(bench):
@@ -89,7 +88,7 @@ def test_an_operator_newer_than_the_models_opset_fails_at_the_import(bench):
     outcome = bench.prepare(bench.save("g (float[4] a) => (float[4] y) { y = Gelu(a) }"))
     assert (outcome.step, outcome.ending) == (Step.IMPORT, Ending.UNSUPPORTED)
     assert "Gelu" in outcome.message
-    assert outcome.command.startswith("iree-import-onnx ")
+    assert "iree-import-onnx " in outcome.command
 
 
 def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
@@ -184,15 +183,8 @@ def test_the_command_does_the_same_by_hand_also_with_small_floats(bench, tmp_pat
     assert ran.is_ok
     assert ran.profiles, ran.stderr
     assert "--input=2x3xbf16=@" in ran.command
-    assert (
-        "2x4xbf16=[3 3 3 3][3 3 3 3]"
-        in subprocess.run(
-            shlex.split(ran.command.replace("iree-run-module", find_program(import_module, "iree-run-module"), 1)),
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
+    done = subprocess.run(shlex.split(ran.command), capture_output=True, text=True, check=True)
+    assert "2x4xbf16=[3 3 3 3][3 3 3 3]" in done.stdout
 
 
 def test_a_model_without_a_name_and_without_inputs(bench):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import ml_dtypes
@@ -52,14 +53,14 @@ def test_what_it_lacks_is_named(bench, text, opset, words):
 def test_an_opset_of_the_future(bench):
     outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, opset=99)))
     assert outcome.ending is Ending.UNSUPPORTED
-    assert "99" in outcome.message
+    assert outcome.message.startswith("opset 99 is newer than onnxruntime ")
     assert "convert" in outcome.hint
 
 
 def test_a_file_format_of_the_future(bench):
     outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, ir=99)))
     assert outcome.ending is Ending.UNSUPPORTED
-    assert "99" in outcome.message
+    assert outcome.message.startswith("IR version 99 is newer than onnxruntime ")
 
 
 def test_a_graph_that_is_wrong_is_an_error(bench):
@@ -168,3 +169,29 @@ def test_words_of_an_unknown_kind():
     assert (error.message, error.ending) == ("ValueError", Ending.ERROR)
     error = explain(ValueError("[ONNXRuntimeError] : 1 : FAIL : first\nsecond"), "cmd", "none")
     assert (error.message, error.stderr) == ("first", "first\nsecond")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "/src/utils.h:46 void f(int&) Opset 99 is under development. Current support for domain ai.onnx is till opset 26.",
+            r"opset 99 is newer than onnxruntime [\d.]+ knows \(26\)",
+            "convert the model: assay model convert MODEL --opset 26",
+        ),
+        (
+            "Opset 44 is under development. Current official support for domain ai.onnx.ml is till opset 5.",
+            r"opset 44 of ai\.onnx\.ml is newer than onnxruntime [\d.]+ knows \(5\)",
+            "update onnxruntime, or export the model again for an older one",
+        ),
+        (
+            "/src/model.cc:256 onnxruntime::Model::Model(x) Unsupported model IR version: 99, max supported IR version: 13",
+            r"IR version 99 is newer than onnxruntime [\d.]+ knows \(13\)",
+            "update onnxruntime, or export the model again for an older one",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_too_new_is_said_in_our_words_first(text, message, hint):
+    found = explain(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), "", "m")
+    assert re.fullmatch(message, found.message)
+    assert (found.ending, found.hint, found.stderr) == (Ending.UNSUPPORTED, hint, text)

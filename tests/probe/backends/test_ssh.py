@@ -295,16 +295,77 @@ def test_who_it_is_depends_on_what_is_copied(board, tmp_path):
         backend = build_backend(target_of(board, run=["own.sh"], deploy=["own.sh"], folder=str(tmp_path)))
         seen.append(dict(backend.identity()))
         backend.close()
-    assert seen[0]["board"] == seen[1]["board"] == " ".join(os.uname()[i] for i in (0, 2, 4))
+    assert seen[0]["board"] == seen[1]["board"]
+    assert all(os.uname()[i] in seen[0]["board"] for i in range(5))
     assert seen[0]["deploy: own.sh"] != seen[1]["deploy: own.sh"]
 
 
-def test_the_boards_own_program_is_known_by_its_content(board):
-    backend = build_backend(target_of(board))
-    first = dict(backend.identity())
-    backend.close()
-    (name,) = [key for key in first if key.startswith("run: ")]
-    assert len(first[name]) == 16
+def identify(board, **options):
+    backend = build_backend(target_of(board, **options))
+    try:
+        return dict(backend.identity())
+    finally:
+        backend.close()
+
+
+def make_tool(path, text="#!/bin/sh\necho 1\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_boards_own_program_is_known_by_its_content(board, tmp_path):
+    there = make_tool(tmp_path / "board" / "there")
+    first = identify(board, run=[str(there), "{artifact}"])
+    assert identify(board, run=[str(there), "{artifact}"]) == first
+    assert any(len(said.split()[-1]) == 64 for name, said in first.items() if name == f"board: {there}")
+    there.write_text("#!/bin/sh\necho 2\n")
+    assert identify(board, run=[str(there), "{artifact}"]) != first
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x.py", ["sh", "{place}/x.py"]),
+        ("x.json", ["sh", "--config={place}/x.json"]),
+        ("lib/deep/x.so", ["sh", "--lib", "{place}/lib"]),
+        ("interpreter", ["{place}/tool"]),
+    ],
+)
+def test_files_of_the_board_that_are_named_count(board, tmp_path, name, words):
+    place = tmp_path / "board"
+    changing = make_tool(place / name)
+    make_tool(place / "tool", f"#!{place}/interpreter -x\nprogram\n")
+    run = [word.replace("{place}", str(place)) for word in words]
+    first = identify(board, run=run)
+    assert identify(board, run=run) == first
+    changing.write_text("#!/bin/sh\necho 2\n")
+    assert identify(board, run=run) != first
+
+
+def test_a_program_is_looked_for_where_the_targets_path_leads(board, tmp_path):
+    tools = [make_tool(tmp_path / name / "my-runner", f"#!/bin/sh\n# {name}\n") for name in ("a", "b")]
+    paths = [{"PATH": f"{tool.parent}:/usr/bin:/bin"} for tool in tools]
+    first, second = (identify(board, run=["my-runner"], env=env) for env in paths)
+    assert first["board: my-runner"].startswith(f"{tools[0]} ")
+    assert second["board: my-runner"].startswith(f"{tools[1]} ")
+
+
+def test_a_folder_that_jobs_are_made_in_is_not_searched(board):
+    assert identify(board, run=["sh", "/"]) == identify(board, run=["sh", str(board.root)])
+
+
+def test_what_a_run_depends_on_may_lie_on_the_board(board, tmp_path, monkeypatch):
+    """A board has files that are not here; this one is the same machine, so that ours are looked for elsewhere."""
+    there = make_tool(tmp_path / "board" / "firmware.bin")
+    exists = os.path.exists
+    monkeypatch.setattr("assay.probe.backends.ssh.os.path.exists", lambda path: path != str(there) and exists(path))
+    first = identify(board, depends=[str(there)])
+    there.write_text("newer")
+    assert identify(board, depends=[str(there)]) != first
+    with pytest.raises(UsageError, match="depends: there is no /none/x"):
+        identify(board, depends=["/none/x"])
 
 
 # ---------------------------------------------------------------- nothing stays

@@ -208,7 +208,7 @@ def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:
     outputs = [name for name in made if name in final or name in later or name not in inner]
     name = f"{cases.outline.stem}_to_{layers[-1].label}"
     trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))
-    return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized)
+    return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
 
 
 def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> Trial:

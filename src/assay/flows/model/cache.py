@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from assay.record.artifacts import ArtifactStore, Cleared, StoreEntry, choose_store_folder
+from assay.record.artifact_place import choose_store_folder
+from assay.record.artifacts import ArtifactStore, Cleared, StoreEntry
 
 
 def load_cache() -> tuple[str, list[Mapping[str, Any]]]:

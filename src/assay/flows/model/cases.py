@@ -13,13 +13,13 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from assay.errors import AssayError, ExitCode, NotFoundError
+from assay.errors import AssayError, ExitCode, NotFoundError, UsageError
 from assay.flows.model.workshop import Product, Wants, Workshop, load_product
-from assay.probe.convert import can_help
+from assay.probe.convert import can_help, find_newest_opset, find_obstacle
 from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.inputs import build_samples, parse_files
 from assay.probe.mark import build_marked, build_typed
@@ -85,6 +85,7 @@ class Case:
     trials: tuple[Trial, ...] = ()
     problem: str = ""  # why it cannot be taken out of the model
     quantized: bool = False  # more than one layer, and they compute in steps: see values.tensors.Tolerance
+    makers: Mapping[str, str] = field(default_factory=dict)  # output → the operator that it comes from
 
     @property
     def op(self) -> str | None:
@@ -111,6 +112,7 @@ class Cases:
 
     def __init__(self, source: Source, workshop: Workshop) -> None:
         self.source = source
+        self.notes: list[str] = []  # about what goes in
         self._workshop = workshop
 
     @cached_property
@@ -139,7 +141,18 @@ class Cases:
             files=parse_files(choice.files) if choice.files else None,
             function=choice.function,
         )
-        return tuple(self.write_inputs(arrays) for arrays in found)
+        return tuple(self.write_inputs(arrays) for arrays in self._choose_first(found))
+
+    def _choose_first(self, found: list[Any]) -> list[Any]:
+        """As many as were asked for beside files that hold samples of their own. Raises UsageError for more."""
+        most = self.source.inputs.most
+        if most is None or most == len(found):
+            return found
+        if most > len(found):
+            hint = "leave --samples out: each sample of the files is taken"
+            raise UsageError(f"--samples {most}: the files hold {len(found)} only", hint)
+        self.notes.append(f"the first {most} of the {len(found)} samples in the files were taken")
+        return found[:most]
 
     def write_inputs(self, arrays: Arrays) -> Product:
         folder = self._workshop.make_folder("inputs")
@@ -158,7 +171,14 @@ class Cases:
                 Trial(self._close_dims(number), sample, Tensors(folder), load_specs(folder))
                 for number, (sample, folder) in enumerate(zip(self.samples, folders, strict=True))
             )
-        return Case(self.outline.full_name, None, names, specs, trials, quantized=self.quantized)
+        return Case(
+            self.outline.full_name, None, names, specs, trials, quantized=self.quantized, makers=self.makers
+        )  # fmt: skip
+
+    @cached_property
+    def makers(self) -> dict[str, str]:
+        """By tensor: the operator that its layer is judged by, wherever the tensor comes out."""
+        return {name: layer.ops[0] for layer in self.outline.layers for name in layer.outputs}
 
     @cached_property
     def quantized(self) -> bool:
@@ -219,8 +239,16 @@ class Cases:
             return outcome
         lacking = _LACKING.search(outcome.message)
         helps = can_help(self.outline.opset, int(asked["opset"]), outcome.message, lacking["op"] if lacking else "")
-        path = shlex.quote(os.path.abspath(self.source.model))
-        return replace(outcome, hint=outcome.hint.replace("convert MODEL", f"convert {path}") if helps else "")
+        path = os.path.abspath(self.source.model)
+        obstacle = find_obstacle(self.proto, int(asked["opset"]), path) if helps or self._is_too_new else ""
+        if obstacle:
+            return replace(outcome, hint=f"another opset is no way out: {obstacle}")
+        hint = outcome.hint.replace("convert MODEL", f"convert {shlex.quote(path)}") if helps else ""
+        return replace(outcome, hint=hint)
+
+    @property
+    def _is_too_new(self) -> bool:
+        return self.outline.opset > find_newest_opset()
 
     # ------------------------------------------------------------ layers
 

@@ -108,12 +108,13 @@ class Examination:
 
     def _judge(self, case: Case, expected: Arrays, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
         wanted = {name: expected[name] for name in case.outputs if name in expected}
-        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op)
+        makers = {} if case.quantized else case.makers  # of a model that computes in steps none is as exact as alone
+        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=makers)
 
     def choose_tolerances(self, case: Case) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
         given = self.request.tolerances
-        return relax(given, dict.fromkeys(case.outputs)) if case.quantized else given
+        return relax(given, {name: case.makers.get(name) for name in case.outputs}) if case.quantized else given
 
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
@@ -165,7 +166,7 @@ class Examination:
     def accumulate(self) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
         """Every layer's outputs as they come out of the model on the target; or the step at which that failed."""
         marked = self.cases.marked
-        ops = {name: layer.ops[0] for layer in self.cases.outline.layers for name in layer.outputs}
+        ops = self.cases.makers
         tolerances = relax(self.request.tolerances, ops) if marked.quantized else self.request.tolerances
         worst = dict[str, TensorComparison]()
         with self.workshop.borrowing(), self.workshop.forgetting():
@@ -233,6 +234,7 @@ class Found:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     command: str = ""
+    unseen: int = 0
 
 
 def examine_model(
@@ -256,16 +258,18 @@ def examine_model(
         target=request.target.name,
         cases=found.cases,
         first_wrong=found.first.name if found.first else None,
+        unseen=found.unseen,
         confirmed=found.confirmed,
         findings=found.findings,
         samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
-        notes=found.notes,
+        notes=(*request.notes, *found.notes, *cases.notes),
         is_estimate=request.target.is_simulated,
         manner=request.manner,
         origin=request.origin,
         command=found.command,
+        folder=request.folder,
     )
 
 
@@ -321,14 +325,23 @@ def conclude(
     alone = find_same(reports, failure)
     first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
     if first is None:
-        hidden = () if is_excused else tuple(_find_hidden(layers, accumulated, reports, full))
+        hidden = () if is_excused else tuple(_find_hidden(layers, inside, reports, full))
         return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
         return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))
     notes = (describe_birth(inside),) if inside.first is first else ()
     confirmed = confirm(by_name[first.name])
     doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
-    return Found((), first, confirmed, doubts, (*notes, *describe_others(first, reports, full)))
+    said = (*notes, *describe_others(first, reports, full))
+    return Found((), first, confirmed, doubts, said, unseen=_count_unseen(first, layers, accumulated, by_name))
+
+
+def _count_unseen(
+    first: Layer, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison], known: Mapping[str, CaseReport]
+) -> int:
+    """Layers before it that were neither asked for nor seen inside the model."""
+    earlier = [layer for layer in layers if layer.number < first.number and layer.name not in known]
+    return sum(not any(name in accumulated for name in layer.outputs) for layer in earlier)
 
 
 def judge_inside(
@@ -394,7 +407,7 @@ def _earlier(one: Layer | None, other: Layer | None) -> Layer | None:
 
 def _find_hidden(
     layers: Sequence[Layer],
-    accumulated: Mapping[str, TensorComparison],
+    inside: Localisation,
     reports: Sequence[CaseReport],
     full: CaseReport | None,
 ) -> list[Finding]:
@@ -409,13 +422,17 @@ def _find_hidden(
         text = f"the full model is wrong{said}; {_join(untried)} could not be judged alone"
         text += f", and what was said names {_join_ops(named)}" if named else "; the other layers are right"
     else:
-        seen = "by itself and laid open" if accumulated else "by itself (laid open, the model does not get through)"
         every = "every layer" if len(reports) == len(layers) else "every layer that was asked for"
-        text = (
-            f"the full model is wrong{said} although {every} is right, {seen}: "
-            "suspect a fusion across layers, or errors that add up"
-        )
+        text = f"the full model is wrong{said} although {every} is right{_suspect(inside)}"
     return [Finding(full.verdict.kind, full.name, text)]
+
+
+def _suspect(inside: Localisation) -> str:
+    """How the layers were seen to be right, and what is left to suspect."""
+    if inside.blame is Blame.DRIFT:
+        return " by itself: errors add up on the way"
+    seen = "by itself and laid open" if inside.ranking else "by itself (laid open, the model does not get through)"
+    return f", {seen}: suspect a fusion across layers, or errors that add up"
 
 
 def _names(message: str, ops: Sequence[str]) -> bool:
@@ -451,7 +468,7 @@ def build_refused(
     by_name = {layer.name: layer for layer in cases.outline.layers}
     name = f"{cases.outline.stem}_reference"
     refused = CaseReport(name, request.reference.name, judge_failure(name, error.outcome), None, (error.outcome,))
-    text = f"not computed: {request.reference.name} cannot compute the model"
+    text = f"the reference failed: {request.reference.name} cannot compute the model"
     left = [
         CaseReport(
             each, request.target.name, Verdict.of([Finding(VerdictKind.ERROR, each, text)], 0), by_name.get(each)

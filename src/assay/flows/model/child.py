@@ -21,7 +21,7 @@ from assay.flows.model.reduce import reduce_failure
 from assay.flows.model.workshop import Workshop
 from assay.record.artifacts import ArtifactStore
 from assay.record.models import write_report
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.show.model import render_case_line
 from assay.values import layout
 from assay.values.model import CaseReport, ModelReport, ModelRequest

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count, islice
 
 from assay.errors import AssayError, MissingExtraError
+from assay.flows.model.tolerance_names import Names, list_names
 from assay.probe.graph import build_outline
 from assay.values.model import FULL_MODEL
 
@@ -30,24 +32,49 @@ class ModelFile:
     shown: str  # the stem in the names of its cases
     cases: tuple[NamedCase, ...]
     problem: str = ""  # why it is no model: then its only case is the full model
+    names: Names = field(default_factory=Names)  # that tolerances can be for
 
 
 def find_models(folders: Sequence[str], groups: tuple[tuple[str, ...], ...]) -> list[ModelFile]:
     """In the order of their names. Raises MissingExtraError where no model can be read at all."""
     found = [(path, base) for base in folders for path in sorted(_walk(base))]
+    return sorted(
+        (_read(path, _stem(path), shown, groups) for (path, _), shown in zip(found, _choose_names(found), strict=True)),
+        key=lambda each: (each.shown, each.path),
+    )
+
+
+def list_stems(folders: Sequence[str]) -> list[str]:
+    """Of all models, without a look into them."""
+    return [_stem(path) for base in folders for path in sorted(_walk(base))]
+
+
+def _choose_names(found: Sequence[tuple[str, str]]) -> list[str]:
+    """The stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number."""
     stems = Counter(_stem(path) for path, _ in found)
-    files = []
-    for path, base in found:
-        stem = _stem(path)
-        shown = stem if stems[stem] == 1 else _name_by_place(path, base)
-        files.append(_read(path, stem, shown, groups))
-    return sorted(files, key=lambda each: (each.shown, each.path))
+    names = [_stem(path) if stems[_stem(path)] == 1 else _name_by_place(path, base) for path, base in found]
+    return [_number(names, place) for place in range(len(names))]
+
+
+def _number(names: Sequence[str], place: int) -> str:
+    name = names[place]
+    if names.count(name) == 1:
+        return name
+    free = (text for number in count(1) if (text := f"{name}_{number}") not in names)
+    return next(islice(free, names[:place].count(name), None))
 
 
 def _walk(base: str) -> Iterator[str]:
+    """Links are followed, but not one that leads back to a folder that it lies in."""
     if os.path.isfile(base):
         yield base
+    above: dict[str, frozenset[str]] = {}  # folder → itself and those around it, wherever they really are
     for folder, folders, names in os.walk(base, followlinks=True):
+        real, around = os.path.realpath(folder), above.get(os.path.dirname(folder), frozenset())
+        if real in around:
+            folders[:] = []
+            continue
+        above[folder] = around | {real}
         folders[:] = sorted(name for name in folders if not name.startswith((SKIPPED, ".")))
         yield from (os.path.join(folder, name) for name in names if _is_model(name))
 
@@ -67,12 +94,13 @@ def _name_by_place(path: str, base: str) -> str:
 
 
 def _read(path: str, stem: str, shown: str, groups: tuple[tuple[str, ...], ...]) -> ModelFile:
+    known, problem = Names(), ""
     try:
-        names = build_outline(path, groups=groups).cases
-        problem = ""
+        outline = build_outline(path, groups=groups)
+        names, known = outline.cases, list_names(outline)
     except MissingExtraError:
         raise
     except AssayError as error:
         names, problem = (f"{stem}_{FULL_MODEL}",), error.render()
     cases = tuple(NamedCase(name, shown + name.removeprefix(stem)) for name in names)
-    return ModelFile(os.path.abspath(path), stem, shown, cases, problem)
+    return ModelFile(os.path.abspath(path), stem, shown, cases, problem, known)

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.show.trace import render_chrome, render_perfetto, render_slices_csv
 from assay.values import layout
 from assay.values.model import CaseReport, ModelReport, Step, StepOutcome

@@ -18,13 +18,28 @@ from assay.config.models import (
     parse_tolerance_text,
 )
 from assay.config.settings import load_settings
-from assay.config.targets import load_target
 from assay.errors import UsageError
-from assay.record.artifacts import choose_store_folder, parse_limit
+from assay.flows.model.discovery import find_models, list_stems
+from assay.flows.model.targets import load_checked_target
+from assay.flows.model.tolerance_names import (
+    Names,
+    find_strange_stems,
+    has_strangers,
+    join_names,
+    keep_known,
+    list_names,
+    refuse_flags,
+    refuse_general,
+    refuse_own,
+)
+from assay.flows.model.voter import choose_voter
+from assay.probe.graph import build_outline
+from assay.record.artifact_place import choose_store_folder, parse_limit
 from assay.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
 from assay.values.tensors import Tolerance
 
 Goal = Literal["check", "bisect", "reduce"]
+SETTINGS_FILES = ("assay.toml", "pyproject.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +84,23 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
     settings = load_model_settings()
     stem = os.path.splitext(os.path.basename(flags.model))[0]
     tolerances, inputs = settings.choose(stem)
-    reference = load_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
+    reference = load_checked_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
     target = _choose_target(flags, settings)
     held = _choose_tolerances(flags.tolerances, tolerances)
+    groups = choose_groups(flags.groups, settings.groups)
+    known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else Names()
+    named = _judge_names(flags, settings, stem, known)
+    vote = choose_voter(flags.vote, settings.vote, reference, target, None)
     is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
     return ModelRequest(
         model=os.path.abspath(flags.model),
         reference=reference,
         target=target,
-        voter=choose_voter(flags.vote or settings.vote, reference, target),
+        voter=vote.voter,
         goal=goal,
         inputs=_choose_inputs(flags, inputs),
         tolerances=held,
-        groups=choose_groups(flags.groups, settings.groups),
+        groups=groups,
         only=flags.only,
         limits=_choose_limits(flags),
         repeats=flags.repeats,
@@ -93,8 +112,11 @@ def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
         store=choose_store_folder(os.environ, os.getcwd()),
         output=_absolute(flags.output) or "",
         folder=os.getcwd(),
-        manner=render_manner(flags, reference, target, render_tolerances(held) if is_own else flags.tolerances),
+        manner=render_manner(
+            flags, reference, target, keep_known(render_tolerances(held), known) if is_own else flags.tolerances
+        ),
         origin=render_origin(flags),
+        notes=(*named, *_judge_stems(settings, stem), *([vote.note] if vote.note else [])),
     )
 
 
@@ -109,6 +131,37 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
         raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")
 
 
+def _judge_names(flags: ModelFlags, settings: ModelSettings, stem: str, known: Names) -> tuple[str, ...]:
+    """Raises UsageError for tolerances of what is not there. What the settings say of all models may be for others;
+    where the project has none to look at, it is only noted."""
+    refuse_flags(flags.tolerances, known)
+    refuse_own(settings, stem, known)
+    others = find_models(_find_folders(settings), settings.groups) if has_strangers(settings, known) else []
+    try:
+        refuse_general(settings, join_names([known, *(each.names for each in others)]))
+    except UsageError as error:
+        if others:
+            raise
+        return (error.render().replace("\n  ", "; "),)
+    return ()
+
+
+def _judge_stems(settings: ModelSettings, stem: str) -> tuple[str, ...]:
+    others = list_stems(_find_folders(settings)) if settings.models else []
+    return tuple(find_strange_stems(settings, [stem, *others]))
+
+
+def _find_folders(settings: ModelSettings) -> list[str]:
+    base = find_settings_folder(os.getcwd())
+    return [os.path.join(base, each) for each in settings.folders]
+
+
+def find_settings_folder(folder: str) -> str:
+    """Of the project's file with settings; without one, this one."""
+    files = [path for path in load_settings(folder, os.environ).files if os.path.basename(path) in SETTINGS_FILES]
+    return os.path.dirname(files[-1]) if files else os.path.abspath(folder)
+
+
 def build_split_request(flags: ModelFlags) -> ModelRequest:
     """Only the reference computes: it is its own target."""
     name = flags.reference or load_model_settings().reference or DEFAULT_REFERENCE
@@ -121,7 +174,7 @@ def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:
         raise UsageError(
             "which target?", 'name one with --target, or in the settings: [tool.assay.models] targets = ["iree"]'
         )
-    target = load_target(text)
+    target = load_checked_target(text)
     return replace(
         target,
         compile_flags=(*target.compile_flags, *flags.compile_flags),
@@ -129,24 +182,16 @@ def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:
     )
 
 
-def choose_voter(text: str | None, reference: Target, target: Target, folder: str | None = None) -> Target | None:
-    """A second reference that is neither of the two: onnx's own evaluator, or onnxruntime where that is the first."""
-    if text == NO_VOTER:
-        return None
-    if text is not None:
-        return load_target(text, folder)
-    taken = {reference.backend, target.backend}
-    return next((load_target(name, folder) for name in ("reference", "ort") if name not in taken), None)
-
-
 def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
+    files = tuple(map(_absolute_input, flags.inputs)) or base.files
     return InputChoice(
         samples=flags.samples or base.samples,
         seed=base.seed if flags.seed is None else flags.seed,
         ranges={**base.ranges, **dict(map(parse_range, flags.ranges))},
         dims={**base.dims, **dict(map(parse_dim, flags.dims))},
-        files=tuple(map(_absolute_input, flags.inputs)) or base.files,
+        files=files,
         function=flags.function or base.function,
+        most=flags.samples if files else None,
     )
 
 

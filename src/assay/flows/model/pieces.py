@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError
-from assay.flows.model.cases import Cases, Tensors
+from assay.flows.model.cases import Case, Cases, Tensors
 from assay.flows.model.check import build_source
 from assay.flows.model.workshop import Workshop
 from assay.probe.convert import convert_opset
@@ -18,13 +18,17 @@ from assay.values.model import ModelRequest, Outline
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One layer in files: its model, the inputs that it sees in the whole, and what the reference makes of them."""
+    """One layer in files: its model, the inputs that it sees in the whole, and what the reference makes of them.
+
+    Of further samples the names end in `_2`, `_3`, …; a model only where the values of a sample make another of it.
+    """
 
     case: str
     path: str = ""
     inputs: str = ""
     expected: str = ""
     problem: str = ""
+    samples: int = 0
 
 
 def load_outline(path: str, groups: tuple[tuple[str, ...], ...]) -> Outline:
@@ -32,7 +36,7 @@ def load_outline(path: str, groups: tuple[tuple[str, ...], ...]) -> Outline:
 
 
 def split_model(request: ModelRequest, folder: str) -> list[Piece]:
-    """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for it."""
+    """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for each sample."""
     pieces = []
     with Workshop(ArtifactStore(request.store), request.limits, recompute=request.recompute) as workshop:
         cases = Cases(build_source(request), workshop)
@@ -42,12 +46,18 @@ def split_model(request: ModelRequest, folder: str) -> list[Piece]:
             if case.problem:
                 pieces.append(Piece(case.name, problem=case.problem))
                 continue
-            base = os.path.join(folder, case.name)
-            write_model(load_model(case.trials[0].model.path), f"{base}.onnx")
-            write_tensors(f"{base}_inputs", dict(Tensors(case.trials[0].inputs.path)))
-            write_tensors(f"{base}_expected", dict(case.trials[0].expected))
-            pieces.append(Piece(case.name, f"{base}.onnx", f"{base}_inputs", f"{base}_expected"))
+            pieces.append(_write_piece(case, os.path.join(folder, case.name)))
     return pieces
+
+
+def _write_piece(case: Case, base: str) -> Piece:
+    for number, trial in enumerate(case.trials, start=1):
+        end = f"_{number}" if number > 1 else ""
+        if number == 1 or trial.model.sha != case.trials[0].model.sha:
+            write_model(load_model(trial.model.path), f"{base}{end}.onnx")
+        write_tensors(f"{base}_inputs{end}", dict(Tensors(trial.inputs.path)))
+        write_tensors(f"{base}_expected{end}", dict(trial.expected))
+    return Piece(case.name, f"{base}.onnx", f"{base}_inputs", f"{base}_expected", samples=len(case.trials))
 
 
 def _make(folder: str) -> None:

@@ -10,19 +10,22 @@ from typing import Any
 from assay.config.chips import choose_chips, load_chip, name_chip, read_flags
 from assay.config.models import DEFAULT_REFERENCE, ModelSettings, parse_model_settings
 from assay.config.settings import load_settings
-from assay.config.targets import build_board_target, load_target
+from assay.config.targets import build_board_target
 from assay.errors import UsageError, did_you_mean
 from assay.flows.model.discovery import ModelFile, find_models
-from assay.flows.model.options import choose_voter
+from assay.flows.model.options import find_settings_folder
 from assay.flows.model.stepwise import Stepwise
+from assay.flows.model.targets import load_checked_target
+from assay.flows.model.tolerance_names import find_strange_stems, join_names, refuse_general, refuse_own
+from assay.flows.model.voter import Vote, choose_voter
 from assay.flows.model.workshop import Dumps, Workshop
-from assay.record.artifacts import ArtifactStore, choose_store_folder
+from assay.record.artifact_place import choose_store_folder
+from assay.record.artifacts import ArtifactStore
 from assay.values.model import Limits, Target
 
 CHIPS = "chips"  # the folder beside that of the models
 LLVM_CPU = "iree"  # the reference of the Torq spellings
 TORQ = "torq"  # their target, where the project has none of the hardware's name
-_FILES = ("assay.toml", "pyproject.toml")
 _WITH_TOOLS = ("command", "ssh")
 
 
@@ -57,20 +60,32 @@ class Extras:
 def load_project(folder: str) -> Project:
     """Raises UsageError for settings that are wrong."""
     settings = load_settings(folder, os.environ)
-    files = [path for path in settings.files if os.path.basename(path) in _FILES]
-    place = os.path.dirname(files[-1]) if files else os.path.abspath(folder)
-    return Project(place, parse_model_settings(settings.models), tuple(settings.targets))
+    return Project(find_settings_folder(folder), parse_model_settings(settings.models), tuple(settings.targets))
 
 
 def find_project_models(project: Project, folders: Sequence[str] = ()) -> list[ModelFile]:
     return find_models(tuple(folders) or project.folders, project.settings.groups)
 
 
+def find_strange_models(project: Project, models: Sequence[ModelFile]) -> list[str]:
+    """What the settings say of models that are not there: one that was put aside may come back."""
+    return find_strange_stems(project.settings, [model.stem for model in models])
+
+
+def refuse_strange_names(project: Project, models: Sequence[ModelFile]) -> None:
+    """Tolerances of the settings for what no model has. Raises UsageError. One that cannot be read may have it all."""
+    if not models or any(model.problem for model in models):
+        return
+    for model in models:
+        refuse_own(project.settings, model.stem, model.names)
+    refuse_general(project.settings, join_names(model.names for model in models))
+
+
 def choose_target_names(project: Project, given: Sequence[str]) -> tuple[str, ...]:
     """Flags, then `targets` of the settings, then every target that they describe. Raises UsageError."""
     names = tuple(given) or project.settings.targets or project.targets
     for name in names:
-        load_target(name, project.folder)
+        load_checked_target(name, project.folder)
     if not names:
         raise UsageError(
             "there is no target to test the models on",
@@ -91,14 +106,15 @@ def load_project_chip(project: Project, name: str) -> dict[str, Any]:
 
 
 def build_target(project: Project, name: str, extras: Extras) -> Target:
-    return _equip(load_target(name, project.folder), extras)
+    return load_checked_target(name, project.folder, lambda target: _equip(target, extras))
 
 
 def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
     """The project's own target of this name; else Torq's tools, told the name of the hardware."""
     own = hardware in project.targets
-    found = load_target(hardware if own else TORQ, project.folder)
-    return replace(_equip(found, replace(extras, hardware=hardware)), name=hardware)
+    told = replace(extras, hardware=hardware)
+    found = load_checked_target(hardware if own else TORQ, project.folder, lambda target: _equip(target, told))
+    return replace(found, name=hardware)
 
 
 def explain_hardware(project: Project, hardware: str) -> str:
@@ -113,7 +129,7 @@ def build_reference(
     project: Project, name: str | None, compile_flags: Sequence[str], run_flags: Sequence[str]
 ) -> Target:
     """Flags are for the compiler of a reference: onnxruntime has none."""
-    found = load_target(name or project.settings.reference or DEFAULT_REFERENCE, project.folder)
+    found = load_checked_target(name or project.settings.reference or DEFAULT_REFERENCE, project.folder)
     if found.backend != "iree":
         return found
     return replace(
@@ -121,8 +137,8 @@ def build_reference(
     )
 
 
-def choose_project_voter(project: Project, reference: Target, target: Target) -> Target | None:
-    return choose_voter(project.settings.vote, reference, target, project.folder)
+def choose_project_voter(project: Project, reference: Target, target: Target) -> Vote:
+    return choose_voter(None, project.settings.vote, reference, target, project.folder)
 
 
 def _equip(target: Target, extras: Extras) -> Target:

@@ -17,8 +17,9 @@ from assay.flows.model.bisect import Search, find_wrong
 from assay.flows.model.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
 from assay.flows.model.check import Examination, Found, Say, examine_model, quiet
 from assay.flows.model.signature import WRONG, Signature, build_signature
+from assay.flows.model.tolerance_names import Names, drop_strangers, list_names
 from assay.flows.model.workshop import Product, Wants, Workshop
-from assay.probe.graph import load_model, write_model
+from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.mark import build_marked
 from assay.probe.reduction import Candidate, Reduced, count_nodes, reduce_model
 from assay.probe.tensorfile import write_tensors
@@ -113,8 +114,12 @@ def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
         notes.append("computed once more, the smallest model does not fail in this way: the failure comes and goes")
     elif not reduced.is_minimal:
         notes.append("the search was ended early: a smaller model may fail as well")
-    command = render_again(search.examination.request, path, inputs)
+    command = render_again(search.examination.request, path, inputs, _list_names(search, path))
     return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
+
+
+def _list_names(search: Search, path: str) -> Names:
+    return list_names(build_outline(path, groups=search.examination.request.groups))
 
 
 def _count_nodes(model: Any) -> str:
@@ -126,9 +131,9 @@ def _count_samples(reduced: Reduced) -> str:
     return "one sample" if len(reduced.samples) == 1 else f"{len(reduced.samples)} samples"
 
 
-def render_again(request: ModelRequest, path: str, inputs: Sequence[str]) -> str:
+def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: Names) -> str:
     """What to type to see it fail."""
-    manner = request.manner or shlex.join(
+    manner = drop_strangers(request.manner, names) or shlex.join(
         ["--reference", request.reference.name, "--target", request.target.name]
     )  # fmt: skip
     fed = shlex.join([word for folder in inputs for word in ("--input", folder)])
@@ -191,7 +196,8 @@ class _Trials:
             trials.append(Trial(product, inputs, Tensors(folder), load_specs(folder)))
         layer = self._find_layer(model)
         quantized = layer is None and is_quantized(model)
-        return Case(name, layer, outputs, (), tuple(trials), quantized=quantized)
+        makers = {made: node.op_type for node in model.graph.node for made in node.output}
+        return Case(name, layer, outputs, (), tuple(trials), quantized=quantized, makers=makers)
 
     def _find_layer(self, model: Any) -> Layer | None:
         """One node is judged as a layer of its operator, under the name that it has in the whole model: that of the

@@ -19,7 +19,7 @@ from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.sweep import Doors, run_study
 from assay.plan.identity import spec_id
 from assay.record.models import load_report
-from assay.record.rundir import write_atomic
+from assay.record.whole_file import write_atomic
 from assay.values import layout
 from assay.values.model import STUDY, ModelReport, ModelRequest
 from assay.values.plain import build_plain

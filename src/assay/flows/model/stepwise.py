@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import UsageError
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial
 from assay.flows.model.check import Examination
-from assay.flows.model.workshop import Dumps, Product, Wants, Workshop
+from assay.flows.model.workshop import Dumps, Product, Wants, Workshop, load_product
+from assay.probe.backends.content import hash_tree
 from assay.probe.backends.registry import build_backend
 from assay.probe.tensorfile import load_refs, write_tensors
 from assay.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target, Tolerances
@@ -45,6 +46,7 @@ class Stepwise:
         self.dumps = dumps  # of the target that is tested, and of nobody else
         self._cases: dict[str, Cases] = {}
         self._products: dict[str, Product] = {}  # what was handed out, by its path
+        self._chosen: dict[str, int] = {}  # model → which of several references can compute it
 
     @contextmanager
     def visiting(self, keep: str) -> Iterator[None]:
@@ -62,6 +64,18 @@ class Stepwise:
         """`label`: the sub-folder for dumps. Raises StepFailedError where the reference cannot compute the model."""
         cases = self._find_cases(source)
         return CaseSteps(self, cases, cases.find(name), label)
+
+    def open_first(self, sources: Sequence[Source], name: str, label: str) -> CaseSteps:
+        """With the first of several references that can compute the model; where none can, as the first one says."""
+        path = sources[0].model
+        for number in range(self._chosen.get(path, 0), len(sources)):
+            try:
+                found = self.open_case(sources[number], name, label)
+            except StepFailedError:
+                continue
+            self._chosen[path] = number
+            return found
+        return self.open_case(sources[0], name, label)
 
     def _find_cases(self, source: Source) -> Cases:
         key = repr(source)
@@ -84,8 +98,10 @@ class Stepwise:
             return self._products[place]
         if not os.path.exists(place):
             raise UsageError(f"there is no {place}")
-        place = _find_artifact(place, artifact)
-        return Product(place, hash_tree(place))
+        if place.endswith(".onnx"):
+            with suppress(UsageError):  # one that is broken has no external data either
+                return load_product(place)
+        return Product(_find_artifact(place, artifact), hash_tree(place))  # a tool may read what lies beside it
 
 
 def _find_artifact(place: str, artifact: str) -> str:
@@ -96,18 +112,6 @@ def _find_artifact(place: str, artifact: str) -> str:
     if artifact and os.path.exists(named):
         return named
     return os.path.join(place, files[0]) if len(files) == 1 else place
-
-
-def hash_tree(path: str) -> str:
-    """Of a file, or of everything below a folder."""
-    total = hashlib.sha256()
-    below = sorted(os.path.join(place, name) for place, _, names in os.walk(path) for name in names)
-    for each in below or [path]:
-        total.update(os.path.relpath(each, path).encode("utf-8", "surrogateescape"))
-        if os.path.isfile(each):
-            with open(each, "rb") as stream:
-                total.update(hashlib.file_digest(stream, "sha256").digest())
-    return total.hexdigest()
 
 
 @dataclass(slots=True)

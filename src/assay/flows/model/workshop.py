@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from assay.errors import InfrastructureError, UsageError
+from assay.errors import UsageError
 from assay.flows.model.attic import keep_failure
+from assay.flows.model.dump_folders import DumpFolders
 from assay.flows.model.profiling import finish_profiles
 from assay.probe.backends.base import BackendError
 from assay.probe.backends.onnx_file import find_external
@@ -42,7 +43,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Folders for what tools tell beside their result; one sub-folder per case is made in each."""
+    """Folders for what tools tell beside their result; one sub-folder per case is made in each (`dump_folders`)."""
 
     ir_dir: str | None = None
     compile_profile_dir: str | None = None
@@ -89,6 +90,7 @@ class Workshop:
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
     _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
     _since: float = field(default_factory=time.time)
+    _folders: DumpFolders = field(default_factory=DumpFolders)
     _scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
@@ -217,8 +219,8 @@ class Workshop:
             source.path,
             "",
             case=case,
-            ir_dir=self._sub_folder(self.dumps.ir_dir, case) if compiles else None,
-            profile_dir=self._sub_folder(self.dumps.compile_profile_dir, case) if compiles else None,
+            ir_dir=self._sub_folder(self.dumps.ir_dir, case, step, source) if compiles else None,
+            profile_dir=self._sub_folder(self.dumps.compile_profile_dir, case, step, source) if compiles else None,
         )
         return self._obtain(target, job, {"source": source.sha, "flags": list(target.compile_flags)})
 
@@ -232,7 +234,7 @@ class Workshop:
             output_specs=wants.specs,
             case=case,
             repeats=wants.repeats,
-            profile_dir=self._sub_folder(self.dumps.run_profile_dir, case),
+            profile_dir=self._sub_folder(self.dumps.run_profile_dir, case, Step.RUN, inputs),
         )
         parts = {
             "source": artifact.sha,
@@ -294,7 +296,11 @@ class Workshop:
         return "hit: made anew a moment ago" if is_new else "miss: everything is to be made anew"
 
     def _work(self, target: Target, job: Job) -> StepOutcome:
+        if job.ir_dir is not None:
+            self._folders.clear(job.ir_dir)
         outcome = self._keeper(target).work(job, self.limits)
+        if job.ir_dir is not None:
+            self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
         begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is no part of a step
         facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
@@ -307,15 +313,8 @@ class Workshop:
             self._keepers[name] = Keeper(target, folder=self.make_folder("worker"), live=self.live)
         return self._keepers[name]
 
-    def _sub_folder(self, base: str | None, case: str) -> str | None:
-        if base is None:
-            return None
-        folder = os.path.join(os.path.abspath(base), self.dumps.name or case)
-        try:
-            os.makedirs(folder, exist_ok=True)
-        except OSError as error:
-            raise InfrastructureError(f"the folder {folder} cannot be made: {error.strerror}") from error
-        return folder
+    def _sub_folder(self, base: str | None, case: str, step: Step, given: Product) -> str | None:
+        return None if base is None else self._folders.choose(base, self.dumps.name or case, step, given.sha)
 
 
 def _build_outcome(artifact: Artifact, *, cached: bool) -> StepOutcome | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
+import shutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,6 +51,19 @@ class BackendError(Exception):
         self.command, self.stdout, self.stderr = command, stdout, stderr
 
 
+def render_python(code: str) -> str:
+    """A line for a shell that does the same, in an interpreter that has the same libraries."""
+    return shlex.join([name_program("python"), "-c", code])
+
+
+def name_program(name: str) -> str:
+    """Of our interpreter's environment: by its name where PATH leads there, else by its whole path."""
+    folder = os.path.dirname(sys.executable)
+    ours, found = os.path.join(folder, name), shutil.which(name)
+    is_on_path = found is not None and os.path.dirname(os.path.abspath(found)) == folder
+    return name if is_on_path or not os.path.exists(ours) else ours
+
+
 class Backend(ABC):
     """A target's tools. One object serves many jobs, one after another.
 
@@ -56,6 +72,7 @@ class Backend(ABC):
     """
 
     steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
+    may_change: bool = False  # while we work: programs, not libraries, which are loaded once
     # Tell the command line that is about to run: of one that hangs or takes the worker along nothing else is left.
     announce: Callable[[str], None] = staticmethod(lambda _command: None)
 

@@ -29,12 +29,21 @@ from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.probe.backends.base import Backend, BackendError, Made
+from assay.probe.backends.content import (
+    NO_NAME,
+    describe_behind,
+    describe_environment,
+    describe_program,
+    describe_words,
+    find_matching,
+    hash_path,
+)
 from assay.probe.backends.feed import is_numpy_type, write_outputs, write_raw
 from assay.probe.backends.iree_compiler import import_model, name_mlir_type
 from assay.probe.backends.onnx_file import copy_model, find_model
 from assay.probe.backends.speech import Speech, run_program
-from assay.probe.backends.template import Template, Value, fill_text, parse_template
-from assay.probe.backends.tool import ask_version, describe_words, find_program
+from assay.probe.backends.template import Template, Value, fill_text, find_names, parse_template
+from assay.probe.backends.tool import ask_version, find_program
 from assay.probe.tensorfile import load_array, load_refs
 from assay.values.model import Ending, Job, Step, Target
 from assay.values.tensors import Dim, TensorRef, TensorSpec
@@ -110,6 +119,7 @@ class Here(Place):
 
 class CommandBackend(Backend):
     options: tuple[str, ...] = OPTIONS
+    may_change = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
@@ -163,12 +173,22 @@ class CommandBackend(Backend):
             found["iree-compiler"] = str(self.import_library("iree.compiler.version").VERSION)
             found["onnx"] = str(self.import_library("onnx").__version__)
         for path in self.target.options.get("depends") or ():
-            found |= describe_words([str(path)], self._project)
+            found[f"depends: {path}"] = self._describe_dependency(step, str(path))
         return found
+
+    def _describe_dependency(self, _step: Step, word: str) -> str:
+        """A file, or a folder with all that is in it. Raises UsageError: a mistyped one would guard nothing."""
+        path = os.path.join(self._project, os.path.expanduser(word))
+        if not os.path.exists(path):
+            hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
+            raise UsageError(f"target {self.target.name}: depends: there is no {word}", hint)
+        return hash_path(path)
 
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
         words = find_program(template.program, self._environment(), self._project)
-        content = {f"{name}: {file}": sha for file, sha in self._describe_content(words, template).items()}
+        known = describe_program(words) | self._describe_named([*words, *self.list_words(name, template)])
+        known |= describe_environment(self._own_environment(), self._seen_cwd, os.environ)
+        content = {f"{name}: {file}": sha for file, sha in known.items()}
         version = self.target.options.get("version")
         if version is False:
             return content
@@ -179,10 +199,33 @@ class CommandBackend(Backend):
         said = self._versions[key]
         return content | ({f"{name}: version": said} if said else {})
 
-    def _describe_content(self, words: Sequence[str], template: Template) -> dict[str, str]:
-        """Also of scripts and settings that the template names."""
-        named = [word for part in template.parts for word in part.words[:] if not part.names]
-        return describe_words([*words, *named[1:]], self._project)
+    def _describe_named(self, words: Sequence[str]) -> dict[str, str]:
+        """Scripts, settings and folders that the template and the flags name, and what works behind them."""
+        behind = describe_behind(words, self._seen_cwd, self._environment())
+        return describe_words(words, self._seen_cwd) | behind
+
+    def list_words(self, name: str, template: Template) -> list[str]:
+        """Those that are the same for all cases, and files of all cases where one has its own; without the program."""
+        named = [word for part in template.parts for word in part.words][1:]
+        named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
+        return [text for word in named for text in self._fill_word(word)] + [*self._find_flags(name)]
+
+    def _fill_word(self, word: str) -> list[str]:
+        """As far as it can be known before there is a job; what a job fills in is the name of no file."""
+        options = self.target.options
+        known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
+        names = find_names(word)
+        filled = fill_text(word, {name: known.get(name, NO_NAME) for name in names})
+        return find_matching(filled, self._seen_cwd) if "case" in names else [filled]
+
+    def _find_flags(self, name: str) -> tuple[str, ...]:
+        flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
+        return flags.get(name, ())
+
+    @property
+    def _seen_cwd(self) -> str:
+        """Where words are files before there is a job: one that works in its own folder finds none there."""
+        return self._cwd(os.devnull)
 
     # ------------------------------------------------------------ steps
 
@@ -205,10 +248,11 @@ class CommandBackend(Backend):
         for folder in (job.ir_dir, job.profile_dir):
             if folder:
                 os.makedirs(folder, exist_ok=True)
+        before = survey(job.profile_dir)
         values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
         call, speech = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
         made = self._check_made(target, call, speech)
-        return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_files(job.profile_dir))
+        return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_new(job.profile_dir, before))
 
     def _take_over(self, job: Job) -> Made:
         """There is nothing to compile: the model is what is run."""
@@ -223,6 +267,7 @@ class CommandBackend(Backend):
         for folder in (raw, job.profile_dir):
             if folder:
                 os.makedirs(folder, exist_ok=True)
+        before = survey(job.profile_dir)
         refs = self._stage_inputs(job)
         outputs = self._plan_outputs(job, raw)
         artifact = find_model(job.source) if "compile" not in self._templates else job.source
@@ -237,7 +282,8 @@ class CommandBackend(Backend):
         path = write_outputs(job, list(arrays), list(arrays.values()))
         for name in ("raw", "inputs"):
             shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
-        return Made(path, call.command, speech.stdout, speech.stderr, times_s, find_files(job.profile_dir))
+        profiles = find_new(job.profile_dir, before)
+        return Made(path, call.command, speech.stdout, speech.stderr, times_s, profiles)
 
     def _build_run_values(
         self, job: Job, place: Place, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
@@ -414,11 +460,18 @@ def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequenc
     return {"path": path, "name": name, "index": str(index), "shape": dims, "dtype": dtype, "type": typed}
 
 
-def find_files(folder: str | None) -> tuple[str, ...]:
-    """Everything that a tool left in a folder."""
+def survey(folder: str | None) -> dict[str, tuple[int, ...]]:
+    """How the files in a folder look."""
     if not folder:
-        return ()
-    return tuple(sorted(os.path.join(place, name) for place, _, names in os.walk(folder) for name in names))
+        return {}
+    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
+    return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
+
+
+def find_new(folder: str | None, before: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """What a tool has written in a folder: an earlier run's files, and ours, may be there too."""
+    return tuple(path for path, looks in survey(folder).items() if before.get(path) != looks)
 
 
 def describe_code(code: int) -> str:

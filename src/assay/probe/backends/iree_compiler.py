@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import InfrastructureError
-from assay.probe.backends.base import BackendError
-from assay.probe.backends.onnx_file import build_input_specs, build_output_specs, find_external, find_opset
+from assay.probe.backends.base import BackendError, name_program
+from assay.probe.backends.onnx_file import build_input_specs, build_output_specs, find_external
 from assay.probe.backends.speech import overhear_stderr, run_program
 from assay.probe.onnx_library import Model
+from assay.probe.signature import find_opset
 from assay.values.model import Ending
 from assay.values.tensors import TensorSpec
 
@@ -42,7 +43,7 @@ _OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
 
 def import_model(load: Importer, source: str, target: str) -> str:
     """Write the model as MLIR; the command that does the same. Raises BackendError."""
-    command = shlex.join(["iree-import-onnx", source, "-o", target])
+    command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
     find_external(source)
     model = _load_inferred(load, source, os.path.dirname(target), command)
     try:
@@ -130,7 +131,7 @@ class Compilation:
 
     @property
     def command(self) -> str:
-        return shlex.join(["iree-compile", self.source, "-o", self.target, *self.flags, *self.ir_flags])
+        return shlex.join([name_program("iree-compile"), self.source, "-o", self.target, *self.flags, *self.ir_flags])
 
     @property
     def ir_flags(self) -> tuple[str, ...]:

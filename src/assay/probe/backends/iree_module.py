@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.probe.backends.base import BackendError
+from assay.probe.backends.base import BackendError, name_program
 from assay.probe.backends.feed import is_numpy_type, write_raw
 from assay.probe.backends.iree_compiler import REFLECTION, Importer, find_program, parse_io, render_shape
 from assay.probe.backends.speech import Speech, run_program
@@ -45,7 +46,9 @@ def load_module(load: Importer, path: str, driver: str) -> Module:
         module = runtime.VmModule.mmap(instance, path)
         context = runtime.VmContext(instance=instance, modules=[runtime.create_hal_module(instance, device), module])
     except Exception as error:
-        raise explain(error, f"iree-run-module --module={path} --device={driver}") from error
+        raise explain(
+            error, shlex.join([name_program("iree-run-module"), f"--module={path}", f"--device={driver}"])
+        ) from error
     function = module.lookup_function(_choose_entry(module.function_names, path))
     text = dict(function.reflection).get(REFLECTION)
     inputs, outputs = parse_io(text) if text else (None, None)
@@ -125,7 +128,7 @@ def explain(error: Exception, command: str) -> BackendError:
 
 def build_run_command(path: str, entry: str, driver: str, inputs: Sequence[str]) -> list[str]:
     fed = [f"--input={text}" for text in inputs]
-    return ["iree-run-module", f"--module={path}", f"--device={driver}", f"--function={entry}", *fed]
+    return [name_program("iree-run-module"), f"--module={path}", f"--device={driver}", f"--function={entry}", *fed]
 
 
 def stage_inputs(job: Job, order: Sequence[TensorSpec] | None) -> list[str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.probe.backends.base import Backend, BackendError, Made, describe_cpu
+from assay.probe.backends.base import Backend, BackendError, Made, describe_cpu, render_python
 from assay.probe.backends.feed import load_inputs, unpack, write_outputs
 from assay.probe.backends.onnx_file import (
     build_input_specs,
@@ -119,7 +119,8 @@ class OpenvinoBackend(Backend):
         return tensor
 
     def _describe(self, source: str) -> str:
-        return f"openvino.Core().compile_model({source!r}, 'CPU', {{'INFERENCE_PRECISION_HINT': {self._precision!r}}})"
+        hint = f"{{'INFERENCE_PRECISION_HINT': {self._precision!r}}}"
+        return render_python(f"import openvino; openvino.Core().compile_model({source!r}, 'CPU', {hint})")
 
 
 def _to_array(tensor: Any) -> Any:

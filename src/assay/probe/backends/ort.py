@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.errors import UsageError, did_you_mean
-from assay.probe.backends.base import Backend, BackendError, Made, describe_cpu
+from assay.probe.backends.base import Backend, BackendError, Made, describe_cpu, render_python
 from assay.probe.backends.feed import PACKED, load_inputs, unpack, write_outputs
 from assay.probe.backends.onnx_file import (
     build_input_specs,
@@ -22,10 +22,10 @@ from assay.probe.backends.onnx_file import (
     copy_model,
     find_external,
     find_model,
-    find_opset,
     load_outline,
 )
 from assay.probe.backends.rehearsal import rehearse
+from assay.probe.signature import find_opset
 from assay.probe.tensorfile import parse_dtype
 from assay.values.model import Ending, Job, Step, Target
 from assay.values.tensors import TensorSpec
@@ -43,9 +43,12 @@ _LACKING = re.compile(
     r"|(?P<c>[\w.:]+)\(-?\d+\) is not a registered function/op"
     r"|(?P<d>[\w.]+:[\w.]+) is not a registered"
 )
-_OPSET = re.compile(
-    r"[Oo]pset (?P<found>\d+) is under development|supported opset|Unsupported model IR version", re.IGNORECASE
+_TOO_NEW = re.compile(
+    r"Opset (?P<opset>\d+) is under development.*support for domain (?P<domain>[\w.]+) is till opset (?P<most>\d+)"
+    r"|Unsupported model IR version: (?P<ir>\d+), max supported IR version: (?P<most_ir>\d+)",
+    re.DOTALL,
 )
+_OWN_DOMAIN = "ai.onnx"
 
 
 class OrtBackend(Backend):
@@ -145,9 +148,11 @@ class OrtBackend(Backend):
         return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(f"u{array.dtype.itemsize}"), number)
 
     def _describe(self, source: str) -> str:
-        """What to paste into Python to do the same."""
-        level = f"graph_optimization_level={LEVELS[self._level]}, intra_op_num_threads={self._threads}"
-        return f"onnxruntime.InferenceSession({source!r}, SessionOptions({level}))"
+        return render_python(
+            "import onnxruntime as ort; options = ort.SessionOptions(); "
+            f"options.graph_optimization_level = ort.GraphOptimizationLevel.{LEVELS[self._level]}; "
+            f"options.intra_op_num_threads = {self._threads}; ort.InferenceSession({source!r}, options)"
+        )
 
 
 def explain(error: Exception, command: str, source: str) -> BackendError:
@@ -157,10 +162,27 @@ def explain(error: Exception, command: str, source: str) -> BackendError:
     if lacking:
         operator = next(name for name in (lacking["a"], lacking["b"], lacking["c"], lacking["d"]) if name)
         return _lacking(operator, text, command, source)
+    too_new = _TOO_NEW.search(text)
+    if too_new:
+        return _explain_new(too_new, text, command)
     kind = type(error).__name__
-    ending = Ending.UNSUPPORTED if kind == "NotImplemented" or _OPSET.search(text) else Ending.ERROR
-    hint = "convert the model: assay model convert MODEL --opset 17" if _OPSET.search(text) else ""
-    return BackendError(first_line(text) or kind, ending=ending, command=command, stderr=text, hint=hint)
+    ending = Ending.UNSUPPORTED if kind == "NotImplemented" else Ending.ERROR
+    return BackendError(first_line(text) or kind, ending=ending, command=command, stderr=text)
+
+
+def _explain_new(found: re.Match[str], text: str, command: str) -> BackendError:
+    """In our words first: theirs begin with a path and a C++ signature."""
+    import onnxruntime
+
+    domain = "" if found["domain"] in (_OWN_DOMAIN, None) else f" of {found['domain']}"
+    what, most = (f"IR version {found['ir']}", found["most_ir"]) if found["ir"] else (
+        f"opset {found['opset']}{domain}", found["most"]
+    )  # fmt: skip
+    message = f"{what} is newer than onnxruntime {onnxruntime.__version__} knows ({most})"
+    hint = "update onnxruntime, or export the model again for an older one"
+    if found["opset"] and not domain:
+        hint = f"convert the model: assay model convert MODEL --opset {most}"
+    return BackendError(message, ending=Ending.UNSUPPORTED, command=command, stderr=text, hint=hint)
 
 
 def _lacking(operator: str, text: str, command: str, source: str) -> BackendError:

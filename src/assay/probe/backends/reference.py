@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.probe.backends.base import Backend, BackendError, Made
+from assay.probe.backends.base import Backend, BackendError, Made, render_python
 from assay.probe.backends.feed import load_inputs, write_outputs
 from assay.probe.backends.onnx_file import (
     build_input_specs,
@@ -15,10 +15,10 @@ from assay.probe.backends.onnx_file import (
     copy_model,
     find_external,
     find_model,
-    find_opset,
     load_outline,
 )
 from assay.probe.backends.rehearsal import rehearse
+from assay.probe.signature import find_opset
 from assay.values.model import Ending, Job, Step
 
 _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain '(?P<domain>[^']*)'")
@@ -90,4 +90,4 @@ def explain(error: Exception, source: str) -> BackendError:
 
 
 def _describe(source: str) -> str:
-    return f"onnx.reference.ReferenceEvaluator({source!r})"
+    return render_python(f"from onnx.reference import ReferenceEvaluator; ReferenceEvaluator({source!r})")

@@ -19,8 +19,8 @@ BACKENDS: dict[str, str] = {
 }
 
 
-def build_backend(target: Target) -> Backend:
-    """The back end of a target: one of ours, or `module:Class` of somebody's own."""
+def locate(target: Target) -> tuple[str, str]:
+    """The module and the class of a target's back end; from here on the module can be imported."""
     place = BACKENDS.get(target.backend, target.backend)
     module, colon, attribute = place.partition(":")
     if not colon:
@@ -28,6 +28,12 @@ def build_backend(target: Target) -> Backend:
     folder = str(target.options.get("folder", ""))
     if folder and folder not in sys.path:
         sys.path.append(folder)  # beside the settings that name it; at the end: it may hold an onnx.py
+    return module, attribute
+
+
+def build_backend(target: Target) -> Backend:
+    """The back end of a target: one of ours, or `module:Class` of somebody's own."""
+    module, attribute = locate(target)
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:

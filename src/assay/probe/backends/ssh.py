@@ -19,17 +19,39 @@ from contextlib import contextmanager
 from assay.errors import InfrastructureError, UsageError
 from assay.probe.backends.board import Address, Board, LockRule, Stay
 from assay.probe.backends.command import OPTIONS, CommandBackend, Place
+from assay.probe.backends.content import contains, describe_words, hash_file, list_names
 from assay.probe.backends.speech import Speech
 from assay.probe.backends.template import Template, Value
-from assay.probe.backends.tool import describe_words, find_program, hash_file
-from assay.values.model import Job, Target
+from assay.probe.backends.tool import find_program
+from assay.values.model import Job, Step, Target
 from assay.values.tensors import TensorRef
 
 BOARD_OPTIONS = (
     "address", "port", "key", "ssh_options", "connect_timeout_s", "deploy", "lock", "lock_wait_s", "lock_expiry_s",
     "remote_root",
 )  # fmt: skip
-_FIND = 'command -v "$1"; sha256sum "$(command -v "$1")" 2>/dev/null'
+# The first word is a program, with the one that its first line names; the others are files and folders, if they are
+# there at all. Each by its number, its path and its content: what a board has, a board may change.
+_DESCRIBE = r"""
+[ -n "$1" ] && PATH=$1
+shift
+tell() {
+  if [ -d "$2" ]; then said=$(find -L "$2" -type f -exec cksum {} + 2>/dev/null | LC_ALL=C sort | cksum)
+  elif [ -f "$2" ]; then said=$( (sha256sum <"$2" || cksum <"$2" || ls -lL "$2") 2>/dev/null)
+  elif [ -n "$3" ]; then said=itself
+  else return; fi
+  printf '%s\t%s\t%s\n' "$1" "$2" "$said"
+}
+program=$(command -v "$1")
+tell 0 "$program" "$program"
+if [ -f "$program" ]; then
+  first=$(head -c 200 "$program" | head -n 1 | tr -d '\000')
+  case $first in '#!'*) for word in ${first#??}; do tell "for $word" "$(command -v "$word")"; done ;; esac
+fi
+shift
+number=1
+for word in "$@"; do tell $number "$word"; number=$((number + 1)); done
+"""
 
 
 class SshBackend(CommandBackend):
@@ -67,24 +89,50 @@ class SshBackend(CommandBackend):
     def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
         if name != "run":
             return super()._describe_tool(name, template)
-        files = {f"deploy: {os.path.basename(path)}": hash_file(path) for path in self._find_deployed().values()}
-        system = self._board.demand("uname", "uname -srm").decode().strip()
+        files = {f"deploy: {word}": hash_file(path) for word, path in self._find_deployed().items()}
+        system = self._board.demand("uname", "uname -a").decode().strip()
         return {"board": system, **files, **self._describe_remote(template)}
 
     def _describe_remote(self, template: Template) -> dict[str, str]:
-        """The program that the board has by itself, and files of ours that the template names."""
-        named = [word for part in template.parts for word in part.words if not part.names]
-        found = {f"run: {name}": sha for name, sha in describe_words(named[1:], self._project).items()}
+        """The program that the board has by itself, what else it has that is named, and files of ours: a whole path is
+        the board's."""
+        words = self.list_words("run", template)
+        ours = describe_words(words, self._project)
+        found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
+        words += self._own_environment().values()
+        there = self._ask_board(template.program, [name for word in words for name in list_names(word)])
         if template.program in self._find_deployed():
-            return found
-        code, out, _ = self._board.ask(_FIND, template.program)
-        lines = out.decode("utf-8", "replace").split()
-        if code and not lines:
+            there.pop(template.program, None)
+        elif template.program not in there:
             raise InfrastructureError(
                 f"{template.program} is not on the board {self._board.address.name}",
                 f"install it there, or copy ours: deploy = [{template.program!r}]",
             )
-        return found | {f"run: {template.program}": lines[1][:16] if len(lines) > 1 else lines[0]}
+        return found | {f"board: {name}": said for name, said in there.items()}
+
+    def _ask_board(self, program: str, names: Sequence[str]) -> dict[str, str]:
+        """By name: where it is there, and its content. A program runs in its job's folder: only whole paths are the
+        board's own, and folders that jobs are made in say nothing."""
+        root = self._board.address.root
+        paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not contains(name, root)]
+        out = self._board.demand("looking", _DESCRIBE, self._own_environment().get("PATH", ""), program, *paths)
+        asked = [program, *paths]
+        found = {}
+        for line in out.decode("utf-8", "replace").splitlines():
+            number, place, said = (line + "\t\t").split("\t")[:3]
+            name = asked[int(number)] if number.isdecimal() else number
+            found[name] = f"{place} {said.removesuffix('-').strip()}"
+        return found
+
+    def _describe_dependency(self, step: Step, word: str) -> str:
+        """Here, or else on the board, which is asked only where it is needed anyway."""
+        path = os.path.join(self._project, os.path.expanduser(word))
+        if os.path.exists(path) or not os.path.isabs(word):
+            return super()._describe_dependency(step, word)
+        if step is not Step.RUN:
+            return "on the board"
+        found = self._ask_board("sh", [word]).get(word)
+        return found or super()._describe_dependency(step, word)
 
     # ------------------------------------------------------------ the run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -24,7 +23,8 @@ def name_variable(program: str) -> str:
 def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
     """The words to start it with. First the variable of its name, then PATH; a name with a slash is a path.
 
-    The variable may hold a path, or a command with arguments of its own. Raises InfrastructureError.
+    The variable may hold a path, or a command with arguments of its own; a path in it is relative to where one stands,
+    not to where the program will run. Raises InfrastructureError.
     """
     if "/" in program:
         path = os.path.normpath(os.path.join(folder, os.path.expanduser(program)))
@@ -40,7 +40,7 @@ def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]
             f"{program} is not to be found: ${variable} is not set, and it is not in PATH",
             f"install it, or export {variable}=/path/to/{program}",
         )
-    return [found]
+    return [os.path.abspath(found)]
 
 
 def _parse_variable(variable: str, value: str, env: Mapping[str, str]) -> list[str]:
@@ -48,7 +48,7 @@ def _parse_variable(variable: str, value: str, env: Mapping[str, str]) -> list[s
     found = shutil.which(words[0], path=env.get("PATH")) if words else None
     if found is None:
         raise InfrastructureError(f"${variable} is {value}, which {_reason(words[0] if words else value)}")
-    return [found, *words[1:]]
+    return [os.path.abspath(found), *words[1:]]
 
 
 def _split(value: str) -> list[str]:
@@ -65,21 +65,6 @@ def _reason(path: str) -> str:
 
 
 # ---------------------------------------------------------------- versions
-
-
-def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
-    """The content of every file among these words: of a script as well as of its interpreter."""
-    found = {}
-    for word in words:
-        path = os.path.join(folder, word)
-        if os.path.isfile(path):
-            found[os.path.basename(path)] = hash_file(path)
-    return found
-
-
-def hash_file(path: str) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
 def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:

@@ -1,0 +1,202 @@
+"""What the result of a program depends on beside the model, by content: the program, and all that its words name.
+
+A changed tool must never be served from the artifact store. So the words themselves count, the file that each of them
+is, a folder with everything in it, the program that a script is for and those that a wrapper calls, and the packages of
+a Python that runs it. Too much costs a needless run; too little would pass what is wrong.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+NO_NAME = "\0"  # in a word: something that is not known yet, and so is part of no file's name
+SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")  # where programs find their own parts
+_SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox")
+_SCRIPT_BYTES = 64 * 1024  # a longer one is a program, not a wrapper
+_FRESH_NS = 2 * 10**9  # within it a file may change once more without another date
+_MADE_BY_RUNNING = ("__pycache__", ".git")
+_OWN_FOLDER = re.compile(
+    r'\$\(\s*dirname\s+(?:--\s+)?"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\s*\)|`dirname "?\$0"?`|\$\{0%/\*\}'
+)
+_WORD = re.compile(r"[^\s\"'`;|&<>(){}$=]+")
+_hashes: dict[str, tuple[tuple[int, ...], str]] = {}  # path → how it looked when it was read, and its hash
+
+
+def describe_words(words: Sequence[str], folder: str) -> dict[str, str]:
+    """The content of every file and folder among these words, or behind the `=` or `@` of one: of a script as well as
+    of its interpreter. A folder that we stand in ourselves says nothing: everything is in it."""
+    found = {}
+    for name in dict.fromkeys(name for word in words for name in list_names(word)):
+        path = os.path.join(folder, os.path.expanduser(name))
+        if os.path.isfile(path) or (os.path.isdir(path) and not contains(path, folder)):
+            found[name] = hash_path(path)
+    return found
+
+
+def describe_program(words: Sequence[str]) -> dict[str, str]:
+    """How it is started, word by word, and where its link leads to."""
+    real = os.path.realpath(words[0])
+    return {"words": " ".join(words) + (f" → {real}" if real != words[0] else "")}
+
+
+def describe_behind(words: Sequence[str], folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Programs that are not among the words: those that scripts are for and that wrappers call, and packages."""
+    found: dict[str, str] = {}
+    paths = [os.path.join(folder, name) for word in words for name in list_names(word)]
+    waiting = [path for path in dict.fromkeys(paths) if os.path.isfile(path)]
+    seen = set(waiting)
+    while waiting:
+        path = waiting.pop()
+        if os.path.basename(path).startswith("python"):
+            found |= _describe_packages(path)
+        for each in _find_called(path, env):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+                found[each] = hash_path(each)
+    return found
+
+
+def describe_environment(own: Mapping[str, str], folder: str, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Files and folders that the target's own variables name, and where programs look for their parts."""
+    named = [part for name, value in own.items() if name != "PATH" for part in (value, *value.split(os.pathsep))]
+    searched = {name: inherited[name] for name in SEARCHED if inherited.get(name) and name not in own}
+    return describe_words(named, folder) | searched
+
+
+def find_matching(pattern: str, folder: str) -> list[str]:
+    """Files whose names depend on the case: all of them."""
+    found = [glob.glob(os.path.join(glob.escape(folder), name)) for name in list_names(pattern)]
+    return sorted({path for paths in found for path in paths})
+
+
+def list_names(word: str) -> Iterator[str]:
+    """What in a word may be a path: `x`, `--flag=x`, `-Ix`, `@x`, `x,y`."""
+    whole = [word, word.partition("=")[2], word[2:] if re.match(r"-[^-]", word) else ""]
+    parts = [part for text in whole for part in re.split(r"[,:;]", text)]
+    names = dict.fromkeys([*whole, *parts, *(part.lstrip("@") for part in parts)])
+    yield from (name for name in names if name and NO_NAME not in name)
+
+
+def contains(folder: str, inner: str) -> bool:
+    outer = os.path.realpath(folder)
+    return os.path.commonpath([outer, os.path.realpath(inner)]) == outer
+
+
+# ---------------------------------------------------------------- what works behind a script
+
+
+def _find_called(path: str, env: Mapping[str, str]) -> list[str]:
+    """The interpreter of a script, and for one of a shell every program and file that its text names."""
+    text = _load_script(path)
+    if not text:
+        return []
+    first, _, body = text.partition("\n")
+    asked = [word for word in first[2:].split() if not word.startswith("-") and "=" not in word]
+    if asked and os.path.basename(asked[0]) == "env":
+        asked = asked[1:]
+    names = asked[:1]
+    if names and os.path.basename(names[0]) in _SHELLS:
+        names += _WORD.findall(_OWN_FOLDER.sub(lambda _: os.path.dirname(os.path.abspath(path)), body))
+    found = (_find_file(name, env) for name in dict.fromkeys(names))
+    return [os.path.abspath(each) for each in found if each is not None]
+
+
+def _load_script(path: str) -> str:
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(_SCRIPT_BYTES + 1)
+    except OSError:
+        return ""
+    if not content.startswith(b"#!"):
+        return ""
+    return (content if len(content) <= _SCRIPT_BYTES else content.partition(b"\n")[0]).decode("utf-8", "replace")
+
+
+def _find_file(name: str, env: Mapping[str, str]) -> str | None:
+    if os.path.isabs(name):
+        return name if os.path.isfile(name) else None
+    return None if "/" in name else shutil.which(name, path=env.get("PATH"))
+
+
+def _describe_packages(python: str) -> dict[str, str]:
+    """Of the environment that it belongs to: its own list of each package's files and their content."""
+    prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(python))))
+    patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
+    places = sorted(place for pattern in patterns for place in glob.glob(pattern))
+    found = "".join(_hash_packages(place) for place in places)
+    return {f"packages of {python}": hashlib.sha256(found.encode()).hexdigest()[:16]} if found else {}
+
+
+def _hash_packages(place: str) -> str:
+    """Looked at again when one comes or goes: installing the same one anew does both."""
+    looks = _look(place)
+    known = _hashes.get(place)
+    if known is not None and known[0] == looks:
+        return known[1]
+    records = sorted(glob.glob(os.path.join(glob.escape(place), "*.dist-info", "RECORD")))
+    listed = "\n".join(f"{path} {hash_file(path)}" for path in records)
+    found = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
+    _remember(place, looks, found)
+    return found
+
+
+# ---------------------------------------------------------------- hashes
+
+
+def hash_path(path: str) -> str:
+    """Of a file, or of everything below a folder."""
+    return hash_tree(path)[:16] if os.path.isdir(path) else hash_file(path)
+
+
+def hash_file(path: str) -> str:
+    """Read again only where it looks different; one that may be executed and not read is known by its looks."""
+    looks = _look(path)
+    known = _hashes.get(path)
+    if known is not None and known[0] == looks:
+        return known[1]
+    try:
+        with open(path, "rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    except PermissionError:
+        return hashlib.sha256(repr(looks).encode()).hexdigest()[:16]
+    _remember(path, looks, found)
+    return found
+
+
+def _remember(path: str, looks: tuple[int, ...], found: str) -> None:
+    if time.time_ns() - max(looks[-2:]) > _FRESH_NS:
+        _hashes[path] = (looks, found)
+
+
+def _look(path: str) -> tuple[int, ...]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def hash_tree(path: str) -> str:
+    """Names and content of all files; links are followed, each folder once. What running a program leaves is not its
+    content."""
+    total = hashlib.sha256()
+    for each in sorted(_walk(path)) if os.path.isdir(path) else [path]:
+        sha = hash_file(each) if os.path.isfile(each) else ""
+        total.update(repr((os.path.relpath(each, path), sha)).encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
+
+
+def _walk(path: str) -> Iterator[str]:
+    seen = set()
+    for place, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders[:] = []
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name not in _MADE_BY_RUNNING)
+        yield from (os.path.join(place, name) for name in names)
