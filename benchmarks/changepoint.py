@@ -26,6 +26,7 @@ import ruptures
 from measuring import PEERS, has_peer, render_ratio
 
 from assay.judge.changepoint import DEFAULT, Look, Tuning, find_change_points
+from assay.judge.likelihood import measure_wander
 
 TOLERANCE = 5
 NEIGHBOURHOOD = 25  # a change that is not found, and something found no farther away: misplaced
@@ -34,6 +35,10 @@ LOOKS = (DEFAULT.near, DEFAULT.far)
 NOISE = 0.02
 AR_COEFFICIENT = 0.7
 ROWS = ("gauss", "heavy tail", "AR(1)", "bimodal")
+WHITE = ("gauss", "heavy tail", "bimodal")
+LENGTHS = (6, 7, 8, 10, 12, 15, 20, 30, 50, 80, 119, 120, 150, 200)
+WHITE_LENGTHS = (100, 200, 500, 1000, 2000)
+HEIGHTS = (3, 5, 8)
 OTAVA = """
 import json, sys, time
 from otava.analysis import compute_change_points
@@ -59,13 +64,12 @@ class History:
 # ---------------------------------------------------------------- series
 
 
-def build_noise(kind: str, rng: np.random.Generator, n: int) -> np.ndarray:
+def build_noise(kind: str, rng: np.random.Generator, n: int, memory: float = AR_COEFFICIENT) -> np.ndarray:
     if kind == "heavy tail":
         return NOISE * rng.standard_t(2, n)
     if kind == "AR(1)":
-        innovations = rng.standard_normal(n) * math.sqrt(1 - AR_COEFFICIENT**2)
-        noise = list(itertools.accumulate(innovations, lambda last, new: AR_COEFFICIENT * last + new))
-        return NOISE * np.array(noise)
+        innovations = rng.standard_normal(n) * math.sqrt(1 - memory**2)
+        return NOISE * np.array(list(itertools.accumulate(innovations, lambda last, new: memory * last + new)))
     if kind == "bimodal":
         return NOISE / 2 * rng.standard_normal(n) + np.where(rng.random(n) < 0.3, 2 * NOISE, 0.0)
     return NOISE * rng.standard_normal(n)
@@ -275,13 +279,48 @@ def report_real(histories: Sequence[History], search: str, draws: int, streams: 
     print(f"  mean {mean:.3f} [{low:.3f}, {high:.3f}], target at least .72: {'met' if mean >= 0.72 else 'MISSED'}")
 
 
+def build_young(kind: str, count: int, n: int, height: float = 0.0) -> list[History]:
+    """With a step in the middle, in units of the noise; with memory, as much as so few points cannot show."""
+    rng = np.random.default_rng(17)
+    step = NOISE * height * (np.arange(n) >= n // 2)
+    return [History((100 * np.exp(build_noise(kind, rng, n, 0.4) + step)).tolist(), [n // 2]) for _ in range(count)]
+
+
 def report_noise(count: int) -> None:
     for kind in ROWS:
         rng = np.random.default_rng(17)
         series = [History((100 * np.exp(build_noise(kind, rng, 200))).tolist(), []) for _ in range(count)]
-        alarms = sum(map(bool, detect_ours(series)))
-        what = f"alarms on {count} series of pure noise, {kind}, in percent"
-        print(render_ratio(what, 100 * alarms / count, at_most=2.0))
+        what = f"alarms on {count} series of 200 points of pure noise, {kind}, in percent"
+        print(render_ratio(what, 100 * count_alarms(series) / count, at_most=2.0))
+    for kind in ROWS:
+        shares = {n: 100 * count_alarms(build_young(kind, count, n)) / count for n in LENGTHS}
+        name = f"{kind}, r = .4" if kind == "AR(1)" else kind
+        print(f"  by length, {name}: " + ", ".join(f"{n} points {share:.1f}%" for n, share in shares.items()))
+        print("  " + render_ratio("the largest, in percent", max(shares.values()), at_most=2.0))
+
+
+def count_alarms(series: Iterable[History]) -> int:
+    return sum(map(bool, detect_ours(series)))
+
+
+def report_power(count: int) -> None:
+    """Of young histories with a step in their middle, how many show it within one point."""
+    for kind, height in itertools.product(ROWS, HEIGHTS):
+        found = {n: detect_ours(build_young(kind, count, n, height)) for n in LENGTHS}
+        shares = {n: sum(any(abs(i - n // 2) <= 1 for i in one) for one in all_) / count for n, all_ in found.items()}
+        print(f"step of {height} sigma found, {kind}: " + ", ".join(f"{n} {share:.0%}" for n, share in shares.items()))
+
+
+def report_wander(count: int) -> None:
+    """How large `unrest` has to be, from white noise alone: beyond 1, times sqrt(n), it is alike at all lengths."""
+    for n in WHITE_LENGTHS:
+        rng = np.random.default_rng(23)
+        series = [build_noise(kind, rng, n) / NOISE for kind in WHITE for _ in range(count)]
+        found = [(measure_wander(x, []) - 1) * math.sqrt(n) for x in series]
+        quantiles = np.quantile(found, (0.99, 0.999))
+        above = np.mean(np.array(found) >= DEFAULT.unrest)
+        print("white noise of {} points: 99% {:.1f}, 99.9% {:.1f}; ".format(n, *quantiles), end="")
+        print(f"above unrest = {DEFAULT.unrest}: {above:.2%} of {len(found)}")
 
 
 def report_speed(repeats: int, with_otava: bool) -> None:
@@ -322,6 +361,8 @@ def main() -> None:
     if real:
         report_real(real, options.search, options.draws, options.streams)
     report_noise(options.noise)
+    report_power(options.noise // 5)
+    report_wander(options.noise)
     report_speed(options.repeats, with_otava)
 
 

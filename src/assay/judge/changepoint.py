@@ -45,9 +45,12 @@ from assay.judge.series import (
 )
 from assay.values.bench import ChangePoint
 
+__all__ = ["DEFAULT", "SHORTEST_SERIES", "Look", "Tuning", "find_change_points"]
+
 SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one
 SUPPOSED_MEMORY = 0.4  # in a young one: too few points to show more or less
+TRIMMED = 0.1  # of the points of a young piece, from either end: one outlier may not hide a step
 CHANCE = 0.02  # of an alarm in a young series of pure noise, at most
 TAIL = 0.025  # of the interval that is reported, on either side
 QUIETEST = 0.2  # a stretch is not taken to be quieter than this, in units of the whole series' noise
@@ -109,7 +112,7 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
 
 
 def wanders(signal: Signal, cuts: Sequence[int], tuning: Tuning = DEFAULT) -> bool:
-    """Whether the level moves about between its steps, more than chance makes it seem to in one of a thousand."""
+    """Whether the level moves about between its steps, more than chance makes it seem to in a few of a thousand."""
     return measure_wander(signal.x, cuts) >= 1 + tuning.unrest / math.sqrt(len(signal.x))
 
 
@@ -198,15 +201,23 @@ def weigh_likelihood(signal: Signal, density: Density, tuning: Tuning, start: in
 
 def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
     """How far Student's t is above what chance makes of it at one of all places, were neighbours a little alike."""
-    np = load_numpy()
-    left, right = signal.x[start:cut], signal.x[cut:stop]
-    freedom = len(left) + len(right) - 2
-    variance = (left.var() * len(left) + right.var() * len(right)) / freedom
-    error = math.sqrt(variance * find_thinning(SUPPOSED_MEMORY) * (1 / len(left) + 1 / len(right)))
+    before, left, left_squares = _trim(signal.x[start:cut])
+    after, right, right_squares = _trim(signal.x[cut:stop])
+    freedom = left + right - 2
+    error = math.sqrt((left_squares + right_squares) / freedom * (1 / left + 1 / right))
     places = len(signal.x) - 2 * SHORTEST_PIECE + 1
-    bound = error * t_quantile(freedom, CHANCE / 2 / places)
-    height = abs(float(np.mean(right) - np.mean(left)))
-    return height / bound if bound else math.inf
+    bound = error * math.sqrt(find_thinning(SUPPOSED_MEMORY)) * t_quantile(freedom, CHANCE / 2 / places)
+    return abs(after - before) / bound if bound else math.inf
+
+
+def _trim(values: Array) -> tuple[float, int, float]:
+    """The mean without the outermost, of how many points, and the squared distances with those moved inwards (Yuen)."""
+    np = load_numpy()
+    ordered = np.sort(values)
+    aside = int(TRIMMED * len(ordered))
+    inner = ordered[aside : len(ordered) - aside]
+    moved = np.clip(ordered, inner[0], inner[-1])
+    return float(inner.mean()), len(inner), float(moved.var()) * len(moved)
 
 
 def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:

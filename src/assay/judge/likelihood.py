@@ -48,7 +48,7 @@ def find_level(values: Array) -> float:
 def measure_wander(x: Array, cuts: Sequence[int]) -> float:
     """How much farther apart levels of neighbouring points are than levels of as many points from all over the piece.
 
-    1 where the noise is nothing but noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
+    About 1 where the noise is nothing but noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
     """
     np = load_numpy()
     rng = np.random.default_rng(0)  # the same series gets the same answer
