@@ -49,10 +49,14 @@ def _pair_numbers(target: TensorComparison, other: TensorComparison) -> list[tup
     pairs = [(target.max_rel, other.max_rel), (target.mean_abs, other.mean_abs)]
     if target.cosine is not None and other.cosine is not None:
         pairs.append((1 - target.cosine, 1 - other.cosine + 1e-12))  # what a double leaves of 1 - 1
-    if target.top_k is not None:
-        pairs.append((1 - target.top_k, 1 - other.top_k if other.top_k is not None else 0.0))
+    if target.tolerance.top_k is not None:  # a ranking that nobody asked for is shown, and decides nothing
+        pairs.append((_misranked(target), _misranked(other)))
     return pairs
 
 
 def _describe(comparison: TensorComparison) -> str:
     return f"{comparison.max_rel:.3g} of the scale at worst and {comparison.mean_abs:.3g} on average"
+
+
+def _misranked(found: TensorComparison) -> float:
+    return 1 - found.top_k if found.tolerance.top_k is not None and found.top_k is not None else 0.0

@@ -267,7 +267,6 @@ class ModelReport:
     target: str
     cases: tuple[CaseReport, ...]
     first_wrong: str | None = None  # the case's name: its own outputs are wrong where its inputs are right
-    unseen: int = 0  # layers before it that nobody asked for and nothing is known of: it is the first that was tried
     confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: there was nothing to confirm
     findings: tuple[Finding, ...] = ()  # about the whole: references that disagree, a marking that hides a fault
     samples: int = 1
@@ -280,6 +279,7 @@ class ModelReport:
     origin: str = ""
     command: str = ""  # shows again what was found, without looking for it: of a reduction
     folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
+    unseen: int = 0  # layers before `first_wrong` that nobody asked for: it is the first that was tried
 
     @property
     def verdict(self) -> Verdict:
