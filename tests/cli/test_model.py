@@ -365,7 +365,11 @@ def test_the_command_of_a_compiler_of_ours_can_be_pasted_anywhere(model: Cli, de
     words = ["check", "hard.onnx", "--target", "iree", "--only", "Hardmax_1", "--compiler-options=--iree-no-such-flag"]
     said = model(*words, "--quiet")
     assert said.code == 1
-    (command,) = [line.strip().removeprefix("$ ") for line in said.out.splitlines() if line.startswith("  $ ") and "iree-compile " in line]
+    (command,) = [
+        line.strip().removeprefix("$ ")
+        for line in said.out.splitlines()
+        if line.startswith("  $ ") and "iree-compile " in line
+    ]
     named = [word for word in shlex.split(command)[1:] if not word.startswith("-")]
     assert named
     assert all(os.path.isabs(word) for word in named)
