@@ -130,6 +130,19 @@ def test_a_window_waits_for_a_python(tmp_path: Path, spy: Path) -> None:
     assert found == {"profiles": ["py-spy-1.json"], "profile_notes": []}
 
 
+@pytest.mark.parametrize("content", ["[]\n", "", "[\n]"])
+def test_a_profile_with_nothing_in_it_is_none(tmp_path: Path, spy: Path, content: str) -> None:
+    spy.write_text(spy.read_text().replace("json.dump(sys.argv[1:], file)", f"file.write({content!r})"))
+    with command(f'{sys.executable} -S -c "{WAITS}"; true') as process:
+        watcher = Watcher(tmp_path / "p", spy, process.pid, "0:")
+        wait_for(lambda: count_calls(spy) == 1)
+        found = watcher.end()
+    (note,) = found["profile_notes"]
+    assert note.startswith("window 1 has no profile: py-spy saw nothing run on a CPU in it: only idle threads")
+    assert note in watcher.errors
+    assert found["profiles"] == list((tmp_path / "p").iterdir()) == []
+
+
 def test_a_command_without_any_python_is_said(tmp_path: Path, spy: Path) -> None:
     with command("echo up; read -r") as process:
         watcher = Watcher(tmp_path / "p", spy, process.pid, "0:0.05,1000:")

@@ -46,6 +46,18 @@ def compare(base, head, direction="min", threshold=0.05, alpha=0.01):
     return compare_pairs([build_pair("time", base, head, Question(direction, threshold, alpha))])[0]
 
 
+def test_an_interval_beyond_the_threshold_says_what_is_lacking():
+    """Among many metrics five trials a side cannot be sure, however far apart they are."""
+    pairs = [
+        build_pair(name, draw(100, 5, seed, 0.001), draw(level, 5, seed + 9, 0.001), Question("min", 0.05, 0.01))
+        for seed, (name, level) in enumerate([("far", 130), ("a", 100), ("b", 100)])
+    ]
+    found = compare_pairs(pairs)[0]
+    assert found.kind is INCONCLUSIVE
+    assert "beyond 5.00%, but not sure" in found.message
+    assert "cannot be told" not in found.message
+
+
 # ---------------------------------------------------------------- bad input is never a pass
 
 

@@ -234,7 +234,7 @@ def test_asv_of_both_versions(load: Any) -> None:
     assert {name for name, each in found.items() if each.succeeded} == good
     assert found["suite.time_keys('a')"].result.wall_time == 0.1
     assert found["suite.time_keys('a')"].result.samples["wall_time"] == (0.1, 0.11)
-    assert found["suite.track_size"].result.numbers == {"value": 42}
+    assert found["suite.track_size"].result.numbers == {"track_size": 42}
     assert found["suite.peakmem_load"].result.numbers == {"peak_memory": 1024}
     assert found["suite.track_size"].commit == "c0ffee"
     assert {each.result.wall_time for each in load(ASV_1)} == {0.25, 0.5}

@@ -11,6 +11,7 @@ import pytest
 from assay.errors import UsageError
 from assay.record.imported import load_foreign, load_foreign_file
 from assay.values.benchmark import BenchExecution
+from assay.values.telling import direction_of
 
 MACHINE = {"arch": "x86_64", "cpu": "AMD", "machine": "box", "num_cpu": "8", "os": "Linux", "ram": "16", "version": 1}
 BENCHMARKS = {
@@ -99,8 +100,27 @@ def test_a_damaged_machine_s_file_costs_no_result(folder: Path, text: str) -> No
 def test_the_list_of_benchmarks_tells_kinds_and_units(folder: Path) -> None:
     found = load(write(folder, {"suite.Odd.measure": [[0.5], []], "suite.track_y": [[7], []]}))
     assert found["suite.Odd.measure"].result.wall_time == 0.5
-    assert found["suite.track_y"].result.numbers == {"value": 7}
+    assert found["suite.track_y"].result.numbers == {"track_y": 7}
     assert found["suite.track_y"].result.extras == {"unit": "bytes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "direction"),
+    [
+        ("suite.track_loss", "track_loss", "min"),
+        ("suite.Net.track_accuracy", "track_accuracy", "max"),
+        ("suite.track_size", "track_size", "min"),
+        ("suite.TrackSize", "track_TrackSize", "min"),
+        ("suite.pretty", "track_pretty", "min"),
+    ],
+)
+def test_what_is_tracked_keeps_its_name_and_lower_is_better_where_that_does_not_tell(
+    folder: Path, name: str, metric: str, direction: str
+) -> None:
+    (folder / "../benchmarks.json").write_text(json.dumps({"version": 2, name: {"name": name, "type": "track"}}))
+    found = load(write(folder, {name: [[7, 8], [["1.5", "'a.b'"]]]})).values()
+    assert [each.result.numbers for each in found] == [{metric: 7}, {metric: 8}]
+    assert direction_of(metric) == direction
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,15 @@ class PySpy:
             lines = self._words.read().decode("utf-8", "replace").splitlines()
         if not os.path.exists(self._path):
             raise RuntimeError(f"py-spy wrote none: {_find_complaint(lines)}")
+        if _is_without_events(self._path):
+            os.remove(self._path)  # whoever opens it sees nothing
+            raise RuntimeError("py-spy saw nothing run on a CPU in it: only idle threads, or too little time to look")
+
+
+def _is_without_events(path: str) -> bool:
+    """By its first bytes: a trace may be large."""
+    with open(path, "rb") as file:
+        return b"".join(file.read(64).split()) in (b"", b"[]")
 
 
 def _find_complaint(lines: Sequence[str]) -> str:

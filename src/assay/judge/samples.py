@@ -178,7 +178,10 @@ def _conclude(asked: Question, found: Comparison) -> Comparison:
     if most <= asked.threshold:
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
     more = count_missing(found, asked)
-    hope = f"cannot be told from {asked.threshold:.2%}; needs about {more} more trials on each side"
+    what = f"cannot be told from {asked.threshold:.2%}"
+    if min(found.interval) > asked.threshold or max(found.interval) < -asked.threshold:
+        what = f"beyond {asked.threshold:.2%}, but not sure: p, corrected for all metrics, is not below {asked.alpha:g}"
+    hope = f"{what}; needs about {more} more trials on each side"
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
 
 

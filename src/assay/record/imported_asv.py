@@ -15,6 +15,7 @@ from typing import Any
 from assay.record.imported_fields import FieldError, Fields, parse_number
 from assay.record.imported_figure import Figure, Note
 from assay.values.benchmark import NOT_REPORTED, WALL_TIME, Machine
+from assay.values.telling import ASV_TRACKED
 
 MARKS = {"results", "commit_hash"}
 _MACHINE_MARKS = {"machine", "arch", "os"}
@@ -153,4 +154,11 @@ def _name_metric(name: str, kind: str) -> str:
     word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or (
         match[1].lower() if match else ""
     )
+    if word == "track":
+        return _name_tracked(name.rpartition(".")[2])
     return {"time": WALL_TIME, "peakmem": "peak_memory", "mem": "memory"}.get(word, "value")
+
+
+def _name_tracked(own: str) -> str:
+    """What it tracks only its own name says, and so which way is better; `track_` tells whose rule holds otherwise."""
+    return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"

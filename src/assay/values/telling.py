@@ -13,6 +13,8 @@ from typing import Literal
 
 Direction = Literal["min", "max"]
 
+ASV_TRACKED = "track_"  # begins the names of asv's benchmarks that return a number of their own
+
 _LOWER_NAMES = """
     loss losses err error errors wer cer eer ter mer fer ppl perplexity nll nlls bpc bpb bpd mse rmse mae mape
     smape msle rmsle cost regret fid kid lpips kl divergence distance time times duration latency elapsed
@@ -34,8 +36,11 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Whether lower or higher is better, by the metric's name; higher where the name does not tell."""
-    return told_direction(metric) or "max"
+    """Whether lower or higher is better, by the metric's name; higher where the name does not tell.
+
+    Of what asv tracked it is lower then: asv takes that for better in all its benchmarks.
+    """
+    return told_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
 def told_direction(metric: str) -> Direction | None:

@@ -78,6 +78,21 @@ def test_a_figure_that_lacks_what_it_had_to_report_is_a_failure() -> None:
     assert report.verdict.findings[0].message == "2 of 14 executions of head failed: speed was not found in its output"
 
 
+def test_a_bound_that_head_does_not_keep_fails_however_quick_it_is() -> None:
+    low = Finding(VerdictKind.FAIL, "m.C.f", "accuracy is 0.8, below its minimum")
+
+    def break_bound(found: Executions) -> Executions:
+        results = [replace(e.result, succeeded=False, findings=(low,)) for e in found.found]
+        return Executions(found.name, tuple(replace(e, result=r) for e, r in zip(found.found, results, strict=True)))
+
+    good, bad = side("base", 10), break_bound(side("head", 10))
+    report = compare_executions(good, bad, CompareOptions())
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert "12 of 12 executions of head failed: accuracy is 0.8" in report.verdict.findings[0].message
+    assert compare_executions(bad, good, CompareOptions()).verdict.kind is VerdictKind.PASS, "it was mended"
+    assert compare_executions(break_bound(good), bad, CompareOptions()).verdict.kind is VerdictKind.PASS, "nothing new"
+
+
 # ---------------------------------------------------------------- in turns, on a busy machine
 
 

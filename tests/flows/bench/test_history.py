@@ -107,6 +107,16 @@ def test_a_figure_that_lacks_what_it_had_to_report_is_none() -> None:
     assert judge(executions).verdict.kind is VerdictKind.ERROR
 
 
+def test_a_newest_execution_that_breaks_a_bound_has_failed_and_is_a_figure() -> None:
+    executions = history(noise(10, 20))
+    low = Finding(VerdictKind.FAIL, METHOD, "accuracy is 0.8, below its minimum")
+    executions[-1] = replace(executions[-1], result=replace(executions[-1].result, succeeded=False, findings=(low,)))
+    found = judge(executions)
+    assert found.verdict.kind is VerdictKind.ERROR
+    assert "accuracy is 0.8" in found.broken
+    assert (found.left_out, len(found.series[0].points)) == ({}, 20)
+
+
 def stop(one: BenchExecution, wall_time: float | None = None) -> BenchExecution:
     """Ended by Ctrl-C; a command has a duration all the same."""
     ended = Finding(VerdictKind.ERROR, METHOD, "SIGINT to the supervisor")
@@ -204,6 +214,15 @@ def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecu
     warnings: list[str] = []
     load_histories("wall_time", None, HistoryOptions(), warnings.append)
     assert warnings == ["m.C.h has never reported anything: ValueError: no"]
+
+
+def test_of_benchmarks_without_the_label_nothing_is_said(three: list[BenchExecution]) -> None:
+    three[:6] = [replace(each, contaminated=(), label="before") for each in three[:6]]
+    warnings: list[str] = []
+    found = load_histories("wall_time", None, HistoryOptions(label="before"), warnings.append)
+    assert ([each.method for each in found], warnings) == (["m.C.f"], [])
+    with pytest.raises(NotFoundError, match="befor"):
+        load_histories("wall_time", None, HistoryOptions(label="befor"), warnings.append)
 
 
 # ---------------------------------------------------------------- environment or code?

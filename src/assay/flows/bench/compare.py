@@ -220,7 +220,8 @@ def _find_missing(base: Executions, head: Executions) -> list[Finding]:
     findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
     common = [method for method in base.methods if method in head.methods]
     findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
-    return findings + [finding for side in (base, head) for finding in _find_failed(side)]
+    findings += [finding for side in (base, head) for finding in _find_failed(side)]
+    return [*findings, *_find_unkept(base, head)]
 
 
 def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
@@ -240,9 +241,22 @@ def _find_failed(side: Executions) -> Iterator[Finding]:
         here = [e for e in side.found if e.method == method]
         failed = [e for e in here if not e.result.is_figure and not side.is_invalid(e)]
         if failed:
-            reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
-            message = f"{len(failed)} of {len(here)} executions of {side.name} failed: {reason}"
-            yield Finding(VerdictKind.ERROR, method, message)
+            yield Finding(VerdictKind.ERROR, method, _describe_failed(failed, len(here), side.name))
+
+
+def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) -> str:
+    reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
+    return f"{len(failed)} of {count} executions of {side} failed: {reason}"
+
+
+def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
+    """Bounds that head does not keep, however quick it is. Where base never kept them either they are nothing new."""
+    kept = {e.method for e in base.found if e.result.succeeded}
+    for method in dict.fromkeys(e.method for e in head.found if e.method in kept):
+        here = [e for e in head.good(method) if not head.is_invalid(e)]
+        failed = [e for e in here if not e.result.succeeded]
+        if failed:
+            yield Finding(VerdictKind.FAIL, method, _describe_failed(failed, len(here), head.name))
 
 
 def _find_new(base: Executions, head: Executions) -> list[str]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.errors import UsageError
+from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.archive import Complain, choose_metric, find_place, keep_quiet, load_executions
 from assay.flows.bench.statistics import FEWEST_MOVED, compare_levels, describe_few, find_steps, look_at_few
 from assay.judge.history import judge_history
@@ -57,9 +57,10 @@ def load_histories(
     """Of one method, or of every method that reports the metric."""
     place = find_place(options.root)
     executions = load_executions(place, method, complain)
-    named = {execution.method for execution in executions if metric in execution.result.numbers}
+    meant = _choose_labelled(executions, options.label)
+    named = {execution.method for execution in meant if metric in execution.result.numbers}
     if not named:
-        choose_metric(metric, executions)
+        choose_metric(metric, meant)
     chosen = sorted(named)
     triage = load_triage(place.dir)
     found: list[MetricHistory] = []
@@ -73,8 +74,16 @@ def load_histories(
         raise _join_errors(metric, missing)
     for each in missing:  # one that has run once is no reason to say nothing of the others
         complain(f"{each.message} ({each.hint})")
-    for line in _describe_never([e for e in executions if e.method not in named]):
+    for line in _describe_never([e for e in meant if e.method not in named]):
         complain(line)
+    return found
+
+
+def _choose_labelled(executions: Sequence[BenchExecution], label: str | None) -> Sequence[BenchExecution]:
+    """All, or those with the label: of benchmarks that never had it nothing is to be said."""
+    found = [execution for execution in executions if label in (None, execution.label)]
+    if label is not None and not found:
+        raise NotFoundError("label", label, sorted({each.label for each in executions if each.label}))
     return found
 
 
@@ -130,8 +139,8 @@ def advise_all(left_out: Mapping[str, int]) -> str:
 def _describe_newest(
     executions: Sequence[BenchExecution], metric: str, options: HistoryOptions, said: Sequence[Triage]
 ) -> str:
-    """Why the newest execution gives no value: a benchmark that broke yesterday has no level that could be worse. One
-    that somebody ended is none: what counts is the one before it."""
+    """Why the newest execution did not succeed: one that broke yesterday has no level that could be worse, and one that
+    does not keep its bounds may be as quick as ever. One that somebody ended is none: the one before it counts."""
     meant = [
         execution
         for execution in executions
@@ -141,7 +150,7 @@ def _describe_newest(
     if not meant or meant[-1].execution_id in find_invalid(executions, said):
         return ""
     result = meant[-1].result
-    if math.isfinite(result.numbers.get(metric, math.nan)) and result.is_figure:
+    if math.isfinite(result.numbers.get(metric, math.nan)) and result.succeeded:
         return ""
     reason = result.findings[0].message if result.findings else f"it did not report {metric}"
     return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
