@@ -26,6 +26,7 @@ from assay.flows.bench.imports import write_as_run
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.sides import Executions
 from assay.record.benchmarks import Triage, add_triage
+from assay.show.bench_history import build_comparison_cases
 from assay.values.bench_history import ComparisonReport
 from assay.values.benchmark import BenchExecution, BenchReport, BenchRequest, BenchResult, BenchVariant
 from assay.values.verdict import Finding, VerdictKind
@@ -153,6 +154,10 @@ def test_what_our_own_end_took_along_has_not_failed(after: int) -> None:
     report = contest(Machine(spoil=False, interrupted_after=after))
     assert report.interrupted == "SIGINT"
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert any("it was ended by SIGINT" in finding.message for finding in report.verdict.findings)
+    assert any(
+        "it was ended" in found.message for _, _, judged in build_comparison_cases(report) for found in judged.findings
+    )
     assert not any("failed" in finding.message for finding in report.verdict.findings)
 
 

@@ -374,11 +374,14 @@ class Contest:
         end = self.end
         if end is None:
             return report
-        if report.verdict == Verdict.of((), 0):
-            message = f"it was ended by {end.interrupted or end.problem} before anything could be compared"
-            silence = Finding(VerdictKind.INCONCLUSIVE, "comparison", message)
-            report = replace(report, verdict=Verdict.of([silence], 0))
-        return replace(report, interrupted=end.interrupted, problem=end.problem)
+        found = report.verdict
+        left = "not all trials were run" if report.metrics else "nothing could be compared yet"
+        cut = Finding(
+            VerdictKind.INCONCLUSIVE, "comparison", f"it was ended by {end.interrupted or end.problem}: {left}"
+        )
+        before = () if found == Verdict.of((), 0) else found.findings
+        verdict = Verdict.of([*before, cut], found.comparisons)
+        return replace(report, verdict=verdict, interrupted=end.interrupted, problem=end.problem)
 
 
 def _keep_common(base: Executions, head: Executions) -> tuple[Executions, Executions]:
