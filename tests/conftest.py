@@ -37,6 +37,15 @@ HOSTILE_NAMES = {
 }
 
 
+# ---------------------------------------------------------------- signals
+
+# `nohup` and shells that put us into the background have us ignore signals, and so would all that the tests start.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.

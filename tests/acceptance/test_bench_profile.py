@@ -130,7 +130,10 @@ class P(Benchmark):
     def busy(self):
         import {module} as framework
         a = framework.ones((64, 64))
-        end = time.monotonic() + 2.0
+        give_up = time.monotonic() + 60
+        while not ({is_on}) and time.monotonic() < give_up:  # a busy machine takes its time
+            a = framework.matmul(a, a) * 0.01
+        end = time.monotonic() + {more_s}
         while time.monotonic() < end:
             a = framework.matmul(a, a) * 0.01
         self.report_benchmark(wall_time=1.0)
@@ -139,7 +142,8 @@ class P(Benchmark):
 
 @needs_torch
 def test_torch_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: Path) -> None:
-    execution = run(tmp_path, INSIDE.format(module="torch"), "--profile", "0.3:")
+    source = INSIDE.format(module="torch", is_on="framework._C._autograd._profiler_enabled()", more_s=0.5)
+    execution = run(tmp_path, source, "--profile", "0.3:")
     assert "profile/torch-1.json" in execution["profiles"]
     names = {event.get("name") for event in load_events(tmp_path, execution, "profile/torch-1.json")}
     assert "aten::matmul" in names
@@ -147,7 +151,8 @@ def test_torch_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: 
 
 @pytest.mark.skipif(not os.access(TF_PYTHON, os.X_OK), reason=f"no interpreter with TensorFlow at {TF_PYTHON}")
 def test_tensorflow_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: Path) -> None:
-    execution = run(tmp_path, INSIDE.format(module="tensorflow"), "--profile", "0.3:", "--python", TF_PYTHON)
+    source = INSIDE.format(module="tensorflow", is_on="True", more_s=4)  # it does not tell
+    execution = run(tmp_path, source, "--profile", "0.3:", "--python", TF_PYTHON)
     (plane,) = [name for name in execution["profiles"] if name.endswith(".xplane.pb")]
     assert b"MatMul" in (tmp_path / execution["run_dir"] / plane).read_bytes()
     assert "notes" not in execution["extra"]["profile"]
