@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -109,6 +110,15 @@ def test_drift_has_no_culprit() -> None:
     assert found.reason.startswith("drift: Conv_3 is the first beyond its tolerance")
     assert "5e-05 → 0.0001" in found.reason
     assert [growth.layer.number for growth in found.ranking][:1] == [0]
+
+
+def test_a_layer_that_may_be_far_off_is_named_where_it_brings_most() -> None:
+    """Its own bound is wide, and that of the next is not."""
+    wide = {"a": replace(tensor("a", 0.07, VerdictKind.PASS), tolerance=Tolerance(abs=0.0, rel=0.1))}
+    found = localise(CHAIN, wide | tensors(b=0.05, c=0.05, d=0.05), tensors(b=1e-7))
+    assert found.blame is Blame.DRIFT
+    assert "most of it comes from Conv_0, which is within its own: Conv_0 0 → 0.07" in found.reason
+    assert "no layer adds much" not in found.reason
 
 
 def test_small_steps_are_told_from_a_jump() -> None:

@@ -178,6 +178,9 @@ class StrangeBackend(Backend):
         os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
         os.abort()
 
+    def do_gulp_politely(self, job):
+        raise BackendError("runner ended with exit code 1", stderr="Traceback …\nMemoryError\n")
+
     def do_elsewhere(self, job):
         path = os.path.join(os.path.dirname(job.folder), "outside")
         Path(path).write_text("x")

@@ -255,13 +255,14 @@ def test_too_much_memory_is_an_outcome(keeper, make, case):
     assert keeper.work(make("fine"), Limits(memory_bytes=300 * MIB)).is_ok
 
 
-@pytest.mark.parametrize("case", ["gulp", "gulp_native"])
+@pytest.mark.parametrize("case", ["gulp", "gulp_native", "gulp_politely"])
 def test_memory_that_cannot_be_had_is_an_outcome(keeper, make, case):
     assert keeper.work(make(case), Limits(memory_bytes=300 * MIB)).ending is Ending.MEMORY
 
 
 def test_an_abort_is_a_crash_where_memory_has_no_limit(keeper, make):
     assert keeper.work(make("gulp_native")).ending is Ending.CRASH
+    assert keeper.work(make("gulp_politely")).ending is Ending.ERROR
 
 
 # ---------------------------------------------------------------- nobody is left

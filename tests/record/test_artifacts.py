@@ -438,6 +438,12 @@ def test_another_back_end_is_nothing_like_it(store: ArtifactStore) -> None:
     assert store.explain({**PARTS, "backend": "iree", "flags": []}) == "miss: flags changed: without -O2 --fast"
 
 
+def test_what_a_run_is_given_is_no_model(store: ArtifactStore) -> None:
+    make(store, {**PARTS, "what": "run"})
+    reason = store.explain({**PARTS, "what": "run", "source": "34cd" * 16})
+    assert reason == "miss: what the step before it made changed (sha 12ab… → 34cd…)"
+
+
 def test_the_nearest_of_several_is_compared_with(store: ArtifactStore) -> None:
     make(store, {**PARTS, "flags": ["-O0"], "tools": {"iree": "1"}})
     make(store, {**PARTS, "flags": ["-O1"]})

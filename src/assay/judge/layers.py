@@ -198,5 +198,8 @@ def _describe_birth(growth: Growth, suspects: Sequence[Layer]) -> str:
 def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
     most = [growth for growth in ranking if growth.factor > 1][:3]
     steps = ", ".join(f"{growth.layer.label} {growth.before:.2g} → {growth.after:.2g}" for growth in most)
-    text = f"drift: {first.layer.label} is the first beyond its tolerance, no layer adds much by itself"
-    return f"{text}: {steps}" if steps else text
+    text = f"drift: {first.layer.label} is the first beyond its tolerance"
+    largest = max(ranking, key=lambda growth: growth.after - growth.before)
+    if largest.after - largest.before > first.after / 2 and largest.layer != first.layer:
+        return f"{text}; most of it comes from {largest.layer.label}, which is within its own: {steps}"
+    return f"{text}, no layer adds much by itself" + (f": {steps}" if steps else "")

@@ -144,13 +144,15 @@ class Keeper:
         return replace(outcome, command=self._process.command)
 
     def _with_memory(self, outcome: StepOutcome, limits: Limits) -> StepOutcome:
-        """A program that gets no more memory seldom says so in any other way than by dying."""
-        if outcome.ending is not Ending.CRASH or limits.memory_bytes is None or not self._says_no_memory():
+        """A program that gets no more memory dies, or says so in its own words: neither is the model's fault."""
+        if outcome.ending not in (Ending.CRASH, Ending.ERROR) or limits.memory_bytes is None:
+            return outcome
+        if not self._says_no_memory(outcome):
             return outcome
         return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could get no more memory")
 
-    def _says_no_memory(self) -> bool:
-        said = load_excerpt(os.path.join(self._folder, "stderr"))
+    def _says_no_memory(self, outcome: StepOutcome) -> bool:
+        said = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
         return any(words in said for words in _NO_MEMORY)
 
     def _with_speech(self, outcome: StepOutcome) -> StepOutcome:

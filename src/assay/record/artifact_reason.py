@@ -9,6 +9,7 @@ from typing import Any
 
 NOTHING = "miss: nothing like it"
 _WORDS = {"source": "the model", "model": "the model", "inputs": "the inputs"}
+_WORDS_OF_RUN = {**_WORDS, "source": "what the step before it made"}
 _CODE = "tools.code "  # of somebody's own back end: the file follows
 _ABSENT = object()
 _MOST_CHANGES = 3
@@ -27,7 +28,8 @@ def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, A
     if not near:
         return NOTHING
     _, _, old = min(near, key=lambda each: each[:2])
-    changes = [render_change(*change) for change in find_changes(old, parts)]
+    words = _WORDS_OF_RUN if parts.get("what") == "run" else _WORDS
+    changes = [render_change(*change, words) for change in find_changes(old, parts)]
     more = f", and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
     return f"miss: {'; '.join(changes[:_MOST_CHANGES])}{more}"
 
@@ -55,12 +57,12 @@ def _differ(before: Any, after: Any) -> bool:
     return type(before) is not type(after) or repr(before) != repr(after)
 
 
-def render_change(name: str, before: Any, after: Any) -> str:
+def render_change(name: str, before: Any, after: Any, words: Mapping[str, str] = _WORDS) -> str:
     if name.startswith(_CODE):
         return f"the back end's code changed: {_show(name.removeprefix(_CODE))}"
     name = _show(name)
-    if name in _WORDS and _is_digest(before) and _is_digest(after):
-        return f"{_WORDS[name]} changed (sha {_show(before)} → {_show(after)})"
+    if name in words and _is_digest(before) and _is_digest(after):
+        return f"{words[name]} changed (sha {_show(before)} → {_show(after)})"
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):
         return f"{name} changed: {_render_lists(before, after)}"
     if before is _ABSENT:
