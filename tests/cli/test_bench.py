@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -20,8 +16,6 @@ from tests.flows.bench.laboratory import execution, history, write_module
 from tests.flows.bench.repository import Repository
 from tests.flows.workbench import Bench, until
 
-from assay.cli import bench_options
-from assay.execute.slots import SlotPool, build_entries
 from assay.record import rundir
 from assay.record.benchmarks import write_execution
 from assay.values.benchmark import BenchExecution
@@ -377,28 +371,6 @@ def test_every_execution_is_told_as_it_ends(lab: Bench, cli: Cli) -> None:
     assert "[1/2] mod.B.fixed trial 1: FAIL: acc is 0.5, below its minimum 0.9" in result.err
     assert "[2/2] mod.B.raises trial 1: ERROR: ValueError: no luck" in result.err
     assert cli("bench", "run", "mod.B.fixed", *QUIET).err == ""
-
-
-def test_who_holds_a_slot_is_told(lab: Bench, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(bench_options, "_PATIENCE_S", -1.0)
-    entries = build_entries(["cpu"])
-    pool = SlotPool(entries, str(lab.folder))
-    held = pool.acquire()
-    assert held is not None
-    words = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
-    env = {**os.environ, "ASSAY_RUN_DIR": "/data/runs/night/lr=3"}
-    with subprocess.Popen(words, env=env, pass_fds=held.fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        held.let_go()
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        patience = bench_options._Patience()
-        supervisor: Any = SimpleNamespace(queue=[1], running={}, pool=pool)
-        for _ in range(3):
-            patience.look(supervisor)
-        holder.communicate()
-    told = capsys.readouterr().err
-    assert told.count("waiting for a slot: ") == 1  # once
-    assert f"held by /data/runs/night/lr=3, process {holder.pid}, for " in told
 
 
 def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.patience import Patience
 from assay.cli.reports import STDOUT, prepare_reports, write_text
 from assay.cli.run import parse_slot_flags
 from assay.cli.telling import tell
@@ -18,14 +18,13 @@ from assay.errors import UsageError
 
 if TYPE_CHECKING:
     from assay.flows.bench.compare import CompareOptions, Run
-    from assay.flows.supervise import Event, Supervisor
+    from assay.flows.supervise import Event
     from assay.flows.sweep import Doors
     from assay.values.benchmark import BenchExecution, BenchRequest
     from assay.values.series import Direction
     from assay.values.verdict import Verdict
 
 Options = Callable[..., Any]
-_PATIENCE_S = 3.0
 
 root_option = click.option("--root", metavar="DIR", help="Where the runs are.  [default: ./runs]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -165,7 +164,7 @@ def build_doors(quiet: bool, tell_ends: bool = True) -> Doors:
 
     if quiet:
         return Doors(tick_s=0.1)
-    doors = Doors(draw=_Patience().look, tick_s=0.1)
+    doors = Doors(draw=Patience(say, " (another one: --slots)").look, tick_s=0.1)
     if tell_ends:
         doors.listen = _tell_event
     return doors
@@ -184,34 +183,6 @@ def _tell_execution(execution: BenchExecution, number: int, total: int) -> None:
     from assay.show.bench import render_execution
 
     say(render_execution(execution, number, total))
-
-
-class _Patience:
-    """Says once that a benchmark waits for a slot that something else holds."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._said = False
-
-    def look(self, supervisor: Supervisor) -> None:
-        now = time.monotonic()
-        if not supervisor.queue or supervisor.running:
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        elif now - self._since > _PATIENCE_S and not self._said:
-            self._said = True
-            say(f"waiting for a slot: {_describe_holders(supervisor)} (another one: --slots)")
-
-
-def _describe_holders(supervisor: Supervisor) -> str:
-    """Who has it, and since when."""
-    from assay.show.words import clean, render_duration
-
-    holders = supervisor.pool.holders() if supervisor.pool else []
-    now = time.time()
-    told = [f"{one.name}, process {one.pid}, for {render_duration(max(0.0, now - one.since))}" for one in holders[:3]]
-    return clean("held by " + "; ".join(told)) if told else "another study holds it (see assay ls)"
 
 
 def _tell_event(event: Event) -> None:

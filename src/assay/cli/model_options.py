@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.patience import Patience
+from assay.cli.warnings import say
 from assay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,11 +122,11 @@ def following(given: dict[str, Any]) -> Iterator[Doors]:
         yield Doors(tick_s=0.1, echo=CacheLines().show) if given["explain"] else Doors(tick_s=0.1)
         return
     if given["explain"] or not is_terminal(sys.stderr):
-        yield Doors(tick_s=0.1, echo=_echo)
+        yield Doors(tick_s=0.1, echo=_echo, draw=Patience(say).look)
         return
     line = StatusLine(terminal_width(sys.stderr) or 80)
     try:
-        yield Doors(tick_s=0.1, echo=line.show)
+        yield Doors(tick_s=0.1, echo=line.show, draw=Patience(say).look)
     finally:
         line.clear()
 
