@@ -41,7 +41,8 @@ NOTE = "import sys\nopen({path!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
 # HOLD keeps jobs in the queue, REFUSE makes the farm say no.
 SUBMIT_JOB = r"""#!/usr/bin/env bash
-printf '%s\0' "${0##*/}" "$@" $'\n' >> "$FARM_FOLDER/calls"  # one write: others do the same at this moment
+# others do the same at this moment, and bash writes line by line
+{ flock 9; printf '%s\0' "${0##*/}" "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"
 if [ -e "$FARM_FOLDER/REFUSE" ]; then echo "asking the scheduler" >&2; echo "no such partition" >&2; exit 7; fi
 while [ $# -gt 0 ]; do
   case $1 in -c | --command | --commandline) command=$2; shift ;; esac
@@ -56,7 +57,7 @@ echo "Submitted batch job 4711"
 NGC = r"""#!/usr/bin/env bash
 case "$1 $2" in
   "workspace upload")
-    printf '%s\0' ngc "$@" $'\n' >> "$FARM_FOLDER/calls"
+    { flock 9; printf '%s\0' ngc "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"
     mkdir -p "$FARM_FOLDER/mount/$6" && cp -R "$4/." "$FARM_FOLDER/mount/$6" ;;
   "batch run") exec submit_job "$@" ;;
   *) exit 2 ;;

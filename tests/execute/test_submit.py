@@ -26,7 +26,7 @@ from assay.values.study import Farm
 # A farm: writes down what it was asked, and starts the command a moment later in a clean environment.
 # HOLD keeps jobs in the queue, REFUSE makes the farm say no.
 SUBMIT_JOB = r"""#!/usr/bin/env bash
-printf '%s\0' "$@" >> "$FARM_FOLDER/calls"; printf '\n\0' >> "$FARM_FOLDER/calls"
+{ flock 9; printf '%s\0' "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"
 if [ -e "$FARM_FOLDER/REFUSE" ]; then echo "no such partition" >&2; exit 7; fi
 while [ $# -gt 0 ]; do
   case $1 in
@@ -44,7 +44,7 @@ echo "Submitted batch job 4711"
 NGC = r"""#!/usr/bin/env bash
 case "$1 $2" in
   "workspace upload")
-    printf '%s\0' "$@" >> "$FARM_FOLDER/calls"; printf '\n\0' >> "$FARM_FOLDER/calls"
+    { flock 9; printf '%s\0' "$@" $'\n' >&9; } 9>> "$FARM_FOLDER/calls"
     mkdir -p "$FARM_FOLDER/mount/$6" && cp -R "$4/." "$FARM_FOLDER/mount/$6" ;;
   "batch run") exec submit_job "$@" ;;
   *) exit 2 ;;
