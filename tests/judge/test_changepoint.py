@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.judge.made_series import build_ar, build_series
 
 from assay.errors import MissingExtraError
 from assay.judge import changepoint
@@ -26,23 +27,6 @@ from assay.judge.changepoint import (
 )
 from assay.judge.likelihood import learn_density
 from assay.judge.series import build_signal
-
-
-def build_series(steps, n=200, noise=0.02, seed=0, level=100.0):
-    """`steps`: index -> relative step."""
-    rng = np.random.default_rng(seed)
-    logs = np.full(n, math.log(level))
-    for index, size in steps.items():
-        logs[index:] += math.log1p(size)
-    return np.exp(logs + noise * rng.standard_normal(n)).tolist()
-
-
-def build_ar(coefficient, n, seed):
-    rng = np.random.default_rng(seed)
-    noise = [rng.standard_normal()]
-    for innovation in rng.standard_normal(n - 1) * math.sqrt(1 - coefficient**2):
-        noise.append(coefficient * noise[-1] + innovation)
-    return np.array(noise)
 
 
 def places(values, tuning=DEFAULT):

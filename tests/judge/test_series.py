@@ -4,26 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.judge.made_series import build_ar, build_series
 
 from assay.judge.series import build_signal, find_thinning, measure_memory, measure_noise, settle_memory
-
-
-def build_series(steps, n=200, noise=0.02, seed=0, level=100.0):
-    """`steps`: index -> relative step."""
-    rng = np.random.default_rng(seed)
-    logs = np.full(n, math.log(level))
-    for index, size in steps.items():
-        logs[index:] += math.log1p(size)
-    return np.exp(logs + noise * rng.standard_normal(n)).tolist()
-
-
-def build_ar(coefficient, n, seed):
-    rng = np.random.default_rng(seed)
-    noise = [rng.standard_normal()]
-    for innovation in rng.standard_normal(n - 1) * math.sqrt(1 - coefficient**2):
-        noise.append(coefficient * noise[-1] + innovation)
-    return np.array(noise)
-
 
 # ---------------------------------------------------------------- values in units of their noise
 
