@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from tests.flows.workbench import Bench, until
+from tests.golden_lab import NATIVE
 
 SWEEP = f"CMD: {sys.executable} train.py\nHPARAMS: {{logdir: LOGDIR, lr: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}}\n"
 TRAIN = """
@@ -151,3 +152,56 @@ def test_waiting_for_a_slot_is_said(own_bench: Bench) -> None:
     assert said.count("waiting") == 1
     first.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0)
+
+
+BAD_STUDY_NAMES = (
+    "../../x",
+    "..",
+    ".",
+    "",
+    "a/b",
+    "/abs",
+    ".hidden",
+    "-x",
+    " x",
+    "a\nb",
+    "a\x7fb",
+    "a\u202eb",
+    "é" * 101,
+)
+
+
+@pytest.mark.parametrize("name", BAD_STUDY_NAMES)
+def test_a_study_name_that_leads_elsewhere_is_refused_wherever_it_is_given(cli, own_bench: Bench, name: str) -> None:
+    file = own_bench.write("s.yml", "command: 'true'\n")
+    sweep = own_bench.write("sweep.yml", "CMD: 'true'\nHPARAMS: {lr: 1}\n")
+    before = sorted(path for path in own_bench.folder.parent.rglob("*"))
+    for flags in (["run", file, f"--study={name}"], ["runx", sweep, "-i", f"--exp_name={name}"]):
+        result = cli(*flags)
+        assert result.code == 2
+        assert f"{name!r} cannot name a study\n  the name becomes a folder: no slash" in result.err
+    assert sorted(path for path in own_bench.folder.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("stem", [".hidden", "n" * 120, "a\tb"])
+def test_a_file_whose_name_cannot_name_a_study_runs_under_another(cli, own_bench: Bench, stem: str) -> None:
+    file = own_bench.write(f"{stem}.yml", "command: 'true'\n")
+    refused = cli("run", file)
+    assert refused.code == 2
+    assert "choose another with --study NAME" in refused.err
+    assert cli("run", file, "--study", "shown", "-j", "1", "--quiet").code == 0
+    assert "shown" in cli("ls").out
+
+
+def test_a_long_name_of_few_letters_and_many_bytes_is_refused_before_anything_is_made(cli, own_bench: Bench) -> None:
+    result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "--study", "数" * 90)
+    assert result.code == 2
+    assert not own_bench.root.exists()
+
+
+def test_a_golden_is_not_recorded_outside_of_its_store(cli, own_bench: Bench) -> None:
+    file = own_bench.write("g.yml", NATIVE)
+    result = cli("golden", "gather", file, "-s", "store", "--manifest-name", "../../m.json")
+    assert result.code == 2
+    assert "'../../m.json' cannot end a manifest's name" in result.out
+    assert not (own_bench.folder / "store").exists()

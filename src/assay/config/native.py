@@ -16,6 +16,7 @@ from assay.config.source import Entry, Node, Problems, find_duplicates, join_key
 from assay.config.template import RUN_VALUES, parse_template, template_names
 from assay.errors import ConfigError, did_you_mean
 from assay.values.study import (
+    STUDY_NAME_RULE,
     Axis,
     Check,
     CodePolicy,
@@ -30,6 +31,7 @@ from assay.values.study import (
     Study,
     Subset,
     Sweep,
+    is_study_name,
 )
 
 KEYS = (
@@ -127,9 +129,8 @@ class _Reader:
     def _name(self) -> str:
         node = self._node("study")
         name = self._fields.text(node, "study") if node else PurePath(self._path).stem
-        if node and name and (re.search(r"[/\x00-\x1f]", name) or name.startswith((".", "-", " ")) or len(name) > 100):
-            hint = "the name becomes a folder: no slash, no leading dot or dash, at most 100 characters"
-            self._problems.add(f"{name!r} cannot name a study", "study", node.position, hint)
+        if node and name is not None and not is_study_name(name):
+            self._problems.add(f"{name!r} cannot name a study", "study", node.position, STUDY_NAME_RULE)
         return name or "study"
 
     def _slots(self) -> tuple[str, ...] | None:

@@ -26,7 +26,7 @@ from assay.record import golden as manifests
 from assay.values import layout
 from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, SegmentRun
 from assay.values.run import Command, LogStream, Plan, RunSpec, Usage
-from assay.values.study import CodePolicy, Farm, Pattern, Problem, Study
+from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
 
 COMMAND = "train"
 STUDY_PREFIX = "golden-"
@@ -84,6 +84,7 @@ class Scene:
 
 
 def build_scene(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> Scene:
+    _check_names(test, options)
     settings = load_settings(os.getcwd(), os.environ)
     folder, found = resolve_folder(file, test)
     study = _build_study(file, test, folder)
@@ -107,6 +108,16 @@ def build_scene(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> S
         config_hash=file.config_hash,
         is_original=file.dialect == "convergence",
     )
+
+
+def _check_names(test: GoldenTest, options: GoldenOptions) -> None:
+    """Both become names of files and folders: none leads out of the store or the root."""
+    if not is_study_name(test.name, from_file=True):
+        raise UsageError(f"{test.name!r} cannot name a study", STUDY_NAME_RULE)
+    if "/" in options.manifest_name or not options.manifest_name.isprintable():
+        raise UsageError(
+            f"{options.manifest_name!r} cannot end a manifest's name", "give a file name, without a folder: --store DIR"
+        )
 
 
 def _checkpoint_dir(store: str, test: GoldenTest, is_alone: bool) -> str:

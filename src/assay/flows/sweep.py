@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from assay.config.load import load_study
 from assay.config.settings import ENVIRONMENT, Settings, load_settings
-from assay.errors import NotFoundError
+from assay.errors import NotFoundError, UsageError
 from assay.execute.registry import build_executor
 from assay.execute.slots import SlotPool, build_entries
 from assay.flows import sets
@@ -37,7 +37,7 @@ from assay.record.index.sqlite import open_index
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.slots import CPU
-from assay.values.study import Dialect, Farm, Problem, Study
+from assay.values.study import STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -73,11 +73,23 @@ def _check_commands(study: Study, names: tuple[str, ...] | None) -> None:
 
 
 def _adjust(study: Study, options: RunOptions) -> Study:
-    if options.study:
-        study = replace(study, name=options.study)
+    study = _rename(study, options)
     if options.code is not None:
         study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
     return study
+
+
+def _rename(study: Study, options: RunOptions) -> Study:
+    """The name that the command line gives, or the file's own; neither leads out of the root or hides the study."""
+    if options.load.dialect == "mlrunner":  # -o names a folder by its path, wherever it is
+        return replace(study, name=options.study or study.name)
+    given = options.study if options.study is not None else options.load.exp_name
+    name = study.name if options.study is None else options.study
+    if not is_study_name(name, from_file=given is None):
+        flag = "--exp_name" if options.load.dialect == "runx" else "--study"
+        more = "" if given is not None else f"; choose another with {flag} NAME"
+        raise UsageError(f"{name!r} cannot name a study", f"{STUDY_NAME_RULE}{more}")
+    return replace(study, name=name)
 
 
 def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,27 @@ from typing import Any, Literal
 Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]
 Dialect = Literal["native", "runx", "mlrunner"]
+
+
+STUDY_NAME_RULE = (
+    "the name becomes a folder: no slash, no control character, no leading dot, dash or space, at most 100 characters"
+)
+_STUDY_NAME_CHARACTERS, _STUDY_NAME_BYTES = 100, 200  # a file name has 255 bytes; the rest is for prefixes and suffixes
+
+
+def is_study_name(name: str, *, from_file: bool = False) -> bool:
+    """Whether a study may have this name: one visible folder directly under the root.
+
+    `from_file`: it is a file's own name, which may begin with a dash or a space; commands that print it write `--`.
+    """
+    if not name or name.startswith(".") or (not from_file and name.startswith(("-", " "))):
+        return False
+    if len(name) > _STUDY_NAME_CHARACTERS or len(name.encode("utf-8", "surrogatepass")) > _STUDY_NAME_BYTES:
+        return False
+    return not any(char == "/" or unicodedata.category(char) in _NOT_IN_NAMES for char in name)
+
+
+_NOT_IN_NAMES = ("Cc", "Cf", "Zl", "Zp")  # control and formatting characters, separators of lines and paragraphs
 
 
 @dataclass(frozen=True, slots=True)

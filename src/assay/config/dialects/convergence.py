@@ -17,7 +17,7 @@ from assay.config.fields import Fields, describe
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import did_you_mean
 from assay.values.golden import FlagSpec, GoldenTest, MissingFlag, MissingOption, Operator, Rule
-from assay.values.study import Pattern, Problem
+from assay.values.study import STUDY_NAME_RULE, Pattern, Problem, is_study_name
 
 Mode = Literal["gather", "run"]
 
@@ -33,7 +33,6 @@ _FLAG_KEYS = ("key", "value", "set_in_script")
 _LENGTH = "run_for"  # the flag that may say what it counts
 _STEPS = "steps_to_record_after_save"
 _SHAPE = "each top-level name is a test with the keys " + ", ".join(_KEYS)
-_TEST_NAME = re.compile(r"[^/\x00-\x1f]+")
 
 
 def looks_like_convergence(nodes: Sequence[Node]) -> bool:
@@ -68,9 +67,8 @@ class _TestReader:
         self._fields = Fields(problems)
 
     def test(self) -> GoldenTest | None:
-        if not _TEST_NAME.fullmatch(self._name) or self._name.startswith("."):
-            hint = "it becomes a part of file names: no slash, no leading dot"
-            self._problems.add("cannot name a test", self._name, self._entry.position, hint)
+        if not is_study_name(self._name, from_file=True):
+            self._problems.add("cannot name a test", self._name, self._entry.position, STUDY_NAME_RULE)
         if self._entry.node.kind != "mapping":
             self._fields.refuse(self._entry.node, self._name, "a test", _SHAPE)
             return None
