@@ -187,6 +187,13 @@ class TestWhichIsBest:
         write_run(desk, "a", {"acc": [1.0]}, lr=0.5)
         write_run(desk, "b", {"acc": [2.0]}, lr=0.25)
         assert first_column(desk.well("sumx", "sweep", "-s", "lr").out) == ["b", "a"]
+        assert first_column(desk.well("sumx", "sweep", "--sortwith", "lr:max").out) == ["a", "b"]
+
+    def test_several_sort_keys_count_in_their_order(self, desk: Desk) -> None:
+        for name, lr, acc in (("a", 0.5, 1.0), ("b", 0.25, 1.0), ("c", 0.5, 3.0)):
+            write_run(desk, name, {"acc": [acc]}, lr=lr)
+        assert first_column(desk.well("sumx", "sweep", "-s", "lr:max", "-s", "acc").out) == ["c", "a", "b"]
+        assert first_column(desk.well("sumx", "sweep", "-s", "acc:min", "--sort", "lr").out) == ["b", "a", "c"]
 
 
 class TestResultsOfTheOriginal:
@@ -233,7 +240,7 @@ class TestBadInput:
         write_documents_runs(desk)
         said = desk.assay("sumx", "sweep", "--sortwith", "axc")
         assert said.code == 2
-        assert said.err == "assay: no metric named 'axc'\n  did you mean 'acc'?\n"
+        assert said.err == "assay: no metric or parameter named 'axc'\n  did you mean 'acc'?\n"
 
     def test_an_unknown_direction(self, desk: Desk) -> None:
         write_documents_runs(desk)

@@ -49,10 +49,10 @@ class TestSumx:
             ["a", "b"],
             "r",
             "x,y",
-            "acc",
+            ["acc"],
             "out",
         )
-        assert parse(sumx, "a", "--sortwith", "acc").sortwith == "acc"
+        assert parse(sumx, "a", "--sortwith", "acc").sortwith == ["acc"]
 
 
 class TestMlrunner:

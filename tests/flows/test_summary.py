@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from assay.errors import UsageError
 from assay.flows.summary import StudySummary, SummaryOptions, build_summary, fit_summary
 from assay.record.index.base import MetricColumns, RunRow, Table
 from assay.show.table import render_json, render_table
@@ -94,3 +98,64 @@ def test_groups_lose_a_metric_with_its_deviation() -> None:
     fitted = fit_summary(grouped(build_data(4, *metrics)), 50)
     assert names(fitted) == ["lr", "n", "validation_loss_0", "± sd"]
     assert fitted.hidden == 2
+
+
+# ---------------------------------------------------------------- order
+
+
+def with_params(data: Table, **values: Sequence[Any]) -> Table:
+    for name, column in values.items():
+        for place, value in enumerate(column):
+            data.rows[place].params[name] = value  # type: ignore[index]
+    return data
+
+
+def ordered(data: Table, *sort: str) -> list[str]:
+    return [row.name for row in build_summary(data, SummaryOptions(sort=sort)).rows]
+
+
+def test_a_parameter_is_sorted_in_the_direction_that_was_asked_for() -> None:
+    data = with_params(build_data(4, metric("loss", [0.1] * 4)), lr=[0.2, 0.1, 10, 0.3])
+    assert ordered(data, "lr") == ordered(data, "lr:min") == ["r1", "r0", "r3", "r2"]
+    assert ordered(data, "lr:max") == ["r2", "r3", "r0", "r1"]
+
+
+def test_missing_values_come_last_in_both_directions() -> None:
+    data = with_params(build_data(4, metric("loss", [0.1] * 4)), lr=[None, 0.1, float("nan"), 0.3])
+    del data.rows[1].params["lr"]  # type: ignore[attr-defined]
+    assert ordered(data, "lr:min") == ["r3", "r0", "r1", "r2"]
+    assert ordered(data, "lr:max") == ["r3", "r0", "r1", "r2"]
+
+
+def test_numbers_come_before_texts_and_a_number_in_quotes_is_one() -> None:
+    data = with_params(build_data(6, metric("loss", [0.1] * 6)), lr=["auto", 1e-3, "1e-4", True, [1, 2], 10**400])
+    assert ordered(data, "lr") == ["r2", "r1", "r5", "r3", "r4", "r0"]
+    assert ordered(data, "lr:max") == ["r5", "r1", "r2", "r0", "r4", "r3"]
+
+
+def test_several_keys_sort_by_all_of_them_the_first_one_first() -> None:
+    loss = metric("loss", [0.3, 0.1, 0.2, 0.1])
+    data = with_params(build_data(4, loss), lr=[1, 2, 1, 2], size=["b", "a", "a", "b"])
+    assert ordered(data, "lr", "loss") == ["r2", "r0", "r1", "r3"]
+    assert ordered(data, "loss", "size:max") == ["r3", "r1", "r2", "r0"]
+    assert ordered(data, "lr:max", "size:max", "loss") == ["r3", "r1", "r0", "r2"]
+
+
+def test_a_parameter_whose_name_holds_a_colon_can_be_sorted_by() -> None:
+    data = with_params(build_data(2, metric("loss", [0.1] * 2)), **{"opt:lr": [1, 2]})
+    assert ordered(data, "opt:lr:max") == ["r1", "r0"]
+    assert ordered(data, "opt:lr") == ["r0", "r1"]
+
+
+def test_groups_are_sorted_by_parameters_and_metrics() -> None:
+    data = build_data(6, metric("loss", [0.1, 0.1, 0.2, 0.2, 0.1, 0.1]))
+    assert column(grouped(data, sort=("lr:max",)), "lr") == [0.2, 0.1, 0.0]
+    assert column(grouped(data, sort=("loss:max", "lr:max")), "lr") == [0.1, 0.2, 0.0]
+    with pytest.raises(UsageError, match="'seed', which is grouped over"):
+        grouped(data, sort=("seed",))
+
+
+def test_a_diverged_metric_has_a_mean_and_a_deviation() -> None:
+    summary = grouped(build_data(2, metric("loss", [1e200, 3e200])))
+    assert column(summary, "loss") == [2e200]
+    assert column(summary, "loss_sd") == pytest.approx([math.sqrt(2) * 1e200])

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("studies", nargs=-1)
-@click.option("-s", "--sort", metavar="METRIC[:min|max]", help="Sort by a metric's best value, or by a parameter.")
+@click.option(
+    "-s",
+    "--sort",
+    multiple=True,
+    metavar="NAME[:min|max]",
+    help="Sort by a metric's best value, or by a parameter; may be given again, the first counts most.",
+)
 @click.option(
     "-g", "--group-by", multiple=True, metavar="PARAM", help="One row for runs that differ only here: mean ± sd."
 )
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--root", metavar="DIR", help="Output root.")
 def command(
     studies: tuple[str, ...],
-    sort: str | None,
+    sort: tuple[str, ...],
     group_by: tuple[str, ...],
     metrics: str | None,
     ignore: str | None,

@@ -17,9 +17,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--logroot", help="where experiments lie, instead of .runx's LOGROOT")
     parser.add_argument("--ignore", help="columns to leave out, comma-separated")
     parser.add_argument(
-        "--sortwith", "-s", help="sort by this field, best first; NAME:min or NAME:max says which is best"
+        "--sortwith",
+        "-s",
+        action="append",
+        help="sort by this field, best first; NAME:min or NAME:max sets what is best; may be given again",
     )
-    parser.add_argument("--sort", dest="sortwith", help=argparse.SUPPRESS)
+    parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--csv", help="also write NAME.csv here")
     return parser
 
@@ -30,7 +33,7 @@ def run(parsed: Parsed) -> int:
     from assay.show.table import render_csv, render_sumx
     from assay.show.terminal import terminal_width
 
-    options = SumxOptions(parsed.sortwith, tuple(filter(None, (parsed.ignore or "").split(","))))
+    options = SumxOptions(tuple(parsed.sortwith or ()), tuple(filter(None, (parsed.ignore or "").split(","))))
     places = find_places(parsed.dirs, parsed.logroot, logroot_first=True)
     with open_index_of(places) as index:
         found = build_sumx(index, places, options)

@@ -16,7 +16,17 @@ from assay.flows.finding import load_fresh_table
 from assay.flows.places import StudyPlace
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
-from assay.record.index.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
+from assay.record.index.ranking import (
+    Group,
+    SortKey,
+    best_values,
+    build_groups,
+    choose_sort,
+    differing_params,
+    measure_group,
+    sort_groups,
+    sort_rows,
+)
 from assay.show.table import Column, Table, fit_columns
 from assay.values.state import State
 from assay.values.telling import Direction, direction_of, tellingness, whole_step
@@ -25,7 +35,7 @@ MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 
 
 class SummaryOptions(NamedTuple):
-    sort: str | None = None  # METRIC[:min|max], or a parameter
+    sort: tuple[str, ...] = ()  # METRIC or PARAMETER, each with :min or :max behind it or not; the first counts most
     group_by: tuple[str, ...] = ()
     metrics: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
@@ -39,7 +49,7 @@ class StudySummary(NamedTuple):
 
     table: Table
     rows: list[RunRow]
-    sort: SortKey | None
+    sort: tuple[SortKey, ...]
     hidden: int = 0
     left_out: int = 0
 
@@ -57,13 +67,13 @@ def summarise(
 def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
     states = options.states
     keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
-    sort = choose_sort(options.sort, data, keep)
+    sort = choose_sort(options.sort, data, [data.rows[i].params for i in keep])
     metrics = _choose_metrics(data, options, sort)
     hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
-    params = differing_params([data.rows[i].params for i in keep], options.ignore)
     if options.group_by:
-        return _grouped(data, keep, options, sort, metrics, params, hidden)
-    order = sort_rows(data, keep, sort, options.sort)[: options.limit]
+        return _grouped(data, keep, options, sort, metrics, hidden)
+    params = differing_params([data.rows[i].params for i in keep], options.ignore)
+    order = sort_rows(data, keep, sort, [row.params for row in data.rows])[: options.limit]
     columns, cells = _run_columns(data, order, params, metrics, sort, options)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
@@ -90,7 +100,7 @@ def _metric_rank(place: int, options: SummaryOptions) -> int:
 # ---------------------------------------------------------------- choosing
 
 
-def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | None) -> list[str]:
+def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:
     if options.metrics is not None:
         if options.metrics == ("all",):
             return list(data.metrics)
@@ -99,7 +109,10 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: SortKey | N
                 raise NotFoundError("metric", name, data.metrics)
         return list(options.metrics)
     names = [name for name in data.metrics if name not in options.ignore]
-    ranked = sorted(names, key=lambda name: (sort is None or name != sort.metric, tellingness(name)))
+    sorted_by = [key.name for key in sort if key.is_metric]
+    ranked = sorted(
+        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), tellingness(name))
+    )
     return ranked[:MOST_METRICS]
 
 
@@ -111,7 +124,7 @@ def _run_columns(
     order: Sequence[int],
     params: Sequence[str],
     metrics: Sequence[str],
-    sort: SortKey | None,
+    sort: Sequence[SortKey],
     options: SummaryOptions,
 ) -> tuple[list[Column], list[list[Any]]]:
     several = len(set(_gather(data, "study", order))) > 1
@@ -151,17 +164,22 @@ def _add_metric(
     cells: list[list[Any]],
     column: MetricColumns,
     order: Sequence[int],
-    sort: SortKey | None,
+    sort: Sequence[SortKey],
     best: bool,
 ) -> None:
     name = column.metric
     columns.append(Column(name, "number"))
     cells.append(_pick(column, column.last, order))
-    if best or (sort is not None and name == sort.metric and _best_tells_more(column, order, sort.direction)):
-        direction = sort.direction if sort is not None and name == sort.metric else direction_of(name)
-        values = best_values(column, direction)
+    wanted = _find_direction(sort, name)
+    if best or (wanted is not None and _best_tells_more(column, order, wanted)):
+        values = best_values(column, wanted or direction_of(name))
         columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
         cells.append(_pick(column, values, order))
+
+
+def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
+    """Of a metric that is sorted by."""
+    return next((key.direction for key in sort if key.is_metric and key.name == metric), None)
 
 
 def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
@@ -238,91 +256,66 @@ def _grouped(
     data: IndexTable,
     keep: Sequence[int],
     options: SummaryOptions,
-    sort: SortKey | None,
+    sort: Sequence[SortKey],
     metrics: Sequence[str],
-    params: Sequence[str],
     hidden: int,
 ) -> StudySummary:
     """Runs that differ only in the given parameters (a seed) become one row: mean ± sd of the last and best values."""
-    known = {name for i in keep for name in data.rows[i].params}
-    for name in options.group_by:
-        if name not in known:
-            raise NotFoundError("parameter", name, known)
-    shown = [name for name in params if name not in options.group_by]
-    groups: dict[str, list[int]] = {}
-    for i in keep:
-        groups.setdefault(repr([data.rows[i].params.get(name) for name in shown]), []).append(i)
-    ordered = sorted(groups.values(), key=lambda members: _group_key(data, members, sort))[: options.limit]
-    best = sort if options.best or _group_best_tells_more(data, keep, sort) else None
-    columns = [Column(name, "text", digits=None) for name in shown]
-    columns += [Column("n", "number", digits=12)]
-    if any(data.rows[i].state is not State.DONE for i in keep):
-        columns.append(Column("not done", "number", digits=12, key="not_done"))
-    rows = [_group_row(data, members, shown, metrics, best, len(columns) > len(shown) + 1) for members in ordered]
-    columns += _group_metric_columns(metrics, best, options)
-    table = Table(tuple(columns), rows)
-    return StudySummary(table, [data.rows[m[0]] for m in ordered], sort, hidden, len(groups) - len(ordered))
-
-
-def _group_best_tells_more(data: IndexTable, keep: Sequence[int], sort: SortKey | None) -> bool:
-    if sort is None:
-        return False
-    done = [i for i in keep if data.rows[i].state is State.DONE]
-    return _best_tells_more(data.metrics[sort.metric], done, sort.direction)
-
-
-def _group_metric_columns(metrics: Sequence[str], best: SortKey | None, options: SummaryOptions) -> list[Column]:
-    columns = []
+    for key in sort:
+        if not key.is_metric and key.name in options.group_by:
+            raise UsageError(
+                f"cannot sort by {key.name!r}, which is grouped over", "sort by a metric or by another parameter"
+            )
+    groups = build_groups(data, keep, options.group_by, options.ignore, options.states)
+    ordered = sort_groups(data, groups, sort)[: options.limit]
+    columns, cells = _group_columns(groups, ordered)
+    counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
+    common = not counts or all(each == counts[0] for each in counts)
+    if common:
+        columns.append(Column("n", "number", digits=12))
+        cells.append(counts[0] if counts else [len(group.runs) for group in ordered])
+    if any(group.others for group in ordered):
+        name = "not counted" if options.states else "not done"
+        columns.append(Column(name, "number", digits=12, key=name.replace(" ", "_")))
+        cells.append([group.others or None for group in ordered])
     for place, name in enumerate(metrics):
-        rank = _metric_rank(place, options)
-        columns += [Column(name, "number", rank=rank), Column("± sd", "number", digits=2, key=f"{name}_sd", rank=rank)]
-        if best is not None and name == best.metric:
-            columns += [
-                Column(f"best {name}", "number", key=f"{name}_best", rank=rank),
-                Column("± sd", "number", digits=2, key=f"{name}_best_sd", rank=rank),
-            ]
-    return columns
+        before = len(columns)
+        if not common:
+            columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
+            cells.append(counts[place])
+        _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best)
+        columns[before:] = [column._replace(rank=_metric_rank(place, options)) for column in columns[before:]]
+    table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
+    first = [data.rows[group.runs[0]] for group in ordered if group.runs]
+    return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered))
 
 
-def _group_row(
-    data: IndexTable,
-    members: Sequence[int],
-    shown: Sequence[str],
-    metrics: Sequence[str],
-    best: SortKey | None,
-    mark: bool,
-) -> list[Any]:
-    done = [i for i in members if data.rows[i].state is State.DONE]
-    row: list[Any] = [data.rows[members[0]].params.get(name) for name in shown]
-    row.append(len(done))
-    if mark:
-        row.append(len(members) - len(done) or None)
-    for name in metrics:
-        column = data.metrics[name]
-        row += mean_and_sd([column.last[i] for i in done if column.count[i]])
-        if best is not None and name == best.metric:
-            values = best_values(column, best.direction)
-            row += mean_and_sd([values[i] for i in done if column.count[i]])
-    return row
+def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:
+    """What tells the groups apart."""
+    names = dict.fromkeys(name for group in groups for name in group.params)
+    columns = [Column(name, "text", digits=None) for name in names]
+    cells = [[group.params.get(name) for group in ordered] for name in names]
+    if len({group.study for group in groups}) > 1:
+        columns.insert(0, Column("study"))
+        cells.insert(0, [group.study for group in ordered])
+    return columns, cells
 
 
-def _group_key(data: IndexTable, members: Sequence[int], sort: SortKey | None) -> tuple[bool, float]:
-    if sort is None:
-        return (False, 0.0)
-    column = data.metrics[sort.metric]
-    values = best_values(column, sort.direction)
-    done = [values[i] for i in members if data.rows[i].state is State.DONE and column.count[i]]
-    mean = mean_and_sd(done)[0]
-    if mean is None or not math.isfinite(mean):
-        return (True, 0.0)
-    return (False, mean if sort.direction == "min" else -mean)
-
-
-def mean_and_sd(values: Sequence[float]) -> list[float | None]:
-    """The sample's mean and standard deviation; no deviation of a single value, NaN is not left out."""
-    if not values:
-        return [None, None]
-    mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
-    if len(values) < 2 or not math.isfinite(mean):
-        return [mean, None]
-    return [mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))]
+def _add_group_metric(
+    columns: list[Column],
+    cells: list[list[Any]],
+    column: MetricColumns,
+    groups: Sequence[Group],
+    sort: Sequence[SortKey],
+    best: bool,
+) -> None:
+    name = column.metric
+    wanted = _find_direction(sort, name)
+    looks: list[tuple[str, str, Sequence[float]]] = [(name, name, column.last)]
+    counted = [i for group in groups for i in group.runs]
+    if best or (wanted is not None and _best_tells_more(column, counted, wanted)):
+        looks.append((f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
+    for title, key, values in looks:
+        found = [measure_group(column, group, values) for group in groups]
+        columns += [Column(title, "number", key=key), Column("± sd", "number", digits=2, key=f"{key}_sd")]
+        cells += [[each.mean for each in found], [each.sd for each in found]]

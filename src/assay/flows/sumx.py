@@ -13,7 +13,7 @@ from assay.flows.places import StudyPlace
 from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
-from assay.record.index.ranking import best_values, choose_sort, differing_params, parse_sort, sort_rows
+from assay.record.index.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
 from assay.show.table import Column, Table
 from assay.values import layout
 from assay.values.series import direction_of
@@ -26,7 +26,7 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True)
 class SumxOptions:
-    sortwith: str | None = None
+    sortwith: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
 
@@ -47,18 +47,19 @@ def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions)
         hint = "a run is shown once its script has called logx.metric('val', …)"
         raise UsageError(f"no valid experiments found in {names}", hint)
     starts = _load_starts(index, data, keep, warnings)
-    sort = choose_sort(options.sortwith or _default_sort(data), data, keep)
-    order = sort_rows(data, keep, sort, options.sortwith)
-    return Sumx(_build_table(data, order, _load_params(data, places), starts, options), warnings)
+    params = _load_params(data, places)
+    sort = choose_sort(options.sortwith or _default_sort(data), data, [params[i] for i in keep])
+    order = sort_rows(data, keep, sort, params)
+    return Sumx(_build_table(data, order, params, starts, options.ignore, sort if options.sortwith else ()), warnings)
 
 
 def _has_metrics(data: IndexTable, i: int) -> bool:
     return any(column.count[i] for column in data.metrics.values())
 
 
-def _default_sort(data: IndexTable) -> str | None:
+def _default_sort(data: IndexTable) -> tuple[str, ...]:
     """As sumx: by the first metric that is a loss, where there is one."""
-    return next((name for name in sorted(data.metrics) if "loss" in name), None)
+    return tuple(name for name in sorted(data.metrics) if "loss" in name)[:1]
 
 
 def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
@@ -113,28 +114,29 @@ def _build_table(
     order: Sequence[int],
     params: Sequence[dict[str, object]],
     starts: dict[int, float],
-    options: SumxOptions,
+    ignore: Sequence[str],
+    asked: Sequence[SortKey],
 ) -> Table:
     table = _Columns()
     several = len({data.rows[i].study for i in order}) > 1
     table.add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
-    for name in differing_params([params[i] for i in order], (*HIDDEN, *options.ignore)):
+    for name in differing_params([params[i] for i in order], (*HIDDEN, *ignore)):
         table.add(Column(name, digits=None), [params[i].get(name) for i in order])
     for name in sorted(data.metrics):
-        if name not in options.ignore and not name.startswith("train/"):
-            _add_metric(table, data, name, order, options.sortwith)
-    _add_epochs(table, data, order, starts, options.ignore)
+        if name not in ignore and not name.startswith("train/"):
+            _add_metric(table, data, name, order, asked)
+    _add_epochs(table, data, order, starts, ignore)
     return table.build()
 
 
-def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[int], sortwith: str | None) -> None:
+def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[int], asked: Sequence[SortKey]) -> None:
     column = data.metrics[name]
     if not any(column.count[i] for i in order):
         return
     table.add(Column(name, "number", digits=_DIGITS), [column.last[i] if column.count[i] else None for i in order])
-    wanted, direction = parse_sort(sortwith, data.metrics) if sortwith else (None, None)
+    direction = next((key.direction for key in asked if key.is_metric and key.name == name), None)
     values = best_values(column, direction or direction_of(name))
-    if name == wanted and any(column.count[i] and values[i] != column.last[i] for i in order):
+    if direction and any(column.count[i] and values[i] != column.last[i] for i in order):
         best = Column(f"{name}-best", "number", digits=_DIGITS)
         table.add(best, [values[i] if column.count[i] else None for i in order])
 

@@ -1,11 +1,13 @@
-"""What a metric's name tells: which way is better, and which metric says most.
+"""What a metric's name tells: which way is better, and which metric says most; and the mean of several runs.
 
 In a module of its own, since a table needs it and nothing else of series.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 # ---------------------------------------------------------------- which way is better
@@ -86,3 +88,22 @@ def tellingness(metric: str) -> tuple[int, int, str]:
 def whole_step(step: float | None) -> float | None:
     """Steps are kept as floats; one that is whole is an integer to people and to JSON."""
     return int(step) if isinstance(step, float) and step.is_integer() else step
+
+
+# ---------------------------------------------------------------- several runs
+
+
+def mean_and_sd(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The sample's mean and standard deviation; no deviation of a single value, NaN is not left out."""
+    if not values:
+        return None, None
+    if not all(map(math.isfinite, values)):
+        return math.nan, None
+    try:
+        mean = math.fsum(values) / len(values)
+    except OverflowError:
+        mean = math.fsum(value / len(values) for value in values)
+    if len(values) < 2:
+        return mean, None
+    # hypot, since the square of a diverged loss may be larger than a float can be
+    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
