@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.flows.workbench import GOOD, Bench
 
@@ -22,10 +24,29 @@ def test_a_metric_a_run_and_a_size(cli) -> None:
 
 def test_groups_and_the_best(cli) -> None:
     out = cli("plot", "fit", "-m", "loss", "-g", "n").out
-    assert "lr=0.1  1.75 ± 0.071 (n=2)" in out
+    assert "lr=0.1  1.75 ± 0.071 (n=2 runs)" in out
     result = cli("plot", "fit", "-m", "loss", "--best", "1")
     assert "the 1 best of 4" in result.err
     assert "n=8" not in result.out
+
+
+def test_groups_are_those_of_the_table(cli) -> None:
+    """Failed runs count in neither, and the numbers are the same."""
+    result = cli("plot", "fit", "-m", "loss", "-g", "n")
+    assert "lr=0.5  " not in result.out
+    assert "lr=0.5: not drawn, since none of its runs is done and has loss" in result.err
+    mixed = cli("plot", "fit", "-m", "loss", "-g", "lr")
+    assert "n=7  1.7 (n=1 run, 1 not done)" in mixed.out
+    table = json.loads(cli("sum", "fit", "-g", "lr", "-m", "loss", "-s", "loss", "--json").out)
+    assert [(row["n"], row["n_2"], row["loss"], row["loss_sd"], row["not_done"]) for row in table] == [
+        (7, 1, 1.7, None, 1),
+        (8, 1, 1.8, None, 1),
+    ]
+
+
+def test_groups_without_a_run_that_is_done(cli) -> None:
+    result = cli("plot", "fit/lr=0.5*", "-m", "loss", "-g", "n")
+    assert (result.code, "no finished run has loss" in result.err) == (2, True)
 
 
 def test_files(cli, bench: Bench) -> None:

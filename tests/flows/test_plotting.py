@@ -24,8 +24,6 @@ def test_the_most_telling_metric_that_makes_a_line() -> None:
 def test_labels_are_the_parameters_that_differ() -> None:
     rows = [row("a", lr=0.1, n=1, flag=True), row("b", lr=0.2, n=1, flag=False)]
     assert plotting.build_labels(rows) == ["lr=0.1 flag=true", "lr=0.2 flag=false"]
-    assert plotting.build_labels(rows, ["flag"]) == ["lr=0.1", "lr=0.2"]
-    assert plotting.build_labels(rows, ["lr", "flag"]) == ["all", "all"]
 
 
 def test_names_where_parameters_do_not_tell() -> None:

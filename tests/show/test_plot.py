@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -11,10 +12,10 @@ from assay.show import words
 from assay.show.plot import (
     Chart,
     Line,
+    build_band_edges,
     build_bands,
     build_log_ticks,
     build_ticks,
-    group_lines,
     last_value,
     render_plot,
     render_ticks,
@@ -70,9 +71,33 @@ def test_lines_are_labelled_where_they_end():
     assert ends == ["a", "b"]
 
 
-def test_lines_that_end_together_keep_their_labels():
-    rows = render_plot(Chart((RISING, Line("twin", [0, 100], [0.0, 10.0])))).splitlines()
-    assert sorted(row[-1] for row in rows if row.endswith((" a", " b"))) == ["a", "b"]
+def ends(text):
+    """Row of the drawing → the marks behind its right edge."""
+    lines = text.splitlines()
+    axis = next(place for place, line in enumerate(lines) if "└" in line)
+    edge = len(lines[axis])
+    return {place: line[edge:].strip() for place, line in enumerate(lines[:axis]) if line[edge:].strip()}
+
+
+def test_lines_that_end_together_are_named_in_their_own_row():
+    twins = [Line(f"twin {i}", [0, 100], [0.0, 10.0]) for i in range(4)]
+    assert ends(render_plot(Chart((RISING, *twins, FALLING)), height=14)) == {0: "abcde", 10: "f"}
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=12))
+def test_the_mark_at_the_end_is_in_the_row_of_its_line(values):
+    chart = Chart((*(Line("x", [0, 1], [5.0, value]) for value in values), Line("y", [0, 1], [0.0, 10.0])))
+    named = {mark: row for row, marks in ends(render_plot(chart, height=24)).items() for mark in marks}
+    rows = 21
+    wanted = [round((1 - value / 10) * (rows * 4 - 1)) // 4 for value in (*values, 10.0)]
+    assert [named[mark] for mark in "abcdefghijklmnop"[: len(wanted)]] == wanted
+
+
+def test_a_line_that_ends_early_is_named_where_it_ends():
+    short = Line("short", [0, 50], [9.0, 9.0])
+    rows = render_plot(Chart((short, FALLING)), width=60, height=14, color=False).splitlines()
+    assert re.search("[⠀-⣿]a$", rows[1])
+    assert ends("\n".join(rows)) == {10: "b"}
 
 
 def test_nan_is_a_gap():
@@ -124,9 +149,18 @@ def test_long_and_hostile_labels():
     assert r"a\nb" in text
 
 
-def test_many_lines_have_a_short_legend():
-    chart = Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40)))
-    assert "and 28 more" in render_plot(chart)
+def test_every_line_has_its_own_mark_in_the_legend():
+    text = render_plot(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(62))))
+    marks = re.findall(r"(\S) r\d+  ", text)
+    assert len(marks) == len(set(marks)) == 62
+    many = render_plot(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(70))))
+    assert "and 8 more lines, not drawn" in many
+
+
+def test_no_two_curves_share_colour_and_mark():
+    text = render_plot(Chart(tuple(Line(f"r{i}", [0, 1], [i, i + 1]) for i in range(40))), color=True)
+    pairs = re.findall(r"(\x1b\[\d+m)(\S)\x1b\[0m r\d+  ", text)
+    assert len(pairs) == len(set(pairs)) == 40
 
 
 @given(
@@ -190,12 +224,28 @@ def test_bands_are_mean_and_sample_deviation_over_what_is_there():
     (band,) = build_bands([("g", members)])
     assert (list(band.xs), list(band.ys), band.members) == ([0, 1, 2], [2.0, 2.0, 7.0], 2)
     assert band.spread == pytest.approx([math.sqrt(2), 0.0, 0.0])
-    assert "g  7 ± 0 (n=2)" in render_plot(Chart((band,)))
+    assert "g  7 ± 0 (n=2 runs)" in render_plot(Chart((band,)))
 
 
-def test_groups_keep_their_order():
-    groups = group_lines([("b", RISING), ("a", FALLING), ("b", FALLING)])
-    assert groups == [("b", [RISING, FALLING]), ("a", [FALLING])]
+def test_a_run_with_several_values_at_a_step_counts_once():
+    members = [Line("", [0, 0, 0], [9.0, 8.0, 1.0]), Line("", [0], [3.0])]
+    (band,) = build_bands([("g", members)])
+    assert (list(band.ys), band.spread) == ([2.0], pytest.approx([math.sqrt(2)]))
+
+
+def test_runs_whose_steps_differ_are_compared_at_the_same_step():
+    members = [Line("", [0, 10, 20], [0.0, 10.0, 20.0]), Line("", [5, 15], [5.0, 15.0])]
+    (band,) = build_bands([("g", members)])
+    assert (list(band.xs), list(band.ys)) == ([0, 5, 10, 15, 20], [0.0, 5.0, 10.0, 15.0, 20.0])
+    assert band.spread == pytest.approx([0.0] * 5)
+
+
+def test_the_band_on_a_logarithmic_scale_stays_above_zero():
+    line = Line("g", [0, 1, 2], [1.0, 0.1, NAN], [2.0, 0.05, 1.0], 3)
+    lower, upper = build_band_edges(line, "log")
+    assert lower[:2] == pytest.approx([0.01, 0.05])
+    assert upper[:2] == pytest.approx([3.0, 0.15])
+    assert build_band_edges(line, "linear")[0][0] == -1.0
 
 
 def test_last_value_skips_gaps():

@@ -84,6 +84,8 @@ def _say_choices(charts: Sequence[BuiltChart]) -> None:
         if chart.hidden:
             shown = len(chart.chart.lines)
             print(f"the {shown} best of {shown + chart.hidden} (choose with --best N)", file=sys.stderr)
+        for label in chart.empty:
+            print(f"{label}: not drawn, since none of its runs is done and has {chart.metric}", file=sys.stderr)
 
 
 def _render(chart: BuiltChart, width: float | None, height: float | None) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import NotFoundError, UsageError
-from assay.flows.finding import FoundRun
-from assay.flows.ingest import refresh_study
+from assay.flows.finding import FoundRun, load_fresh_table
 from assay.flows.places import StudyPlace
 from assay.record.index.base import Index, RunRow
-from assay.show.plot import Chart, Line, build_bands, group_lines
+from assay.record.index.base import Table as IndexTable
+from assay.record.index.ranking import Group, SortKey, build_groups, differing_params, measure_group, sort_groups
+from assay.show.plot import Chart, Line, build_bands
 from assay.values.series import Direction, direction_of, tellingness
 
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
@@ -34,6 +35,7 @@ class BuiltChart:
     was_chosen: bool  # by us, among `others`
     others: tuple[str, ...]
     hidden: int  # lines that were left out
+    empty: tuple[str, ...] = ()  # groups without a run that counts and has the metric
 
 
 def build_charts(
@@ -44,14 +46,13 @@ def build_charts(
     complain: Callable[[str], None],
 ) -> list[BuiltChart]:
     """`runs`: only these; None is every run of the studies."""
-    for place in places:
-        refresh_study(index, place, complain)
+    data = load_fresh_table(index, places, complain)
     keys = None if runs is None else {run.key for run in runs}
-    rows = [row for row in index.load_runs([place.name for place in places]) if keys is None or row.key in keys]
+    keep = [i for i, row in enumerate(data.rows) if keys is None or row.key in keys]
     names = ", ".join(place.name for place in places)
-    if not rows:
+    if not keep:
         raise UsageError(f"{names}: no runs yet", "start some: assay run FILE")
-    counts = _load_counts(index, rows)
+    counts = _count_points(data, keep)
     known = sorted(counts)
     if not known:
         raise UsageError(
@@ -59,18 +60,17 @@ def build_charts(
             "say in the study's file where they are (metrics:), then read the logs again with it: "
             f"assay index reparse {shlex.quote(places[0].name)} --file study.yml",
         )
-    _check_names(options, known, rows)
+    for metric in options.metrics:
+        if metric not in known:
+            raise NotFoundError("metric", metric, known)
     chosen = options.metrics or (choose_metric(counts),)
-    return [_build(index, rows, metric, options, known) for metric in chosen]
+    return [_build(index, data, keep, metric, options, known) for metric in chosen]
 
 
-def _load_counts(index: Index, rows: Sequence[RunRow]) -> dict[str, int]:
+def _count_points(data: IndexTable, keep: Sequence[int]) -> dict[str, int]:
     """Metric → the most points that a run has of it."""
-    counts: dict[str, int] = {}
-    for metrics in index.load_summaries(keys=[row.key for row in rows]).values():
-        for name, summary in metrics.items():
-            counts[name] = max(summary.count, counts.get(name, 0))
-    return counts
+    counts = {name: int(max(column.count[i] for i in keep)) for name, column in data.metrics.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def choose_metric(counts: Mapping[str, int]) -> str:
@@ -78,28 +78,22 @@ def choose_metric(counts: Mapping[str, int]) -> str:
     return min(counts, key=lambda name: (counts[name] < 2, tellingness(name)))
 
 
-def _check_names(options: PlotOptions, known: Iterable[str], rows: Sequence[RunRow]) -> None:
-    for metric in options.metrics:
-        if metric not in known:
-            raise NotFoundError("metric", metric, known)
-    params = {name for row in rows for name in row.params}
-    for name in options.group_by:
-        if name not in params:
-            raise NotFoundError("parameter", name, params)
-
-
-def _build(index: Index, rows: Sequence[RunRow], metric: str, options: PlotOptions, known: Sequence[str]) -> BuiltChart:
-    labels = build_labels(rows, options.group_by)
-    loaded = [(label, _load_line(index, row.key, metric, label)) for row, label in zip(rows, labels, strict=True)]
-    drawn = [(label, line, by_step) for label, (line, by_step) in loaded if len(line.ys)]
-    by_step = all(each for _, _, each in drawn)
-    lines = [line if by_step else _by_position(line) for _, line, _ in drawn]
+def _build(
+    index: Index, data: IndexTable, keep: Sequence[int], metric: str, options: PlotOptions, known: Sequence[str]
+) -> BuiltChart:
+    drawn = [i for i in keep if data.metrics[metric].count[i]]
+    loaded = {i: _load_line(index, data.rows[i].key, metric) for i in drawn}
+    by_step = all(has_steps for _, has_steps in loaded.values())
+    curves = {i: line if by_step else _by_position(line) for i, (line, _) in loaded.items()}
+    empty: tuple[str, ...] = ()
     if options.group_by:
-        grouped = group_lines((label, line) for (label, _, _), line in zip(drawn, lines, strict=True))
-        lines = list(build_bands(grouped))
-    ranked = rank_lines(lines, direction_of(metric))
-    shown = ranked[: options.best or MOST_LINES]
-    studies = ", ".join(dict.fromkeys(row.study for row in rows))
+        lines, empty = _build_groups(data, keep, metric, options, curves)
+    else:
+        labels = build_labels([data.rows[i] for i in keep])
+        named = [replace(curves[i], label=label) for i, label in zip(keep, labels, strict=True) if i in curves]
+        lines = rank_lines(named, direction_of(metric))
+    shown = lines[: options.best or MOST_LINES]
+    studies = ", ".join(dict.fromkeys(data.rows[i].study for i in keep))
     chart = Chart(
         tuple(shown),
         title=f"{studies}: {metric}",
@@ -107,34 +101,61 @@ def _build(index: Index, rows: Sequence[RunRow], metric: str, options: PlotOptio
         y_name=metric,
         scale="log" if options.log else "linear",
     )
-    return BuiltChart(metric, chart, not options.metrics, tuple(known), len(lines) - len(shown))
+    return BuiltChart(metric, chart, not options.metrics, tuple(known), len(lines) - len(shown), empty)
 
 
-def _load_line(index: Index, key: str, metric: str, label: str) -> tuple[Line, bool]:
+def _build_groups(
+    data: IndexTable, keep: Sequence[int], metric: str, options: PlotOptions, curves: Mapping[int, Line]
+) -> tuple[list[Line], tuple[str, ...]]:
+    """A line for each group, in the order and with the numbers of the table that `assay sum -g` prints."""
+    column, key = data.metrics[metric], SortKey(metric, direction_of(metric))
+    groups = sort_groups(data, build_groups(data, keep, options.group_by), [key])
+    labels = _label_groups(groups)
+    lines, empty = [], []
+    for group, label in zip(groups, labels, strict=True):
+        value = measure_group(column, group)
+        if not value.n or value.mean is None:
+            empty.append(label)
+            continue
+        (band,) = build_bands([(label, [curves[i] for i in group.runs if i in curves])])
+        lines.append(replace(band, end=(value.mean, value.sd), others=group.others))
+    if not lines:
+        raise UsageError(f"no finished run has {metric}", "without -g, runs that are not done are drawn as well")
+    return lines, tuple(empty)
+
+
+def _label_groups(groups: Sequence[Group]) -> list[str]:
+    several = len({group.study for group in groups}) > 1
+    labels = [_describe_params(group.params) or "all" for group in groups]
+    return [f"{group.study}/{label}" if several else label for group, label in zip(groups, labels, strict=True)]
+
+
+def _load_line(index: Index, key: str, metric: str) -> tuple[Line, bool]:
     """The line, in the order of steps, and whether its points have any."""
     series = index.load_series(key, metric)
     has_steps = bool(len(series.steps)) and all(map(math.isfinite, series.steps))
     if not has_steps:
-        return Line(label, list(range(1, len(series.values) + 1)), series.values), False
+        return Line(key, list(range(1, len(series.values) + 1)), series.values), False
     pairs = sorted(zip(series.steps, series.values, strict=True), key=lambda pair: pair[0])
-    return Line(label, [x for x, _ in pairs], [y for _, y in pairs]), True
+    return Line(key, [x for x, _ in pairs], [y for _, y in pairs]), True
 
 
 def _by_position(line: Line) -> Line:
     return replace(line, xs=list(range(1, len(line.ys) + 1)))
 
 
-def build_labels(rows: Sequence[RunRow], group_by: Sequence[str] = ()) -> list[str]:
-    """What tells the runs apart: the parameters that differ, else their names; without those that are grouped over."""
+def build_labels(rows: Sequence[RunRow]) -> list[str]:
+    """What tells the runs apart: the parameters that differ, else their names."""
     several = len({row.study for row in rows}) > 1
-    names = dict.fromkeys(name for row in rows for name in row.params)
-    telling = [name for name in names if name not in group_by and len({repr(row.params.get(name)) for row in rows}) > 1]
-    labels = [" ".join(f"{name}={_show(row.params[name])}" for name in telling if name in row.params) for row in rows]
-    if group_by:
-        labels = [label or "all" for label in labels]
-    elif len(set(labels)) < len(rows) or not all(labels):
+    telling = differing_params([row.params for row in rows])
+    labels = [_describe_params({name: row.params[name] for name in telling if name in row.params}) for row in rows]
+    if len(set(labels)) < len(rows) or not all(labels):
         labels = [row.name for row in rows]
     return [f"{row.study}/{label}" if several else label for row, label in zip(rows, labels, strict=True)]
+
+
+def _describe_params(params: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={_show(value)}" for name, value in params.items())
 
 
 def _show(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.show import words
-from assay.show.plot import Chart, Line, build_shown, last_value, render_end_value
+from assay.show.plot import Chart, Line, Scale, build_band_edges, build_shown, last_value, render_end_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg", "pdf")
 # colours that stay apart for colour-blind readers and in grey print (after Okabe and Ito)
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c6bb1", "#4d4d4d")
-_LABELLED = 14  # more lines than this get no label each
+_DASHES = ("-", "--", ":", "-.")
+_MARKERS = ("", "o", "s", "^", "v", "D", "x", "+", "*")
+_LABELLED = 14  # more lines than this have their names in a legend, not next to their ends
+_LEGEND_ROWS = 28
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "svg.hashsalt": "assay",  # the same chart gives the same file
@@ -91,11 +94,13 @@ def _build_figure(chart: Chart, width: float, height: float) -> Figure:
     axes = figure.add_subplot()
     axes.set_yscale(chart.scale)
     for number, line in enumerate(chart.lines):
-        _draw_line(axes, line, number, len(chart.lines))
+        _draw_line(axes, line, number, len(chart.lines), chart.scale)
     _dress(axes, chart)
     if 1 < len(chart.lines) <= _LABELLED:
         _label_ends(axes, chart)
-    elif len(chart.lines) == 1:
+    elif len(chart.lines) > _LABELLED:
+        _add_legend(figure, axes, chart)
+    else:
         axes.set_title(_label(chart.lines[0]), loc="right", fontsize=9, color=_color(0))
     return figure
 
@@ -104,14 +109,19 @@ def _color(number: int) -> str:
     return _COLORS[number % len(_COLORS)]
 
 
+def _style(number: int) -> tuple[str, str]:
+    """Dash and marker: beyond the palette's length they tell lines of the same colour apart."""
+    turn = number // len(_COLORS)
+    return _DASHES[turn % len(_DASHES)], _MARKERS[turn // len(_DASHES) % len(_MARKERS)]
+
+
 def _label(line: Line) -> str:
     return f"{words.shorten(words.clean(line.label), 40)}  {render_end_value(line)}".replace("$", r"\$")
 
 
-def _draw_line(axes: Axes, line: Line, number: int, total: int) -> None:
+def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> None:
     many = total > _LABELLED
-    # beyond the palette's length the dashes tell the lines apart
-    dash = ("-", "--", ":")[number // len(_COLORS) % 3]
+    dash, marker = _style(number)
     lonely = sum(map(math.isfinite, line.ys)) == 1
     axes.plot(
         line.xs,
@@ -120,11 +130,12 @@ def _draw_line(axes: Axes, line: Line, number: int, total: int) -> None:
         linewidth=1.0 if many else 1.6,
         alpha=0.6 if many else 1.0,
         linestyle=dash,
-        marker="o" if lonely else "",
+        marker=marker or ("o" if lonely else ""),
+        markevery=max(1, len(line.xs) // 8),
+        markersize=4,
     )
     if line.spread:
-        lower = [y - spread for y, spread in zip(line.ys, line.spread, strict=True)]
-        upper = [y + spread for y, spread in zip(line.ys, line.spread, strict=True)]
+        lower, upper = build_band_edges(line, scale)
         axes.fill_between(line.xs, lower, upper, color=_color(number), alpha=0.18, linewidth=0)
 
 
@@ -158,6 +169,12 @@ def _label_ends(axes: Axes, chart: Chart) -> None:
     for (number, line), height in zip(drawn, spread_apart(heights, 0.058), strict=True):
         where = axes.transAxes
         axes.text(1.01, height, _label(line), color=_color(number), fontsize=9, va="center", transform=where)
+
+
+def _add_legend(figure: Figure, axes: Axes, chart: Chart) -> None:
+    columns = -(-len(chart.lines) // _LEGEND_ROWS)
+    labels = [" " + _label(line) for line in chart.lines]  # matplotlib leaves out names that begin with _
+    figure.legend(axes.get_lines(), labels, loc="outside right upper", fontsize=6, ncols=columns, frameon=False)
 
 
 def spread_apart(heights: Sequence[float], gap: float) -> list[float]:

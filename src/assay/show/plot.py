@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from assay.errors import UsageError
 from assay.show import terminal, words
+from assay.values.telling import mean_and_sd
 
 Scale = Literal["linear", "log"]
 
-PALETTE = ("blue", "red", "green", "magenta", "cyan", "yellow")
-_MARKS = "abcdefghijklmnopqrstuvwxyz"
+_HUES = ("blue", "red", "green", "magenta", "cyan", "yellow")
+PALETTE = (*_HUES, *(f"bright_{hue}" for hue in _HUES))
+_MARKS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"  # no two lines share one
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # braille: column, row → bit
 _SMALLEST = 20, 6  # columns and rows below which a plot says nothing
-_LEGEND_ROWS = 12
+_MOST_ENDS = 1 / 6  # of the width, for marks behind the ends
 _LARGEST = 1e300  # beyond it differences overflow: drawn like infinity, as a gap
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One series. `spread` is the standard deviation around each y of a group's mean, `members` the group's size."""
+    """One series, or the mean of a group of runs.
+
+    Of a group: `spread` is the standard deviation over its runs around each y, `members` how many runs it has, `end`
+    mean and deviation of the runs' last values (runs may end at different steps), `others` runs that do not count.
+    """
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float]
     spread: Sequence[float] = ()
     members: int = 1
+    end: tuple[float, float | None] | None = None
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +53,35 @@ class Chart:
 
 
 def build_bands(groups: Sequence[tuple[str, Sequence[Line]]]) -> tuple[Line, ...]:
-    """Mean and standard deviation per group, over the members that have a finite value at a step."""
+    """Mean and standard deviation per group, over the runs that have a finite value at a step."""
     return tuple(_build_band(label, members) for label, members in groups)
 
 
 def _build_band(label: str, members: Sequence[Line]) -> Line:
-    by_step: dict[float, list[float]] = {}
-    for x, y in (pair for member in members for pair in zip(member.xs, member.ys, strict=True)):
-        if math.isfinite(y) and math.isfinite(x):
-            by_step.setdefault(x, []).append(y)
-    steps = sorted(by_step)
-    means = [math.fsum(by_step[step]) / len(by_step[step]) for step in steps]
-    spread = [_deviation(by_step[step], mean) for step, mean in zip(steps, means, strict=True)]
-    return Line(label, steps, means, spread, len(members))
+    """Each run counts once at a step: with the last of its values there, or with one between its neighbours where
+    other runs have a point and it has none."""
+    runs = [{x: y for x, y in zip(each.xs, each.ys, strict=True) if math.isfinite(x)} for each in members]
+    steps = sorted({x for run in runs for x, y in run.items() if math.isfinite(y)})
+    columns = [_read_at(run, steps) for run in runs]
+    found = [[y for y in row if math.isfinite(y)] for row in zip(*columns, strict=True)]
+    looks = [mean_and_sd(values) for values in found]
+    means = [math.nan if mean is None else mean for mean, _ in looks]
+    return Line(label, steps, means, [sd or 0.0 for _, sd in looks], len(members))
 
 
-def _deviation(values: Sequence[float], mean: float) -> float:
-    if len(values) < 2:
-        return 0.0
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+def _read_at(run: Mapping[float, float], steps: Sequence[float]) -> list[float]:
+    """The run's values at these steps; NaN before its first, behind its last and next to one that is not finite."""
+    if all(step in run for step in steps):
+        return [run[step] for step in steps]
+    own = sorted(run)
+    return [run[step] if step in run else _between(run, own, bisect_left(own, step), step) for step in steps]
+
+
+def _between(run: Mapping[float, float], own: Sequence[float], place: int, step: float) -> float:
+    if not 0 < place < len(own):
+        return math.nan
+    before, after = own[place - 1], own[place]
+    return run[before] + (run[after] - run[before]) * (step - before) / (after - before)
 
 
 def build_shown(chart: Chart) -> Chart:
@@ -89,11 +108,25 @@ def last_value(line: Line) -> float:
 
 
 def render_end_value(line: Line) -> str:
-    text = words.render_number(last_value(line))
+    """The last value; of a group mean ± standard deviation over its runs, and how many these are."""
     if not line.spread:
-        return text
-    end = next((place for place in reversed(range(len(line.ys))) if math.isfinite(line.ys[place])), -1)
-    return f"{text} ± {words.render_number(line.spread[end], 2)} (n={line.members})"
+        return words.render_number(last_value(line))
+    place = next((place for place in reversed(range(len(line.ys))) if math.isfinite(line.ys[place])), -1)
+    mean, sd = line.end or (last_value(line), line.spread[place] if line.members > 1 else None)
+    spread = "" if sd is None else f" ± {words.render_number(sd, 2)}"
+    others = f", {line.others} not done" if line.others else ""
+    return f"{words.render_number(mean)}{spread} (n={words.render_count(line.members, 'run')}{others})"
+
+
+def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]]:
+    """The lower and the upper edge of mean ± sd. On a logarithmic scale the lower one ends a decade below the line's
+    smallest value: what is at zero or below has no place there."""
+    pairs = list(zip(line.ys, line.spread, strict=True))
+    lower, upper = [y - sd for y, sd in pairs], [y + sd for y, sd in pairs]
+    if scale == "log":
+        smallest = min((y for y in line.ys if y > 0), default=1.0)
+        lower = [y if y != y else max(y, smallest / 10) for y in lower]  # noqa: PLR0124
+    return lower, upper
 
 
 # ---------------------------------------------------------------- ticks
@@ -151,23 +184,30 @@ def _share(value: float, bounds: tuple[float, float]) -> float:
 def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool = False, plain: bool = False) -> str:
     """The chart in characters: braille dots, or one letter per line where only ASCII is possible (`plain`)."""
     shown = build_shown(chart)
+    left_out = len(shown.lines) - len(_MARKS)
+    shown = replace(shown, lines=shown.lines[: len(_MARKS)])
     wide, high = max(width, _SMALLEST[0]), max(height, _SMALLEST[1])
     rows = max(high - 2 - bool(chart.title) - bool(chart.x_name), 3)
     area = _build_area(shown, wide, rows, plain)
     ticks = _build_y_ticks(shown, area)
     margin = max(map(len, ticks.values()))
     area = replace(area, columns=max(wide - margin - 4, 8))
+    ends = _find_ends(shown, area) if len(shown.lines) > 1 and not plain else {}
+    most = max(1, int(wide * _MOST_ENDS))
+    area = replace(area, columns=max(wide - margin - 3 - min(most, max(map(len, ends.values()), default=1)), 8))
     cells = _draw(shown, area, plain)
-    ends = _place_ends(shown, area, color) if len(shown.lines) > 1 and not plain else {}
+    if len(shown.lines) > 1 and not plain:
+        _put_marks(cells, shown, area, ends)
     axis_lines = (
-        f"{row}{ends.get(number, '')}".rstrip()
+        f"{row}{_render_ends(ends.get(number, ()), most, color)}".rstrip()
         for number, row in enumerate(_render_rows(cells, area, ticks, margin, color=color, plain=plain))
     )
     foot = _render_x_axis(area, margin, plain)
     title = [words.shorten(words.clean(chart.title), wide)] if chart.title else []
-    name = [" " * (margin + 2) + chart.x_name.center(area.columns).rstrip()] if chart.x_name else []
+    name = [" " * (margin + 2) + words.clean(chart.x_name).center(area.columns).rstrip()] if chart.x_name else []
     legend = _render_legend(shown, wide, color=color, plain=plain)
-    return "\n".join((*title, *axis_lines, *foot, *name, *legend)) + "\n"
+    more = [f"and {words.render_count(left_out, 'more line')}, not drawn"] if left_out > 0 else []
+    return "\n".join((*title, *axis_lines, *foot, *name, *legend, *more)) + "\n"
 
 
 def _build_area(chart: Chart, width: int, rows: int, plain: bool) -> _Area:
@@ -205,16 +245,27 @@ def render_ticks(values: Sequence[float]) -> list[str]:
     return [f"{value:.{decimals}f}" for value in values] if decimals <= 4 else texts
 
 
-Cells = dict[tuple[int, int], tuple[int, int]]  # (column, row) → (dots or 0, line)
+@dataclass(slots=True)
+class _Cell:
+    """A character of the drawing: its dots, whose it is (the last line drawn), and whose mark covers the dots."""
+
+    dots: int = 0
+    line: int = 0
+    is_shared: bool = False
+    mark: int | None = None
+
+
+Cells = dict[tuple[int, int], _Cell]  # (column, row) → what is there
 
 
 def _draw(chart: Chart, area: _Area, plain: bool) -> Cells:
     cells: Cells = {}
     for number, line in enumerate(chart.lines):
         for x, y in _trace(line, area):
-            place = x // area.dots[0], y // area.dots[1]
-            bit = 1 if plain else _DOTS[x % 2][y % 4]
-            cells[place] = cells.get(place, (0, 0))[0] | bit, number
+            cell = cells.setdefault((x // area.dots[0], y // area.dots[1]), _Cell(line=number))
+            cell.dots |= 1 if plain else _DOTS[x % 2][y % 4]
+            cell.is_shared |= cell.line != number
+            cell.line = number
     return cells
 
 
@@ -249,27 +300,68 @@ def _render_rows(
         yield f"{ticks.get(row, '').rjust(margin)} {tick if row in ticks else bar}{body} "
 
 
-def _render_cell(cell: tuple[int, int] | None, color: bool, plain: bool) -> str:
+def _render_cell(cell: _Cell | None, color: bool, plain: bool) -> str:
     if cell is None:
         return " "
-    dots, line = cell
-    text = _MARKS[line % len(_MARKS)] if plain else chr(0x2800 + dots)
-    return terminal.paint(text, PALETTE[line % len(PALETTE)]) if color else text
+    if cell.mark is not None:
+        return _paint_mark(_MARKS[cell.mark], cell.mark, color)
+    return _paint_mark(_MARKS[cell.line] if plain else chr(0x2800 + cell.dots), cell.line, color)
 
 
-def _place_ends(chart: Chart, area: _Area, color: bool) -> dict[int, str]:
-    """A letter beside the end of each line, moved to the next free row where two lines end together."""
-    placed: dict[int, str] = {}
-    for number, line in enumerate(chart.lines[: len(_MARKS)]):
-        value = last_value(line)
-        if value != value:  # noqa: PLR0124
-            continue
-        row = area.dot(area.x_range[1], value)[1] // area.dots[1]
-        near = (row + shift for shift in (0, -1, 1, -2, 2))
-        free = next((each for each in near if 0 <= each < area.rows and each not in placed), None)
-        if free is not None:
-            placed[free] = _paint_mark(_MARKS[number], number, color)
-    return placed
+# ---------------------------------------------------------------- marks: which line is which
+
+
+def _find_ends(chart: Chart, area: _Area) -> dict[int, list[int]]:
+    """Row → the lines that end there at the right edge, all of them, from top to bottom."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for number, line in enumerate(chart.lines):
+        column, row, dot = _find_end(line, area)
+        if column == area.columns - 1:
+            found.setdefault(row, []).append((dot, number))
+    return {row: [number for _, number in sorted(each)] for row, each in found.items()}
+
+
+def _find_end(line: Line, area: _Area) -> tuple[int, int, int]:
+    """Column, row and dot of a line's last point; -1 for a line that has none."""
+    pairs = zip(reversed(line.xs), reversed(line.ys), strict=True)
+    end = next(((x, y) for x, y in pairs if math.isfinite(y)), None)
+    if end is None:
+        return -1, -1, -1
+    x, y = area.dot(*end)
+    return x // area.dots[0], y // area.dots[1], y
+
+
+def _put_marks(cells: Cells, chart: Chart, area: _Area, ends: Mapping[int, Sequence[int]]) -> None:
+    """A mark on each line's way, since shades are told apart badly or not at all, and where it ends before the edge."""
+    at_edge = {number for each in ends.values() for number in each}
+    own: dict[int, list[tuple[int, int]]] = {}  # characters that no other line touches
+    for place, cell in cells.items():
+        if not cell.is_shared:
+            own.setdefault(cell.line, []).append(place)
+    for number, line in enumerate(chart.lines):
+        wanted = area.columns * (number + 1) / (len(chart.lines) + 1)
+        if nearest := min(own.get(number, ()), key=lambda place: abs(place[0] - wanted), default=None):
+            cells[nearest].mark = number
+        if number not in at_edge:
+            _put_end(cells, area, number, _find_end(line, area))
+
+
+def _put_end(cells: Cells, area: _Area, number: int, end: tuple[int, int, int]) -> None:
+    """Next to the end where that is free; a line that others surround has its mark on its way and in the legend."""
+    column, row, _ = end
+    if column < 0:
+        return
+    behind = [(each, near) for near in (row, row - 1, row + 1) for each in range(column + 1, column + 3)]
+    inside = (place for place in behind if place[0] < area.columns and 0 <= place[1] < area.rows)
+    if place := next((place for place in inside if place not in cells), None):
+        cells[place] = _Cell(line=number, mark=number)
+
+
+def _render_ends(numbers: Sequence[int], most: int, color: bool) -> str:
+    """Lines that end in the same row stand one after the other, so that each mark is in the row of its own line."""
+    shown = numbers if len(numbers) <= most else numbers[: most - 1]
+    rest = "…" if len(shown) < len(numbers) else ""
+    return "".join(_paint_mark(_MARKS[number], number, color) for number in shown) + rest
 
 
 def _render_x_axis(area: _Area, margin: int, plain: bool) -> Iterator[str]:
@@ -290,8 +382,7 @@ def _render_x_axis(area: _Area, margin: int, plain: bool) -> Iterator[str]:
 
 def _render_legend(chart: Chart, width: int, *, color: bool, plain: bool) -> Iterator[str]:
     """One entry per line with its end value, in as many columns as fit."""
-    shown = chart.lines[:_LEGEND_ROWS]
-    entries = [_describe(number, line, width, plain) for number, line in enumerate(shown)]
+    entries = [_describe(number, line, width, plain) for number, line in enumerate(chart.lines)]
     column = max(map(words.display_width, entries)) + 3
     across = max(1, (width + 3) // column)
     for start in range(0, len(entries), across):
@@ -300,12 +391,10 @@ def _render_legend(chart: Chart, width: int, *, color: bool, plain: bool) -> Ite
         numbers = (number for number, _ in chosen)
         painted = (_paint_mark(text, number, color) for text, number in zip(padded, numbers, strict=True))
         yield "   ".join(painted).rstrip()
-    if len(chart.lines) > _LEGEND_ROWS:
-        yield f"and {len(chart.lines) - _LEGEND_ROWS} more"
 
 
 def _describe(number: int, line: Line, width: int, plain: bool) -> str:
-    mark = _MARKS[number % len(_MARKS)]
+    mark = _MARKS[number]
     value = render_end_value(line)
     value = value.replace("±", "+-") if plain else value
     label = words.shorten(words.clean(line.label), max(8, width - len(value) - 6), "~" if plain else "…")
@@ -315,11 +404,3 @@ def _describe(number: int, line: Line, width: int, plain: bool) -> str:
 def _paint_mark(text: str, number: int, color: bool) -> str:
     mark, space, rest = text.partition(" ")
     return terminal.paint(mark, PALETTE[number % len(PALETTE)]) + space + rest if color else text
-
-
-def group_lines(lines: Iterable[tuple[str, Line]]) -> list[tuple[str, list[Line]]]:
-    """(group, line) pairs gathered for `build_bands`, groups in order of appearance."""
-    groups: dict[str, list[Line]] = {}
-    for group, line in lines:
-        groups.setdefault(group, []).append(line)
-    return list(groups.items())

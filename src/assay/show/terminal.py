@@ -16,6 +16,12 @@ CODES: Mapping[str, str] = {
     "blue": "\x1b[34m",
     "magenta": "\x1b[35m",
     "cyan": "\x1b[36m",
+    "bright_red": "\x1b[91m",
+    "bright_green": "\x1b[92m",
+    "bright_yellow": "\x1b[93m",
+    "bright_blue": "\x1b[94m",
+    "bright_magenta": "\x1b[95m",
+    "bright_cyan": "\x1b[96m",
 }
 STATE_COLORS: Mapping[str, str] = {
     "done": "green",
