@@ -205,3 +205,47 @@ def test_a_golden_is_not_recorded_outside_of_its_store(cli, own_bench: Bench) ->
     assert result.code == 2
     assert "'../../m.json' cannot end a manifest's name" in result.out
     assert not (own_bench.folder / "store").exists()
+
+
+# ---------------------------------------------------------------- what a snapshot holds
+
+
+def test_further_roots_and_studies_do_not_grow_the_snapshot(cli, own_bench: Bench) -> None:
+    own_bench.write("train.sh", "echo 1\n")
+    file = own_bench.write("s.yml", "command: bash train.sh\n")
+    for root in ("runs", "runs2", "runs3", "deep/er/runs4"):
+        assert cli("run", file, "-j", "1", "--quiet", "--root", root).code == 0
+    assert cli("run", file, "-j", "1", "--quiet", "--study", "other").code == 0
+    for code in own_bench.folder.rglob("code/"):
+        if code.parent.name == "run":
+            assert sorted(path.name for path in code.rglob("*")) == ["train.sh"]
+
+
+def test_a_neighbouring_study_notebook_or_result_is_no_changed_code(cli, own_bench: Bench) -> None:
+    for name in ("train.sh", "other.yml", "config.yml", "results.json"):
+        own_bench.write(name, "command: a\n" if name == "other.yml" else "x: 1\n" if name != "train.sh" else "echo\n")
+    file = own_bench.write("s.yml", "command: bash train.sh\n")
+    assert cli("run", file, "-j", "1").code == 0
+    own_bench.write("other.yml", "command: b\n")
+    own_bench.write("results.json", "{}")
+    for name in ("new.yml", "look.ipynb", "scores.csv", "out.json", "log.txt"):
+        own_bench.write(name, "study: n\n")
+    assert "changed since" not in cli("run", file, "-j", "1").err
+    own_bench.write("config.yml", "x: 2\n")
+    assert "config.yml has changed since" in cli("run", file, "-j", "1").err
+
+
+@pytest.mark.parametrize("runx", [False, True])
+def test_a_large_snapshot_is_reported_with_the_setting_that_makes_it_smaller(cli, own_bench: Bench, runx: bool) -> None:
+    (own_bench.folder / "weights").mkdir()
+    for number in range(6):
+        with open(own_bench.folder / "weights" / f"{number}.bin", "wb") as file:
+            file.truncate(9_000_000)
+    if runx:
+        result = cli("runx", own_bench.write("s.yml", "CMD: 'true'\nHPARAMS: {lr: 1}\n"), "-i")
+        setting = "CODE_IGNORE_PATTERNS: 'weights' in .runx leaves them out"
+    else:
+        result = cli("run", own_bench.write("s.yml", "command: 'true'\n"), "-j", "1")
+        setting = "`code: {ignore: [weights]}` links them instead"
+    assert result.code == 0
+    assert f"warning: the code snapshot has 54 MB (weights/ 54 MB), copied for each run; {setting}" in result.err

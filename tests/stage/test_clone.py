@@ -19,7 +19,7 @@ def copying(request, monkeypatch):
 def test_a_copy_is_equal_and_private(tmp_path, size):
     content = os.urandom(size)
     (tmp_path / "a").write_bytes(content)
-    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), executable=True, mtime_ns=10**18 + 7)
+    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o777, mtime_ns=10**18 + 7)
     assert (tmp_path / "b").read_bytes() == content
     status = (tmp_path / "b").stat()
     assert (status.st_nlink, status.st_mtime_ns, bool(status.st_mode & 0o100)) == (1, 10**18 + 7, True)
@@ -37,7 +37,7 @@ def test_across_file_systems(tmp_path):
     target = f"{other}/assay-clone-{os.getpid()}"
     (tmp_path / "a").write_bytes(b"x" * 100_000)
     try:
-        copy_file(str(tmp_path / "a"), target, executable=False, mtime_ns=0)
+        copy_file(str(tmp_path / "a"), target, mode=0o666, mtime_ns=0)
         with open(target, "rb") as stream:
             assert stream.read() == b"x" * 100_000
     finally:
@@ -46,7 +46,7 @@ def test_across_file_systems(tmp_path):
 
 def test_special_files_of_the_kernel_are_read_to_their_end(tmp_path):
     """copy_file_range takes them for empty."""
-    copy_file("/proc/self/status", str(tmp_path / "s"), executable=False, mtime_ns=0)
+    copy_file("/proc/self/status", str(tmp_path / "s"), mode=0o666, mtime_ns=0)
     assert (tmp_path / "s").read_text().startswith("Name:")
 
 
@@ -54,16 +54,16 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")
     with pytest.raises(FileExistsError):
-        copy_file(str(tmp_path / "a"), str(tmp_path / "b"), executable=False, mtime_ns=0)
+        copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
     assert (tmp_path / "b").read_text() == "b"
 
 
 def test_the_answer_of_a_pair_of_devices_is_remembered(tmp_path, monkeypatch):
     monkeypatch.setattr(clone, "_can_clone", {})
     (tmp_path / "a").write_text("a")
-    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), executable=False, mtime_ns=0)
+    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
     device = os.stat(tmp_path).st_dev
     assert set(clone._can_clone) == {(device, device)}
     monkeypatch.setitem(clone._can_clone, (device, device), False)
-    copy_file(str(tmp_path / "a"), str(tmp_path / "c"), executable=False, mtime_ns=0)
+    copy_file(str(tmp_path / "a"), str(tmp_path / "c"), mode=0o666, mtime_ns=0)
     assert (tmp_path / "c").read_text() == "a"

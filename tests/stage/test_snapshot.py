@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -382,7 +383,7 @@ def test_an_output_root_inside_the_source_is_never_entered(source, tmp_path):
         snapshot = take_snapshot(source, store, exclude=[exclude])
         files = listing(snapshot.path)
         assert "out/runs" not in files
-        assert files["out"] == "dir"
+        assert "out" not in files  # nothing else was in it
         assert snapshot.linked == ()
     place_code(snapshot, root / "study" / "new")
     assert hash_code(source, exclude=[root]) == snapshot.hash
@@ -545,3 +546,135 @@ def test_a_file_that_changes_during_the_copy_names_the_snapshot_by_what_was_copi
         editing.result()
     for snapshot in taken:
         assert hash_code(snapshot.path) == snapshot.hash
+
+
+# ---------------------------------------------------------------- studies, what git ignores, permissions, secrets
+
+
+def write_study(folder):
+    """A study of ours with one run, as little as it is recognised by."""
+    write(
+        folder, {".assay/codes.json": "{}", "r/run.json": "{}", "r/job.sh": "#!/bin/bash\n# x\n# Written by Assay.\n"}
+    )
+
+
+def git(folder, *arguments):
+    subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("place", ["runs2/s", "a/b/runs3/s", "s", "lib/s"])
+@pytest.mark.parametrize("guess", [True, False])
+def test_a_study_is_never_part_of_a_snapshot_wherever_it_is(source, store, tmp_path, place, guess):
+    before = hash_code(source, guess=guess)
+    write_study(source / place)
+    snapshot = take_snapshot(source, store, guess=guess)
+    place_code(snapshot, tmp_path / "run")
+    assert sorted(listing(tmp_path / "run")) == ["lib", "lib/data.txt", "lib/model.py", "train.py"]
+    assert snapshot.hash == before
+
+
+def test_a_run_directory_without_its_study_is_left_out(source, store):
+    write(source, {"copied/job.sh": "#!/usr/bin/env bash\n# run\n# Written by Assay.\n", "copied/run.json": "{}"})
+    write(source, {"mine/job.sh": "sbatch train.sh\n", "tool/.assay/notes.txt": "a folder that only has this name"})
+    files = listing(take_snapshot(source, store).path)
+    assert "copied" not in files
+    assert {"mine/job.sh", "tool/.assay/notes.txt"} <= files.keys()
+
+
+@pytest.mark.parametrize("by", ["pattern", "git", "size"])
+def test_a_folder_with_a_study_in_it_is_linked_without_the_study(source, store, tmp_path, by):
+    write(source, {"out/data/a.bin": "a", "out/b.bin": "b"})
+    write_study(source / "out/deep/runs/s")
+    limits = Limits(tree_files=3) if by == "size" else None
+    if by == "git":
+        git(source, "init")
+        write(source, {".gitignore": "out/\n"})
+    snapshot = take_snapshot(source, store, ["out"] if by == "pattern" else [], limits=limits)
+    place_code(snapshot, tmp_path / "run")
+    placed = tmp_path / "run"
+    assert (placed / "out/b.bin").read_text() == "b"
+    assert (placed / "out/data/a.bin").read_text() == "a"
+    assert not list(placed.rglob("job.sh"))
+    assert not (placed / "out/deep/runs/s").exists()
+    assert not (placed / "out").is_symlink()
+
+
+def test_what_git_ignores_is_linked_and_everything_else_is_copied(source, store, tmp_path):
+    git(source, "init")
+    write(source, {".gitignore": "data/\n*.log\n", "data/x/a.bin": "1", "lib/a.log": "l", "forced.log": "f"})
+    write(source, {"lib/inner/.gitignore": "*.tmp\n", "lib/inner/b.tmp": "t", "new.py": "untracked"})
+    git(source, "add", "-f", "forced.log", "train.py")
+    git(source / "lib/inner", "init")
+    snapshot = take_snapshot(source, store)
+    place_code(snapshot, tmp_path / "run")
+    assert set(snapshot.linked) == {"data", "lib/a.log", "lib/inner/b.tmp"}
+    assert (tmp_path / "run/data/x/a.bin").read_text() == "1"
+    assert (tmp_path / "run/lib/inner/b.tmp").is_symlink()
+    assert not (tmp_path / "run/new.py").is_symlink()
+    assert not (tmp_path / "run/forced.log").is_symlink()
+    assert take_snapshot(source / "lib", store / "2").linked == ("a.log", "inner/b.tmp")
+
+
+def test_runx_and_copies_without_links_do_not_ask_git(source, store):
+    git(source, "init")
+    write(source, {".gitignore": "data/\n", "data/a.bin": "1"})
+    for way in ({"guess": False}, {"link": False}):
+        assert "data/a.bin" in listing(take_snapshot(source, store, **way).path)
+
+
+def test_code_in_a_folder_that_git_ignores_as_a_whole_is_copied(tmp_path, store):
+    write(tmp_path / "repo", {".gitignore": "scratch/\n", "scratch/exp/train.py": "1"})
+    git(tmp_path / "repo", "init")
+    assert "train.py" in listing(take_snapshot(tmp_path / "repo/scratch/exp", store).path)
+
+
+def test_a_golden_recording_is_linked(source, store):
+    write(source, {"gold/demo_convergence_harness_manifest.json": "{}", "gold/ckpts/1.pt": "w"})
+    assert take_snapshot(source, store).linked == ("gold",)
+
+
+def test_a_copy_is_never_open_to_more_people_than_the_original(source, store, tmp_path):
+    write(source, {"safe/open.txt": "x", "key.txt": "k"})
+    (source / "safe").chmod(0o700)
+    (source / "key.txt").chmod(0o600)
+    (source / "lib/model.py").chmod(0o640)
+    snapshot = take_snapshot(source, store)
+    place_code(snapshot, tmp_path / "run")
+    for tree in (snapshot.path, tmp_path / "run"):
+        modes = {name: (tree / name).stat().st_mode & 0o777 for name in ("safe", "key.txt", "lib/model.py", "train.py")}
+        assert modes == {"safe": 0o700, "key.txt": 0o600, "lib/model.py": 0o640, "train.py": 0o644}
+    (source / "train.py").chmod(0o600)
+    assert take_snapshot(source, store).path.joinpath("train.py").stat().st_mode & 0o077 == 0
+
+
+def test_other_files_of_the_store_follow_the_umask(source, store):
+    take_snapshot(source, store, clock=later)
+    assert {path.name: path.stat().st_mode & 0o777 for path in store.iterdir()}["seen.json"] == 0o644
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_what_looks_like_a_secret_is_linked_and_never_copied(source, store, tmp_path, link):
+    write(source, {".env": "A=1", "conf/Prod.PEM": "p", "lib/credentials.py": "x", ".ssh/id": "s", "a.key": "k"})
+    patterns = (".env", "*.pem", "*credentials*", ".ssh/", "*.key", "!a.key")
+    snapshot = take_snapshot(source, store, link=link, secret=patterns)
+    place_code(snapshot, tmp_path / "run", link=link)
+    assert set(snapshot.secret) == {".env", "conf/Prod.PEM", ".ssh"}
+    assert (tmp_path / "run/.env").readlink() == source / ".env"
+    assert (tmp_path / "run/conf/Prod.PEM").is_symlink()
+    assert not (tmp_path / "run/lib/credentials.py").is_symlink()
+    assert not (tmp_path / "run/a.key").is_symlink()
+    assert not {"A=1", "p", "s"} & set(listing(snapshot.path).values())
+    assert load_snapshot(store, snapshot.hash) == snapshot
+
+
+def test_a_snapshot_of_an_older_version_is_placed(source, store, tmp_path):
+    (source / "train.py").chmod(0o755)
+    snapshot = take_snapshot(source, store)
+    path = store / snapshot.hash / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"] = [[name, bool(mode & 0o100), time] for name, mode, time in manifest["files"]]
+    del manifest["modes"], manifest["secret"]
+    path.write_text(json.dumps(manifest))
+    place_code(load_snapshot(store, snapshot.hash), tmp_path / "run")
+    modes = [(tmp_path / "run" / name).stat().st_mode & 0o777 for name in ("train.py", "lib/model.py")]
+    assert modes == [0o755, 0o644]

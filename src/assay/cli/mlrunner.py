@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from assay.cli.original import Parsed, original_command, say_problems, warn, write_lines, write_report
-from assay.cli.telling import echo, say
+from assay.cli.telling import echo, note, say
 from assay.errors import ExitCode
 from assay.values import layout
 from assay.values.run import RunSpec, State
@@ -110,7 +110,8 @@ class _Session:
         from assay.flows.sweep import Doors, run_study
 
         began = time.time()
-        report = run_study(self._prepared, Doors(listen=self._listen, draw=lambda _: self._show_output(), tick_s=0.1))
+        doors = Doors(listen=self._listen, draw=lambda _: self._show_output(), note=note, tick_s=0.1)
+        report = run_study(self._prepared, doors)
         self._copy_yaml()
         self._chronicle.close(report)
         if int(report.exit_code):

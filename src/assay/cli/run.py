@@ -135,7 +135,10 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     began = time.time()
     progress = choose_progress(sys.stderr, quiet=quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.place.name)
-    report = run_study(prepared, Doors(listen=watcher.listen, draw=watcher.draw, finish=watcher.finish))
+    doors = Doors(
+        listen=watcher.listen, draw=watcher.draw, finish=watcher.finish, note=(lambda _line: None) if quiet else note
+    )
+    report = run_study(prepared, doors)
     if as_json:
         say(json.dumps(build_json(report), indent=1, ensure_ascii=False))
     else:

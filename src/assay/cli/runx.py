@@ -95,10 +95,10 @@ def build_doors(prepared: Prepared) -> Doors:
             note(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
 
     if prepared.farm is not None:
-        return Doors(listen=listen, tick_s=_TICK_S, leaves=True)
+        return Doors(listen=listen, note=note, tick_s=_TICK_S, leaves=True)
     if prepared.options.slots:
-        return Doors(listen=listen, tick_s=_TICK_S)
-    return Doors(listen=listen, echo=echo, one_by_one=True, tick_s=_LIVE_TICK_S)
+        return Doors(listen=listen, note=note, tick_s=_TICK_S)
+    return Doors(listen=listen, note=note, echo=echo, one_by_one=True, tick_s=_LIVE_TICK_S)
 
 
 def describe_farm(study: str, farm: str, count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from assay.flows.supervise import Entry
 from assay.observe.environment import load_environment
 from assay.record import rundir
 from assay.record.whole_file import write_atomic
-from assay.stage.snapshot import Snapshot, list_changes, load_snapshot, place_code, take_snapshot
+from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import RunSpec, State
 from assay.values.study import Study
@@ -27,13 +28,19 @@ if TYPE_CHECKING:
     from assay.values.environment import Environment
 
 _NAMED_FILES = 3
+_LARGE_BYTES = 50_000_000
 _CODE_SUFFIXES = frozenset(
     (
-        *(".py", ".pyx", ".pyi", ".ipynb", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
+        *(".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
         *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"),
-        *(".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"),
     )
 )
+_CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
+_RESULT_NAME = re.compile(
+    r"result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b", re.IGNORECASE
+)
+_STUDY_KEY = re.compile(rb"^(commands?|CMD|cmd|HPARAMS|hparams|template|golden|study) *:", re.MULTILINE)
+_READ_BYTES = 65_536
 
 
 class DirBuilder:
@@ -172,6 +179,20 @@ class DirBuilder:
             rundir.write_environment(self._environment_path, self._environment)
         return self._environment
 
+    def describe_size(self) -> list[str]:
+        """A large copy, which every run gets, and the setting that leaves its largest folders out."""
+        snapshot, study = self.snapshot, self._prepared.study
+        if snapshot is None or snapshot.bytes <= _LARGE_BYTES:
+            return []
+        largest = [each for each in snapshot.largest[:_NAMED_FILES] if each[1] > snapshot.bytes // 20]
+        folders = ", ".join(f"{name}/ {_show_mb(size)}" for name, size in largest) or "files directly in the folder"
+        named = ", ".join(name for name, _ in largest) or "'*.bin'"
+        is_runx = study.dialect == "runx"
+        setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if is_runx else f"`code: {{ignore: [{named}]}}`"
+        effect = "leaves them out" if is_runx else "links them instead"
+        size = _show_mb(snapshot.bytes)
+        return [f"the code snapshot has {size} ({folders}), copied for each run; {setting} {effect}"]
+
     def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
         """What there is to say about runs whose code is not the code of now."""
         if self.snapshot is None:
@@ -194,7 +215,7 @@ class DirBuilder:
         for code in hashes:
             if code is None or code == self.snapshot.hash:
                 continue
-            files = [name for name in list_changes(self._store, code, self.snapshot.hash) if _is_code(name)]
+            files = [change.name for change in list_changes(self._store, code, self.snapshot.hash) if _is_code(change)]
             count += bool(files)
             changed.update(dict.fromkeys(files))
         return (count, _describe_files(list(changed))) if count else None
@@ -207,6 +228,10 @@ def _load_code_hash(run_dir: str) -> str | None:
         return None
 
 
+def _show_mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
+
+
 def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
@@ -216,9 +241,24 @@ def _describe_files(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED_FILES])}{more} {'has' if len(names) == 1 else 'have'} changed since"
 
 
-def _is_code(name: str) -> bool:
-    base = os.path.basename(name)
-    return os.path.splitext(base)[1].lower() in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
+def _is_code(change: Change) -> bool:
+    """Programs, and configurations that were there before; not notebooks, results and study files."""
+    base = os.path.basename(change.name)
+    suffix = os.path.splitext(base)[1].lower()
+    if suffix not in _CONFIG_SUFFIXES:
+        return suffix in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
+    return not change.is_new and not _RESULT_NAME.search(base) and not _is_study_file(change)
+
+
+def _is_study_file(change: Change) -> bool:
+    """A file that `assay run` would take: another study in the same folder says nothing about this one's runs."""
+    if not change.name.lower().endswith((".yml", ".yaml")):
+        return False
+    try:
+        with open(change.file, "rb") as file:
+            return _STUDY_KEY.search(file.read(_READ_BYTES)) is not None
+    except OSError:
+        return False
 
 
 def _own_file(study: Study) -> tuple[Path, ...]:

@@ -168,6 +168,7 @@ class Doors:
     listen: Listen = lambda _event: None
     draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
+    note: Callable[[str], None] = lambda _line: None  # what there is to say before the first run starts
     echo: Callable[[bytes], None] | None = None
     tick_s: float = 0.25
     sets_devices: bool = True
@@ -191,6 +192,8 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
     prepared = sets.pin(prepared)
     _link_shared(prepared)
     builder = DirBuilder(prepared)
+    for line in builder.describe_size():
+        _unheard(doors.note)(f"warning: {line}")
     with closing_quietly(open_index(prepared.place.root)) as index:
         collector = Collector(index, prepared.place, slots.devices, doors.echo)
         if prepared.study.dialect == "mlrunner":

@@ -15,11 +15,13 @@ _CHUNK = 1 << 30
 _can_clone: dict[tuple[int, int], bool] = {}  # (device of the source, device of the target) -> what the first try said
 
 
-def copy_file(source: str, target: str, *, executable: bool, mtime_ns: int) -> None:
-    """A new, private file. Hard links are out of the question: one run's edits would reach the others."""
+def copy_file(source: str, target: str, *, mode: int, mtime_ns: int) -> None:
+    """A new, private file with these permissions, less what the umask takes away.
+
+    Hard links are out of the question: one run's edits would reach the others.
+    """
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        mode = 0o777 if executable else 0o666
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             if not _clone(reader, writer):

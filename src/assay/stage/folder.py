@@ -65,10 +65,10 @@ def _identify(status: os.stat_result) -> Identity:
 
 
 def copy_data(source: str, target: str) -> None:
-    """One file, with its time and its x bit; the target must not be there."""
+    """One file, with its time and its permissions; the target must not be there."""
     status = os.stat(source)
     try:
-        copy_file(source, target, executable=bool(status.st_mode & 0o100), mtime_ns=status.st_mtime_ns)
+        copy_file(source, target, mode=(status.st_mode & 0o777) | 0o600, mtime_ns=status.st_mtime_ns)
     except PermissionError as error:
         if error.filename == source:
             raise UsageError(f"{source} cannot be read: {error.strerror}") from None

@@ -6,8 +6,9 @@
     seen.json               size, times and inode of each source file with its digest, so that a second look is quick
     .tmp-*                  a snapshot that is being written, or was when its taker died
 
-The hash is over relative path, x bit and bytes of files, targets of symbolic links and empty folders. The digest of
-what was really copied names the snapshot, so an edit during the copy gives another snapshot, never a wrong name.
+The hash is over relative path, x bit and bytes of files, targets of symbolic links and empty folders, and over which
+files only their owner may read. The digest of what was really copied names the snapshot, so an edit during the copy
+gives another snapshot, never a wrong name.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,8 @@ class Snapshot:
     bytes: int
     linked: tuple[str, ...]
     source: Path
+    secret: tuple[str, ...] = ()  # looks like a secret by its name: linked also where nothing else is
+    largest: tuple[tuple[str, int], ...] = field(default=(), compare=False)  # folders in the source, bytes of each
 
 
 def take_snapshot(
@@ -63,14 +67,16 @@ def take_snapshot(
     guess: bool = True,
     link: bool = True,
     limits: Limits | None = None,
+    secret: Sequence[str] = (),
     clock: Callable[[], int] = time.time_ns,
 ) -> Snapshot:
     """Copy the code into the store, unless the same code is there already.
 
-    `guess` leaves out .git, __pycache__, node_modules and virtual environments; runx takes patterns as given.
+    `guess` leaves out .git, __pycache__, node_modules and virtual environments and links what git ignores; runx takes
+    patterns as given. `secret`: patterns of names that are linked, never copied.
     """
     source = Path(os.path.abspath(source))
-    selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits())
+    selection = Selection(tuple(ignore), (*exclude, store), guess, link, limits or Limits(), tuple(secret))
     try:
         os.makedirs(store, exist_ok=True)
         looked_at = clock()
@@ -82,7 +88,12 @@ def take_snapshot(
         _write_seen(store, contents, looked_at)
     except OSError as error:
         raise InfrastructureError(f"cannot keep a copy of the code in {str(store)!r}: {error.strerror}") from error
-    return Snapshot(digest, store / digest / _TREE, tree.count, tree.bytes, contents.linked, source)
+    path, largest = store / digest / _TREE, _measure_folders(tree)
+    return Snapshot(digest, path, tree.count, tree.bytes, contents.linked, source, contents.secret, largest)
+
+
+def _measure_folders(tree: Tree) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(((folder.path, folder.bytes) for folder in tree.folders), key=lambda each: -each[1]))
 
 
 def hash_code(
@@ -93,33 +104,46 @@ def hash_code(
     guess: bool = True,
     link: bool = True,
     limits: Limits | None = None,
+    secret: Sequence[str] = (),
     store: Path | None = None,
 ) -> str:
     """The hash that `take_snapshot` would give, without writing anything; quick where the store has seen the files."""
     source = Path(os.path.abspath(source))
     excluded = (*exclude, store) if store else tuple(exclude)
-    selection = Selection(tuple(ignore), excluded, guess, link, limits or Limits())
+    selection = Selection(tuple(ignore), excluded, guess, link, limits or Limits(), tuple(secret))
     return _Contents(source, load_tree(source, selection), _load_seen(store) if store else {}).digest()
 
 
 def load_snapshot(store: Path, digest: str) -> Snapshot:
     """A snapshot taken earlier: a queued run gets the code its study began with."""
     manifest = _load_manifest(os.fspath(store / digest))
-    source, linked = Path(manifest["source"]), tuple(manifest["linked"])
-    return Snapshot(digest, store / digest / _TREE, len(manifest["files"]), manifest["bytes"], linked, source)
+    source, linked, secret = Path(manifest["source"]), tuple(manifest["linked"]), tuple(manifest.get("secret", ()))
+    path = store / digest / _TREE
+    return Snapshot(digest, path, len(manifest["files"]), manifest["bytes"], linked, source, secret)
 
 
-def list_changes(store: Path, old: str, new: str) -> list[str]:
+def list_changes(store: Path, old: str, new: str) -> list[Change]:
     """Files that differ between two snapshots of the store, by name; none where one of them is gone."""
     try:
         before, after = (_list_files(store, digest) for digest in (old, new))
     except (AssayError, OSError, ValueError, KeyError):
         return []
-    changed = before ^ after
+    left, right = store / old / _TREE, store / new / _TREE
+    changed = [Change(path, right / path, is_new=True) for path in after - before]
+    changed += [Change(path, left / path) for path in before - after]
     for path in before & after:
-        if not filecmp.cmp(store / old / _TREE / path, store / new / _TREE / path, shallow=False):
-            changed.add(path)
-    return sorted(changed)
+        if not filecmp.cmp(left / path, right / path, shallow=False):
+            changed.append(Change(path, right / path))
+    return sorted(changed, key=lambda change: change.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file that differs between two snapshots; `file` is the newer copy that there is."""
+
+    name: str
+    file: Path
+    is_new: bool = False
 
 
 def _list_files(store: Path, digest: str) -> set[str]:
@@ -137,8 +161,10 @@ class _Contents:
         folders = list(tree.walk())
         self.files = [file for folder in folders for file in folder.files]
         self.linked = tuple(path for folder in folders for path in folder.linked)
+        self.secret = tuple(path for folder in folders for path in folder.secret)
+        self.modes = {folder.path: folder.mode for folder in folders if folder.path}
         self.empty = [folder.path for folder in folders if folder.path and folder.is_empty]
-        skipped = {path for folder in folders for path in folder.skipped}
+        skipped = {path for folder in folders for path in (*folder.skipped, *folder.secret)}
         self.symlinks = [
             (path, _retarget(self.source, path, target, skipped))
             for folder in folders
@@ -161,7 +187,7 @@ class _Contents:
 
     def _records(self) -> Iterable[bytes]:
         for file in self.present():
-            kind = b"x" if file.executable else b"f"
+            kind = (b"x" if file.executable else b"f") + (b"p" if file.is_private else b"")
             yield b"\0".join((os.fsencode(file.path), kind, self.digests[file.path].encode()))
         for path, target in self.symlinks:
             yield b"\0".join((os.fsencode(path), b"l", os.fsencode(target)))
@@ -190,17 +216,24 @@ class _Contents:
         os.mkdir(target)
         made = {""}
         for path in self.empty:
-            _make_folders(target, path, made)
+            self._make_folders(target, path, made)
         for file in self.present():
-            _make_folders(target, os.path.dirname(file.path), made)
+            self._make_folders(target, os.path.dirname(file.path), made)
             self._copy_file(file, f"{target}/{file.path}")
         for path, destination in self.symlinks:
-            _make_folders(target, os.path.dirname(path), made)
+            self._make_folders(target, os.path.dirname(path), made)
             os.symlink(destination, f"{target}/{path}")
+
+    def _make_folders(self, target: str, path: str, made: set[str]) -> None:
+        if path in made:
+            return
+        self._make_folders(target, os.path.dirname(path), made)
+        os.mkdir(f"{target}/{path}", self.modes.get(path, 0o777) | stat.S_IRWXU)
+        made.add(path)
 
     def _copy_file(self, file: FileEntry, target: str) -> None:
         try:
-            copy_file(f"{self.source}/{file.path}", target, executable=file.executable, mtime_ns=file.mtime_ns)
+            copy_file(f"{self.source}/{file.path}", target, mode=file.mode, mtime_ns=file.mtime_ns)
         except FileNotFoundError:
             self.gone.add(file.path)
             return
@@ -234,14 +267,6 @@ def _hash_file(path: str) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _make_folders(target: str, path: str, made: set[str]) -> None:
-    if path in made:
-        return
-    _make_folders(target, os.path.dirname(path), made)
-    os.mkdir(f"{target}/{path}")
-    made.add(path)
 
 
 def _write_snapshot(store: Path, contents: _Contents) -> str:
@@ -279,7 +304,9 @@ def _build_manifest(contents: _Contents) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "source": contents.source,
-        "files": [[file.path, file.executable, file.mtime_ns] for file in files],
+        "files": [[file.path, file.mode, file.mtime_ns] for file in files],
+        "modes": {path: mode for path, mode in contents.modes.items() if mode & 0o055 != 0o055},
+        "secret": contents.secret,
         "symlinks": contents.symlinks,
         "empty": contents.empty,
         "linked": contents.linked,
@@ -301,8 +328,8 @@ def _write_seen(store: Path, contents: _Contents, looked_at_ns: int) -> None:
     settled = contents.settled(looked_at_ns)
     if settled == contents.seen:
         return
-    aside, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=store)
-    with open(aside, "w", encoding="ascii") as stream:
+    name = store / f"{TEMPORARY_PREFIX}{os.urandom(6).hex()}"  # mkstemp's files are for one user only
+    with open(name, "x", encoding="ascii") as stream:
         json.dump(settled, stream)
     os.replace(name, store / _SEEN)
 
@@ -314,8 +341,8 @@ def _write_seen(store: Path, contents: _Contents, looked_at_ns: int) -> None:
 class _Layout:
     """A snapshot made ready for many placements."""
 
-    folders: tuple[str, ...]
-    files: tuple[tuple[str, bool, int, bytes | None], ...]  # path, x bit, mtime, bytes of a small one
+    folders: tuple[tuple[str, int], ...]  # path, permissions
+    files: tuple[tuple[str, int, int, bytes | None], ...]  # path, permissions, mtime, bytes of a small one
     symlinks: tuple[tuple[str, str], ...]
 
 
@@ -329,23 +356,22 @@ def place_code(snapshot: Snapshot, target: Path, *, link: bool = True) -> None:
     base, origin = os.fspath(target), os.fspath(snapshot.path)
     try:
         os.mkdir(base)
-        for folder in layout.folders:
-            os.mkdir(f"{base}/{folder}")
-        for path, executable, mtime_ns, held in layout.files:
+        for folder, mode in layout.folders:
+            os.mkdir(f"{base}/{folder}", mode)
+        for path, mode, mtime_ns, held in layout.files:
             if held is None:
-                copy_file(f"{origin}/{path}", f"{base}/{path}", executable=executable, mtime_ns=mtime_ns)
+                copy_file(f"{origin}/{path}", f"{base}/{path}", mode=mode, mtime_ns=mtime_ns)
             else:
-                _write_file(f"{base}/{path}", held, executable, mtime_ns)
+                _write_file(f"{base}/{path}", held, mode, mtime_ns)
         for path, destination in layout.symlinks:
             os.symlink(destination, f"{base}/{path}")
-        if link:
-            _write_links(snapshot, base)
+        _write_links(snapshot, base, (*snapshot.secret, *(snapshot.linked if link else ())))
     except OSError as error:
         raise InfrastructureError(f"cannot place the code in {base!r}: {error.strerror}") from error
 
 
-def _write_file(path: str, content: bytes, executable: bool, mtime_ns: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o777 if executable else 0o666)
+def _write_file(path: str, content: bytes, mode: int, mtime_ns: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         if os.write(descriptor, content) != len(content):
             raise OSError(28, "No space left on device")
@@ -354,8 +380,8 @@ def _write_file(path: str, content: bytes, executable: bool, mtime_ns: int) -> N
         os.close(descriptor)
 
 
-def _write_links(snapshot: Snapshot, base: str) -> None:
-    for path in snapshot.linked:
+def _write_links(snapshot: Snapshot, base: str, paths: Iterable[str]) -> None:
+    for path in paths:
         os.makedirs(os.path.dirname(f"{base}/{path}"), exist_ok=True)
         os.symlink(f"{snapshot.source}/{path}", f"{base}/{path}")
 
@@ -365,12 +391,21 @@ def _load_layout(tree: str) -> _Layout:
     manifest = _load_manifest(os.path.dirname(tree))
     hold = manifest["bytes"] <= _HELD_TREE_BYTES
     files = tuple(
-        (path, bool(executable), mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
-        for path, executable, mtime_ns in manifest["files"]
+        (path, _parse_mode(mode), mtime_ns, _load_small(f"{tree}/{path}") if hold else None)
+        for path, mode, mtime_ns in manifest["files"]
     )
     symlinks = tuple((path, target) for path, target in manifest["symlinks"])
     paths = [os.path.dirname(path) for path, *_ in (*files, *symlinks)]
-    return _Layout(_with_parents([*paths, *manifest["empty"]]), files, symlinks)
+    modes = manifest.get("modes", {})
+    folders = _with_parents([*paths, *manifest["empty"]])
+    return _Layout(tuple((path, modes.get(path, 0o777) | stat.S_IRWXU) for path in folders), files, symlinks)
+
+
+def _parse_mode(mode: int | bool) -> int:
+    """Manifests of older versions have the x bit alone."""
+    if isinstance(mode, bool):
+        return 0o777 if mode else 0o666
+    return mode
 
 
 def _with_parents(paths: Iterable[str]) -> tuple[str, ...]:

@@ -11,11 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.errors import UsageError
+from assay.stage.git import run_git
+from assay.values import layout
 
 NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
 _NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's
 _GIVE_UP_FACTOR = 5  # a folder is not read further once it holds this many times the allowed files
 _ENVIRONMENT_MARK = "pyvenv.cfg"
+_GIT_IGNORED = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+_SEARCHED_ENTRIES, _SEARCHED_DEPTH = 10_000, 3  # how far a folder that would be linked is searched for studies
+_MOST_LINKS = 1_000  # of one folder that cannot be linked as a whole because a study is in it
+_GOLDEN_MANIFEST = "_convergence_harness_manifest.json"
+_JOB_MARK = b"# Written by Assay."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +36,32 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to take. `guess` leaves out what never is code; `link` allows links instead of large copies."""
+    """What to take. `guess` leaves out what never is code and links what git ignores; `link` allows links."""
 
     ignore: tuple[str, ...] = ()
     exclude: tuple[Path, ...] = ()
     guess: bool = True
     link: bool = True
     limits: Limits = Limits()
+    secret: tuple[str, ...] = ()  # patterns of names that are linked, never copied; `!` takes one back
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     path: str  # relative to the source
-    executable: bool
+    mode: int  # the nine permission bits
     size: int
     mtime_ns: int
     ctime_ns: int
     inode: int
+
+    @property
+    def executable(self) -> bool:
+        return bool(self.mode & stat.S_IXUSR)
+
+    @property
+    def is_private(self) -> bool:
+        return not self.mode & (stat.S_IRGRP | stat.S_IROTH)
 
 
 @dataclass(slots=True)
@@ -58,12 +74,15 @@ class Tree:
     folders: list[Tree] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # not copied, and not linked either
     linked: list[str] = field(default_factory=list)  # not copied, to be linked
+    secret: list[str] = field(default_factory=list)  # linked also where nothing else is
+    mode: int = 0o777  # permission bits of the folder
+    holds_study: bool = False  # of ours, somewhere below: such a folder is not linked as a whole
     count: int = 0  # files in the whole subtree
     bytes: int = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self.files or self.symlinks or self.folders or self.linked)
+        return not (self.files or self.symlinks or self.folders or self.linked or self.secret)
 
     def walk(self) -> Iterable[Tree]:
         yield self
@@ -98,8 +117,26 @@ class _Walker:
         self.selection = selection
         self.limits = selection.limits
         self.ignores = build_matcher(selection.ignore)
+        self.is_secret = build_secret_matcher(selection.secret)
         self.excluded = _load_identities(selection.exclude)
         self.unreadable: list[str] = []
+        self.git_ignored: set[str] = set()
+        if self._asks_git and is_in_repository(source):
+            self._ask_git("")
+
+    @property
+    def _asks_git(self) -> bool:
+        return self.selection.guess and self.selection.link
+
+    def _ask_git(self, path: str) -> None:
+        """Where git has nothing to say (no git, a folder that is ignored as a whole), nothing is taken for ignored."""
+        try:
+            answer = run_git(f"{self.source}/{path}", *_GIT_IGNORED)
+        except UsageError:
+            return
+        if answer.returncode == 0:
+            prefix = f"{path}/" if path else ""
+            self.git_ignored.update(f"{prefix}{name.rstrip('/')}" for name in answer.stdout.split("\0") if name)
 
     def walk(self, path: str) -> Tree:
         tree = Tree(path)
@@ -122,16 +159,28 @@ class _Walker:
 
     def _take(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
         try:
-            if self.ignores(entry.name, path):
-                self._leave(tree, entry.name, path)
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and self._is_output(entry):
+                tree.skipped.append(path)
+                tree.holds_study = True
+            elif self.is_secret(entry.name, path, is_folder):
+                tree.secret.append(path)
+            elif self.ignores(entry.name, path) or path in self.git_ignored:
+                self._leave(tree, entry.name, path, is_folder)
             elif entry.is_symlink():
                 tree.symlinks.append((path, os.readlink(entry.path)))
-            elif entry.is_dir(follow_symlinks=False):
+            elif is_folder:
                 self._take_folder(tree, entry, path)
             else:
                 self._take_file(tree, entry.stat(follow_symlinks=False), path)
         except (FileNotFoundError, NotADirectoryError):
             return  # gone since the folder was listed: editors' temporary files do that
+
+    def _is_output(self, entry: os.DirEntry[str]) -> bool:
+        """The output root, and whatever holds runs of ours: those of other roots and studies as well."""
+        if self.excluded and _identity(entry.stat(follow_symlinks=False)) in self.excluded:
+            return True
+        return is_output_folder(entry.path)
 
     def _take_file(self, tree: Tree, status: os.stat_result, path: str) -> None:
         if not stat.S_ISREG(status.st_mode) or _identity(status) in self.excluded:
@@ -139,23 +188,27 @@ class _Walker:
         elif self.selection.link and status.st_size > self.limits.file_bytes:
             tree.linked.append(path)
         else:
-            executable = bool(status.st_mode & stat.S_IXUSR)
+            mode = (stat.S_IMODE(status.st_mode) & 0o777) | stat.S_IWUSR  # a private copy may be edited
             tree.files.append(
-                FileEntry(path, executable, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+                FileEntry(path, mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
             )
             tree.count += 1
             tree.bytes += status.st_size
 
     def _take_folder(self, tree: Tree, entry: os.DirEntry[str], path: str) -> None:
-        if self.excluded and _identity(entry.stat(follow_symlinks=False)) in self.excluded:
+        if self.selection.guess and self._is_no_code(entry):
+            self._leave(tree, entry.name, path, is_folder=False)
+            return
+        if self._asks_git and os.path.lexists(f"{entry.path}/.git"):
+            self._ask_git(path)  # a repository inside has its own rules
+        folder = self.walk(path)
+        folder.mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & 0o777
+        tree.holds_study |= folder.holds_study
+        if folder.linked == [path] or self._is_golden_store(folder):  # too large as a whole, or a recording
+            tree.linked.append(path)
+        elif folder.holds_study and folder.is_empty:  # a root of ours: without its studies nothing is left of it
             tree.skipped.append(path)
-        elif self.selection.guess and self._is_no_code(entry):
-            self._leave(tree, entry.name, path)
         else:
-            folder = self.walk(path)
-            if folder.linked == [path]:  # too large as a whole
-                tree.linked.append(path)
-                return
             tree.folders.append(folder)
             tree.count += folder.count
             tree.bytes += folder.bytes
@@ -163,9 +216,26 @@ class _Walker:
     def _is_no_code(self, entry: os.DirEntry[str]) -> bool:
         return entry.name in NEVER_CODE or os.path.lexists(f"{entry.path}/{_ENVIRONMENT_MARK}")
 
-    def _leave(self, tree: Tree, name: str, path: str) -> None:
+    def _is_golden_store(self, folder: Tree) -> bool:
+        """A recording is data, with checkpoints, however small they are."""
+        return self._asks_git and any(file.path.endswith(_GOLDEN_MANIFEST) for file in folder.files)
+
+    def _leave(self, tree: Tree, name: str, path: str, is_folder: bool) -> None:
+        """Ignored: linked where links are allowed. A folder with studies in it is linked part by part, without them."""
         linked = self.selection.link and name not in _NEVER_LINKED and not name.endswith(".pyc")
-        (tree.linked if linked else tree.skipped).append(path)
+        if linked and is_folder and holds_study(f"{self.source}/{path}"):
+            tree.holds_study = True
+            self._leave_parts(tree, path)
+        else:
+            (tree.linked if linked else tree.skipped).append(path)
+
+    def _leave_parts(self, tree: Tree, path: str) -> None:
+        for entry in self._scan(path):
+            inner, is_folder = f"{path}/{entry.name}", entry.is_dir(follow_symlinks=False)
+            if is_folder and self._is_output(entry):
+                tree.skipped.append(inner)
+            else:
+                self._leave(tree, entry.name, inner, is_folder)
 
     def _slim(self, tree: Tree) -> None:
         """Bring a subtree below the limits by linking its largest folders, or itself when they are not the cause."""
@@ -188,21 +258,102 @@ class _Walker:
         return max(tree.count / self.limits.tree_files, tree.bytes / self.limits.tree_bytes)
 
     def _link_whole(self, tree: Tree) -> None:
-        tree.files, tree.symlinks, tree.folders, tree.skipped = [], [], [], []
+        """One link for all of it; one for each part where a study of ours is among them."""
+        apart = tree.holds_study and len(tree.files) <= _MOST_LINKS
+        parts = [file.path for file in tree.files] + [part for folder in tree.folders for part in self._parts(folder)]
+        tree.linked = [*tree.linked, *parts] if apart else [tree.path]
+        tree.symlinks = tree.symlinks if apart else []
+        tree.files, tree.folders, tree.skipped = [], [], []
         tree.count = tree.bytes = 0
-        tree.linked = [tree.path]
+
+    def _parts(self, folder: Tree) -> list[str]:
+        if not folder.holds_study:
+            return [folder.path]
+        self._link_whole(folder)
+        return folder.linked
 
     def _drop_folder(self, tree: Tree, folder: Tree) -> None:
         tree.folders.remove(folder)
-        tree.linked.append(folder.path)
         tree.count -= folder.count
         tree.bytes -= folder.bytes
+        tree.linked.extend(self._parts(folder))
 
     def _drop_file(self, tree: Tree, file: FileEntry) -> None:
         tree.files.remove(file)
         tree.linked.append(file.path)
         tree.count -= 1
         tree.bytes -= file.size
+
+
+# ---------------------------------------------------------------- what is ours
+
+
+def is_output_folder(path: str) -> bool:
+    """A study's folder, its `.assay`, or a run's directory, recognised by what is in it."""
+    meta = path if os.path.basename(path) == layout.STUDY_META_DIR else f"{path}/{layout.STUDY_META_DIR}"
+    return _is_meta_folder(meta) or _is_run_folder(path)
+
+
+def _is_meta_folder(path: str) -> bool:
+    """`.assay` with files of ours, or with none yet."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return False
+    return not names or any(layout.is_meta_name(name) for name in names)
+
+
+def _is_run_folder(path: str) -> bool:
+    try:
+        with open(f"{path}/{layout.JOB_FILE}", "rb", buffering=0) as file:
+            return _JOB_MARK in file.read(2048)
+    except OSError:
+        return False
+
+
+def holds_study(path: str) -> bool:
+    """Whether a study of ours is in this folder, looked for in the upper levels and not in endless data."""
+    left, level = _SEARCHED_ENTRIES, [path]
+    for _ in range(_SEARCHED_DEPTH):
+        inner = []
+        for folder in level:
+            found, seen = _list_folders(folder, left)
+            left -= seen
+            if any(is_output_folder(each) for each in found):
+                return True
+            inner += found
+        level = inner
+        if left <= 0:
+            break
+    return False
+
+
+def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
+    """The folders among the first entries, and how many entries were looked at."""
+    found, seen = [], 0
+    try:
+        with os.scandir(path) as entries:
+            for seen, entry in enumerate(entries, 1):
+                if entry.is_dir(follow_symlinks=False):
+                    found.append(entry.path)
+                if seen >= limit:
+                    break
+    except OSError:
+        return [], seen
+    return found, seen
+
+
+def is_in_repository(folder: str) -> bool:
+    """Whether a `.git` is here or above: without one git need not be started."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return False
+        folder = parent
+    return True
+
+
+# ---------------------------------------------------------------- patterns
 
 
 def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
@@ -215,6 +366,33 @@ def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
         return bool((by_name and by_name.match(name)) or (by_path and by_path.match(path)))
 
     return matches
+
+
+def build_secret_matcher(patterns: Sequence[str]) -> Callable[[str, str, bool], bool]:
+    """Names of secrets. Of several patterns that fit the last one counts; source code and documents are none by name.
+
+    A pattern that ends in a slash means folders, all others files.
+    """
+    rules = [_build_rule(pattern) for pattern in reversed(patterns)]
+
+    def matches(name: str, path: str, is_folder: bool) -> bool:
+        if not rules or (not is_folder and name.lower().endswith(_READABLE)):
+            return False
+        fitting = (wanted for wanted, folders, fits in rules if folders == is_folder and fits(name.lower(), path))
+        return next(fitting, False)
+
+    return matches
+
+
+_READABLE = (
+    *(".py", ".pyi", ".pyx", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java"),
+    *(".jl", ".r", ".lua", ".scala", ".md", ".rst", ".html", ".css", ".svg", ".png"),
+)
+
+
+def _build_rule(pattern: str) -> tuple[bool, bool, Callable[[str, str], bool]]:
+    bare = pattern.removeprefix("!").lower()
+    return not pattern.startswith("!"), bare.endswith("/"), build_matcher([bare])
 
 
 def _join_patterns(patterns: Iterable[str]) -> re.Pattern[str] | None:

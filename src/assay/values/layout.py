@@ -93,12 +93,19 @@ ENV_SLOT = "ASSAY_SLOT"
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
+_META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, BENCH_TRIAGE_FILE))
+_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, MODEL_REQUEST_PREFIX, "set.", "environment-")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
 _NUMBERED = re.compile(r"(?P<kind>lease|stop|token|outcome|end)\.(?P<attempt>\d+)")
 _SUPERVISOR = re.compile(r"supervisor\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<start>\d+)")
 _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
+
+
+def is_meta_name(name: str) -> bool:
+    """Whether a name inside `.assay` is one of ours: by it a study's folder is recognised."""
+    return name in _META_NAMES or name.startswith(_META_PREFIXES)
 
 
 def lease_name(attempt: int) -> str:
