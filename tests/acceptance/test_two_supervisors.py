@@ -131,6 +131,51 @@ def test_a_frozen_one_blocks_nobody(shop: Workshop) -> None:
     assert sorted(begun(shop)) == [f"n={n}" for n in range(6)]
 
 
+# one command of two fails in every third run, and is tried once more
+TWO_COMMANDS = """\
+study: study
+commands: {train: bash work.sh, test: '[ $(({n} %% 3)) != 2 ]'}
+params: {n: {range: %d}}
+retries: 1
+"""
+
+
+def list_and_rebuild(shop: Workshop) -> tuple[str, str]:
+    """What `assay ls` shows, before and after the index was made again from the directories."""
+    command = ("ls", "study", "--root", str(shop.root), "--json")
+    before = shop.call(*command).out
+    assert shop.call("index", "rebuild", "--root", str(shop.root)).code == 0
+    return before, shop.call(*command).out
+
+
+def test_one_that_wakes_up_takes_the_conclusions_of_the_other(shop: Workshop) -> None:
+    """It saw the same runs end, and its own times and memory are not those that were written first."""
+    shop.write("study.yml", TWO_COMMANDS % 6)
+    frozen = shop.start("--plain", "--slots", "0,1,2")
+    until(lambda: len(begun(shop)) == 3, "three runs began")
+    frozen.send_signal(signal.SIGSTOP)
+    (shop.base / "all").touch()
+    until(lambda: all((shop.dir(f"n={n}") / "test.exit.0").exists() for n in (0, 1)), "its runs ended")
+    second = shop.start("--plain", "--slots", "3")
+    assert second.wait(60) == 1
+    assert shop.end(frozen, signal.SIGCONT) == 1, shop.words(frozen)
+    assert "2 failed" in shop.words(frozen)
+    assert [shop.states(f"n={n}") for n in (0, 2, 5)] == [[State.DONE], [State.FAILED] * 2, [State.FAILED] * 2]
+    before, after = list_and_rebuild(shop)
+    assert before == after
+
+
+def test_both_end_when_runs_have_two_commands_and_fail(shop: Workshop) -> None:
+    shop.write("study.yml", TWO_COMMANDS % 24)
+    (shop.base / "all").touch()
+    both = [shop.start("--plain", "--slots", "cpu:4") for _ in range(2)]
+    assert [program.wait(60) for program in both] == [1, 1]
+    states = [shop.states(f"n={n}") for n in range(24)]
+    assert states == [[State.FAILED] * 2 if n % 3 == 2 else [State.DONE] for n in range(24)]
+    before, after = list_and_rebuild(shop)
+    assert before == after
+
+
 def test_the_more_important_study_goes_first(shop: Workshop) -> None:
     """Between two supervisors: what waits in the other's queue has to wait on."""
     write_study(shop, 3)

@@ -180,10 +180,22 @@ class IndexContract:
         index.put_runs([row()])
         assert [one.key for one in index.load_runs()] == ["grid/a"]
 
+    def test_rows_come_in_the_order_of_creation_however_they_were_put(self, index: Index) -> None:
+        """Two supervisors put them as they come, a rebuild by name."""
+        made = [row("grid/b", created_at=1.0), row("grid/c", created_at=2.0), row("grid/a", created_at=2.0)]
+        expected = ["grid/b", "grid/a", "grid/c"]
+        for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+            index.clear()
+            index.put_runs([made[i] for i in order])
+            put_points(index, "grid/c", [3.0])
+            table = index.load_table()
+            assert [one.key for one in index.load_runs()] == [one.key for one in table.rows] == expected
+            assert list(table.metrics["loss"].count) == [0, 0, 1]
+
     def test_putting_again_replaces_and_keeps_order_and_points(self, index: Index) -> None:
-        index.put_runs([row("grid/b"), row("grid/a")])
+        index.put_runs([row("grid/b", created_at=1.0), row("grid/a", created_at=2.0)])
         put_points(index, "grid/b", [1.0])
-        index.put_runs([row("grid/b", state=State.FAILED, params={})])
+        index.put_runs([row("grid/b", state=State.FAILED, params={}, created_at=1.0)])
         assert [(one.key, one.state) for one in index.load_runs()] == [("grid/b", State.FAILED), ("grid/a", State.DONE)]
         assert index.load_summaries()["grid/b"]["loss"].count == 1
 

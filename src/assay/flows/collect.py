@@ -257,6 +257,12 @@ def _row(
     )
 
 
+def _choose_stamp(entry: Entry, read_at: float) -> float:
+    """Where another supervisor has begun the next attempt, this row may replace a newer one: it has to be read again."""
+    has_next = os.access(os.path.join(entry.dir, layout.lease_name(entry.attempt + 1)), os.F_OK)
+    return UNREAD if has_next else read_at
+
+
 # ---------------------------------------------------------------- while runs run
 
 
@@ -331,8 +337,9 @@ class Collector:
             self._pass_output_on(live)
         stamp = UNREAD
         with contextlib.suppress(OSError), self._guarded():
+            read_at = time.time()
             self._read_last(entry, key, live)
-            stamp = time.time()
+            stamp = _choose_stamp(entry, read_at)
         with contextlib.suppress(OSError), self._guarded():
             self._put(entry, key, stamp)
         self._over[key] = entry
@@ -357,8 +364,9 @@ class Collector:
                 for key, entry in self._over.items():
                     self._put(entry, key, UNREAD)  # until it is read
                 for key, entry in self._over.items():
+                    read_at = time.time()
                     read_sources(self._index, key, entry.dir, entry.spec)
-                    self._put(entry, key, time.time())
+                    self._put(entry, key, _choose_stamp(entry, read_at))
             self.failure = None
 
     @contextlib.contextmanager

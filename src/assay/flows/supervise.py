@@ -284,21 +284,31 @@ class Supervisor:
         """Decide from the files what this run needs, and do it."""
         entry.is_here = entry.is_here or os.path.exists(os.path.join(entry.dir, layout.RUN_FILE))
         try:
-            decision = self._decide(entry)
+            history, decision = self._decide(entry)
             if decision.action in (Action.CLOSE, Action.CLEAN):
                 # it is gone, and what it wrote between our reading and its end was not read: only now the files say all
-                decision = self._decide(entry)
+                history, decision = self._decide(entry)
         except FileNotFoundError:
             self._give_up(entry)
             return
+        self._accept_conclusion(entry, history)
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
         self._act(entry, decision)
 
-    def _decide(self, entry: Entry) -> Decision:
+    def _decide(self, entry: Entry) -> tuple[rundir.History, Decision]:
         history = rundir.load_history(entry.dir) if entry.is_here else rundir.History()
         entry.done_before = history.finished_commands()
-        return decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
+        return history, decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
+
+    def _accept_conclusion(self, entry: Entry, history: rundir.History) -> None:
+        """Another supervisor concluded the attempt that is watched here: its outcome is taken, ours never written."""
+        if entry.dir not in self.running:
+            return
+        outcome = next((a.outcome for a in history.attempts if a.number == entry.attempt), None)
+        if outcome is not None:
+            entry.state, entry.outcome = outcome.state, outcome
+            self._finish(entry)
 
     def _give_up(self, entry: Entry) -> None:
         """Somebody removed the directory: there is nothing left to write into, only processes to end."""
@@ -418,24 +428,31 @@ class Supervisor:
             peak_rss_bytes=usage.peak_rss_bytes if usage else None,
             cpu_s=usage.cpu_s if usage else None,
         )
-        entry.outcome = outcome
+        is_written = self._write_outcome(entry, outcome)
+        self._finish(entry)
+        if is_written and entry.state is not State.DONE:
+            self._look(entry)  # perhaps another attempt
+
+    def _finish(self, entry: Entry) -> None:
+        """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
         entry.has_slot = False
         self.running.pop(entry.dir, None)
-        if entry.handle and entry.is_mine and outcome.state is State.DONE and len(self._recent) < 64:
+        if entry.handle and entry.is_mine and entry.state is State.DONE and len(self._recent) < 64:
             self._recent.append((entry.handle, entry.dir))
-        is_written = self._write_outcome(entry, outcome)
         self._tell_commands(entry)
         self.observer.ended(entry)
         self._tell(Event("ended", entry))
-        if is_written and outcome.state is not State.DONE:
-            self._look(entry)  # perhaps another attempt
 
     def _write_outcome(self, entry: Entry, outcome: Outcome) -> bool:
+        """Of two supervisors the first decides; the other takes what is in the file. False: it cannot be written."""
+        entry.outcome = outcome
         try:
-            rundir.write_outcome(entry.dir, outcome)
+            if not rundir.write_outcome(entry.dir, outcome):
+                entry.outcome = rundir.load_outcome(entry.dir, outcome.attempt) or outcome
         except OSError as error:  # the markers still say it; a later command concludes again
             self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
             return False
+        entry.state = entry.outcome.state
         return True
 
     def _usage(self, entry: Entry) -> Usage | None:

@@ -86,7 +86,7 @@ def write_outcome(run_dir: str, outcome: Outcome) -> bool:
     target, text = os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(_plain_fields(outcome))
     if publish(target, text):
         return True
-    if _load_outcome(run_dir, outcome.attempt) is None:
+    if load_outcome(run_dir, outcome.attempt) is None:
         write_atomic(target, text)
         return True
     return False
@@ -315,7 +315,7 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
         handle=handle,
         by_hand="token" in kinds and "lease" not in kinds,
         stop=_load_stop(run_dir, number) if "stop" in kinds else None,
-        outcome=_load_outcome(run_dir, number) if "outcome" in kinds else None,
+        outcome=load_outcome(run_dir, number) if "outcome" in kinds else None,
         codes=codes,
         timeouts=frozenset(timeouts),
     )
@@ -357,7 +357,7 @@ def _load_stop(run_dir: str, attempt: int) -> Stop:
         return Stop("unknown", "")
 
 
-def _load_outcome(run_dir: str, attempt: int) -> Outcome | None:
+def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
     fields = _load_json(os.path.join(run_dir, layout.outcome_name(attempt)))
     try:
         return Outcome(**{**fields, "state": State(fields["state"])}) if fields else None

@@ -181,7 +181,7 @@ class SqliteIndex(BufferedIndex):
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
             found = db.execute(f"SELECT row FROM runs r WHERE row IS NOT NULL{where} ORDER BY num", chosen)  # noqa: S608
-            return unpack_rows([row for (row,) in found])
+            return sorted(unpack_rows([row for (row,) in found]), key=_creation)
 
     def load_studies(self) -> list[StudyRow]:
         with self._reading() as db:
@@ -227,9 +227,12 @@ class SqliteIndex(BufferedIndex):
         with self._reading() as db:
             rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
             names = self._load_names(metrics)
-        columns = build_metric_columns(numbers, packed, names)
+        whole = unpack_rows(rows)
+        order = sorted(range(len(whole)), key=[_creation(row) for row in whole].__getitem__)
+        columns = build_metric_columns([numbers[i] for i in order], [packed[i] for i in order], names)
         shown = sorted(columns) if metrics is None else metrics
-        return Table(unpack_rows(rows), {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
+        ordered = [whole[i] for i in order]
+        return Table(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         where, chosen = _build_choice(studies, None)
@@ -239,6 +242,11 @@ class SqliteIndex(BufferedIndex):
 
 
 # ---------------------------------------------------------------- from and to rows
+
+
+def _creation(row: RunRow) -> tuple[float, str]:
+    """The order of rows: the same however often and by whom the index was written."""
+    return row.created_at or 0.0, row.key
 
 
 def _among(column: str) -> str:
