@@ -164,14 +164,21 @@ def test_what_was_done_before_the_stop_is_done() -> None:
     assert look(attempt(codes=ALL, stop=Stop("somebody", "enough"))).state is State.DONE
 
 
-@pytest.mark.parametrize(
-    ("kind", "began_at", "goes_on"),
-    [("interrupt", 6.0, True), ("interrupt", 5.0, False), ("user", 6.0, False), ("early", 6.0, False)],
-)
-def test_only_an_earlier_interrupt_is_continued(kind: str, began_at: float, goes_on: bool) -> None:
-    stopped = attempt(outcome=State.STOPPED, stop=Stop("somebody", "why", kind, 5.0))  # type: ignore[arg-type]
-    decision = look(stopped, policy=RetryPolicy(began_at=began_at))
-    assert decision.action is (Action.START if goes_on else Action.KEEP)
+@pytest.mark.parametrize(("kind", "goes_on"), [("interrupt", True), ("user", False), ("early", False)])
+@pytest.mark.parametrize("at", [5.0, 4e9])
+def test_only_an_interrupt_that_was_there_at_the_start_is_continued(kind: str, at: float, goes_on: bool) -> None:
+    """Whatever the clock showed then: it may have gone back since."""
+    stopped = attempt(outcome=State.STOPPED, stop=Stop("somebody", "why", kind, at))  # type: ignore[arg-type]
+    before = RetryPolicy().begin(History((stopped,)))
+    assert look(stopped, policy=before).action is (Action.START if goes_on else Action.KEEP)
+    for earlier in ((), (attempt(),)):  # nothing was there yet, or it still ran
+        assert look(stopped, policy=RetryPolicy().begin(History(earlier))).action is Action.KEEP
+
+
+def test_the_next_attempt_is_not_continued_because_the_first_was() -> None:
+    first = attempt(outcome=State.STOPPED, stop=Stop("somebody", "why", "interrupt", 5.0))
+    second = attempt(2, outcome=State.STOPPED, stop=Stop("another", "why", "interrupt", 4.0))
+    assert look(first, second, policy=RetryPolicy().begin(History((first,)))).action is Action.KEEP
 
 
 # ---------------------------------------------------------------- again

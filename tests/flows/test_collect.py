@@ -252,6 +252,17 @@ def test_an_index_that_recovers_has_everything(tmp_path: Path, run_dir: Path) ->
     index.close()
 
 
+def test_metrics_are_read_although_the_clock_went_back(index: SqliteIndex, run_dir: Path) -> None:
+    collector, entry = build_collector(index, run_dir), build_entry(run_dir)
+    collector.started(entry)
+    collector.tick([entry], time.time() + 2)
+    say(run_dir, "loss 1.5\n")
+    collector.tick([entry], time.time() - 3600)
+    assert losses(index) == [1.5]
+    collector.ended(entry)
+    collector.flush()
+
+
 def find_news(index: SqliteIndex, run_dir: Path) -> list[str]:
     """What whoever lists the study next would read."""
     changes = find_changes(str(run_dir.parent), "study", index.load_runs(["study"]))

@@ -112,6 +112,17 @@ def test_retry_takes_only_what_it_names(shop: Workshop) -> None:
     assert shop.states(RUN) == [State.FAILED]
 
 
+def test_an_interrupted_run_is_continued_although_the_clock_went_back(shop: Workshop) -> None:
+    write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')
+    program = shop.start("--plain", "--slots", "0")
+    until((shop.dir(RUN) / "up").exists, "it runs")
+    assert shop.end(program, signal.SIGINT) == 130
+    stop = shop.dir(RUN) / "stop.1"
+    stop.write_text(json.dumps({**load_json(stop), "at": time.time() + 3600}))
+    assert shop.run("--slots", "0").code == 0
+    assert shop.states(RUN) == [State.STOPPED, State.DONE]
+
+
 def test_retry_stopped(shop: Workshop) -> None:
     """What a person stopped stays stopped until a person says otherwise."""
     write_study(shop, '[ $n -gt 1 ] || { touch "$dir/up"; sleep 1000; }')

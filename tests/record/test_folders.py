@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,12 @@ def test_a_file_changed_just_now_is_looked_at_once_more(tmp_path: Path) -> None:
     (change,) = find_changes(str(tmp_path), "s", []).changed
     assert change.stamp < os.stat(tmp_path / "x" / "metrics.csv").st_mtime
     assert names(tmp_path, row("x", origin="runx", stamp=change.stamp)) == ["x"]
+
+
+def test_a_run_that_was_read_before_the_clock_went_back_is_read_again(tmp_path: Path) -> None:
+    make(tmp_path, "x", "run.json")
+    assert names(tmp_path, row("x", stamp=time.time())) == []
+    assert names(tmp_path, row("x", stamp=time.time() + 3600)) == ["x"]
 
 
 def test_a_study_that_is_gone_has_lost_its_runs(tmp_path: Path) -> None:

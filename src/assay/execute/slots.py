@@ -198,7 +198,7 @@ class SlotPool:
 def _is_fresh(path: str) -> bool:
     """A supervisor that waits says so several times a second; one that was frozen must not block the others."""
     try:
-        return time.time() - os.stat(path).st_mtime < _WANT_S
+        return abs(time.time() - os.stat(path).st_mtime) < _WANT_S  # in the future: the clock went back since then
     except FileNotFoundError:
         return False
 

@@ -38,8 +38,17 @@ class RetryPolicy:
     retries: int = 0
     again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
     base: int = 0
-    began_at: float = 0.0  # when this supervisor began: earlier interruptions are continued
+    interrupted: int | None = None  # the newest attempt stopped before this supervisor looked; None: not looked
     abandons: bool = False  # --retry lost: what another host was given is not waited for any longer
+
+    def begin(self, history: History) -> RetryPolicy:
+        """At a supervisor's first look: of what it finds interrupted it starts the next attempt.
+
+        An attempt that is interrupted later was interrupted by another supervisor, and stays so. Attempts have an
+        order of their own; the wall clock may go back between two calls.
+        """
+        stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
+        return replace(self, interrupted=max(stopped, default=0))
 
     def gives_up(self, attempt: Attempt) -> bool:
         return self.abandons and attempt.number <= self.base
@@ -59,7 +68,9 @@ class RetryPolicy:
         return state in (State.FAILED, State.TIMEOUT) and 0 < len(failures) <= self.retries
 
     def _was_interrupted_before(self, attempt: Attempt) -> bool:
-        return attempt.stop is not None and attempt.stop.kind == "interrupt" and attempt.stop.at < self.began_at
+        if attempt.stop is None or self.interrupted is None:
+            return False
+        return attempt.stop.kind == "interrupt" and attempt.number <= self.interrupted
 
 
 def _failed(attempt: Attempt) -> bool:

@@ -258,7 +258,7 @@ def _row(
 
 
 def _choose_stamp(entry: Entry, read_at: float) -> float:
-    """Where another supervisor has begun the next attempt, this row may replace a newer one: it has to be read again."""
+    """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
     has_next = os.access(os.path.join(entry.dir, layout.lease_name(entry.attempt + 1)), os.F_OK)
     return UNREAD if has_next else read_at
 
@@ -293,6 +293,7 @@ class Collector:
         self._batch = index.batch()
         self._batch.__enter__()
         self._over: dict[str, Entry] = {}  # ended since the last flush
+        self._ticked_at = 0.0
         self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
         self.failure: str | None = None
 
@@ -309,6 +310,7 @@ class Collector:
         self._put(entry, live.key, time.time())
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
+        self._follow_clock(now)
         for entry in running:
             live = self._live.get(entry.dir)
             if live is not None:
@@ -317,6 +319,15 @@ class Collector:
                     self._attend(live, now)
         if now >= self._rests_until:
             self.flush()
+
+    def _follow_clock(self, now: float) -> None:
+        """Where the wall clock went back, what waits for a moment waits no longer than it would have."""
+        back_s, self._ticked_at = self._ticked_at - now, now
+        if back_s > 0:
+            self._rests_until -= back_s
+            for live in self._live.values():
+                live.began -= back_s
+                live.next_reading -= back_s
 
     def _attend(self, live: _Live, now: float) -> None:
         self._pass_output_on(live)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, field, replace
 
 from assay.config.options import LoadOptions
@@ -129,7 +128,7 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     run_dir = prepared.dir_of(spec)
     history = load_history(run_dir)
     base = history.last.number if history.last else 0
-    policy = RetryPolicy(spec.retries, prepared.options.retry, base, began_at=time.time())
+    policy = RetryPolicy(spec.retries, prepared.options.retry, base).begin(history)
     decision = decide(history, wanted, lambda handle: liveness(handle, run_dir), policy)
     if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
         last = replace(history.last, outcome=decision.outcome)

@@ -299,6 +299,8 @@ class Supervisor:
     def _decide(self, entry: Entry) -> tuple[rundir.History, Decision]:
         history = rundir.load_history(entry.dir) if entry.is_here else rundir.History()
         entry.done_before = history.finished_commands()
+        if entry.policy.interrupted is None:
+            entry.policy = entry.policy.begin(history)
         return history, decide(history, entry.commands, lambda handle: self._liveness(handle, entry), entry.policy)
 
     def _accept_conclusion(self, entry: Entry, history: rundir.History) -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -292,7 +291,7 @@ def _build_entry(spec: RunSpec, prepared: Prepared) -> Entry:
         last = rundir.load_history(path).last
         base = last.number if last else 0
     abandons = State.LOST in options.retry
-    policy = RetryPolicy(retries=spec.retries, again=again, base=base, began_at=time.time(), abandons=abandons)
+    policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
     return Entry(spec, path, policy, wanted=_wanted(spec, options.commands), repeats=options.force)
 
 

@@ -40,11 +40,12 @@ class Changes(NamedTuple):
 def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
     """What differs from these rows of the index: a run that is over and untouched costs one look, or two."""
     unseen = {row.key: row for row in rows}
+    now = time.time()
     suspects: list[tuple[str, RunRow | None]] = []
     with _opened(study_dir) as folder:
         for name in find_folders(study_dir):
             row = unseen.pop(f"{study}/{name}", None)
-            if row is None or not _is_settled(row, name, folder):
+            if row is None or not _is_settled(row, name, folder, now):
                 suspects.append((name, row))
     changed: list[Change] = []
     gone = list(unseen)
@@ -71,9 +72,11 @@ def _opened(folder: str) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _is_settled(row: RunRow, path: str, folder: int | None) -> bool:
-    """Over, and untouched since."""
-    return row.state not in _CHANGING and row.stamp >= _stamp(path, row.origin, row.attempt, folder)
+def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
+    """Over, and untouched since. A stamp from the future cannot say that: the clock went back after it was taken."""
+    if row.state in _CHANGING or row.stamp > now:
+        return False
+    return row.stamp >= _stamp(path, row.origin, row.attempt, folder)
 
 
 def _build_change(path: str) -> Change | None:

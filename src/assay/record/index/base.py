@@ -137,7 +137,7 @@ class Index(ABC):
 
     @abstractmethod
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
-        """In the order of their creation, then of their keys: a rebuild keeps it. None: all; an empty sequence: none."""
+        """In the order of creation, then of keys: a rebuild keeps it. None: all; an empty sequence: none."""
 
     @abstractmethod
     def load_studies(self) -> list[StudyRow]:
