@@ -102,7 +102,8 @@ def test_where_zeros_tell_something() -> None:
 
 
 def test_what_is_computed_around_one_is_off_by_a_unit_of_one() -> None:
-    assert default_tolerance("float32").abs == 2.0**-22
+    assert default_tolerance("float32", "Sigmoid").abs == 2.0**-22
+    assert default_tolerance("float32").abs == default_tolerance("float32", "Softmax").abs == 2.0**-126
     assert default_tolerance("float16", "Sigmoid").abs == 2.0**-10
     assert default_tolerance("float16", "Conv").abs == 2.0**-14
     assert default_tolerance("bfloat16", "Tanh").abs == 2.0**-7

@@ -113,7 +113,7 @@ class _Graph:
 
     def _known(self, tensor: str) -> tuple[float, bool] | None:
         found = self.comparisons.get(tensor)
-        return None if found is None else (found.error, is_wrong(found))
+        return None if found is None else (_find_error(found), is_wrong(found))
 
     def _sources(self, tensor: str) -> tuple[str, ...]:
         """What an unseen tensor was made from; a graph input, or what was compared, needs no explanation."""
@@ -138,6 +138,13 @@ def _worst(known: Iterable[tuple[float, bool]]) -> tuple[float, bool]:
     return max((error for error, _ in each), default=0.0), any(wrong for _, wrong in each)
 
 
+def _find_error(comparison: TensorComparison) -> float:
+    """Relative to the scale; of what is right by an absolute bound, no more than the relative bound allows."""
+    if is_wrong(comparison) or not comparison.tolerance.rel:
+        return comparison.error
+    return min(comparison.error, comparison.tolerance.rel)
+
+
 def is_wrong(comparison: TensorComparison) -> bool:
     return comparison.verdict.kind in (VerdictKind.FAIL, VerdictKind.ERROR)
 
@@ -151,7 +158,7 @@ def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison])
     if not outputs:
         return None
     before, inherited = _worst(graph.look(name) for name in layer.inputs)
-    after, wrong = _worst((each.error, is_wrong(each)) for each in outputs)
+    after, wrong = _worst((_find_error(each), is_wrong(each)) for each in outputs)
     factor = max(_find_factor(each, before) for each in outputs)
     alone = [local[name] for name in layer.outputs if name in local]
     is_right_alone = bool(alone) and all(each.verdict.kind is VerdictKind.PASS for each in alone)
@@ -165,11 +172,12 @@ def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison])
 def _find_factor(output: TensorComparison, before: float) -> float:
     if output.is_broken:
         return math.inf
-    if output.error == 0:
+    error = _find_error(output)
+    if error == 0:
         return 0.0
     noise = _NOISE_SHARE * (output.tolerance.rel or 0.0)
     least = max(before, noise)
-    return output.error / least if least > 0 else math.inf
+    return error / least if least > 0 else math.inf
 
 
 # ---------------------------------------------------------------- words

@@ -40,8 +40,13 @@ def find_common_kind(expected: Array, actual: Array) -> Kind | None:
     return next(kind for kind in order if kind in kinds)
 
 
-def walk_errors(expected: Array, actual: Array, tolerance: Tolerance, scale: Scale) -> Iterator[tuple[Block, Errors]]:
-    """Of two tensors of numbers that have one shape; the tolerance is complete."""
+def walk_errors(
+    expected: Array, actual: Array, tolerance: Tolerance, scale: Scale, slack: Array | None = None
+) -> Iterator[tuple[Block, Errors]]:
+    """Of two tensors of numbers that have one shape; the tolerance is complete.
+
+    `slack`: an absolute bound for each element, of the tensors' shape, which is added to the tolerance's own.
+    """
     np = load_numpy()
     kind = find_common_kind(expected, actual)
     for block in walk_blocks(expected.shape):
@@ -50,7 +55,7 @@ def walk_errors(expected: Array, actual: Array, tolerance: Tolerance, scale: Sca
                 steps = 0 if kind is Kind.BOOL else tolerance.int_abs or 0
                 yield block, _compare_integers(expected[block], actual[block], steps, scale.at(block))
             else:
-                yield block, _compare_floats(expected, actual, block, tolerance, scale)
+                yield block, _compare_floats(expected, actual, block, tolerance, scale, slack)
 
 
 # ---------------------------------------------------------------- integers
@@ -84,7 +89,9 @@ def subtract_integers(expected: Array, actual: Array) -> Array:
 # ---------------------------------------------------------------- floats
 
 
-def _compare_floats(expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: Scale) -> Errors:
+def _compare_floats(
+    expected: Array, actual: Array, block: Block, tolerance: Tolerance, scale: Scale, slack: Array | None
+) -> Errors:
     np = load_numpy()
     left, right = _read_both(expected, actual, block)
     is_finite = np.isfinite(left) & np.isfinite(right)
@@ -97,6 +104,8 @@ def _compare_floats(expected: Array, actual: Array, block: Block, tolerance: Tol
     error = np.abs(right - left).astype(np.float64)
     size = np.maximum(np.abs(left), scale.at(block)).astype(np.float64)
     bound = (tolerance.abs or 0.0) + (tolerance.rel or 0.0) * size
+    if slack is not None:
+        bound = bound + slack[block]
     wrong = error > bound
     ulp = measure_ulp(expected[block], actual[block])
     if ulp is not None and misplaced is not None:

@@ -121,9 +121,11 @@ def _dot(one: Array, other: Array) -> float:
     return float(np.einsum("i,i->", one.ravel().conj(), other.ravel()).real)
 
 
-def measure(expected: Array, actual: Array, tolerance: Tolerance, scale: Scale, worst: int) -> Tally:
+def measure(
+    expected: Array, actual: Array, tolerance: Tolerance, scale: Scale, worst: int, slack: Array | None = None
+) -> Tally:
     tally = Tally(worst)
-    for block, errors in walk_errors(expected, actual, tolerance, scale):
+    for block, errors in walk_errors(expected, actual, tolerance, scale, slack):
         tally.add(block, errors, scale)
     return tally
 

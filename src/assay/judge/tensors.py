@@ -2,15 +2,17 @@
 
 FAIL          another shape or type; a NaN or an infinity that the other does not have there; elements beyond the
               tolerance; a constant where there should be numbers, whatever the tolerance; an output too many or missing
-INCONCLUSIVE  nothing is wrong and nothing is proved: no element, no finite number, or all zero on both sides
+INCONCLUSIVE  nothing is wrong and nothing is proved: no element, no finite number, all zero on both sides, or numbers
+              that are smaller than what rounding can make of the inputs
 PASS          anything else, with flags that say what a person should know
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
@@ -18,7 +20,7 @@ from assay.judge.tensor_blocks import Array, Kind, Survey, load_numpy, name_dtyp
 from assay.judge.tensor_errors import find_common_kind
 from assay.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
 from assay.judge.tensor_scale import FEWEST, build_scale
-from assay.judge.tolerances import complete_tolerance, default_tolerance, is_zero_telling
+from assay.judge.tolerances import complete_tolerance, default_tolerance, is_zero_telling, rounding_units
 from assay.values.model import Tolerances
 from assay.values.tensors import (
     ACTUAL_CONSTANT,
@@ -38,6 +40,9 @@ _COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "
 _LONGEST_LIST = 6
 _MOST_SCORES = 1 << 21
 _FELT = 0.1  # an absolute bound that is less than this share of the relative one goes without saying
+_LEAST_SQNR_DB = 20.0  # of a tensor that passes by an absolute bound only: an error of a tenth, a cosine of 0.995
+
+Reach = Callable[[], Array | float]  # the size of the terms that a tensor is the sum of, one number or one per element
 
 
 def compare_tensors(
@@ -49,9 +54,13 @@ def compare_tensors(
     op: str | None = None,
     maker: str | None = None,
     worst: int = WORST,
+    reach: Reach | None = None,
 ) -> TensorComparison:
     """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
-    it may be as far off as that one alone, but that it is all zero is more of a surprise."""
+    it may be as far off as that one alone, but that it is all zero is more of a surprise.
+
+    `reach` is called only where elements differ by more than their own scale allows, and no absolute bound was given.
+    """
     left, right = _native(expected), _native(actual)
     dtypes = name_dtype(left), name_dtype(right)
     full = complete_tolerance(tolerance, dtypes, op or maker)
@@ -68,7 +77,8 @@ def compare_tensors(
     if find_common_kind(left, right) is Kind.TEXT:
         found = _compare_texts(empty, left, right, formal, worst)
     else:
-        found = _compare_numbers(empty, left, right, formal, op, worst)
+        found = _compare_numbers(empty, left, right, formal, op, worst, None if tolerance.abs is not None else reach)
+        found = found if found.verdict.kind is VerdictKind.FAIL else _doubt(found, left, tolerance)
     return replace(found, worst=tuple(replace(each, index=()) for each in found.worst)) if is_single else found
 
 
@@ -80,11 +90,12 @@ def judge_outputs(
     op: str | None = None,
     makers: Mapping[str, str] | None = None,
     worst: int = WORST,
+    reach: Callable[[str], Array | float] | None = None,
 ) -> tuple[Verdict, tuple[TensorComparison, ...]]:
     """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
 
-    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators, see
-    `compare_tensors`.
+    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name:
+    see `compare_tensors`.
     """
     left, right = dict(_spread(expected)), dict(_spread(actual))
     made_by = {name: None if op else (makers or {}).get(name) for name in left}
@@ -97,6 +108,7 @@ def judge_outputs(
             op=op,
             maker=made_by[name],
             worst=worst,
+            reach=None if reach is None else partial(reach, name),
         )
         for name, array in left.items()
         if name in right
@@ -189,11 +201,18 @@ def _compare_numbers(
     formal: Sequence[Finding],
     op: str | None,
     worst: int,
+    reach: Reach | None,
 ) -> TensorComparison:
     looks = survey(expected), survey(actual)
     scale = build_scale(expected, looks[0])
     tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
     kind = find_common_kind(expected, actual)
+    is_doubtful = tally.wrong > tally.misplaced or looks[0].is_constant != looks[1].is_constant
+    slack = _build_slack(reach, expected, given) if reach is not None and is_doubtful else None
+    if slack is not None:
+        tally = measure(expected, actual, given.tolerance, scale, max(worst, 1), slack)
+        largest = (given.tolerance.abs or 0.0) + float(slack.max())
+        given = replace(given, tolerance=replace(given.tolerance, abs=largest))
     is_asked = given.tolerance.top_k is not None
     is_ranked = is_asked or (op is None and kind is Kind.FLOAT and _looks_like_scores(expected))
     ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
@@ -220,11 +239,46 @@ def _compare_numbers(
         *_judge_misplaced(found, elements),
         *_judge_elements(found, tally, elements, is_float=kind in (Kind.FLOAT, Kind.COMPLEX)),
         *_judge_whole(found, ranking if is_asked else None),
-        *_judge_constants(found, looks, op),
+        *_judge_constants(found, looks, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
     ]
     verdict = Verdict.of(findings, expected.size)
     flags = [*_find_flags(found, looks, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
     return replace(found, verdict=verdict, flags=tuple(flags))
+
+
+def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
+    """What rounding can do to each element beyond the tolerance's absolute bound; None: nothing."""
+    np = load_numpy()
+    units = rounding_units(given.dtype)
+    if not units:
+        return None
+    terms = np.nan_to_num(np.asarray(reach(), np.float64), nan=0.0, posinf=0.0)
+    slack = np.maximum(units * terms - (given.tolerance.abs or 0.0), 0.0)
+    if slack.size not in (1, expected.size):  # of a tensor of another shape
+        slack = np.sqrt(np.mean(np.square(slack)))
+    is_single = slack.size == 1
+    return np.broadcast_to(slack.reshape(() if is_single else expected.shape), expected.shape) if slack.any() else None
+
+
+def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> TensorComparison:
+    """A tensor that passes by an absolute bound only, and is smaller than that or mostly wrong, shows nothing."""
+    np = load_numpy()
+    tolerance = found.tolerance
+    is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
+    if is_by_size or tolerance.allow_constant:
+        return found
+    bound = tolerance.abs or 0.0
+    is_small = all((np.abs(expected[block]) <= bound).all() for block in walk_blocks(expected.shape))
+    is_noise = asked.abs is None and found.sqnr_db is not None and found.sqnr_db < _LEAST_SQNR_DB
+    if not is_small and not is_noise:
+        return found
+    whose = "what rounding alone can do here" if asked.abs is None else "the absolute bound"
+    what = f"every element is below {whose}" if is_small else f"right only by {whose}"
+    size = f"{found.max_abs:.3g}" + (f" ({found.max_rel:.3g} of the scale)" if math.isfinite(found.max_rel) else "")
+    text = f"{what} ({bound:.3g}), and the largest difference is {size}: this proves nothing"
+    hint = f"(other inputs may; {ALLOW_CONSTANT} lets it pass)"
+    finding = Finding(VerdictKind.INCONCLUSIVE, found.name, f"{text} {hint}", found.max_rel, tolerance.rel)
+    return replace(found, verdict=Verdict.of([*found.verdict.findings, finding], found.verdict.comparisons))
 
 
 def _judge_misplaced(found: TensorComparison, elements: Sequence[Element]) -> Iterator[Finding]:
@@ -288,11 +342,13 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None) -> Iterator[F
 # ---------------------------------------------------------------- constants
 
 
-def _judge_constants(found: TensorComparison, looks: tuple[Survey, Survey], op: str | None) -> Iterator[Finding]:
+def _judge_constants(
+    found: TensorComparison, looks: tuple[Survey, Survey], op: str | None, rounding: float
+) -> Iterator[Finding]:
     expected, actual = looks
     if not expected.finite and not found.misplaced:
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, "not a single finite number: this proves nothing")
-    elif actual.is_constant and not expected.is_constant and _varies(found, expected):
+    elif actual.is_constant and not expected.is_constant and _varies(found, expected, rounding):
         what = "all zero" if actual.is_zero else "constant"
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
@@ -301,10 +357,11 @@ def _judge_constants(found: TensorComparison, looks: tuple[Survey, Survey], op: 
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
 
 
-def _varies(found: TensorComparison, expected: Survey) -> bool:
-    """By more than its type's own rounding: whatever tolerance was asked for, a dead output is found."""
+def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
+    """By more than rounding can do: whatever tolerance was asked for, a dead output is found."""
     rel = default_tolerance(found.dtype[0]).rel or 0.0
-    return found.count > 1 and (found.count > expected.finite or expected.spread > rel * expected.largest)
+    least = max(rel * expected.largest, rounding)
+    return found.count > 1 and (found.count > expected.finite or expected.spread > least)
 
 
 def _is_telling(found: TensorComparison, op: str | None) -> bool:

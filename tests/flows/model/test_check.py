@@ -469,6 +469,60 @@ def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, shared: Work
     )
 
 
+# ---------------------------------------------------------------- small outputs
+
+
+def write_product(path: Path, size: float, then: str = "Identity") -> Path:
+    weights = {"w": (np.random.default_rng(1).standard_normal((4, 4)) * size).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node(then, ["product"], ["y"])]
+    return write_model(path, nodes, {"x": [3, 4]}, {"y": [3, 4]}, weights)
+
+
+def test_a_product_of_small_numbers_with_the_wrong_sign_is_not_right(tmp_path: Path, shared: Workshop) -> None:
+    """All elements are some 4e-8; rounding of what goes in could make 1e-14."""
+    model = write_product(tmp_path / "small.onnx", 4e-8)
+    report = check(model, scaled("product", -1.0), shared, tmp_path / "keep")
+    assert report.first_wrong == "small_layer_MatMul_0"
+    assert kinds(report)["full_model"] is VerdictKind.FAIL
+    assert report.cases[0].local[0].cosine == pytest.approx(-1)
+    assert check(model, UNOPTIMIZED, shared, tmp_path / "keep").verdict.kind is VerdictKind.PASS
+
+
+def test_a_whole_model_that_ends_below_what_rounding_can_do_is_not_called_right(
+    tmp_path: Path, shared: Workshop
+) -> None:
+    """As a detector that finds nothing: the sigmoid of about -17, computed from numbers around one."""
+    weights = {"w": np.float32([[0.3, 0.2], [0.1, -0.2]]), "b": np.float32([-17.0, -18.0])}
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["z"]), helper.make_node("Sigmoid", ["z"], ["y"])]
+    model = write_model(tmp_path / "gate.onnx", nodes, {"x": [16, 2]}, {"y": [16, 2]}, weights)
+    report = check(model, scaled("y", 3.0), shared, tmp_path / "keep")
+    assert kinds(report) == {
+        "Gemm_0": VerdictKind.PASS, "Sigmoid_1": VerdictKind.INCONCLUSIVE, "full_model": VerdictKind.INCONCLUSIVE,
+    }  # fmt: skip
+    assert report.cases[-1].local[0].error == pytest.approx(2, rel=0.01)
+    assert kinds(check(model, UNOPTIMIZED, shared, tmp_path / "keep"))["Gemm_0"] is VerdictKind.PASS
+
+
+def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, shared: Workshop) -> None:
+    """97.3 times three in another order of additions, minus itself: rounding is all that is left."""
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["two"]),
+        helper.make_node("Add", ["two", "x"], ["three"]),
+        helper.make_node("Mul", ["x", "k"], ["times"]),
+        helper.make_node("Sub", ["three", "times"], ["rest"]),
+        helper.make_node("Add", ["rest", "x"], ["y"]),
+    ]
+    weights = {"k": np.float32(3.0)}
+    model = write_model(tmp_path / "rest.onnx", nodes, {"x": [4, 4]}, {"y": [4, 4]}, weights)
+    inputs = InputChoice(ranges={"x": (90.0, 110.0)})
+    for by in (1 + 2.0**-23, 1.0):
+        report = check(model, scaled("times", by), shared, tmp_path / "keep", inputs=inputs)
+        assert report.first_wrong is None
+        assert VerdictKind.FAIL not in kinds(report).values()
+    report = check(model, scaled("times", 1.001), shared, tmp_path / "keep", inputs=inputs)
+    assert report.first_wrong == "rest_layer_Mul_2"
+
+
 # ---------------------------------------------------------------- what was not asked for
 
 

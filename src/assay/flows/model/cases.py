@@ -23,6 +23,7 @@ from assay.probe.convert import can_help, find_newest_opset, find_obstacle
 from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.inputs import build_samples, parse_files
 from assay.probe.mark import build_marked, build_typed
+from assay.probe.operators import Magnitudes
 from assay.probe.split import build_layers
 from assay.probe.submodel import describe_array
 from assay.probe.tensorfile import load_ref, load_refs, write_tensors
@@ -33,6 +34,7 @@ from assay.values.tensors import TensorRef, TensorSpec
 Arrays = Mapping[str, Any]  # name → numpy array
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
+_CARRIED = 4  # operators that an output is followed back through, to where it was rounded
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QGemm", "QAttention")
 
 
@@ -113,6 +115,7 @@ class Cases:
     def __init__(self, source: Source, workshop: Workshop) -> None:
         self.source = source
         self.notes: list[str] = []  # about what goes in
+        self._magnitudes: dict[int, Magnitudes] = {}  # by sample
         self._workshop = workshop
 
     @cached_property
@@ -216,6 +219,20 @@ class Cases:
             specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
             trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
         return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
+
+    def find_magnitude(self, case: Case, number: int, tensor: str) -> Any:
+        """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
+
+        A layer alone got the reference's inputs. In the model an operator may hand on what was rounded before it.
+        """
+        if case.layer is not None:
+            trial = case.trials[number]
+            own = Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
+            return own.find(tensor, len(case.layer.nodes) - 1)
+        if number not in self._magnitudes:
+            values = _Joined(Tensors(self.activations[number]), Tensors(self.samples[number].path))
+            self._magnitudes[number] = Magnitudes(self.proto, values)
+        return self._magnitudes[number].find(tensor, _CARRIED)
 
     def make_folder(self, hint: str) -> str:
         return self._workshop.make_folder(hint)

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
@@ -99,17 +100,20 @@ class Examination:
 
     def judge(self, case: Case, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
         found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
-        for trial, result in zip(case.trials, results, strict=True):
-            verdict, comparisons = self._judge(case, trial.expected, result)
+        for number, result in enumerate(results):
+            verdict, comparisons = self._judge(case, number, result)
             found += verdict.findings
             count += verdict.comparisons
             _keep_worst(worst, comparisons)
         return Verdict.of(found, count), tuple(worst.values())
 
-    def _judge(self, case: Case, expected: Arrays, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+    def _judge(self, case: Case, number: int, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+        """One sample."""
+        expected = case.trials[number].expected
         wanted = {name: expected[name] for name in case.outputs if name in expected}
         makers = {} if case.quantized else case.makers  # of a model that computes in steps none is as exact as alone
-        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=makers)
+        reach = partial(self.cases.find_magnitude, case, number)
+        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=makers, reach=reach)
 
     def choose_tolerances(self, case: Case) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
@@ -119,7 +123,7 @@ class Examination:
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
         worst = dict[str, TensorComparison]()
-        for trial in case.trials:
+        for number, trial in enumerate(case.trials):
             wants = replace(case.wants, specs=trial.specs or case.specs)
             try:
                 work = self.workshop.compute(voter, trial.model, trial.inputs, wants, case.name)
@@ -128,7 +132,7 @@ class Examination:
                 return verdict
             if work.failed is not None:
                 return verdict
-            _, comparisons = self._judge(case, trial.expected, Tensors(work.outputs))
+            _, comparisons = self._judge(case, number, Tensors(work.outputs))
             _keep_worst(worst, comparisons)
         return judge_votes(ours, tuple(worst.values()))
 
@@ -173,13 +177,14 @@ class Examination:
             work, results = self.compute(marked)
             if work.failed is not None:
                 return {}, work.failed
-            for trial, result in zip(marked.trials, results, strict=True):
+            for number, result in enumerate(results):
                 for name in marked.outputs:
                     _, compared = judge_outputs(
-                        {name: trial.expected[name]},
+                        {name: marked.trials[number].expected[name]},
                         {name: result[name]} if name in result else {},
                         tolerances,
                         op=None if marked.quantized else ops.get(name),
+                        reach=partial(self.cases.find_magnitude, marked, number),
                     )
                     _keep_worst(worst, compared)
             self._keep_inside(worst, results)
