@@ -97,7 +97,7 @@ class TestTheDocument:
     def test_bigfarm(self, desk: Desk) -> None:
         said = desk.well("runx", "sweep.yml")
         assert said.lines == BIG_LINES
-        assert "bigfarm now; how they stand: assay ls sweep" in said.err or "4 done" in said.err
+        assert "next: assay ls sweep" in said.err or "4 done" in said.err
         ended(desk)
         assert sorted(desk.calls) == sorted(line.removeprefix("python train.py ") for line in INTRO_LINES)
 

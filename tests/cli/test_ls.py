@@ -67,7 +67,7 @@ def test_an_unknown_study(cli) -> None:
 def test_no_study_at_all(cli, own_bench: Bench) -> None:
     result = cli("ls")
     assert (result.code, result.out) == (0, "")
-    assert "assay run FILE" in result.err
+    assert "assay demo" in result.err
     assert json.loads(cli("ls", "--json").out) == []
 
 

@@ -37,9 +37,22 @@ class TestRunx:
         parsed = parse(runx, "-n", "-i", "-c", "x", "--exp", "name", "sweep.yml")
         assert (parsed.no_run, parsed.interactive, parsed.config_file, parsed.exp_name) == (True, True, "x", "name")
 
-    @pytest.mark.parametrize(("count", "words"), [(1, "1 run is with big now"), (4, "4 runs are with big now")])
-    def test_what_is_said_on_leaving(self, count: int, words: str) -> None:
-        assert runx.describe_farm("sweep", "big", count).startswith(words)
+    @pytest.mark.parametrize(
+        ("states", "words"),
+        [
+            ([State.RUNNING], "1 run is with big now"),
+            ([State.RUNNING] * 4, "4 runs are with big now"),
+            ([State.RUNNING, State.DONE, State.FAILED, State.RUNNING], "2 runs are with big now, 2 finished"),
+            ([State.RUNNING, State.QUEUED], "1 run is with big now, 1 not submitted"),
+        ],
+    )
+    def test_every_run_is_counted_once_on_leaving(self, states: list[State], words: str) -> None:
+        assert runx.describe_farm(states, "big") == words
+
+    def test_retry_runs_no_new_ones(self) -> None:
+        options = runx.build_options(parse(runx, "sweep.yml", "-i", "--retry", "failed"))
+        assert options.keeps_finished
+        assert options.retry == {State.FAILED, State.TIMEOUT}
 
 
 class TestSumx:

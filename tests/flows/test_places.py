@@ -10,6 +10,7 @@ import pytest
 from assay.config.settings import Settings
 from assay.errors import NotFoundError, UsageError
 from assay.flows.places import (
+    Roots,
     StudyPlace,
     check_writable,
     choose_root,
@@ -154,21 +155,44 @@ class TestFinding:
     def test_a_study_by_name_and_by_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         make_run(tmp_path / "root", "study", "a")
         place = StudyPlace(str(tmp_path / "root"), "study")
-        assert find_study("study", [str(tmp_path / "else"), str(tmp_path / "root")]) == place
-        assert find_study(str(tmp_path / "root" / "study"), []) == place
+        assert find_study("study", Roots((str(tmp_path / "else"), str(tmp_path / "root")))) == place
+        assert find_study(str(tmp_path / "root" / "study"), Roots(())) == place
         monkeypatch.chdir(tmp_path)
-        assert find_study("root/study", []) == place
+        assert find_study("root/study", Roots(())) == place
 
     def test_a_study_that_is_not_there(self, tmp_path: Path) -> None:
         make_run(tmp_path, "norm-ablation", "a")
         with pytest.raises(NotFoundError, match="no study named 'norm-ablaton'") as caught:
-            find_study("norm-ablaton", [str(tmp_path)])
+            find_study("norm-ablaton", Roots((str(tmp_path),)))
         assert "norm-ablation" in caught.value.render()
 
     def test_no_study_at_all(self, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError) as caught:
-            find_study("x", [str(tmp_path)])
-        assert "assay run FILE" in caught.value.render()
+            find_study("x", Roots((str(tmp_path),)))
+        assert "assay demo" in caught.value.render()
+
+    def test_a_name_that_fits_several_studies_is_ambiguous(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        roots = Roots((str(tmp_path / "runs"), str(tmp_path / "logs")), (str(tmp_path / "mount"),))
+        for root in ("logs", "mount"):
+            make_run(tmp_path / root, "sweep", "a")
+        assert find_study("sweep", roots).root == str(tmp_path / "logs"), "the mount holds copies"
+        make_run(tmp_path / "runs", "sweep", "b")
+        make_run(tmp_path, "sweep", "c")
+        with pytest.raises(UsageError, match=r"'sweep' names 3 studies: runs/sweep, logs/sweep, \./sweep"):
+            find_study("sweep", roots)
+        for path in ("runs/sweep", "logs/sweep", "./sweep"):
+            assert find_study(path, roots).dir == os.path.abspath(path), "each path leads to its own"
+        only = Roots((str(tmp_path / "logs"),), were_asked=True)
+        assert find_study("sweep", only).root == str(tmp_path / "logs")
+
+    def test_one_study_that_two_roots_lead_to_is_one(self, tmp_path: Path) -> None:
+        make_run(tmp_path / "runs", "sweep", "a")
+        (tmp_path / "link").symlink_to(tmp_path / "runs")
+        roots = Roots((str(tmp_path / "runs"), str(tmp_path / "link")))
+        assert find_study("sweep", roots).root == str(tmp_path / "runs")
 
 
 class TestWithoutBlocks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -92,6 +91,8 @@ def _describe(name: str, result: Reparsed) -> str:
 @click.argument("folder", metavar="DIR")
 def ingest(folder: str) -> int:
     """Add what runx, logx or mlrunner left in DIR (a study, or a folder of studies)."""
+    from assay.flows.finding import show_command
+    from assay.flows.places import StudyPlace
     from assay.flows.upkeep import ingest_folder
 
     found = ingest_folder(folder, warn)
@@ -99,8 +100,7 @@ def ingest(folder: str) -> int:
     studies = "1 study" if len(found.studies) == 1 else f"{len(found.studies)} studies"
     print(f"{studies}, {found.runs} runs ({made}) under {_near(found.root)}")
     print(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{' …' if len(found.metrics) > 12 else ''}")
-    first = shlex.quote(_near(os.path.join(found.root, found.studies[0])))
-    print(f"next: assay sum {first}")
+    print(f"next: {show_command(['sum'], StudyPlace(found.root, found.studies[0]))}")
     return 0
 
 

@@ -33,6 +33,7 @@ def command(study: str | None, states: tuple[str, ...], as_json: bool, root: str
 def _list_studies(root: str | None, states: frozenset[State] | None, as_json: bool) -> int:
     from assay.flows.finding import load_roots
     from assay.flows.listing import build_study_facts, build_study_table, list_studies
+    from assay.flows.places import HOW_TO_START, show_path
     from assay.show.table import render_json
 
     roots = load_roots(root)
@@ -46,7 +47,7 @@ def _list_studies(root: str | None, states: frozenset[State] | None, as_json: bo
     else:
         such = f" with a run that is {' or '.join(sorted(states))}" if states else ""
         print(
-            f"no study{such} under {', '.join(roots)}; start one: assay run FILE   (or see: assay demo)",
+            f"no study{such} under {', '.join(map(show_path, roots))}; {HOW_TO_START}",
             file=sys.stderr,
         )
     return 0

@@ -19,7 +19,7 @@ from assay.values.run import RunSpec, State
 
 if TYPE_CHECKING:
     from assay.flows.chronicle import Chronicle, Tee
-    from assay.flows.prepared import Prepared, RunOptions
+    from assay.flows.prepared import Again, Prepared, RunOptions
     from assay.flows.supervise import Event
 
 _TASKS = ".tasks"  # --no-subdir: where each task's own files are
@@ -84,7 +84,27 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
         force=parsed.force or parsed.debug,
         load=LoadOptions(dialect="mlrunner"),
         command_line=tuple(sys.argv),
+        again=_build_again(parsed),
     )
+
+
+def _build_again(parsed: Parsed) -> Again | None:
+    """The call without -f. A random sample is another one each time, so its runs are repeated by their names."""
+    from assay.flows.prepared import Again
+
+    if parsed.sample is not None:
+        return None
+    given = [("-o", parsed.output, "output"), ("-y", parsed.yaml, "params.yaml"), ("-t", parsed.title, None)]
+    words = [word for flag, value, usual in given if value != usual for word in _build_option(flag, value)]
+    words += [word for word, is_on in (("-d", parsed.debug), ("--no-subdir", parsed.no_subdir)) if is_on]
+    words += ["-c", *parsed.command] if parsed.command else []
+    words += ["-r", *parsed.resource] if parsed.resource else []
+    return Again(("assay", "mlrunner"), None, tuple(words), takes_retry=False)
+
+
+def _build_option(flag: str, value: str) -> tuple[str, ...]:
+    """argparse takes a value that begins with a dash for a flag, unless it is a part of the same word."""
+    return (flag + value,) if value.startswith("-") else (flag, value)
 
 
 def _write_beside(spec: RunSpec, output: str) -> RunSpec:

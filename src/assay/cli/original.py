@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.telling import note, tell
+from assay.cli.telling import build_same_call, note, tell
 
 if TYPE_CHECKING:
     from assay.flows.prepared import Report
@@ -17,12 +17,20 @@ if TYPE_CHECKING:
 Parsed = argparse.Namespace
 
 
+class _Unparsed(click.Command):
+    """Hands on every word, a `--` included."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["arguments"] = tuple(args)
+        return []
+
+
 def original_command(
     name: str, build_parser: Callable[[], argparse.ArgumentParser], run: Callable[[Parsed], int]
 ) -> click.Command:
     """A command that hands its arguments to argparse, help and abbreviations included."""
 
-    @click.command(name, add_help_option=False, context_settings={"ignore_unknown_options": True})
+    @click.command(name, cls=_Unparsed, add_help_option=False)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def command(arguments: Sequence[str]) -> int:
         parser = build_parser()
@@ -71,4 +79,4 @@ def say_problems(report: Report) -> None:
     if report.problem:
         note(f"assay: {report.problem}")
     if report.interrupted:
-        note(f"interrupted by {report.interrupted}; the same command goes on")
+        note(f"interrupted by {report.interrupted}; go on with: {build_same_call()}")

@@ -47,11 +47,12 @@ def command(
     All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
     """
     from assay.flows.finding import find_runs
+    from assay.flows.places import HOW_TO_START
     from assay.flows.rerun import RerunOptions, prepare_rerun, renew_code
 
     runs: dict[str, FoundRun] = {run.dir: run for name in names for run in find_runs(name, root)}
     if not runs:
-        raise UsageError(f"{', '.join(names)}: no runs yet", "start some: assay run FILE")
+        raise UsageError(f"{', '.join(names)}: no runs yet", HOW_TO_START)
     options = RerunOptions(commands or None, parse_slot_flags(slots, jobs), new_code, command_line=tuple(sys.argv))
     prepared = prepare_rerun(list(runs.values()), options)
     if as_json and len(prepared) > 1:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.telling import note, say, tell
+from assay.cli.telling import build_same_call, note, say, tell
 from assay.errors import ExitCode, UsageError
 from assay.values import layout
-from assay.values.state import State
+from assay.values.state import RETRY
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
+    from assay.flows.places import StudyPlace
     from assay.flows.prepared import Prepared, Report
 
 _MOST_FINDINGS = 20
-_RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopped": (State.STOPPED,)}
 
 
 @click.command()
@@ -36,7 +35,7 @@ _RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopp
 @click.option("-c", "--command", "commands", multiple=True, metavar="C", help="Only these commands.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="A random part of each sweep.")
 @click.option("--seed", type=int, metavar="N", help="Makes --sample repeatable.")
-@click.option("--retry", multiple=True, type=click.Choice(list(_RETRY)), help="Run these again as well.")
+@click.option("--retry", multiple=True, type=click.Choice(list(RETRY)), help="Run these again as well.")
 @click.option("--force", is_flag=True, help="Run everything again, finished or not.")
 @click.option("--code", type=click.Choice(["snapshot", "live"]), help="Run a copy of the code, or where it lies.")
 @click.option("--new-code", is_flag=True, help="Repeated runs get the code of now, not their own copy.")
@@ -72,9 +71,14 @@ def command(
     them.
     """
     from assay.flows.preflight import check_prepared
-    from assay.flows.prepared import RunOptions
+    from assay.flows.prepared import Again, RunOptions
     from assay.flows.sweep import prepare
 
+    kept = {"--root": root, "--study": study, "--slots": slots, "-j": jobs, "--on": on, "--code": code}
+    words = [word for flag, value in kept.items() if value is not None for word in (flag, str(value))]
+    words += [word for value in title for word in ("-t", value)] + [word for c in commands for word in ("-c", c)]
+    is_chance = sample is not None and seed is None  # another call would draw other runs
+    words += ["--sample", str(sample), "--seed", str(seed)] if sample is not None else []
     options = RunOptions(
         file=file,
         root=root,
@@ -85,11 +89,12 @@ def command(
         commands=commands or None,
         sample=sample,
         seed=seed,
-        retry=frozenset(state for name in retry for state in _RETRY[name]),
+        retry=frozenset(state for name in retry for state in RETRY[name]),
         force=force,
         new_code=new_code,
         code=code,
         command_line=tuple(sys.argv),
+        again=None if is_chance else Again(("assay", "run"), file, tuple(words)),
     )
     prepared = prepare(options)
     for warning in prepared.warnings:
@@ -99,7 +104,7 @@ def command(
     check_prepared(prepared)
     if not prepared.root_was_asked and not quiet:
         note(f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)")
-    if detach and not _go_to_background(prepared.place.dir):
+    if detach and not _go_to_background(prepared.place):
         return int(ExitCode.OK)
     return supervise(prepared, quiet=quiet or as_json, plain=plain or detach, as_json=as_json)
 
@@ -154,12 +159,8 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     if report.problem:
         note(f"assay: {report.problem}")
     if report.interrupted:
-        note(f"interrupted by {report.interrupted}; go on with: {shlex.join(_same_call())}")
+        note(f"interrupted by {report.interrupted}; go on with: {build_same_call()}")
     return int(report.exit_code)
-
-
-def _same_call() -> list[str]:
-    return ["assay", *sys.argv[1:]]
 
 
 def describe_checks(verdict: Verdict | None) -> list[str]:
@@ -194,14 +195,17 @@ def build_json(report: Report) -> dict[str, object]:
     }
 
 
-def _go_to_background(study_dir: str) -> bool:
-    """Fork; True in the supervisor that goes on alone, with its words in a file."""
-    os.makedirs(os.path.join(study_dir, layout.STUDY_META_DIR), exist_ok=True)
-    log = os.path.join(study_dir, layout.STUDY_META_DIR, "supervisor.log")
+def _go_to_background(place: StudyPlace) -> bool:
+    """Fork; True in the supervisor that goes on alone, with its output in a file."""
+    from assay.flows.finding import show_command
+
+    os.makedirs(os.path.join(place.dir, layout.STUDY_META_DIR), exist_ok=True)
+    log = os.path.join(place.dir, layout.STUDY_META_DIR, "supervisor.log")
+    hints = [show_command([word], place) for word in ("ls", "stop")]
     pid = os.fork()
     if pid:
-        print(f"supervisor {pid} goes on in the background; its words are in {os.path.relpath(log)}")
-        print(f"look: assay ls {os.path.basename(study_dir)}   stop: assay stop {os.path.basename(study_dir)}")
+        print(f"supervisor {pid} goes on in the background; its output is in {os.path.relpath(log)}")
+        print(f"next: {hints[0]}\n      {hints[1]}")
         return False
     os.setsid()
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

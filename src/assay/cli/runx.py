@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.cli.original import Parsed, original_command, say_problems, warn, write_lines, write_report
 from assay.cli.telling import echo, note, say
 from assay.errors import ExitCode
+from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
     from assay.flows.prepared import Prepared, RunOptions
@@ -33,6 +35,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--farm", help="submit to this farm of the configuration")
     add("--config_file", "-c", help="configuration instead of ./.runx")
     add("--slots", help="with -i: several at once, e.g. 0,1 for two GPUs (Assay's addition)")
+    add(
+        "--retry",
+        action="append",
+        choices=("failed", "lost", "stopped"),
+        help="no new runs: of the last ones, run these again (Assay's addition)",
+    )
     return parser
 
 
@@ -53,8 +61,12 @@ def run(parsed: Parsed) -> int:
 
 
 def build_options(parsed: Parsed) -> RunOptions:
-    from assay.flows.prepared import LoadOptions, RunOptions
+    from assay.flows.prepared import Again, LoadOptions, RunOptions
     from assay.values.slots import parse_slots
+
+    kept = ("exp_name", "tag", "no_cooldir", "interactive", "farm", "config_file", "slots")
+    given = [(f"--{name}", value) for name in kept if (value := getattr(parsed, name))]
+    words = [word for flag, value in given for word in ((flag,) if value is True else (f"{flag}={value}",))]
 
     return RunOptions(
         file=parsed.exp_yml,
@@ -63,19 +75,24 @@ def build_options(parsed: Parsed) -> RunOptions:
         load=LoadOptions(dialect="runx", runx_config=parsed.config_file, farm=parsed.farm, exp_name=parsed.exp_name),
         tag=parsed.tag,
         cooldir=not parsed.no_cooldir,
-        keeps_finished=False,
+        retry=frozenset(state for name in parsed.retry or () for state in RETRY[name]),
+        keeps_finished=bool(parsed.retry),
         command_line=tuple(sys.argv),
+        again=Again(("assay", "runx"), parsed.exp_yml, tuple(words)),
     )
 
 
 def supervise(prepared: Prepared) -> int:
+    from assay.flows.finding import show_command
+    from assay.flows.standing import load_states
     from assay.flows.sweep import run_study
 
     began = time.time()
     report = run_study(prepared, build_doors(prepared))
-    left = sum(not entry.state.is_over for entry in report.entries)
-    if left and report.left and prepared.farm is not None and not report.problem:
-        note(describe_farm(prepared.place.name, prepared.farm.name, left))
+    states = load_states(report) if report.left and not report.problem else []
+    if prepared.farm is not None and State.RUNNING in states:
+        note(describe_farm(states, prepared.farm.name))
+        note(f"next: {show_command(['ls'], prepared.place)}")
     else:
         write_report(report, time.time() - began)
     say_problems(report)
@@ -101,9 +118,12 @@ def build_doors(prepared: Prepared) -> Doors:
     return Doors(listen=listen, note=note, echo=echo, one_by_one=True, tick_s=_LIVE_TICK_S)
 
 
-def describe_farm(study: str, farm: str, count: int) -> str:
-    runs = "1 run is" if count == 1 else f"{count} runs are"
-    return f"{runs} with {farm} now; how they stand: assay ls {study}   what they found: assay sumx {study}"
+def describe_farm(states: Sequence[State], farm: str) -> str:
+    """Every run of this call is counted once."""
+    there = states.count(State.RUNNING)
+    others = {"finished": sum(state.is_over for state in states), "not submitted": states.count(State.QUEUED)}
+    more = "".join(f", {count} {word}" for word, count in others.items() if count)
+    return f"{'1 run is' if there == 1 else f'{there} runs are'} with {farm} now{more}"
 
 
 command = original_command("runx", build_parser, run)

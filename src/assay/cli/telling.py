@@ -46,3 +46,10 @@ def _silence(stream: TextIO) -> None:
             stream.flush()
     finally:
         os.close(null)
+
+
+def build_same_call() -> str:
+    """The command line that this process was called with, to be pasted."""
+    from assay.values.shell import build_command
+
+    return build_command(("assay", *sys.argv[1:]))

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from assay.errors import FormatError, NotFoundError, UsageError
-from assay.flows.places import StudyPlace, find_studies, find_study
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.flows.places import HOW_TO_START, Roots, StudyPlace, find_candidates, find_studies, find_study, show_path
 from assay.record.folders import find_changes, find_run_dirs
 from assay.record.index.base import Index, Table
 from assay.record.index.sqlite import open_index
 from assay.values import layout
+from assay.values.shell import build_command
 
 if TYPE_CHECKING:
     from assay.config.options import LoadOptions
@@ -27,6 +28,8 @@ __all__ = [
     "load_logroots",
     "load_roots",
     "open_index_of",
+    "show_command",
+    "show_study",
 ]
 
 
@@ -38,60 +41,103 @@ class FoundRun(NamedTuple):
     def key(self) -> str:
         return self.place.key(self.dir)
 
+    @property
+    def words(self) -> tuple[StudyPlace, str]:
+        """For `show_command`."""
+        return self.place, os.path.basename(self.dir)
+
 
 def load_roots(flag: str | None) -> list[str]:
-    """Where studies are looked for: the flag alone, or the settings' root and runx's log roots beside it."""
+    """Every root that studies are looked for in."""
+    return find_roots(flag).all
+
+
+def find_roots(flag: str | None) -> Roots:
+    """The flag alone; else the settings' root, and runx's log roots."""
     if flag is not None:
-        return [os.path.abspath(flag)]
+        return Roots((os.path.abspath(flag),), were_asked=True)
     from assay.config.settings import load_settings
 
     settings = load_settings(os.getcwd(), os.environ)
-    return list(dict.fromkeys([settings.root, *load_logroots()]))
+    logroots = load_logroots()
+    return Roots(tuple(dict.fromkeys([settings.root, *logroots.main])), logroots.mirrors)
 
 
-def load_logroots(options: LoadOptions | None = None) -> list[str]:
-    """LOGROOT of runx's own settings, and where a farm leaves its results (NGC_LOGROOT)."""
+def load_logroots(options: LoadOptions | None = None) -> Roots:
+    """LOGROOT of runx's own settings; where a farm leaves its results (NGC_LOGROOT) are copies of the same runs."""
     from assay.config.dialects import runx
     from assay.config.options import LoadOptions
 
     options = options or LoadOptions()
     config = runx.load_config(options)
     if config is None or config.kind != "mapping":
-        return []
+        return Roots(())
     base = os.path.dirname(runx.find_config(options) or "")
     sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
-    found = [
-        section[key] for section in sections for key in ("NGC_LOGROOT", "LOGROOT") if isinstance(section.get(key), str)
-    ]
-    return [os.path.normpath(os.path.join(base, os.path.expanduser(path))) for path in reversed(found)]
+
+    def collect(key: str) -> tuple[str, ...]:
+        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
+        return tuple(
+            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
+        )
+
+    return Roots(collect("LOGROOT"), collect("NGC_LOGROOT"))
 
 
 def find_places(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyPlace]:
     """Studies by name or path; none given: the only one there is. sumx looks into runx's LOGROOT before `./runs`."""
-    roots = load_roots(flag)
-    if logroot_first and flag is None:
-        roots = [*roots[1:], roots[0]]
+    roots = find_roots(flag)
     if names:
-        return [find_study(name.rstrip("/"), roots) for name in names]
-    known = [StudyPlace(root, study) for root in roots for study in find_studies(root)]
+        return [_find_place(name.rstrip("/"), roots, logroot_first and flag is None) for name in names]
+    known = [StudyPlace(root, study) for root in roots.all for study in find_studies(root)]
     if not known:
-        raise UsageError(
-            f"there is no study under {', '.join(roots)}", "start one: assay run FILE   (or see: assay demo)"
-        )
+        raise UsageError(f"there is no study under {', '.join(map(show_path, roots.main))}", HOW_TO_START)
     if len(known) > 1:
-        raise UsageError("which study?", "one or more of: " + ", ".join(place.name for place in known))
+        raise UsageError("which study?", "one or more of: " + ", ".join(show_study(place) for place in known))
     return known
+
+
+def _find_place(name: str, roots: Roots, logroot_first: bool) -> StudyPlace:
+    if logroot_first:
+        logroots = load_logroots()
+        in_logroot = [p for p in find_candidates(name, logroots._replace(were_asked=True)) if p.root in logroots.main]
+        if len(in_logroot) == 1:
+            return in_logroot[0]
+    return find_study(name, roots)
+
+
+# ---------------------------------------------------------------- how to name a study in a command that is advised
+
+
+def show_study(place: StudyPlace) -> str:
+    """The study's name where that leads to this study from here, else its path."""
+    try:
+        found = find_candidates(place.name, find_roots(None))
+    except AssayError:  # settings that cannot be read: a path does not need them
+        found = []
+    is_it = len(found) == 1 and os.path.realpath(found[0].dir) == os.path.realpath(place.dir)
+    return place.name if is_it else show_path(place.dir)
+
+
+def show_command(words: Sequence[str], place: StudyPlace, *runs: str, options: Sequence[str] = ()) -> str:
+    """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
+    study = show_study(place)
+    return build_command(("assay", *words), [os.path.join(study, run) for run in runs] or [study], options)
+
+
+# ---------------------------------------------------------------- runs
 
 
 def find_runs(name: str, flag: str | None) -> list[FoundRun]:
     """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`."""
-    roots = load_roots(flag)
+    roots = find_roots(flag)
     path = os.path.abspath(name)
-    if os.path.isfile(os.path.join(path, layout.RUN_FILE)):
+    study, slash, run = name.rstrip("/").rpartition("/")
+    is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
+    if is_path and os.path.isfile(os.path.join(path, layout.RUN_FILE)):
         return [
             FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)
         ]
-    study, slash, run = name.rstrip("/").rpartition("/")
     if not slash:
         return _find_without_study(name, roots)
     place = find_study(study, roots)
@@ -101,14 +147,11 @@ def find_runs(name: str, flag: str | None) -> list[FoundRun]:
     return matches
 
 
-def _find_without_study(name: str, roots: Sequence[str]) -> list[FoundRun]:
-    places = [StudyPlace(root, study) for root in roots for study in find_studies(root)]
-    for place in places:
-        if place.name == name:
-            return [FoundRun(place, run_dir) for run_dir in find_run_dirs(place.dir)]
-    if os.path.isdir(name):
-        place = find_study(name, list(roots))
+def _find_without_study(name: str, roots: Roots) -> list[FoundRun]:
+    if find_candidates(name, roots):
+        place = find_study(name, roots)
         return [FoundRun(place, run_dir) for run_dir in find_run_dirs(place.dir)]
+    places = [StudyPlace(root, study) for root in roots.all for study in find_studies(root)]
     matches = [run for place in places for run in _match(place, name)]
     if matches:
         return matches
@@ -147,7 +190,8 @@ def find_one_run(name: str, flag: str | None) -> FoundRun:
         return runs[0]
     if not runs:
         raise NotFoundError("run", name)
-    listed = ", ".join(run.key for run in runs[:6]) + (" …" if len(runs) > 6 else "")
+    shown = [os.path.join(show_study(run.place), os.path.basename(run.dir)) for run in runs[:6]]
+    listed = ", ".join(shown) + (" …" if len(runs) > 6 else "")
     raise UsageError(f"{name!r} names {len(runs)} runs", f"choose one of: {listed}")
 
 

@@ -148,7 +148,7 @@ def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
     told = [run.row for run in runs if run.row.reason]
     yield from (f"{row.state}: {words.clean(row.name)}: {words.clean(row.reason)}" for row in told[:MOST_REASONS])
     if len(told) > MOST_REASONS:
-        yield f"({len(told) - MOST_REASONS} more: assay show RUN)"
+        yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
 
 
 def _if_any_above_one(attempts: Sequence[int]) -> list[Any]:

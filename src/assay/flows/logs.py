@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from assay.errors import AssayError, NotFoundError, UsageError
+from assay.flows.finding import show_command
+from assay.flows.places import StudyPlace
 from assay.flows.standing import SupervisorProcess, find_supervisors, load_record, load_standing
 from assay.observe.tail import Tail
 from assay.record import rundir
@@ -36,7 +38,13 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
         found = _log_of_attempt(names, spec, history, each, attempt)
         if found is not None:
             return os.path.join(run_dir, found)
-    raise UsageError(_say_no_log(spec, run_dir, command, attempt), "wait for it: assay logs --follow")
+    raise UsageError(_say_no_log(spec, run_dir, command, attempt), _say_how_to_wait(run_dir))
+
+
+def _say_how_to_wait(run_dir: str) -> str:
+    folder, name = os.path.split(os.path.abspath(run_dir))
+    place = StudyPlace(*os.path.split(folder))
+    return f"wait for it: {show_command(['logs'], place, name, options=['--follow'])}"
 
 
 def _say_attempts(history: rundir.History) -> str:

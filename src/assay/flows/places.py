@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
@@ -14,6 +14,9 @@ from assay.values import layout
 if TYPE_CHECKING:
     from assay.config.settings import Settings
     from assay.values.study import Study
+
+
+HOW_TO_START = "write a study file, or see a whole example at work: assay demo"
 
 
 class StudyPlace(NamedTuple):
@@ -45,27 +48,35 @@ def place_of_study(study: Study, root: str) -> StudyPlace:
     return StudyPlace(root, study.name)
 
 
-def check_writable(place: StudyPlace) -> None:
+HOW_TO_CHOOSE = {  # where the output root is chosen, by the dialect of the file
+    "native": "--root DIR",
+    "runx": "LOGROOT in .runx",
+    "mlrunner": "-o DIR, or --root DIR with `assay run`",
+}
+
+
+def check_writable(place: StudyPlace, dialect: str = "native") -> None:
     """Refuse before anything is made: the nearest existing parent must be a writable directory with room."""
+    another = HOW_TO_CHOOSE[dialect]
     path = place.dir
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path):
         raise UsageError(
-            f"the output root {place.root} cannot be made: {path} is not a directory", "choose another: --root DIR"
+            f"the output root {place.root} cannot be made: {path} is not a directory", f"choose another: {another}"
         )
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         raise UsageError(
-            f"the output root {place.root} cannot be written: no permission in {path}", "choose another: --root DIR"
+            f"the output root {place.root} cannot be written: no permission in {path}", f"choose another: {another}"
         )
     space = os.statvfs(path)
     if not space.f_blocks and not _can_hold(path):  # /proc and the like; some that do hold files count no blocks either
-        raise UsageError(f"the file system under {path} cannot hold files", "choose another output root: --root DIR")
+        raise UsageError(f"the file system under {path} cannot hold files", f"choose another output root: {another}")
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
-        raise UsageError(f"the disk under {path} is full", "make room, or choose another output root: --root DIR")
+        raise UsageError(f"the disk under {path} is full", f"free some space, or choose another output root: {another}")
     if space.f_flag & os.ST_RDONLY:
-        raise UsageError(f"the file system under {path} is read-only", "choose another output root: --root DIR")
+        raise UsageError(f"the file system under {path} is read-only", f"choose another output root: {another}")
 
 
 def _can_hold(path: str) -> bool:
@@ -100,15 +111,52 @@ def is_study(path: str) -> bool:
     return any(is_run_dir(folder) or is_foreign_dir(folder) for folder in folders)
 
 
-def find_study(name: str, roots: list[str]) -> StudyPlace:
-    """A study by path or by name under one of the roots."""
-    candidates = [os.path.abspath(name)] if os.sep in name or os.path.isdir(name) else []
-    candidates += [os.path.join(root, name) for root in roots]
-    for path in candidates:
-        if os.path.isdir(path) and is_study(path):
-            return StudyPlace(os.path.dirname(path), os.path.basename(path))
-    known = [study for root in roots for study in find_studies(root)]
-    where = ", ".join(roots)
-    raise NotFoundError(
-        "study", name, known, None if known else f"there is no study under {where}; start one: assay run FILE"
-    )
+class Roots(NamedTuple):
+    """Where studies are looked for."""
+
+    main: tuple[str, ...]
+    mirrors: tuple[str, ...] = ()  # copies of what the others hold, as NGC_LOGROOT: they count where no other has it
+    were_asked: bool = False  # by --root: a folder of the same name in the current one is not meant
+
+    @property
+    def all(self) -> list[str]:
+        return list(dict.fromkeys((*self.main, *self.mirrors)))
+
+
+def find_study(name: str, roots: Roots) -> StudyPlace:
+    """A study by path, or by name under one of the roots; a name that fits several studies is refused."""
+    found = find_candidates(name, roots)
+    if len(found) > 1:
+        paths = [show_path(place.dir) for place in found]
+        raise UsageError(f"{name!r} names {len(found)} studies: {', '.join(paths)}", "give the path of one of them")
+    if found:
+        return found[0]
+    known = [study for root in roots.all for study in find_studies(root)]
+    where = ", ".join(map(show_path, roots.main))
+    raise NotFoundError("study", name, known, None if known else f"there is no study under {where}; {HOW_TO_START}")
+
+
+def find_candidates(name: str, roots: Roots) -> list[StudyPlace]:
+    """Every study that a name on the command line may stand for. What has a slash is a path first."""
+    here = [os.path.abspath(name)]
+    if os.sep in name and (places := _existing(here)):
+        return places
+    named = [os.path.join(root, name) for root in roots.main]
+    mirrored = [os.path.join(root, name) for root in roots.mirrors]
+    if roots.were_asked:
+        return _existing(named) or _existing(here)
+    return _existing([*named, *here]) or _existing(mirrored)[:1]
+
+
+def _existing(paths: Sequence[str]) -> list[StudyPlace]:
+    """The studies among these paths, each once, whatever links lead to it."""
+    studies = {os.path.realpath(path): path for path in reversed(paths) if os.path.isdir(path) and is_study(path)}
+    return [StudyPlace(os.path.dirname(path), os.path.basename(path)) for path in reversed(studies.values())]
+
+
+def show_path(path: str) -> str:
+    """A path that leads there from the current folder, and cannot be taken for a study's name."""
+    relative = os.path.relpath(path)
+    if relative == os.curdir or relative.startswith(os.pardir):
+        return path
+    return relative if os.sep in relative else os.path.join(os.curdir, relative)

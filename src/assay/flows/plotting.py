@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from assay.errors import NotFoundError, UsageError
-from assay.flows.finding import FoundRun, load_fresh_table
-from assay.flows.places import StudyPlace
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.flows.finding import FoundRun, load_fresh_table, show_command
+from assay.flows.places import HOW_TO_START, StudyPlace
+from assay.record import rundir
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.record.index.ranking import Group, SortKey, build_groups, differing_params, measure_group, sort_groups
@@ -51,20 +52,32 @@ def build_charts(
     keep = [i for i, row in enumerate(data.rows) if keys is None or row.key in keys]
     names = ", ".join(place.name for place in places)
     if not keep:
-        raise UsageError(f"{names}: no runs yet", "start some: assay run FILE")
+        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
     counts = _count_points(data, keep)
     known = sorted(counts)
     if not known:
         raise UsageError(
             f"{names}: no metrics in these runs",
-            "say in the study's file where they are (metrics:), then read the logs again with it: "
-            f"assay index reparse {shlex.quote(places[0].name)} --file study.yml",
+            describe_metrics(places[0]),
         )
     for metric in options.metrics:
         if metric not in known:
             raise NotFoundError("metric", metric, known)
     chosen = options.metrics or (choose_metric(counts),)
     return [_build(index, data, keep, metric, options, known) for metric in chosen]
+
+
+def describe_metrics(place: StudyPlace) -> str:
+    """How a study comes to have metrics, by the kind of its file."""
+    record = None
+    for run_dir in rundir.find_run_dirs(place.dir):
+        with suppress(FormatError, OSError):  # a damaged one has been reported
+            record = rundir.load_record(run_dir)
+            break
+    if record is None or record.dialect != "native" or not record.source:
+        return "the script reports them: assay.log(loss=0.5, step=1), or logx.metric('val', {'loss': 0.5}, epoch=1)"
+    again = show_command(["index", "reparse"], place, options=("--file", record.source))
+    return f"describe under `metrics:` in {record.source} how the logs show them, then read the logs again: {again}"
 
 
 def _count_points(data: IndexTable, keep: Sequence[int]) -> dict[str, int]:

@@ -16,10 +16,24 @@ from assay.record import originals
 from assay.record.rundir import History
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
+from assay.values.shell import build_command
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 
-__all__ = ["LoadOptions", "Prepared", "Report", "RunOptions", "left_commands", "wanted_commands"]
+__all__ = ["Again", "LoadOptions", "Prepared", "Report", "RunOptions", "left_commands", "wanted_commands"]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The call, without what it does once (--force) and how it reports: for a command that repeats what failed."""
+
+    words: tuple[str, ...]  # assay run
+    file: str | None = None
+    options: tuple[str, ...] = ()
+    takes_retry: bool = True  # --retry failed; mlrunner repeats what failed by itself
+
+    def build(self, *more: str) -> str:
+        return build_command(self.words, [self.file] if self.file is not None else [], (*self.options, *more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,7 @@ class RunOptions:
     keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
+    again: Again | None = None  # how to call once more; None: only by the names of the runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assay.config.settings import load_settings
 from assay.errors import FormatError, NotFoundError, UsageError
-from assay.flows.finding import FoundRun
+from assay.flows.finding import FoundRun, show_command
 from assay.flows.places import StudyPlace
 from assay.flows.prepared import Prepared, RunOptions
 from assay.flows.standing import Standing, load_standing
@@ -20,6 +20,7 @@ from assay.record.whole_file import write_atomic
 from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Plan
+from assay.values.shell import build_command
 from assay.values.study import CodePolicy, Study
 
 
@@ -46,10 +47,10 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
 
 
 def _refuse_running(chosen: Sequence[tuple[FoundRun, Standing]]) -> None:
-    live = [run.key for run, standing in chosen if not standing.state.is_over and standing.handle is not None]
+    live = [run for run, standing in chosen if not standing.state.is_over and standing.handle is not None]
     if live:
-        listed = ", ".join(live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
-        raise UsageError(f"still running: {listed}", f"stop first: assay stop {live[0]}")
+        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
+        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
 
 
 def _check_commands(run: FoundRun, standing: Standing, asked: tuple[str, ...] | None) -> None:
@@ -131,11 +132,15 @@ def _find_source(place: StudyPlace, record: rundir.RunRecord) -> str:
     try:
         source = str(load_snapshot(_store(place), str(record.code_hash)).source)
     except (OSError, FormatError) as error:
-        hint = "run its study file again with the code of now: assay run FILE --force --new-code"
+        hint = f"run the study again with the current code: {_build_run(record)}"
         raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
     if not os.path.isdir(source):
         raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", "leave out --new-code")
     return source
+
+
+def _build_run(record: rundir.RunRecord) -> str:
+    return build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
 
 
 def _take(place: StudyPlace, record: rundir.RunRecord, source: str) -> Snapshot:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from assay.errors import FormatError
+from assay.errors import AssayError, FormatError
 from assay.execute import process
 from assay.flows.ingest import conclude, load_history
 from assay.record import presence, rundir
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State
+
+if TYPE_CHECKING:
+    from assay.flows.prepared import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,20 @@ def load_standing(run_dir: str) -> Standing:
     commands = tuple(command.name for command in record.spec.commands)
     decision = conclude(run_dir, history, commands)
     return Standing(record, history, decision.state, decision.outcome)
+
+
+def load_states(report: Report) -> list[State]:
+    """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
+    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in report.entries]
+
+
+def _load_state(run_dir: str) -> State:
+    """A job that waits in its farm's queue, or was not heard of yet, is with the farm."""
+    try:
+        state = load_standing(run_dir).state
+    except AssayError:  # damaged a moment ago: the next command reports it
+        return State.RUNNING
+    return state if state.is_over and state is not State.LOST else State.RUNNING
 
 
 def load_record(run_dir: str) -> rundir.RunRecord:

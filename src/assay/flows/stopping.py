@@ -13,7 +13,7 @@ from assay.errors import AssayError
 from assay.execute import process
 from assay.execute.registry import build_executor
 from assay.flows.attempts import build_outcome, finished_before
-from assay.flows.finding import FoundRun
+from assay.flows.finding import FoundRun, show_command
 from assay.flows.places import StudyPlace
 from assay.flows.standing import Standing, SupervisorProcess, find_supervisors, load_standing
 from assay.record import rundir
@@ -92,7 +92,8 @@ def _look(run: FoundRun, report: StopReport) -> _Target | None:
         report.runs.append(Stopped(run.key, _say_idle(standing), standing.state))
         return None
     if handle.executor == "local" and handle.host != process.host_name():
-        where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `assay stop {run.key}`"
+        stop_it = show_command(["stop"], *run.words)
+        where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
         report.runs.append(Stopped(run.key, where, standing.state, is_well=False))
         return None
     tagged = handle if handle.tag else replace(handle, tag=f"{standing.record.uid}.{standing.attempt}")

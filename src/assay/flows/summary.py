@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
 from assay.flows.finding import load_fresh_table
-from assay.flows.places import StudyPlace
+from assay.flows.places import HOW_TO_START, StudyPlace
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.record.index.ranking import (
@@ -60,7 +60,7 @@ def summarise(
     data = load_fresh_table(index, places, complain or (lambda _text: None))
     if not data.rows:
         names = ", ".join(place.name for place in places)
-        raise UsageError(f"{names}: no runs yet", "start some: assay run FILE")
+        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
     return build_summary(data, options)
 
 

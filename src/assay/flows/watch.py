@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.flows.collect import Collector
+from assay.flows.finding import show_command
 from assay.flows.prepared import Report
 from assay.flows.slots import HasMemory
 from assay.flows.supervise import Entry, Event, Supervisor
@@ -21,6 +21,7 @@ from assay.values.run import State
 
 _FAILED = (State.FAILED, State.TIMEOUT, State.LOST)
 _TAIL_BYTES = 8192
+_RERUN_AT_ONCE = 10
 
 
 @dataclass(slots=True)
@@ -143,9 +144,35 @@ def build_study_report(
         elapsed_s=elapsed_s,
         folder=show_path(report.prepared.place.dir),
         warnings=tuple(report.notes),
-        file=report.prepared.options.file,
-        flags=shlex.join(("--root", report.prepared.options.root)) if report.prepared.options.root else "",
+        next_steps=build_next_steps(report),
     )
+
+
+def build_next_steps(report: Report) -> tuple[str, ...]:
+    """Commands that make sense now; each works when it is pasted in this folder."""
+    place = report.prepared.place
+    failed = [entry for entry in report.entries if entry.state in _FAILED]
+    steps = []
+    if failed:
+        with_log = next((e for e in failed if find_telling_log(e.dir, e.spec.log_name, e.commands)), None)
+        steps += [show_command(["logs"], place, with_log.spec.name)] if with_log else []
+        steps += [_build_retry(report, failed)]
+    if report.count(State.RUNNING, State.QUEUED):
+        steps.append(show_command(["ls"], place))
+    if report.count(State.DONE):
+        steps.append(show_command(["sum"], place))
+    return tuple(steps)
+
+
+def _build_retry(report: Report, failed: Sequence[Entry]) -> str:
+    """One run on this machine by its name; several, and what a farm runs, by the command that was called."""
+    again = report.prepared.options.again
+    if again and not again.takes_retry:
+        return again.build()
+    if again and (len(failed) > 1 or report.prepared.farm is not None):
+        names = dict.fromkeys("lost" if entry.state is State.LOST else "failed" for entry in failed)
+        return again.build(*(word for name in names for word in ("--retry", name)))
+    return show_command(["rerun"], report.prepared.place, *(entry.spec.name for entry in failed[:_RERUN_AT_ONCE]))
 
 
 def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:

@@ -28,11 +28,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class StudyReport:
-    """Counts of runs; `kept` of `done` were finished before. `next_steps` replaces what we would suggest.
-
-    `file` is the study's file as the user wrote it, `flags` what every suggested command needs (`--root DIR`), quoted
-    for a shell.
-    """
+    """Counts of runs; `kept` of `done` were finished before. `next_steps` are commands, quoted for a shell."""
 
     study: str
     total: int
@@ -45,9 +41,7 @@ class StudyReport:
     elapsed_s: float | None = None
     folder: str | None = None
     warnings: tuple[str, ...] = ()
-    next_steps: tuple[str, ...] | None = None
-    file: str | None = None
-    flags: str = ""
+    next_steps: tuple[str, ...] = ()
 
 
 def render_report(report: StudyReport, *, color: bool = False, width: int | None = None) -> str:
@@ -56,7 +50,7 @@ def render_report(report: StudyReport, *, color: bool = False, width: int | None
         _render_failures(report, color),
         [words.wrap(f"warning: {words.clean(text)}", width, "  ") for text in report.warnings],
         [_paint(_render_outcome(report), _outcome_style(report), color)],
-        _render_next(build_next_steps(report) if report.next_steps is None else report.next_steps),
+        _render_next(report.next_steps),
     ]
     return "\n".join(line for block in blocks for line in block) + "\n"
 
@@ -96,10 +90,10 @@ def _render_failures(report: StudyReport, color: bool) -> Iterator[str]:
         yield ""
     for run in failed[_IN_FULL:_LISTED]:
         yield _paint(_describe(run), "red", color)
+        yield from [f"  {words.clean(run.log_path)}"] if run.log_path else []
     if len(failed) > _LISTED:
         yield f"and {len(failed) - _LISTED} more that failed"
     if len(failed) > _IN_FULL:
-        yield f"(their logs: {_command('assay logs', f'{report.study}/RUN', report)})"
         yield ""
 
 
@@ -133,36 +127,6 @@ def _strip_escapes(line: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) if "\x1b" in line else line
-
-
-def build_next_steps(report: StudyReport) -> tuple[str, ...]:
-    """Commands that make sense now."""
-    steps = []
-    if report.failed:
-        first = f"{report.study}/{report.failed[0].name}"
-        steps += [_command("assay logs", first, report), _build_retry(report, first)]
-    if report.running:
-        steps.append(_command("assay ls", report.study, report))
-    if report.done:
-        steps.append(_command("assay sum", report.study, report))
-    return tuple(steps)
-
-
-def _build_retry(report: StudyReport, first: str) -> str:
-    """All that failed at once, where there are several and their file is known."""
-    if len(report.failed) < 2 or report.file is None:
-        return _command("assay rerun", first, report)
-    return f"{_command('assay run', report.file, report, '--retry failed')}   (after mending the code: --new-code)"
-
-
-def _command(command: str, argument: str, report: StudyReport, more: str = "") -> str:
-    return " ".join(part for part in (command, _quote(argument), more, report.flags) if part)
-
-
-def _quote(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
 
 
 def _render_next(steps: Sequence[str]) -> Iterator[str]:

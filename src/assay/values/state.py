@@ -19,3 +19,6 @@ class State(StrEnum):
     @property
     def is_over(self) -> bool:
         return self not in (State.QUEUED, State.RUNNING)
+
+
+RETRY = {"failed": (State.FAILED, State.TIMEOUT), "lost": (State.LOST,), "stopped": (State.STOPPED,)}  # --retry NAME
