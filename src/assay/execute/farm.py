@@ -111,7 +111,8 @@ def _is_bare(words: list[str]) -> bool:
 def find_program(farm: Farm) -> str | None:
     """The program that submits, where the text says it plainly; to look for before anything is written."""
     words = [word for word in _words(farm.submit) if not re.match(r"\w+=", word)]
-    return words[0] if words and re.fullmatch(r"[\w./+@-]+", words[0]) else None
+    program = os.path.expanduser(os.path.expandvars(words[0])) if words else ""
+    return program if re.fullmatch(r"[\w./+@-]+", program) else None
 
 
 def uses_script(farm: Farm) -> bool:

@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 
 from assay.errors import ConfigError
+from assay.execute.farm import find_program
 from assay.flows.places import check_writable
 from assay.flows.prepared import Prepared
 from assay.values.run import Plan
 from assay.values.shell import SHELL_WORDS
-from assay.values.study import Problem, Study
+from assay.values.study import Farm, Problem, Study
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")
 _PLAIN_WORD = re.compile(r"[\w./+@%,:-]+")
@@ -22,8 +23,10 @@ _NOT_TOLD = SHELL_WORDS | {"!", ":", "[", "[[", "echo", "false", "printf", "pwd"
 
 def check_prepared(prepared: Prepared) -> None:
     """Everything that would be refused anyway, before a door says where the runs go."""
-    check_writable(prepared.place)
+    check_writable(prepared.place, prepared.study.dialect)
     check_executables(prepared.study, prepared.plan)
+    if prepared.farm is not None:
+        check_farm(prepared.farm, prepared.study)
 
 
 def check_executables(study: Study, plan: Plan) -> None:
@@ -37,6 +40,18 @@ def check_executables(study: Study, plan: Plan) -> None:
             problems[program] = Problem(f"the program {program!r} was not found", f"command {name}", position, hint)
     if problems:
         raise ConfigError(list(problems.values()))
+
+
+def check_farm(farm: Farm, study: Study) -> None:
+    """Refuse a submit command whose program is plainly missing: nothing could be submitted."""
+    program = find_program(farm)
+    if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
+        return
+    where = f"{farm.name}: SUBMIT_CMD" if study.dialect == "runx" else f"farms.{farm.name}"
+    hint = "install it, correct the name, or give its full path; " + (
+        "`-i` runs here, without a farm" if study.dialect == "runx" else "`--on local` runs here, without a farm"
+    )
+    raise ConfigError([Problem(f"the program {program!r} that submits was not found", where, farm.position, hint)])
 
 
 def _programs(plan: Plan) -> Iterator[tuple[str, str]]:

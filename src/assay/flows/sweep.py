@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from assay.config.load import load_study
 from assay.config.settings import ENVIRONMENT, Settings, load_settings
-from assay.errors import NotFoundError, UsageError
+from assay.errors import ConfigError, NotFoundError, UsageError
 from assay.execute.registry import build_executor
 from assay.execute.slots import SlotPool, build_entries
 from assay.flows import sets
 from assay.flows.attempts import RetryPolicy
 from assay.flows.collect import Collector, closing_quietly
 from assay.flows.making import DirBuilder
-from assay.flows.places import StudyPlace, check_writable, choose_root, place_of_study
-from assay.flows.preflight import check_executables
+from assay.flows.places import StudyPlace, choose_root, place_of_study
+from assay.flows.preflight import check_prepared
 from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.slots import Slots, choose_slots
 from assay.flows.supervise import Entry, Event, Observer, Supervisor
@@ -100,6 +100,8 @@ def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm 
         return None
     if name not in study.farms:
         raise NotFoundError("farm", name, [*study.farms, "local"])
+    if study.farms[name].problems:  # in nobody's way until the farm is used
+        raise ConfigError(study.farms[name].problems)
     return study.farms[name]
 
 
@@ -179,8 +181,7 @@ class Doors:
 
 def run_study(prepared: Prepared, doors: Doors) -> Report:
     """Run what is planned and not finished. The caller has shown the warnings."""
-    check_writable(prepared.place)
-    check_executables(prepared.study, prepared.plan)
+    check_prepared(prepared)
     slots = choose_slots(prepared.study, _ask_slots(prepared, doors), prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
     with _held_back(), presence.attend(prepared.place.dir):

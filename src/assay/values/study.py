@@ -235,6 +235,8 @@ class Farm:
     workspace: str | None = None
     remote_root: str | None = None  # NGC_LOGROOT: where the job, and later we, find the run
     cancel: str | None = None
+    position: Position | None = None
+    problems: tuple[Problem, ...] = ()  # why it cannot be used; it is refused when it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,12 @@ class Project:
         assert caught.value.exit_code is ExitCode.USAGE
         return caught.value.message
 
+    def farm_problems(self, text: str, runx: str, **options: str) -> str:
+        """What is wrong with the farm that would be submitted to; the file itself is read."""
+        study = self.load(text, runx, **options)
+        assert study.farm is not None
+        return "\n".join(map(str, study.farms[study.farm].problems))
+
 
 @pytest.fixture
 def project(tmp_path):
@@ -551,11 +557,11 @@ def test_without_a_farm_runs_are_local(project):
 
 
 def test_a_farm_that_names_no_section_is_an_error_with_a_suggestion(project):
-    message = project.problems(INTRO, BIGFARM.replace("FARM: bigfarm", "FARM: bigfram"))
+    message = project.farm_problems(INTRO, BIGFARM.replace("FARM: bigfarm", "FARM: bigfram"))
     assert message.startswith(".runx:4:7 FARM: there is no farm 'bigfram'")
     assert "did you mean 'bigfarm'?" in message
-    assert "--farm: there is no farm 'smalfarm'" in project.problems(INTRO, BIGFARM, farm="smalfarm")
-    assert "add a section `x:`" in project.problems(INTRO, "FARM: x\n")
+    assert "--farm: there is no farm 'smalfarm'" in project.farm_problems(INTRO, BIGFARM, farm="smalfarm")
+    assert "add a section `x:`" in project.farm_problems(INTRO, "FARM: x\n")
 
 
 @pytest.mark.parametrize(
@@ -583,14 +589,35 @@ def test_a_template_needs_no_submit_command(project):
 
 def test_a_farm_without_a_submit_command_is_refused_where_it_is_used(project):
     runx = "FARM: {}\na: {{SUBMIT_CMD: x}}\nb: {{RESOURCES: {{gpu: 1}}}}\n"
-    assert "the farm lacks SUBMIT_CMD" in project.problems(INTRO, runx.format("b"))
+    assert "the farm lacks SUBMIT_CMD" in project.farm_problems(INTRO, runx.format("b"))
     study = project.load(INTRO, runx.format("a"))
-    assert list(study.farms) == ["a"]
-    assert "lacks SUBMIT_CMD" in str(study.warnings[0])
+    assert study.farms["a"].problems == ()
+    assert study.warnings == (), "nobody uses the other"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "{SUBMIT_CMD: ''}",
+        "{SUBMIT_CMD: }",
+        "{SUBMIT_CMD: [a, b]}",
+        "{SUBMIT_CMD: x, RESOURCES: 3}",
+        "{}",
+        "{WORKSPACE: {}}",
+    ],
+)
+@pytest.mark.parametrize("name", ["f", "ngc", "draco"])
+def test_a_farm_section_that_cannot_be_used_is_in_nobodys_way(project, section, name):
+    runx = f"LOGROOT: logs\nFARM: {name}\n{name}: {section}\n"
+    study = project.load(INTRO, runx)
+    assert study.root == str(project.folder / "logs")
+    problems = project.farm_problems(INTRO, runx)
+    assert problems, "whoever submits to it is told"
+    assert problems.startswith(".runx:")
 
 
 def test_ngc_needs_its_workspace_and_its_logroot(project):
-    message = project.problems(INTRO, "FARM: ngc\nngc: {SUBMIT_CMD: ngc batch run}\n")
+    message = project.farm_problems(INTRO, "FARM: ngc\nngc: {SUBMIT_CMD: ngc batch run}\n")
     assert "the farm lacks NGC_LOGROOT and WORKSPACE" in message
 
 
@@ -606,7 +633,23 @@ def test_a_submit_command_without_a_farm_is_said(project):
 
 
 def test_resources_must_be_a_mapping(project):
-    assert "f.RESOURCES: must be a mapping" in project.problems(INTRO, "FARM: f\nf: {SUBMIT_CMD: x, RESOURCES: 3}\n")
+    assert "f.RESOURCES: must be a mapping" in project.farm_problems(
+        INTRO, "FARM: f\nf: {SUBMIT_CMD: x, RESOURCES: 3}\n"
+    )
+
+
+@pytest.mark.parametrize("value", ["5", "0.1", "true", "{a: b}", "[logs]"])
+def test_a_logroot_that_is_no_path_is_refused(project, value):
+    assert "LOGROOT: must be the path of a folder" in project.problems(INTRO, f"LOGROOT: {value}\n")
+    assert project.load(INTRO, "LOGROOT: '5'\n").root == str(project.folder / "5")
+
+
+@pytest.mark.parametrize("tag", ["{arch: x}", "[a, {b: c}]", "[[a, b]]"])
+def test_a_tag_that_is_a_mapping_or_a_list_of_lists_is_refused(project, tag):
+    message = project.problems(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {tag}\n")
+    assert "HPARAMS.RUNX.TAG: must be a text, or a list of texts" in message
+    for well in ("a", "5", "null", "None", "[a, 5]", "'{lr}'"):
+        project.load(f"CMD: x\nHPARAMS:\n  lr: 1\n  RUNX.TAG: {well}\n")
 
 
 # ---------------------------------------------------------------- code and PYTHONPATH

@@ -61,6 +61,7 @@ _FARM_KEYS = (
     "SUBMIT_TEMPLATE",
     "CANCEL_CMD",
 )
+_FARM_TEXTS = tuple(key for key in _FARM_KEYS if key not in ("RESOURCES", "PYTHONPATH"))
 _KEYS = (*_EXPERIMENT_KEYS, *_CONFIG_KEYS, *_FARM_KEYS)
 # the older spelling; not for farms, whose sections may be called anything
 _OLDER_KEYS = tuple(key.lower() for key in (*_EXPERIMENT_KEYS, "LOGROOT", "PYTHONPATH", "CODE_IGNORE_PATTERNS"))
@@ -145,9 +146,11 @@ class _Reader:
 
     def study(self, path: str) -> Study:
         sections = self._sections()
-        chosen = self._chosen_farm(sections)
-        farms = {name: self._farm(name, section, chosen == name) for name, section in sections.items()}
+        chosen, position = self._chosen_farm()
+        farms = {name: self._farm(name, section) for name, section in sections.items()}
         section = sections.get(chosen) if chosen else None
+        if chosen is not None and section is None:
+            farms[chosen] = _build_unknown(chosen, position, sections)
         commands, sweeps = self._commands(), self._sweeps()
         self._warn_unknown()
         return Study(
@@ -160,7 +163,7 @@ class _Reader:
             pythonpath=self._pythonpath(section),
             code=CodePolicy("snapshot", self._ignore(), link_ignored=False),
             root=self._root(),
-            farms={name: farm for name, farm in farms.items() if farm is not None},
+            farms=farms,
             farm=chosen,
             warnings=tuple(self._warnings),
         )
@@ -170,10 +173,6 @@ class _Reader:
         layers = (self._experiment, *([section] if section else []), self._config)
         found = (layer.entries.get(key) for layer in layers)
         return next((entry for entry in found if entry is not None and not _is_unsaid(entry.node)), None)
-
-    def _text(self, key: str, section: _Layer | None = None) -> str | None:
-        entry = self._find(key, section)
-        return self._fields.text(entry.node, key) if entry else None
 
     # ------------------------------------------------------------ CMD and HPARAMS
 
@@ -229,6 +228,8 @@ class _Reader:
             return None
         for entry in found:
             self._warn_magic(entry, key)
+            if entry.key == TAG:
+                self._check_tag(entry.node, join_key(key, TAG))
         axes = {e.key: self._axis(e.node, join_key(key, e.key)) for e in found if e.key != SKIP}
         return Sweep(axes, position=position)
 
@@ -237,6 +238,12 @@ class _Reader:
         axis = build_axis(node, key, self._problems)
         values = (" ".join(value.split("\n")).strip() if _is_lines(value) else value for value in axis.values)
         return Choices(tuple(values), axis.position)
+
+    def _check_tag(self, node: Node, key: str) -> None:
+        for value in node.elements() if node.kind == "sequence" else [node]:
+            if value.kind != "scalar":
+                hint = "a tag names runs: RUNX.TAG: '{arch}' puts in the value of a parameter"
+                self._fields.refuse(value, key, "a text, or a list of texts", hint)
 
     def _warn_magic(self, entry: Entry, key: str) -> None:
         if entry.key.startswith(("RUNX.", "SUBMIT_JOB.")) and entry.key not in _MAGIC:
@@ -258,13 +265,21 @@ class _Reader:
     def _root(self) -> str | None:
         """LOGROOT; a relative one is relative to the file that names it."""
         entry = self._find("LOGROOT")
-        text = self._fields.text(entry.node, "LOGROOT", "the path of a folder") if entry else None
+        text = self._path(entry.node, "LOGROOT") if entry else None
         if entry is None or text is None:
             return None
         if text.startswith("~/") or text == "~":
             text = (self._options.home or os.path.expanduser("~")) + text[1:]
         folder = os.path.join(build_folder(self._options), os.path.dirname(entry.position.file))
         return os.path.abspath(os.path.join(folder, os.path.expandvars(text)))
+
+    def _path(self, node: Node, key: str) -> str | None:
+        """A number is a mistake, or a folder's name that wants quotes."""
+        if isinstance(node.value, str):
+            return self._fields.text(node, key, "the path of a folder")
+        hint = f"a folder with this name: {key}: './{node.text}'" if node.kind == "scalar" else "as in LOGROOT: logs"
+        self._fields.refuse(node, key, "the path of a folder", hint)
+        return None
 
     def _pythonpath(self, section: _Layer | None) -> str:
         entry = self._find("PYTHONPATH", section)
@@ -287,21 +302,15 @@ class _Reader:
         entries = [*(entry for entry in self._config.others if entry.node.kind == "mapping"), *own]
         return {entry.key: _Layer.of(entry.node) for entry in entries}
 
-    def _chosen_farm(self, sections: Mapping[str, _Layer]) -> str | None:
+    def _chosen_farm(self) -> tuple[str | None, Position | None]:
+        """The farm that would be submitted to, and where the file says so. Whether it can be used is asked later."""
         if self._options.farm is not None:
-            name, position = self._options.farm, None
-        else:
-            entry = self._find("FARM")
-            name = self._fields.text(entry.node, "FARM", "the name of a farm") or "" if entry else ""
-            position = entry.node.position if entry else None
-        if not name:
+            return self._options.farm, None
+        entry = self._find("FARM")
+        if entry is None:
             self._warn_homeless()
-            return None
-        if name not in sections:
-            hint = did_you_mean(name, sections) or f"add a section `{name}:` with SUBMIT_CMD and RESOURCES to .runx"
-            self._problems.add(f"there is no farm {name!r}", "FARM" if position else "--farm", position, hint)
-            return None
-        return name
+            return None, None
+        return self._fields.text(entry.node, "FARM", "the name of a farm"), entry.node.position
 
     def _warn_homeless(self) -> None:
         entry = self._find("SUBMIT_CMD") or self._find("SUBMIT_TEMPLATE")
@@ -309,37 +318,41 @@ class _Reader:
             hint = "put it into a section of its own and name that section in FARM"
             self._warn("there is no FARM: runs are started here, nothing is submitted", entry.key, entry.position, hint)
 
-    def _farm(self, name: str, section: _Layer, chosen: bool) -> Farm | None:
-        template, submit = self._text("SUBMIT_TEMPLATE", section), self._text("SUBMIT_CMD", section)
+    def _farm(self, name: str, section: _Layer) -> Farm:
+        """What is wrong with a farm matters to those who submit to it, so it is kept with the farm."""
+        problems = Problems()
+        fields = Fields(problems)
+        texts = {key: self._farm_text(key, section, fields) for key in _FARM_TEXTS}
+        template, submit = texts["SUBMIT_TEMPLATE"], texts["SUBMIT_CMD"]
         kind = _farm_kind(name, template)
-        resources, workspace = self._resources(name, section), self._text("WORKSPACE", section)
-        remote_root = self._text("NGC_LOGROOT", section)
-        needed = {"SUBMIT_CMD": template or submit}
-        if kind == "ngc":
-            needed |= {"NGC_LOGROOT": remote_root}
-            needed |= {} if "submit_job" in (submit or "") else {"WORKSPACE": workspace}
-        missing = [key for key, value in needed.items() if value is None]
-        if missing:
-            self._report_missing(name, missing, chosen)
-            return None
-        cancel = self._text("CANCEL_CMD", section)
-        return Farm(name, kind, template or submit or "", resources, workspace, remote_root, cancel)
-
-    def _report_missing(self, name: str, missing: Sequence[str], chosen: bool) -> None:
-        """An error for the farm that is to be used, a remark about any other."""
+        resources = self._resources(name, section, fields)
         entry = next(e for e in (*self._experiment.others, *self._config.others) if e.key == name)
-        message, hint = f"the farm lacks {' and '.join(missing)}", f"add {missing[0]} to the section {name!r}"
-        if chosen:
-            self._problems.add(message, name, entry.position, hint)
-        else:
-            self._warn(message, name, entry.position, hint)
+        missing = _find_missing(kind, texts) if not problems.found else []
+        if missing:
+            hint = f"add {missing[0]} to the section {name!r}, or run here: `assay runx -i` or `assay run --on local`"
+            problems.add(f"the farm lacks {' and '.join(missing)}", name, entry.position, hint)
+        return Farm(
+            name,
+            kind,
+            template or submit or "",
+            resources,
+            texts["WORKSPACE"],
+            texts["NGC_LOGROOT"],
+            texts["CANCEL_CMD"],
+            entry.position,
+            tuple(problems.found),
+        )
 
-    def _resources(self, name: str, section: _Layer) -> tuple[tuple[str, object], ...]:
+    def _farm_text(self, key: str, section: _Layer, fields: Fields) -> str | None:
+        entry = self._find(key, section)
+        return fields.text(entry.node, key) if entry else None
+
+    def _resources(self, name: str, section: _Layer, fields: Fields) -> tuple[tuple[str, object], ...]:
         entry = self._find("RESOURCES", section)
         if entry is None:
             return ()
         if entry.node.kind != "mapping":
-            self._fields.refuse(entry.node, join_key(name, "RESOURCES"), "a mapping", "as in {gpu: 2, mem: 128}")
+            fields.refuse(entry.node, join_key(name, "RESOURCES"), "a mapping", "as in {gpu: 2, mem: 128}")
             return ()
         return tuple((option.key, option.node.value) for option in entry.node.items())
 
@@ -379,6 +392,22 @@ def _farm_kind(name: str, template: str | None) -> Literal["generic", "draco", "
     if template is not None:
         return "template"
     return "ngc" if "ngc" in name.lower() else "draco" if "draco" in name.lower() else "generic"
+
+
+def _find_missing(kind: str, texts: Mapping[str, str | None]) -> list[str]:
+    needed = {"SUBMIT_CMD": texts["SUBMIT_TEMPLATE"] or texts["SUBMIT_CMD"]}
+    if kind == "ngc":
+        needed |= {"NGC_LOGROOT": texts["NGC_LOGROOT"]}
+        needed |= {} if "submit_job" in (texts["SUBMIT_CMD"] or "") else {"WORKSPACE": texts["WORKSPACE"]}
+    return [key for key, value in needed.items() if value is None]
+
+
+def _build_unknown(name: str, position: Position | None, known: Iterable[str]) -> Farm:
+    hint = did_you_mean(name, known) or f"add a section `{name}:` with SUBMIT_CMD and RESOURCES to .runx"
+    key = "FARM" if position else "--farm"
+    return Farm(
+        name, "generic", "", position=position, problems=(Problem(f"there is no farm {name!r}", key, position, hint),)
+    )
 
 
 def _close(name: str, key: str) -> bool:
