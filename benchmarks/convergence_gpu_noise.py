@@ -1,10 +1,11 @@
-"""How much a real training on a GPU differs from itself: same checkpoint, same data, same seed, default kernels.
+"""What harmless changes and faults look like on a GPU, and what a convergence check says about them.
 
-Two small byte-level language models (a transformer and a stack of causal convolutions) read Python's own library, once
-to a checkpoint and then several times from it, in fp32, TF32 and bf16. Printed: the sd, over the replicas, of the log
-of the loss and of the gradient norm, per step and per window of 50 steps; and how far changes lie from it that nobody
-would call a bug: other kernels (another library for products, plain attention, deterministic convolutions), a batch
-taken in two halves, another precision. Needs torch and a GPU; without them it says so and is done.
+A transformer on bytes (`_transformer.py`) trains to a checkpoint and then again and again from it, in fp32, TF32 and
+bf16: the same program (replicas), two changes declared as variants (plain attention; the batch in four parts instead of
+two), other harmless changes that are not declared (other kernels, other parts, rows in another order), another
+precision, and the faults. Printed for each: the distance of its loss and gradient norm from the replicas (mean absolute
+log-ratio of a window, largest over windows) and the verdict. A fault counts where its final weights differ ten times
+more than those of the variants do. Needs torch and a GPU; without them it says so and is done.
 """
 
 from __future__ import annotations
@@ -12,192 +13,120 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
+from _transformer import FAULTS, Outcome, Recipe, Size, Way, build_golden, measure_distance, train, write_start
 
-CONTEXT, BATCH, WIDTH, LAYERS, HEADS = 128, 32, 256, 4, 4
-WINDOW = 50
-SEED = 17
-MODES = ("fp32", "tf32", "bf16")
-CHANGES = ("kernels", "halves")
-Curves = np.ndarray[Any, Any]  # replica, step, (loss, gradient norm)
+from assay.judge.convergence import judge_golden
+from assay.judge.pairing import line_up
+from assay.judge.window import build_starts, measure_effects, stack_checks, stack_golden
+from assay.values.golden import Golden, Rule
+from assay.values.verdict import VerdictKind
 
-
-# ---------------------------------------------------------------- data and models
-
-
-def load_bytes(limit: int = 4_000_000) -> Any:
-    import os
-
-    import torch
-
-    found = b"".join(path.read_bytes() for path in sorted(Path(os.__file__).parent.glob("*.py")))[:limit]
-    return torch.frombuffer(bytearray(found), dtype=torch.uint8).long().cuda()
-
-
-def draw_starts(data: Any, steps: int) -> Any:
-    """Where the windows of every step begin: the same in every replica, and moved to the GPU once."""
-    import torch
-
-    generator = torch.Generator().manual_seed(SEED)
-    return torch.randint(0, len(data) - CONTEXT - 1, (steps, BATCH, 1), generator=generator).cuda()
+PEAK = 1e-3
+USUAL = Way(device="cuda", optimiser="foreach")
+PRECISIONS = ("fp32", "tf32", "bf16")
+RULES = (Rule("loss"), Rule("grad_norm"), Rule("lr"), Rule("eval_loss"))
+VARIANTS: dict[str, dict[str, Any]] = {"plain attention": {"attention": "plain"}, "four parts": {"parts": 4}}
+NULLS: dict[str, dict[str, Any]] = {
+    "one part": {"parts": 1},
+    "eight parts": {"parts": 8},
+    "plain attention, four parts": {"attention": "plain", "parts": 4},
+    "cublaslt": {"library": "cublaslt"},
+    "cublaslt, plain attention": {"library": "cublaslt", "attention": "plain"},
+    "optimiser in a loop": {"optimiser": "loop"},
+    "optimiser fused": {"optimiser": "fused"},
+    **{f"rows in order {number}": {"order": number} for number in range(1, 6)},
+    "rows in order 6, plain": {"order": 6, "attention": "plain"},
+    "rows in order 7, one part": {"order": 7, "parts": 1},
+}
 
 
-def build_model(kind: str) -> Any:
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-            self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-        def forward(self, x: Any) -> Any:
-            parts = self.qkv(self.norm1(x)).view(-1, CONTEXT, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-            read = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
-            x = x + self.out(read.transpose(1, 2).reshape(-1, CONTEXT, WIDTH))
-            return x + self.narrow(functional.gelu(self.wide(self.norm2(x))))
-
-    class Convolution(nn.Module):
-        def __init__(self, dilation: int) -> None:
-            super().__init__()
-            self.norm = nn.LayerNorm(WIDTH)
-            self.reach = 2 * dilation
-            self.conv = nn.Conv1d(WIDTH, WIDTH, 3, dilation=dilation)
-            self.out = nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: Any) -> Any:
-            read = self.conv(functional.pad(self.norm(x).transpose(1, 2), (self.reach, 0))).transpose(1, 2)
-            return x + self.out(functional.gelu(read))
-
-    torch.manual_seed(SEED)
-    layers = [Attention() if kind == "transformer" else Convolution(3**depth) for depth in range(LAYERS)]
-    model = nn.Sequential(nn.Embedding(256, WIDTH), *layers, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256))
-    return model.cuda()
+def measure_distances(golden: Golden, outcome: Outcome) -> tuple[float, ...]:
+    """Of the loss and of the gradient norm: the largest window."""
+    found = []
+    for rule in RULES[:2]:
+        pair = line_up(rule, golden.segments[0], "", [outcome.run])
+        starts = build_starts(rule, pair.steps)
+        effects = measure_effects(stack_golden(pair.golden), stack_checks(pair.checks), starts)
+        found.append(float(effects.distance.max()))
+    return tuple(found)
 
 
-# ---------------------------------------------------------------- training
+class Bench:
+    """One precision: its golden, and what has been judged against it."""
 
+    def __init__(self, size: Size, precision: str, saved: Any, is_late: Callable[[], bool]) -> None:
+        self.size, self.saved, self.is_late = size, saved, is_late
+        self.way = replace(USUAL, precision=precision)
+        self.recipe = Recipe(peak=PEAK)
+        self.first = self.run()
+        replicas = [self.first, self.run(), self.run()]
+        self.are_equal = all(each.run == self.first.run for each in replicas)
+        self.variants = {name: self.run(**changes) for name, changes in VARIANTS.items()}
+        runs = [each.run for each in replicas]
+        self.plain = build_golden(size, runs)
+        self.golden = build_golden(size, runs, {name: each.run for name, each in self.variants.items()})
+        self.apart = max(measure_distance(self.first.weights, each.weights) for each in self.variants.values())
 
-@contextmanager
-def surroundings(mode: str, change: str) -> Iterator[None]:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+    def run(self, recipe: Recipe | None = None, **changes: Any) -> Outcome:
+        return train(self.size, replace(self.way, **changes), self.saved, recipe or self.recipe)
 
-    other = change == "kernels"
-    usual = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = mode == "tf32"
-    torch.backends.cudnn.deterministic = other
-    torch.backends.cuda.preferred_blas_library("cublaslt" if other else "cublas")
-    with sdpa_kernel([SDPBackend.MATH] if other else list(usual)):
-        yield
-
-
-def measure_loss(model: Any, places: Any, text: Any, mode: str) -> Any:
-    import torch
-    from torch.nn import functional
-
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=mode == "bf16"):
-        logits = model(text[places])
-    return functional.cross_entropy(logits.float().view(-1, 256), text[places + 1].reshape(-1))
-
-
-def train(model: Any, optimiser: Any, data: tuple[Any, Any], steps: range, *, parts: int, mode: str) -> Curves:
-    """Loss and gradient norm of every step; fetched once at the end, so that the GPU is never waited for."""
-    import torch
-
-    text, starts = data
-    reach = torch.arange(CONTEXT, device="cuda")
-    seen = torch.zeros(len(steps), 2, device="cuda", dtype=torch.float64)
-    for row, step in enumerate(steps):
-        for group in optimiser.param_groups:
-            group["lr"] = 1e-3 * min(1.0, (step + 1) / 100)
-        optimiser.zero_grad(set_to_none=True)
-        for places in (starts[step] + reach).chunk(parts):
-            loss = measure_loss(model, places, text, mode) / parts
-            loss.backward()
-            seen[row, 0] += loss.detach()
-        seen[row, 1] = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-    return np.asarray(seen.cpu().numpy())
-
-
-def measure(kind: str, text: Any, warm: int, steps: int, replicas: int) -> dict[str, Curves]:
-    import copy
-
-    import torch
-
-    model, data = build_model(kind), (text, draw_starts(text, warm + steps))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with surroundings("fp32", ""):
-        first = train(model, optimiser, data, range(warm), parts=1, mode="fp32")
-    print(
-        f"{kind}: {sum(p.numel() for p in model.parameters()):,} parameters, loss {first[0, 0]:.3f} at step 0, "
-        f"{first[-WINDOW:, 0].mean():.3f} around the checkpoint at {warm}",
-        flush=True,
-    )
-    saved = copy.deepcopy((model.state_dict(), optimiser.state_dict()))
-    curves = {}
-    for mode, change in ((mode, change) for mode in MODES for change in ("", *CHANGES)):
-        runs = []
-        for _ in range(1 if change else replicas):
-            model.load_state_dict(saved[0])
-            optimiser.load_state_dict(copy.deepcopy(saved[1]))
-            with surroundings(mode, change):
-                steps_after = range(warm, warm + steps)
-                runs.append(train(model, optimiser, data, steps_after, parts=1 + (change == "halves"), mode=mode))
-        curves[f"{mode} {change}".strip()] = np.stack(runs)
-    return curves
-
-
-# ---------------------------------------------------------------- figures
-
-
-def window_means(logs: Curves) -> Curves:
-    count = logs.shape[1] // WINDOW
-    return np.asarray(logs[:, : count * WINDOW].reshape(len(logs), count, WINDOW).mean(axis=2))
-
-
-def rms(values: Curves) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
-def print_noise(kind: str, mode: str, curves: Curves) -> None:
-    equal = all(np.array_equal(curves[0], other) for other in curves[1:])
-    for column, name in enumerate(("loss", "grad_norm")):
-        logs = np.log(curves[:, :, column])
-        per_step, per_window = logs.std(axis=0, ddof=1), window_means(logs).std(axis=0, ddof=1)
+    def print(self, kind: str, name: str, outcome: Outcome) -> VerdictKind:
+        verdict = judge_golden(RULES, self.golden, [[outcome.run]]).kind
+        alone = judge_golden(RULES, self.plain, [[outcome.run]]).kind
+        loss, norm = measure_distances(self.golden, outcome)
+        ratio = measure_distance(self.first.weights, outcome.weights) / self.apart
         print(
-            f"{kind:<12} {mode:<5} {name:<10} {rms(per_step[:25]):9.1e} {rms(per_step[-WINDOW:]):9.1e} "
-            f"{per_window[0]:9.1e} {per_window[-1]:9.1e} {rms(per_window):9.1e}   {'bit-equal' if equal else ''}"
+            f"{self.way.precision:<5} {kind:<9} {name:<28} {loss:8.0e} {norm:8.0e} {ratio:9.1f}   "
+            f"{verdict:<13} {alone}",
+            flush=True,
         )
+        return verdict
 
+    def judge_all(self) -> None:
+        print(f"{self.way.precision}: replicas {'bit-equal' if self.are_equal else 'differ'}")
+        for name, outcome in self.variants.items():
+            self.print("declared", name, outcome)
+        nulls = []
+        for name, changes in NULLS.items():
+            outcome = self.run(**changes)
+            kind = self.print("harmless", name, outcome)
+            nulls += [] if outcome.run == self.first.run else [kind]  # equal bit for bit is no trial
+        for other in PRECISIONS[:2]:
+            if self.way.precision not in (other, "bf16"):
+                self.print("precision", f"{other} instead", self.run(precision=other))
+        kinds: dict[str, VerdictKind] = {}
+        counted: list[str] = []
+        for name, fault in FAULTS.items():
+            if self.is_late():
+                break
+            outcome = self.run(replace(fault, peak=PEAK))
+            kinds[name] = self.print("fault", name, outcome)
+            if measure_distance(self.first.weights, outcome.weights) >= 10 * self.apart:
+                counted.append(name)
+        self._print_sums(nulls, kinds, counted)
 
-def print_distance(kind: str, curves: dict[str, Curves]) -> None:
-    for name in curves:
-        mode, _, change = name.partition(" ")
-        base = mode if change else "fp32"
-        if name == base:
-            continue
-        for column, metric in enumerate(("loss", "grad_norm")):
-            found, before = (window_means(np.log(curves[key][:, :, column])).mean(axis=0) for key in (name, base))
-            gaps = "".join(f" {100 * gap:+8.4f}" for gap in found - before)
-            print(f"{kind:<12} {name:<13} against {base:<5} {metric:<10}{gaps}")
+    def _print_sums(self, nulls: Sequence[VerdictKind], kinds: dict[str, VerdictKind], counted: Sequence[str]) -> None:
+        alarms = sum(kind is not VerdictKind.PASS for kind in nulls)
+        worse = sum(kind not in (VerdictKind.PASS, VerdictKind.CHANGED) for kind in nulls)
+        inside = [name for name, kind in kinds.items() if kind is VerdictKind.PASS]
+        outside = len(counted) - len(set(counted) & set(inside))
+        print(f"{self.way.precision}: outside {len(kinds) - len(inside)} of {len(kinds)} faults", end="")
+        print(f", {outside} of the {len(counted)} whose weights differ ten times more than the variants'")
+        print(f"  inside: {', '.join(inside) or 'none'}")
+        if len(kinds) < len(FAULTS):
+            print(f"  {len(FAULTS) - len(kinds)} faults were not run: the time was up")
+        print(f"  harmless, not declared: {alarms} of {len(nulls)} alarm, {worse} with more than CHANGED\n", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--warm", type=int, default=400, help="steps before the checkpoint")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--replicas", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="keep the curves in this .npz file")
+    parser.add_argument("--warm", type=int, default=100, help="steps before the checkpoint")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--limit-s", type=float, default=420.0, help="start no further training after this")
     options = parser.parse_args()
     try:
         import torch
@@ -208,22 +137,13 @@ def main() -> int:
         print("needs a GPU: not measured here")
         return 0
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
-    print(f"{options.replicas} replicas of {options.steps} steps")
-    began, data, found = time.monotonic(), load_bytes(), {}
-    for kind in ("transformer", "convolution"):
-        found[kind] = measure(kind, data, options.warm, options.steps, options.replicas)
-    if options.out:
-        np.savez_compressed(
-            options.out, **{f"{kind}.{mode}": runs for kind, by in found.items() for mode, runs in by.items()}
-        )
-    print(f"\n{'sd of the log':<29} {'step':>9} {'step':>9} {'window':>9} {'window':>9} {'window':>9}")
-    print(f"{'':<29} {'first 25':>9} {'last 50':>9} {'first':>9} {'last':>9} {'all':>9}")
-    for kind, by_mode in found.items():
-        for mode in MODES:
-            print_noise(kind, mode, by_mode[mode])
-    print("\nchange of the window means, in percent, window by window")
-    for kind, by_mode in found.items():
-        print_distance(kind, by_mode)
+    began = time.monotonic()
+    size = Size(128, 32, 256, 4, 4, options.warm, options.steps, text_bytes=4_000_000)
+    saved = write_start(size, USUAL, Recipe(peak=PEAK))
+    print(f"{'':<5} {'':<9} {'change':<28} {'loss':>8} {'grad':>8} {'weights':>9}   with variants  without")
+    for number, precision in enumerate(PRECISIONS):
+        share = options.limit_s * (number + 1) / len(PRECISIONS)
+        Bench(size, precision, saved, lambda share=share: time.monotonic() - began > share).judge_all()
     print(f"{time.monotonic() - began:.0f} s")
     return 0
 

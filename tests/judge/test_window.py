@@ -53,7 +53,7 @@ def test_a_worse_run_fails_with_its_effect_and_step(rng):
     assert finding.effect == pytest.approx(0.02, abs=0.001)
     assert 0.015 < finding.interval[0] < finding.effect < finding.interval[1] < 0.025
     assert finding.step == 101
-    assert "more than 0.5%; first shows from step 101; 6 of 6 windows" in finding.message
+    assert "more than 0.5%; begins at step 101; 6 of 6 windows" in finding.message
     assert finding.value == pytest.approx(1.02 * finding.expected, rel=2e-3)
 
 
@@ -67,7 +67,7 @@ def test_a_late_divergence_fails_where_it_begins(rng):
     check = noisy(rng, 1)[0] * np.where(np.arange(300) < 220, 1.0, 1.0 + 0.002 * (np.arange(300) - 219))
     verdict = judge(quiet(rng), check)
     assert verdict.kind is FAIL
-    assert verdict.findings[0].step == 301  # the window of steps 301 to 350 holds step 321
+    assert 321 <= verdict.findings[0].step <= 325  # the first step that is farther away than noise
     assert "1 of 6 windows" in verdict.findings[0].message or "2 of 6 windows" in verdict.findings[0].message
 
 
@@ -122,10 +122,10 @@ def test_two_percent_are_always_found(noise):
 
 
 @pytest.mark.parametrize("noise", [{"step": 1e-3}, {"step": 1e-3, "whole": 3e-4}])
-def test_one_percent_is_found_and_half_of_delta_passes_where_noise_is_small(noise):
+def test_one_percent_fails_and_half_of_delta_is_a_change_where_noise_is_small(noise):
     rng = np.random.default_rng(7)
     assert {settle(rng, 0.01, **noise) for _ in range(50)} == {FAIL}
-    assert {settle(rng, 0.0025, **noise) for _ in range(50)} == {PASS}
+    assert {settle(rng, 0.004, **noise) for _ in range(50)} == {CHANGED}
 
 
 # ---------------------------------------------------------------- which way is worse
@@ -167,7 +167,8 @@ def test_the_rule_can_say_which_way_is_worse(rng, direction, up, down):
 def test_equal_replicas_divide_by_nothing():
     golden = [falling()] * 5
     assert judge(golden, falling()).kind is PASS
-    assert judge(golden, falling() * 1.004).kind is PASS
+    assert judge(golden, falling() * (1 + 4e-8)).kind is PASS
+    assert judge(golden, falling() * 1.004).kind is CHANGED
     assert judge(golden, falling() * 1.006).kind is FAIL
     assert judge(golden, falling() * 0.994).kind is CHANGED
     finding = judge(golden, falling() * 1.006).findings[0]
@@ -202,8 +203,9 @@ def test_repeated_checks_give_a_single_recording_its_noise(rng):
     worse = falling() * 1.05
     assert judge([falling()], worse, worse).kind is FAIL
     golden = noisy(rng, 1)
-    assert judge(golden, *noisy(rng, 3)).kind is PASS
     assert judge(golden, *noisy(rng, 3, effect=0.05)).kind is FAIL
+    for _ in range(20):  # one recording never passes a check that differs
+        assert judge(noisy(rng, 1), *noisy(rng, 3)).kind is INCONCLUSIVE
 
 
 # ---------------------------------------------------------------- values without logs
@@ -330,14 +332,14 @@ def test_gradient_norms_may_move_more_once_the_runs_have_drifted_apart():
     assert build_alarms(Rule("loss"), 2).tolist() == [0.005] * 2
     golden, rule = [falling()] * 5, Rule("grad_norm")
     late = np.where(np.arange(300) < 50, 1.0, 0.98)
-    assert judge(golden, falling() * late, rule=rule).kind is PASS
+    assert judge(golden, falling() * late, rule=rule).kind is CHANGED
     assert judge(golden, falling() * 0.98, rule=rule).kind is FAIL
     assert judge(golden, falling() * np.where(np.arange(300) < 50, 1.0, 0.94), rule=rule).kind is FAIL
 
 
 def test_a_delta_decides_what_matters(rng):
     golden, check = quiet(rng), noisy(rng, 1, effect=0.02)[0]
-    assert judge(golden, check, rule=Rule("loss", delta=0.03)).kind is PASS
+    assert judge(golden, check, rule=Rule("loss", delta=0.03)).kind is CHANGED
     assert judge(golden, check, rule=Rule("loss", delta=0.01)).kind is FAIL
 
 
@@ -374,3 +376,145 @@ def test_the_two_limits_of_a_gradient_norm_are_both_named():
     rising = [value * (1 + 0.1 * place / len(falling())) for place, value in enumerate(falling())]
     (later,) = [each for each in judge(golden, rising, rule=rule).findings if each.kind is FAIL]
     assert "more than 5% (1% in the first window)" in later.message
+
+
+# ---------------------------------------------------------------- a sure difference is never a pass
+
+PLACES = np.arange(300)
+ALTERNATING = np.where(PLACES % 2, 1.0, -1.0)
+
+
+def rounding(rng, size=1e-7):
+    """Runs that drift apart as rounding does: slowly, each its own way."""
+    return falling() * np.exp(np.cumsum(rng.normal(0, size / 17, 300)))
+
+
+@pytest.mark.parametrize("effect", [1e-4, 1e-3, 4e-3])
+@pytest.mark.parametrize("shape", [np.ones(300), ALTERNATING, np.sin(PLACES / 3.0), (PLACES % 10 == 0) * 5.0])
+def test_a_difference_below_delta_is_changed_where_the_replicas_are_quiet(rng, effect, shape):
+    golden = [rounding(rng) for _ in range(5)]
+    verdict = judge(golden, falling() * np.exp(effect * shape))
+    assert verdict.kind in (CHANGED, FAIL)
+    assert verdict.kind is CHANGED or effect > 1e-3
+    assert judge([falling()] * 5, falling() * np.exp(effect * shape)).kind is verdict.kind
+
+
+@pytest.mark.parametrize("shape", [ALTERNATING, np.sin(PLACES)])
+def test_differences_of_both_signs_beyond_delta_fail(rng, shape):
+    (finding,) = judge(noisy(rng, 5, step=1e-4), falling() * np.exp(0.03 * shape)).findings
+    assert finding.kind is FAIL
+    assert 0.015 < finding.effect < 0.035
+    assert "up and down" in finding.message
+
+
+def test_rounding_passes_with_quiet_and_with_equal_replicas():
+    rng = np.random.default_rng(8)
+    for _ in range(100):
+        golden = [rounding(rng) for _ in range(5)]
+        assert judge(golden, rounding(rng)).kind is PASS
+        assert judge([falling()] * 5, rounding(rng)).kind is PASS
+
+
+def test_a_change_says_where_it_begins_and_what_the_replicas_show(rng):
+    golden = [rounding(rng) for _ in range(5)]
+    check = falling() * np.where(PLACES < 180, 1.0, 1.002)
+    (finding,) = judge(golden, check).findings
+    assert finding.kind is CHANGED
+    assert finding.step == 281
+    assert finding.effect == pytest.approx(0.002, rel=0.01)
+    first, second = finding.message.splitlines()
+    assert first == "+0.2% in steps 301 to 350; begins at step 281; 3 of 6 windows"
+    assert second.startswith("replicas stay within")
+    assert second.endswith("delta is 0.5%")
+    assert max(map(len, finding.message.splitlines())) <= 80
+
+
+def test_a_learning_rate_that_differs_at_all_is_a_change():
+    curve = np.linspace(1e-3, 5e-4, 60)
+    for name in ("lr", "learning_rate", "train/lr", "optimizer_lr"):
+        golden, rule = [curve] * 5, Rule(name)
+        assert judge(golden, curve, rule=rule).kind is PASS
+        assert judge(golden, curve * (1 + 1e-5), rule=rule).kind is CHANGED
+
+
+@pytest.mark.parametrize("digits", [3, 4])
+def test_the_last_logged_digit_may_flip(digits):
+    texts = [f"{value:.{digits}f}" for value in falling(60)]
+    golden = [track(map(float, texts), texts=texts)] * 5
+    flipped = list(texts)
+    flipped[17] = f"{float(texts[17]) + 10.0**-digits:.{digits}f}"
+    assert judge(golden, track(map(float, flipped), texts=flipped)).kind is PASS
+    shifted = [f"{float(text) + 10.0**-digits:.{digits}f}" for text in texts]  # all of them, the same way
+    assert judge(golden, track(map(float, shifted), texts=shifted)).kind is CHANGED
+
+
+def test_one_logged_point_may_differ_by_its_last_digit():
+    golden, rule = [track([2.3412], texts=["2.3412"])] * 3, Rule("eval_loss")
+    assert judge(golden, track([2.3413], texts=["2.3413"]), rule=rule).kind is PASS
+    assert judge(golden, track([2.3432], texts=["2.3432"]), rule=rule).kind is CHANGED
+
+
+def test_one_more_hit_of_an_accuracy_is_no_change(rng):
+    hits = rng.integers(60, 90, 60)
+    golden, rule = [hits / 128] * 5, Rule("acc")
+    other = hits.copy()
+    other[20] += 1
+    assert judge(golden, other / 128, rule=rule).kind is PASS
+    assert judge(golden, (hits + rng.integers(-1, 2, 60)) / 128, rule=rule).kind in (CHANGED, FAIL)
+
+
+def test_two_recordings_that_differ_say_less_than_five(rng):
+    golden = noisy(rng, 5, step=1e-3, whole=1e-3)
+    check = noisy(rng, 1, step=1e-4, effect=0.012)[0]
+    loose = Rule("loss", delta=0.05)
+    assert judge(golden, check, rule=loose).kind is CHANGED
+    few = judge(golden[:2], check, rule=loose)
+    assert few.kind is INCONCLUSIVE
+    assert "too few recordings" in few.findings[0].message
+
+
+def test_replicas_of_two_kinds_allow_both(rng):
+    one, other = rounding(rng), rounding(rng) * 1.001
+    golden = [one, one * (1 + 1e-7), other, one, other * (1 - 1e-7)]
+    assert judge(golden, one).kind is PASS
+    assert judge(golden, other).kind is PASS
+
+
+# ---------------------------------------------------------------- variants
+
+
+def judge_with_variants(golden, variants, check, rule=LOSS):
+    found = replace(
+        segment(*golden, metric=rule.metric),
+        variants={str(number): run(values, metric=rule.metric) for number, values in enumerate(variants)},
+    )
+    return judge_segment(rule, found, [run(check, metric=rule.metric)])
+
+
+def test_what_a_declared_variant_shows_passes(rng):
+    golden, shift = [falling()] * 3, np.exp(1e-3 * np.sin(PLACES / 7.0))
+    assert judge(golden, falling() * shift).kind is CHANGED
+    assert judge_with_variants(golden, [falling() * shift], falling() * shift).kind is PASS
+    assert judge_with_variants(golden, [falling() * shift], falling() / shift).kind is PASS
+    assert judge_with_variants(golden, [falling() * shift], falling() * 1.006).kind is FAIL
+    (finding,) = judge_with_variants(golden, [falling() * (1 + 1e-5)], falling() * shift).findings
+    assert finding.kind is CHANGED
+    assert "replicas and variants stay within 0.001% there" in finding.message
+
+
+def test_a_variant_beyond_delta_is_harmless_all_the_same():
+    golden, other = [falling()] * 3, falling() * 1.008
+    assert judge_with_variants(golden, [other], other).kind is PASS
+    assert judge_with_variants(golden, [other], falling() * 1.06).kind is FAIL
+
+
+def test_a_variant_makes_two_recordings_of_one():
+    assert judge([falling()], falling() * (1 + 1e-8)).kind is INCONCLUSIVE
+    assert judge_with_variants([falling()], [falling() * (1 + 2e-8)], falling() * (1 + 1e-8)).kind is PASS
+
+
+def test_tolerance_is_learnt_window_by_window():
+    golden, late = [falling()] * 3, np.where(PLACES < 250, 1.0, 1.002)
+    assert judge_with_variants(golden, [falling() * late], falling() * late).kind is PASS
+    early = np.where(PLACES < 50, 1.002, 1.0)
+    assert judge_with_variants(golden, [falling() * late], falling() * early).kind is CHANGED

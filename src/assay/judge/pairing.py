@@ -40,6 +40,7 @@ class Pair:
     checks: tuple[Aligned, ...]
     findings: tuple[Finding, ...] = ()  # what did not fit; ERROR, or FAIL for values that are not finite
     gaps: tuple[Finding, ...] = ()  # steps that a check did not log
+    variants: tuple[Track, ...] = ()  # declared harmless, over the same steps
 
     @property
     def compared(self) -> int:
@@ -127,7 +128,17 @@ def line_up(rule: Rule, segment: Segment, label: str, checks: Sequence[CheckRun]
     sound = [track for track, problem in zip(tracks, problems, strict=True) if problem is None]
     findings += [finding for track in sound for finding in _find_bad_values(track, subject)]
     gaps = [] if partial else [finding for track in sound for finding in _find_gaps(track, steps, subject)]
-    return Pair(subject, steps, golden, tuple(_align(track, steps) for track in sound), tuple(findings), tuple(gaps))
+    aligned = tuple(_align(track, steps) for track in sound)
+    variants = _find_variants(rule, segment, label, steps)
+    return Pair(subject, steps, golden, aligned, tuple(findings), tuple(gaps), variants)
+
+
+def _find_variants(rule: Rule, segment: Segment, label: str, steps: tuple[int, ...]) -> tuple[Track, ...]:
+    """Those that logged every step; one that did not allows nothing."""
+    found = [metrics.get(rule.metric, {}).get(label) for metrics in segment.variants.values()]
+    return tuple(
+        track for track in found if track is not None and track.steps == steps and all(map(math.isfinite, track.values))
+    )
 
 
 def _find_obstacle(golden: Sequence[Track]) -> str | None:

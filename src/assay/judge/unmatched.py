@@ -14,6 +14,7 @@ from assay.judge.pairing import Aligned, Pair
 from assay.judge.window import (
     Report,
     Windows,
+    build_limits,
     build_starts,
     decide,
     describe_windows,
@@ -21,6 +22,7 @@ from assay.judge.window import (
     measure_effects,
     stack_checks,
     stack_golden,
+    stack_variants,
 )
 from assay.values.golden import Rule, Track
 from assay.values.verdict import Finding, VerdictKind
@@ -49,18 +51,21 @@ def _judge_half(rule: Rule, shared: Rule, pair: Pair, peers: int) -> list[Findin
     half = second_half(pair)
     if any(check.gaps for check in half.checks):
         return []
-    effects = measure_effects(stack_golden(half.golden), stack_checks(half.checks), [0])
-    surely, passing = decide(shared, effects, peers), decide(rule, effects, peers)
+    effects = measure_effects(stack_golden(half.golden), stack_checks(half.checks), [0], stack_variants(half))
+    limits = build_limits(rule, half, [0], effects)
+    surely, passing = decide(shared, effects, limits, peers), decide(rule, effects, limits, peers)
     found = Windows(surely.failed, surely.changed, passing.passed, surely.judged)
     whole = replace(half, findings=pair.findings)
-    return describe_windows(Report(rule, whole, effects, (0,), peers), found)
+    return describe_windows(Report(rule, whole, effects, (0,), peers, limits), found)
 
 
 def second_half(pair: Pair) -> Pair:
     cut = len(pair.steps) // 2
     golden = tuple(Track(track.steps[cut:], track.values[cut:]) for track in pair.golden)
     checks = tuple(_cut(check, cut) for check in pair.checks)
-    return replace(pair, subject=f"{pair.subject}, second half", steps=pair.steps[cut:], golden=golden, checks=checks)
+    variants = tuple(Track(track.steps[cut:], track.values[cut:]) for track in pair.variants)
+    subject = f"{pair.subject}, second half"
+    return replace(pair, subject=subject, steps=pair.steps[cut:], golden=golden, checks=checks, variants=variants)
 
 
 def _cut(check: Aligned, cut: int) -> Aligned:
@@ -73,8 +78,9 @@ def judge_spikes(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
     """The windows that surely fail or changed; of the others nothing is said."""
     np = load_numpy()
     starts = build_starts(rule, pair.steps)
-    effects = measure_effects(stack_golden(pair.golden), stack_checks(pair.checks), starts)
-    found = decide(rule, effects, len(starts) * peers)
-    report = Report(rule, pair, effects, tuple(starts), peers)
+    effects = measure_effects(stack_golden(pair.golden), stack_checks(pair.checks), starts, stack_variants(pair))
+    limits = build_limits(rule, pair, starts, effects)
+    found = decide(rule, effects, limits, len(starts) * peers)
+    report = Report(rule, pair, effects, tuple(starts), peers, limits)
     marked = ((VerdictKind.FAIL, found.failed), (VerdictKind.CHANGED, found.changed))
     return [report.describe(kind, marks) for kind, marks in marked if np.any(marks)]

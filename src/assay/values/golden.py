@@ -57,6 +57,9 @@ class Segment:
     checkpoint: str  # relative to the manifest
     tracks: Mapping[str, Mapping[str, tuple[Track, ...]]]
     checkpoint_sha: str | None = None
+    variants: Mapping[str, Mapping[str, Mapping[str, Track]]] = field(
+        default_factory=dict
+    )  # variant → metric → label → what it logged after this checkpoint
 
     @property
     def replicas(self) -> int:
@@ -105,6 +108,22 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """A change that the golden's owner calls harmless: other variables of the environment, further arguments."""
+
+    name: str
+    env: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()  # words behind the command of a check
+
+    @property
+    def title(self) -> str:
+        """As it would be typed."""
+        import shlex
+
+        return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in self.env), *map(shlex.quote, self.flags)])
+
+
+@dataclass(frozen=True, slots=True)
 class GoldenTest:
     """One test of a convergence file: how to gather, how to check, what to read, how to judge."""
 
@@ -128,6 +147,7 @@ class GoldenTest:
     same_line: bool = False  # the original: a metric counts only on the line that says the step
     env: tuple[tuple[str, str], ...] = ()
     resources: Resources = Resources()
+    variants: tuple[Variant, ...] = ()  # native: gathered with the replicas
     selftest: tuple[Fault, ...] = ()  # native: faults that `assay golden selftest` injects
 
     @property
