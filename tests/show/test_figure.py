@@ -87,3 +87,9 @@ def test_labels_are_moved_apart_and_stay_inside(heights):
 
 def test_labels_with_room_stay_where_they_are():
     assert spread_apart([0.9, 0.1, 0.5], 0.05) == [0.9, 0.1, 0.5]
+
+
+def test_a_metric_named_like_a_formula_is_shown_as_it_is(tmp_path):
+    chart = Chart((Line("$x$", [0, 1], [1.0, 2.0]),), title="$\\bad{", x_name="$", y_name="$\\frac{$")
+    write_figure(chart, tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text().startswith("<?xml")

@@ -16,7 +16,7 @@ def test_what_is_bad_is_listed_and_foreign_words_do_no_harm():
     text = render_markdown(made.bad_report())
     assert text.startswith("## ❌ charlm: ERROR\n")
     assert "- **FAIL** segment 100 loss: +2% \\[+1.5%, +2.5%\\] in steps 105 to 110" in text
-    assert "exit code 3 \\<&\\> \\\\x1b\\[31m\\|boom\\|" in text
+    assert "exit code 3 &lt;&amp;&gt; \\\\x1b\\[31m\\|boom\\|" in text
     assert "- warning: the golden was recorded on another machine" in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len({line.replace("\\|", "").count("|") for line in rows}) == 1, "every row has the same cells"

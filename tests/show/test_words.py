@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -207,9 +208,32 @@ def test_each_line_is_wrapped_with_its_own_margin():
         ("plain", "plain"),
         ("a_b*c", "a\\_b\\*c"),
         ("two\n lines", "two lines"),
-        ("<b>|`x`", "\\<b\\>\\|\\`x\\`"),
+        ("<b>|`x`", "&lt;b&gt;\\|\\`x\\`"),
         ("\\", "\\\\"),
     ],
 )
 def test_markdown_shows_words_as_they_are(text, shown):
     assert words.escape_markdown(text) == shown
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+x", "@SUM(A1)", "\t=9", "-2+3", "--flag", "=", "-", " =1", "\uff1d1"])
+def test_a_spreadsheet_takes_no_text_for_a_formula(text):
+    assert words.escape_csv(text) == f"'{text}"
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", "-1", "+3e-4", "-.5", "a=b", "", "-inf", -1, -0.5, None, True, float("nan")]
+)
+def test_numbers_and_plain_texts_are_no_formulas(value):
+    assert words.escape_csv(value) is value or words.escape_csv(value) == value
+
+
+def test_json_keeps_its_values_and_holds_nothing_that_a_terminal_obeys():
+    value = {"a\x9b": "b\u202e\ud800ü\x1b"}
+    text = words.escape_json(json.dumps(value, ensure_ascii=False))
+    assert not words.UNSAFE.search(text)
+    assert json.loads(text) == value
+
+
+def test_several_lines_stay_several_lines():
+    assert words.clean_lines("a\x1b[2J\n\tb\rc\u202e\n") == "a\\x1b[2J\n\tb\\rc\\u202e\n"

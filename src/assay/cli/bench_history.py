@@ -12,6 +12,7 @@ from assay.cli.bench_options import all_option, effect_option, prepare, report_o
 from assay.cli.telling import tell
 from assay.cli.warnings import say, warn
 from assay.errors import ExitCode, UsageError
+from assay.show.words import clean, clean_lines
 
 _MOST_NOTES = 10
 
@@ -74,7 +75,7 @@ def triage(metric: str, method: str, change: str, judgement: str, note: str, eve
     """
     from assay.flows.bench.triage import Word, say_about
 
-    print(say_about(Word(metric, method, change, judgement, note), root, everything))
+    print(clean_lines(say_about(Word(metric, method, change, judgement, note), root, everything)))
     return int(ExitCode.OK)
 
 
@@ -142,9 +143,9 @@ def import_files(files: tuple[str, ...], label: str | None, root: str | None) ->
     found = take(files, root, label, warn)
     new = f"{found.new} execution{'' if found.new == 1 else 's'} imported"
     known = f"{found.known} {'was' if found.known == 1 else 'were'} known"
-    print(f"{new}, {known}: {', '.join(found.methods)}")
+    print(clean(f"{new}, {known}: {', '.join(found.methods)}"))
     if found.failed:
-        print(f"failed when they were run: {', '.join(found.failed)}")
+        print(clean(f"failed when they were run: {', '.join(found.failed)}"))
     for note in found.notes[:_MOST_NOTES]:
         say(note)
     if len(found.notes) > _MOST_NOTES:

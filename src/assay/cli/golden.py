@@ -14,6 +14,7 @@ from assay.cli.golden_selftest import selftest
 from assay.cli.golden_show import show
 from assay.cli.reports import prepare_reports, report_options, write_reports
 from assay.errors import ExitCode
+from assay.show.words import clean_lines
 
 
 @click.group()
@@ -104,11 +105,11 @@ def validate(log: str | None, **given: Any) -> int:
     for warning in found.file.warnings:
         warn(f"warning: {warning}")
     for test, mode, text in found.commands:
-        print(f"{test} {mode}: {text}")
+        print(clean_lines(f"{test} {mode}: {text}"))
     for note in found.notes:
-        print(note, file=sys.stderr)
+        warn(note)
     for problem in found.problems:
-        print(f"problem: {problem}", file=sys.stderr)
+        warn(f"problem: {problem}")
     return int(ExitCode.USAGE if found.problems else ExitCode.OK)
 
 

@@ -10,6 +10,7 @@ import click
 
 from assay.cli.run import parse_slot_flags
 from assay.errors import UsageError
+from assay.show.words import clean, clean_lines
 
 if TYPE_CHECKING:
     from assay.flows.golden import Doors, GoldenOptions
@@ -93,16 +94,16 @@ def build_doors(quiet: bool) -> Doors:
 def tell_event(event: Event) -> None:
     entry = event.entry
     if event.kind == "started":
-        print(f"started {entry.spec.name}", file=sys.stderr)
+        warn(clean(f"started {entry.spec.name}"))
     elif event.kind == "adopted":
-        print(f"found {entry.spec.name} still running", file=sys.stderr)
+        warn(clean(f"found {entry.spec.name} still running"))
     elif event.kind == "ended":
         reason = f" ({entry.outcome.reason})" if entry.outcome and entry.outcome.reason else ""
-        print(f"{entry.state} {entry.spec.name}{reason}", file=sys.stderr)
+        warn(clean(f"{entry.state} {entry.spec.name}{reason}"))
 
 
 def warn(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(clean_lines(line), file=sys.stderr)
 
 
 def show_report(
@@ -124,5 +125,5 @@ def show_report(
         look = {"color": use_color(out), "plain": plain, "every_row": every_row}
         out.write(render_golden(report, width=terminal_width(out), **look))
     if report.problem:
-        print(f"assay: {report.problem}", file=sys.stderr)
+        warn(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.telling import say
 from assay.cli.warnings import warn
+from assay.show.words import clean
 
 if TYPE_CHECKING:
     from assay.flows.upkeep import Reparsed
@@ -51,7 +53,7 @@ def rebuild(root: str | None) -> int:
     from assay.flows.finding import load_roots
 
     for path, count in upkeep.rebuild(load_roots(root), warn):
-        print(f"{path}: {count} {'run' if count == 1 else 'runs'} read")
+        say(f"{path}: {count} {'run' if count == 1 else 'runs'} read")
     return 0
 
 
@@ -72,7 +74,7 @@ def reparse(study: str, file: str | None, root: str | None) -> int:
     (place,) = find_places([study], root)
     with open_index_of([place]) as index:
         result = upkeep.reparse(index, place, file, warn)
-    print(_describe(place.name, result))
+    say(clean(_describe(place.name, result)))
     return 0
 
 
@@ -98,9 +100,9 @@ def ingest(folder: str) -> int:
     found = ingest_folder(folder, warn)
     made = ", ".join(f"{count} by {origin}" for origin, count in found.origins)
     studies = "1 study" if len(found.studies) == 1 else f"{len(found.studies)} studies"
-    print(f"{studies}, {found.runs} runs ({made}) under {_near(found.root)}")
-    print(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{' …' if len(found.metrics) > 12 else ''}")
-    print(f"next: {show_command(['sum'], StudyPlace(found.root, found.studies[0]))}")
+    say(clean(f"{studies}, {found.runs} runs ({made}) under {_near(found.root)}"))
+    say(clean(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{' …' if len(found.metrics) > 12 else ''}"))
+    say(clean(f"next: {show_command(['sum'], StudyPlace(found.root, found.studies[0]))}"))
     return 0
 
 

@@ -58,7 +58,7 @@ def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_
     from assay.flows.listing import build_run_facts, build_run_table, list_runs
     from assay.show.table import render_json
     from assay.show.terminal import terminal_width
-    from assay.show.words import wrap
+    from assay.show.words import clean, wrap
 
     (place,) = find_places([name], root)
     with open_index_of([place]) as index:
@@ -69,7 +69,7 @@ def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_
         width = terminal_width(sys.stdout)
         found = build_run_table(runs, time.time(), width)
         sys.stdout.write(render(found.table))
-        sys.stdout.write("".join(f"{wrap(remark, width, '  ')}\n" for remark in found.remarks))
+        sys.stdout.write("".join(f"{wrap(clean(remark), width, '  ')}\n" for remark in found.remarks))
     else:
         print(f"{place.name}: no run{' in this state' if states else 's yet'}", file=sys.stderr)
     return 0

@@ -13,6 +13,7 @@ import click
 
 from assay import __version__
 from assay.errors import AssayError, ExitCode, did_you_mean
+from assay.show import terminal
 
 # name → (module, what it does): a command is imported when it is called, not to list it
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -79,6 +80,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
+    sys.stdout, sys.stderr = terminal.guard(sys.stdout), terminal.guard(sys.stderr)
     code = run(arguments)
     gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
     sys.exit(code)

@@ -14,6 +14,7 @@ import click
 from assay.cli.patience import Patience
 from assay.cli.warnings import say
 from assay.errors import UsageError
+from assay.show.terminal import unguard
 
 if TYPE_CHECKING:
     from assay.flows.model.options import Goal, ModelFlags
@@ -163,5 +164,6 @@ class StatusLine:
 
 
 def _echo(content: bytes) -> None:
-    sys.stderr.write(content.decode("utf-8", "replace"))
-    sys.stderr.flush()
+    stream = unguard(sys.stderr)
+    stream.write(content.decode("utf-8", "replace"))
+    stream.flush()

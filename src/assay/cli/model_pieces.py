@@ -10,6 +10,7 @@ import click
 
 from assay.cli.model_options import INPUT_OPTIONS, ONLY, with_options
 from assay.errors import ExitCode, UsageError
+from assay.show.words import clean
 
 
 @click.command()
@@ -32,7 +33,7 @@ def split(**given: Any) -> int:
         sys.stdout.write(render_facts([asdict(piece) for piece in pieces]))
         return int(ExitCode.OK)
     for piece in pieces:
-        print(f"{piece.case}: {piece.problem}" if piece.problem else os.path.relpath(piece.path))
+        print(clean(f"{piece.case}: {piece.problem}" if piece.problem else os.path.relpath(piece.path)))
     left = sum(bool(piece.problem) for piece in pieces)
     print(
         f"{len(pieces) - left} layers in {folder}" + (f", {left} cannot stand alone" if left else ""), file=sys.stderr

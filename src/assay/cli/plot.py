@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.warnings import warn
+from assay.cli.warnings import say, warn
 from assay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,16 +76,18 @@ def _find(names: Sequence[str], root: str | None) -> tuple[list[StudyPlace], lis
 
 
 def _say_choices(charts: Sequence[BuiltChart]) -> None:
+    from assay.show.words import clean
+
     for chart in charts:
         others = [name for name in chart.others if name != chart.metric]
         if chart.was_chosen and others:
             more = ", ".join(others[:8]) + (" …" if len(others) > 8 else "")
-            print(f"{chart.metric} (others: {more}; choose with -m)", file=sys.stderr)
+            say(clean(f"{chart.metric} (others: {more}; choose with -m)"))
         if chart.hidden:
             shown = len(chart.chart.lines)
-            print(f"the {shown} best of {shown + chart.hidden} (choose with --best N)", file=sys.stderr)
+            say(f"the {shown} best of {shown + chart.hidden} (choose with --best N)")
         for label in chart.empty:
-            print(f"{label}: not drawn, since none of its runs is done and has {chart.metric}", file=sys.stderr)
+            say(clean(f"{label}: not drawn, since none of its runs is done and has {chart.metric}"))
 
 
 def _render(chart: BuiltChart, width: float | None, height: float | None) -> str:
@@ -102,10 +104,11 @@ def _write_files(charts: Sequence[BuiltChart], output: str, width: float | None,
 
     from assay.flows.plotting import build_paths
     from assay.show.figure import write_figure
+    from assay.show.words import clean
 
     if (width or 0) > 100 or (height or 0) > 100:
         raise UsageError("with --output, --width and --height are inches", "for example --width 8 --height 4.5")
     for chart, path in zip(charts, build_paths(output, [chart.metric for chart in charts]), strict=True):
         write_figure(chart.chart, Path(path), width=width or 8.0, height=height or 4.5)
-        print(path)
+        print(clean(path))
     return 0

@@ -12,6 +12,7 @@ import click
 
 from assay.cli.telling import build_same_call, note, say, tell
 from assay.errors import ExitCode, UsageError
+from assay.show.words import escape_json
 from assay.values import layout
 from assay.values.state import RETRY
 from assay.values.verdict import Verdict, VerdictKind
@@ -124,7 +125,7 @@ def show_plan(prepared: Prepared, as_json: bool) -> int:
     from assay.flows.dry import build_dry_lines, build_dry_rows
 
     if as_json:
-        print(json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str))
+        print(escape_json(json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)))
         return int(ExitCode.OK)
     sys.stdout.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
     return int(ExitCode.OK)
@@ -145,7 +146,7 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     )
     report = run_study(prepared, doors)
     if as_json:
-        say(json.dumps(build_json(report), indent=1, ensure_ascii=False))
+        say(escape_json(json.dumps(build_json(report), indent=1, ensure_ascii=False)))
     else:
         tell(
             render_report(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.errors import ExitCode
+from assay.show.words import clean, clean_lines
 
 if TYPE_CHECKING:
     from assay.flows.finding import FoundRun
@@ -53,12 +54,12 @@ def command(names: tuple[str, ...], grace: float, reason: str, as_json: bool, ro
         quiet = len(report.runs) > 20  # a large study: only what was running is of interest
         for run in report.runs:
             if run.was_running or not run.is_well or not quiet:
-                print(f"{run.key}: {run.text}")
+                print(clean(f"{run.key}: {run.text}"))
         idle = sum(not run.was_running for run in report.runs)
         if quiet and idle:
             print(f"{idle} were not running")
         for note in report.notes:
-            print(note)
+            print(clean_lines(note))
     if not report.runs:
         print(f"{', '.join(names)}: no runs yet", file=sys.stderr)
     return int(ExitCode.OK if report.is_well else ExitCode.FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--state", "states", multiple=True, type=click.Choice([str(s) for s in State]), help="Only these runs.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N rows.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
+@click.option("--csv-raw", is_flag=True, help="The same, with text that looks like a formula as it is.")
 @click.option("--json", "as_json", is_flag=True, help="JSON.")
 @click.option("--md", "as_markdown", is_flag=True, help="A Markdown table.")
 @click.option("--tensorboard", metavar="DIR", help="Write the study for TensorBoard's HParams tab instead.")
@@ -49,6 +51,7 @@ def command(
     states: tuple[str, ...],
     limit: int | None,
     as_csv: bool,
+    csv_raw: bool,
     as_json: bool,
     as_markdown: bool,
     tensorboard: str | None,
@@ -61,8 +64,9 @@ def command(
     from assay.flows.finding import find_places, open_index_of
     from assay.flows.summary import SummaryOptions, fit_summary, summarise
     from assay.show import words
-    from assay.show.terminal import terminal_width
+    from assay.show.terminal import terminal_width, unguard
 
+    as_csv = as_csv or csv_raw
     if sum((as_csv, as_json, as_markdown)) > 1:
         raise UsageError("choose one of --csv, --json and --md")
     options = SummaryOptions(
@@ -82,7 +86,8 @@ def command(
     width = terminal_width(sys.stdout)
     if width is not None and not (as_csv or as_json or as_markdown):
         summary = fit_summary(summary, width)
-    sys.stdout.write(_render(summary.table, as_csv, as_json, as_markdown))
+    stream = unguard(sys.stdout) if csv_raw else sys.stdout
+    stream.write(_render(summary.table, as_csv, as_json, as_markdown, csv_raw))
     if summary.hidden and not (as_csv or as_json or as_markdown):
         print(f"({words.render_count(summary.hidden, 'more metric')}: --metrics all)", file=sys.stderr)
     if summary.left_out:
@@ -90,12 +95,12 @@ def command(
     return 0
 
 
-def _render(table: Table, as_csv: bool, as_json: bool, as_markdown: bool) -> str:
+def _render(table: Table, as_csv: bool, as_json: bool, as_markdown: bool, csv_raw: bool) -> str:
     from assay.show import table as tables
     from assay.show.terminal import can_encode, terminal_width, use_color
 
     if as_csv:
-        return tables.render_csv(table)
+        return tables.render_csv(table, raw=csv_raw)
     if as_json:
         return tables.render_json(table) + "\n"
     if as_markdown:
@@ -106,7 +111,8 @@ def _render(table: Table, as_csv: bool, as_json: bool, as_markdown: bool) -> str
 
 def _write_tensorboard(index: Index, places: Sequence[StudyPlace], folder: str) -> int:
     from assay.flows.hparams import write_hparams_events
+    from assay.show import words
 
     count = write_hparams_events(index, places, folder)
-    print(f"{count} runs written; look at them: tensorboard --logdir {folder}")
+    print(words.clean(f"{count} runs written; look at them: tensorboard --logdir {shlex.quote(folder)}"))
     return 0

@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sort", dest="sortwith", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--csv", help="also write NAME.csv here")
+    parser.add_argument("--csv-raw", action="store_true", help="there text as it is, also what looks like a formula")
     return parser
 
 
@@ -40,7 +41,7 @@ def run(parsed: Parsed) -> int:
     warn(found.warnings)
     sys.stdout.write(render_sumx(found.table, width=terminal_width(sys.stdout)))
     if parsed.csv:
-        _write_csv(parsed.csv, render_csv(found.table))
+        _write_csv(parsed.csv, render_csv(found.table, raw=parsed.csv_raw))
     return int(ExitCode.OK)
 
 

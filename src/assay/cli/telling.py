@@ -19,12 +19,18 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 
 
 def say(line: str) -> None:
-    tell(f"{line}\n")
+    tell(f"{_clean(line)}\n")
 
 
 def note(line: str) -> None:
     """On standard error."""
-    tell(f"{line}\n", sys.stderr)
+    tell(f"{_clean(line)}\n", sys.stderr)
+
+
+def _clean(text: str) -> str:
+    from assay.show.words import clean_lines
+
+    return clean_lines(text)
 
 
 def echo(data: bytes) -> None:

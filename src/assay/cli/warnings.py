@@ -13,6 +13,6 @@ def warn(text: str) -> None:
 def say(text: str) -> None:
     """A remark on stderr; a pipe gets it in one line."""
     from assay.show.terminal import terminal_width
-    from assay.show.words import wrap
+    from assay.show.words import clean_lines, wrap
 
-    print(wrap(text, terminal_width(sys.stderr), "  "), file=sys.stderr)
+    print(wrap(clean_lines(text), terminal_width(sys.stderr), "  "), file=sys.stderr)

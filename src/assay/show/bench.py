@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from assay.show.table import Column, Table, fit_columns, render_table
-from assay.show.words import clean, render_duration, render_number, wrap
+from assay.show.words import clean, escape_markdown, escape_xml, render_duration, render_number, wrap
 from assay.values.bench_history import INTERRUPTED
 from assay.values.benchmark import BenchExecution, BenchReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -239,21 +239,16 @@ def render_cases_markdown(title: str, cases: Cases) -> str:
     kinds = [verdict.kind for _, _, verdict in cases]
     worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
     lines = [
-        f"## {title}: {worst}",
+        f"## {escape_markdown(title)}: {worst}",
         "",
         f"{len(cases)} checked, {sum(kind is VerdictKind.PASS for kind in kinds)} passed.",
     ]
     if bad:
         lines += ["", "| verdict | benchmark | metric | what | effect |", "|---|---|---|---|---|"]
-        lines += [
-            f"| {f.kind} | {_cell(group)} | {_cell(name)} | {_cell(f.message)} | {_effect(f)} |"
-            for group, name, f in bad
-        ]
+        for group, name, found in bad:
+            cells = map(escape_markdown, (group, name, found.message))
+            lines.append(f"| {found.kind} | {' | '.join(cells)} | {_effect(found)} |")
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return clean(text).replace("|", "\\|")
 
 
 def _effect(finding: Finding) -> str:
@@ -268,12 +263,12 @@ _COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 
 def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
     """As for convergence: INCONCLUSIVE is skipped, with its message, and the exit code says that it is no pass."""
-    from assay.show.junit import ALLOWED, add_outcome, add_skipped, clean_xml
+    from assay.show.junit import ALLOWED, add_outcome, add_skipped
 
     counts = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
-    suite = ET.Element("testsuite", {"name": clean_xml(title)})
+    suite = ET.Element("testsuite", {"name": escape_xml(title)})
     for group, name, verdict in cases:
-        case = ET.SubElement(suite, "testcase", {"classname": clean_xml(group), "name": clean_xml(name)})
+        case = ET.SubElement(suite, "testcase", {"classname": escape_xml(group), "name": escape_xml(name)})
         if verdict.kind is VerdictKind.PASS:
             continue
         bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
@@ -281,7 +276,7 @@ def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) ->
         is_allowed = allow_changed and verdict.kind is VerdictKind.CHANGED
         node = add_skipped(case, ALLOWED, first) if is_allowed else add_outcome(case, verdict.kind, first)
         counts[_COUNTS[node.tag]] += 1
-        node.text = clean_xml("\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad))
+        node.text = escape_xml("\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad))
     for name, count in counts.items():
         suite.set(name, str(count))
     top = ET.Element("testsuites", {"name": "assay bench", **{name: str(count) for name, count in counts.items()}})

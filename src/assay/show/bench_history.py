@@ -47,7 +47,7 @@ def render_history(history: MetricHistory, *, color: bool, width: int | None) ->
     lines += [
         f"  {count_executions(number)} left out: {_advise(reason)}" for reason, number in history.left_out.items()
     ]
-    wrapped = "".join(f"{wrap(line, width, '  ')}\n" for line in lines)
+    wrapped = "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
     return _KIND.sub(_paint_kind, wrapped) if color else wrapped
 
 
@@ -69,7 +69,7 @@ def _describe_series(series: MetricSeries, metric: str) -> list[str]:
     edges = [0, *(change.step.at for change in series.changes), len(series.points)]
     levels = [render_values(metric, [point.value for point in series.points[a:b]]) for a, b in pairwise(edges)]
     return [
-        f"  {clean(label + setup)}",
+        f"  {label}{setup}",
         f"    {_draw([point.value for point in series.points])}",
         "    levels: " + " → ".join(level or "-" for level in levels),
     ]
@@ -89,7 +89,7 @@ def _describe_changes(history: MetricHistory) -> list[str]:
     """A line for each change; then what else keeps the verdict from being PASS."""
     findings = history.verdict.findings
     lines = [_describe_change(*pair) for pair in zip(history.changes, findings, strict=False)]
-    others = [f"  {finding.kind} {clean(finding.message)}" for finding in findings[len(history.changes) :]]
+    others = [f"  {finding.kind} {finding.message}" for finding in findings[len(history.changes) :]]
     return [*lines, *others] or ["  no change"]
 
 
@@ -97,7 +97,7 @@ def _describe_change(change: Change, finding: Finding) -> str:
     moment = datetime.fromtimestamp(change.at).strftime("%Y-%m-%d %H:%M") if change.at else ""  # noqa: DTZ006 local time
     where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]
-    return f"  {_word(change, finding.kind)} {_render_effect(finding)} {where}: {clean(rest)}"
+    return f"  {_word(change, finding.kind)} {_render_effect(finding)} {where}: {rest}"
 
 
 def _word(change: Change, kind: VerdictKind) -> str:

@@ -116,7 +116,12 @@ def _style(number: int) -> tuple[str, str]:
 
 
 def _label(line: Line) -> str:
-    return f"{words.shorten(words.clean(line.label), 40)}  {render_end_value(line)}".replace("$", r"\$")
+    return _as_it_is(f"{words.shorten(words.clean(line.label), 40)}  {render_end_value(line)}")
+
+
+def _as_it_is(text: str) -> str:
+    """What matplotlib would take for a formula is text."""
+    return words.clean(text).replace("$", r"\$")
 
 
 def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> None:
@@ -146,13 +151,13 @@ def _dress(axes: Axes, chart: Chart) -> None:
         axes.spines[side].set_visible(False)
     axes.grid(visible=True, alpha=0.25, linewidth=0.6)
     axes.margins(x=0.01)
-    axes.set_xlabel(words.clean(chart.x_name))
-    axes.set_ylabel(words.clean(chart.y_name))
+    axes.set_xlabel(_as_it_is(chart.x_name))
+    axes.set_ylabel(_as_it_is(chart.y_name))
     locator = axes.yaxis.get_major_locator()
     if isinstance(locator, MaxNLocator) and _is_whole(chart):  # a logarithmic axis has another
         locator.set_params(integer=True)
     if chart.title:
-        axes.set_title(words.clean(chart.title).replace("$", r"\$"), loc="left", fontweight="bold")
+        axes.set_title(_as_it_is(chart.title), loc="left", fontweight="bold")
 
 
 def _is_whole(chart: Chart) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from assay.show import words
@@ -21,6 +20,7 @@ from assay.show.golden import (
     render_step,
 )
 from assay.show.svg import Panel, render_panel
+from assay.show.words import escape_html as _text
 from assay.values.golden import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, SegmentRun
 from assay.values.verdict import VerdictKind
 
@@ -95,10 +95,6 @@ def render_html(report: GoldenReport) -> str:
     word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
     top = f"<h1>{what} {_badge(report.kind, word)}</h1>\n<p class=soft>{_text(report.source)}{took}</p>\n"
     return f"{head}{top}{body}\n<footer>made by Assay</footer>\n</main>\n</body>\n</html>\n"
-
-
-def _text(value: object) -> str:
-    return escape(words.clean(str(value)))
 
 
 def _badge(kind: object, word: str = "") -> str:
@@ -271,5 +267,10 @@ def _flatten(value: Any) -> str:
 def _render_run(run: SegmentRun) -> str:
     took = words.render_duration(run.elapsed_s) if run.elapsed_s is not None else _EMPTY
     said = "; ".join(text for text in (run.reason, run.stopped_early or "") if text)
-    cells = (f"<code>{_text(run.dir)}</code>", _text(run.state), _text(took), _text(said or _EMPTY))
+    cells = (
+        f"<code>{_text(run.dir)}</code>",
+        _text(run.state),
+        _text(took),
+        _text(said or _EMPTY),
+    )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -6,10 +6,12 @@ import json
 import math
 from typing import Any
 
+from assay.show.words import escape_json
+
 
 def render_facts(value: Any) -> str:
     """JSON has no NaN: it becomes the string "NaN", never a silent null."""
-    return json.dumps(to_json(value), indent=2, ensure_ascii=False, default=str, allow_nan=False) + "\n"
+    return escape_json(json.dumps(to_json(value), indent=2, ensure_ascii=False, default=str, allow_nan=False)) + "\n"
 
 
 def to_json(value: Any) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
 from assay.show.golden import RUN, Row, build_step, build_test_rows, render_rule
+from assay.show.words import escape_xml
 from assay.values.golden import GoldenReport, GoldenTestReport
 from assay.values.verdict import VerdictKind
 
@@ -34,17 +35,17 @@ def add_outcome(case: ET.Element, kind: VerdictKind, message: str, name: str | N
     element = _ELEMENTS[kind]
     if element == "skipped":
         return add_skipped(case, name or str(kind), message)
-    return ET.SubElement(case, element, {"type": name or str(kind), "message": clean_xml(message)})
+    return ET.SubElement(case, element, {"type": name or str(kind), "message": escape_xml(message)})
 
 
 def add_skipped(case: ET.Element, why: str, message: str) -> ET.Element:
-    return ET.SubElement(case, "skipped", {"message": clean_xml(f"{why}: {message}")})
+    return ET.SubElement(case, "skipped", {"message": escape_xml(f"{why}: {message}")})
 
 
 def render_junit(report: GoldenReport, allow_changed: bool = False) -> str:
     suites = [_build_suite(test, allow_changed) for test in report.tests]
     attributes = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in _COUNTED}
-    top = ET.Element("testsuites", {"name": clean_xml(f"assay golden {report.mode}"), **attributes})
+    top = ET.Element("testsuites", {"name": escape_xml(f"assay golden {report.mode}"), **attributes})
     top.set("time", f"{report.elapsed_s:.3f}")
     top.extend(suites)
     ET.indent(top)
@@ -63,12 +64,14 @@ def _build_suite(test: GoldenTestReport, allow_changed: bool) -> ET.Element:
         *(sum(case.find(name) is not None for case in cases) for name in ("failure", "error", "skipped")),
     ]
     attributes = {name: str(count) for name, count in zip(_COUNTED, counts, strict=True)}
-    suite = ET.Element("testsuite", {"name": clean_xml(test.test), **attributes, "time": f"{_suite_seconds(test):.3f}"})
+    suite = ET.Element(
+        "testsuite", {"name": escape_xml(test.test), **attributes, "time": f"{_suite_seconds(test):.3f}"}
+    )
     add_properties(suite, _describe_suite(test))
     suite.extend(cases)
     said = [*(f"warning: {text}" for text in test.warnings), *test.notes]
     if said:
-        ET.SubElement(suite, "system-out").text = clean_xml("\n".join(said))
+        ET.SubElement(suite, "system-out").text = escape_xml("\n".join(said))
     return suite
 
 
@@ -96,13 +99,13 @@ def _find_excuse(row: Row, allow_changed: bool, has_failed: bool) -> str | None:
 
 def _build_case(test: GoldenTestReport, row: Row, excuse: str | None) -> ET.Element:
     place = "golden" if row.segment is None else f"segment {row.segment}"
-    case = ET.Element("testcase", {"classname": clean_xml(f"{test.test}.{place}"), "name": clean_xml(row.metric)})
+    case = ET.Element("testcase", {"classname": escape_xml(f"{test.test}.{place}"), "name": escape_xml(row.metric)})
     case.set("time", f"{_case_seconds(test, row):.3f}")
     add_properties(case, _describe_case(row))
     if excuse is not None:
         add_skipped(case, excuse, row.message)
     elif row.kind in _ELEMENTS:
-        add_outcome(case, row.kind, row.message).text = clean_xml(_tell(row))
+        add_outcome(case, row.kind, row.message).text = escape_xml(_tell(row))
     return case
 
 
@@ -142,13 +145,4 @@ def add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]
     inner = ET.SubElement(element, "properties")
     for name, value in properties:
         text = repr(value) if isinstance(value, float) else str(value)
-        ET.SubElement(inner, "property", {"name": name, "value": clean_xml(text)})
-
-
-def clean_xml(text: str) -> str:
-    """XML has no place for control characters, nor for the halves of a pair."""
-    return "".join(char if _is_legal(ord(char)) else f"\\x{ord(char):02x}" for char in text)
-
-
-def _is_legal(code: int) -> bool:
-    return code in (0x9, 0xA, 0xD) or 0x20 <= code <= 0xD7FF or 0xE000 <= code <= 0xFFFD or code >= 0x10000
+        ET.SubElement(inner, "property", {"name": escape_xml(name), "value": escape_xml(text)})

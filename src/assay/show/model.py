@@ -219,11 +219,13 @@ def _render_mismatches(report: ModelReport, width: int | None) -> Iterator[str]:
     for case in wrong[:_IN_FULL]:
         lines = [f"{words.clean(label_of(case, report))} {_VERBS.get(case.verdict.kind, 'differs')}:"]
         lines += [words.wrap(f"  {text}", width, "  ") for text in _describe_case(case)]
-        lines += [f"  {command}" for command in build_diff_commands(case) if command not in later]
+        lines += [f"  {words.clean(command)}" for command in build_diff_commands(case) if command not in later]
         yield "\n".join(lines) + "\n"
     if len(wrong) > _IN_FULL:
         names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
-        yield words.wrap(f"the same goes for {names} (--json has the commands that show them)", width) + "\n"
+        yield (
+            words.wrap(f"the same goes for {words.clean(names)} (--json has the commands that show them)", width) + "\n"
+        )
 
 
 def find_mismatches(report: ModelReport) -> list[CaseReport]:
@@ -251,7 +253,7 @@ def _render_said(report: ModelReport, width: int | None) -> str:
 def _render_next(report: ModelReport) -> str:
     steps = list(build_next_steps(report))
     wide = max((len(what) for what, _ in steps), default=0)
-    return "".join(f"{what + ':':<{wide + 1}}  {command}\n" for what, command in steps)
+    return "".join(f"{what + ':':<{wide + 1}}  {words.clean(command)}\n" for what, command in steps)
 
 
 # ---------------------------------------------------------------- Markdown
@@ -300,7 +302,7 @@ def _fence(text: str, language: str = "") -> str:
     ticks = "```"
     while ticks in text:
         ticks += "`"
-    return f"{ticks}{language}\n{text}\n{ticks}"
+    return f"{ticks}{language}\n{words.clean_lines(text)}\n{ticks}"
 
 
 # ---------------------------------------------------------------- facts

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
-from assay.show import words
 from assay.show.html import STYLE
 from assay.show.model_svg import Point, render_errors
 from assay.show.model_words import (
@@ -30,6 +28,7 @@ from assay.show.model_words import (
     render_ms,
     tell,
 )
+from assay.show.words import escape_html as _text
 from assay.values.model import CaseReport, ModelReport
 from assay.values.verdict import VerdictKind
 
@@ -94,10 +93,6 @@ def _render_body(report: ModelReport) -> Iterator[str]:
         yield from _render_cases(report)
     yield from _render_failures(report)
     yield from _render_origin(report)
-
-
-def _text(value: object) -> str:
-    return escape(words.clean(str(value)))
 
 
 def _badge(kind: object, word: str = "") -> str:

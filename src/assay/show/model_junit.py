@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from assay.show.junit import add_outcome, add_properties, clean_xml
+from assay.show.junit import add_outcome, add_properties
 from assay.show.model_words import (
     build_diff_commands,
     build_figures,
@@ -19,6 +19,7 @@ from assay.show.model_words import (
     find_bad,
     render_command,
 )
+from assay.show.words import escape_xml
 from assay.values.model import CaseReport, ModelReport
 from assay.values.verdict import Finding, VerdictKind
 
@@ -41,14 +42,14 @@ def _build_suite(report: ModelReport) -> ET.Element:
     cases += [_build_finding(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
     if not cases:  # nothing was compared: never green
         cases = [_build_finding(Finding(VerdictKind.ERROR, report.stem, describe_outcome(report)), report)]
-    suite = ET.Element("testsuite", {"name": clean_xml(_suite_name(report)), "tests": str(len(cases))})
+    suite = ET.Element("testsuite", {"name": escape_xml(_suite_name(report)), "tests": str(len(cases))})
     for plural, name in _COUNTED:
         suite.set(plural, str(sum(case.find(name) is not None for case in cases)))
     suite.set("time", f"{report.elapsed_s:.3f}")
     add_properties(suite, _describe_suite(report))
     suite.extend(cases)
     if report.notes:
-        ET.SubElement(suite, "system-out").text = clean_xml("\n".join(report.notes))
+        ET.SubElement(suite, "system-out").text = escape_xml("\n".join(report.notes))
     return suite
 
 
@@ -75,17 +76,17 @@ def _build_case(case: CaseReport, report: ModelReport) -> ET.Element:
     if kind is not VerdictKind.PASS:
         bad = find_bad(case)
         message = bad[0].message if bad else case.outcome
-        add_outcome(node, kind, message, case.outcome).text = clean_xml("\n".join(_tell(case)))
+        add_outcome(node, kind, message, case.outcome).text = escape_xml("\n".join(_tell(case)))
     return node
 
 
 def _start_case(name: str, report: ModelReport) -> ET.Element:
-    return ET.Element("testcase", {"classname": clean_xml(f"{report.stem}.{report.target}"), "name": clean_xml(name)})
+    return ET.Element("testcase", {"classname": escape_xml(f"{report.stem}.{report.target}"), "name": escape_xml(name)})
 
 
 def _build_finding(finding: Finding, report: ModelReport) -> ET.Element:
     node = _start_case(f"{report.stem} as a whole", report)
-    add_outcome(node, finding.kind, finding.message).text = clean_xml(finding.message)
+    add_outcome(node, finding.kind, finding.message).text = escape_xml(finding.message)
     return node
 
 

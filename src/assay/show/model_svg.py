@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from assay.show import words
 from assay.show.model_words import render_error
@@ -181,7 +180,7 @@ def _render_dots(points: Sequence[Point], frame: Frame) -> Iterator[str]:
 def _render_names(points: Sequence[Point], frame: Frame) -> Iterator[str]:
     for place, point in enumerate(points):
         x, y = frame.x(place) + 3, frame.floor + 16
-        text = escape(words.shorten(words.clean(point.label), 18))
+        text = words.escape_html(words.shorten(words.clean(point.label), 18))
         kind = "tick wrong" if point.is_wrong else "tick"
         yield (
             f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="end" '
@@ -198,14 +197,15 @@ def _render_numbers(points: Sequence[Point], frame: Frame) -> Iterator[str]:
         if point.is_first:
             side = "end" if frame.x(place) > WIDTH / 2 else "start"
             x = frame.x(place) + (-6 if side == "end" else 6)
-            label = escape(words.clean(point.label))
+            label = words.escape_html(point.label)
             yield f'<text class="tick wrong" x="{x:.1f}" y="{frame.ceiling + 12}" text-anchor="{side}">{label}</text>'
 
 
 def _render_hovers(points: Sequence[Point], frame: Frame) -> Iterator[str]:
     """Invisible bars that answer the mouse."""
     for place, point in enumerate(points):
-        inner = f"<title>{escape(describe_point(point))}</title>"
+        text = "\n".join(map(words.escape_html, describe_point(point).split("\n")))
+        inner = f"<title>{text}</title>"
         yield _rect("hover", frame.x(place) - frame.step / 2, frame.ceiling, frame.step, _PLOT, inner)
 
 

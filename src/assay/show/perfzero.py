@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from assay.show.json_text import to_json
-from assay.show.words import clean
+from assay.show.words import clean, escape_json
 from assay.values.benchmark import BenchExecution, BenchResult
 from assay.values.perfzero import HARNESS, Package, PerfzeroReport, Surroundings
 
@@ -42,7 +42,7 @@ def build_summary(execution: BenchExecution, around: Surroundings) -> Facts:
 
 
 def render_json(value: Any) -> str:
-    return json.dumps(to_json(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    return escape_json(json.dumps(to_json(value), indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
 def render_summary(execution: BenchExecution, summary: Facts) -> str:

@@ -318,7 +318,8 @@ class LiveProgress(Progress):
         from rich.console import Console
         from rich.live import Live
 
-        self._console = Console(file=stream, highlight=False, soft_wrap=False, markup=False, emoji=False)
+        bare = terminal.unguard(stream)
+        self._console = Console(file=bare, highlight=False, soft_wrap=False, markup=False, emoji=False)
         self._plain = not terminal.can_encode(stream, "━╍…")
         self._live: Live | None = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._clock = clock

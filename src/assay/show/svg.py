@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from xml.sax.saxutils import escape
 
 from assay.show import words
 from assay.show.plot import build_ticks, render_ticks
@@ -130,7 +129,7 @@ def render_panel(panel: Panel) -> str:
 
 def _wrap(panel: Panel, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
-    label = escape(f"{panel.name}: golden and check over steps", {'"': "&quot;"})
+    label = words.escape_html(f"{panel.name}: golden and check over steps")
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">\n{body}\n</svg>'
 
 
@@ -165,7 +164,7 @@ def _render_axes(frame: Frame) -> Iterator[str]:
 def _render_tick(frame: Frame, value: float, text: str) -> Iterator[str]:
     y = frame.y(value)
     yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape(text)}</text>'
+    yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{words.escape_html(text)}</text>'
 
 
 def _render_steps(x_range: tuple[float, float]) -> Iterator[str]:
@@ -263,7 +262,8 @@ def _render_hovers(
     for place, step in enumerate(chosen):
         left = frame.x((chosen[place - 1] + step) / 2) if place else frame.x(frame.x_range[0])
         right = frame.x((chosen[place + 1] + step) / 2) if place + 1 < len(chosen) else frame.x(frame.x_range[1])
-        text = escape(describe_step(panel.name, step, golden.get(step), check.get(step)))
+        said = describe_step(words.clean(panel.name), step, golden.get(step), check.get(step))
+        text = "\n".join(map(words.escape_html, said.split("\n")))
         yield _rect("hover", left, _TOP, max(right - left, 0.5), bottom - _TOP, inner=f"<title>{text}</title>")
 
 

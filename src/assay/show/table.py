@@ -432,16 +432,30 @@ def render_sumx(table: Table, *, width: int | None = None) -> str:
     return f"{head}\n{rule}\n" + _join_rows([_pad_column(each, "left") for each in laid])
 
 
-def render_csv(table: Table) -> str:
-    """The values themselves: full precision, durations in seconds, nothing for a missing one."""
+def render_csv(table: Table, *, raw: bool = False) -> str:
+    """The values themselves: full precision, durations in seconds, nothing for a missing one.
+
+    No two columns have the same name. `raw`: text as it is, also what a spreadsheet would take for a formula.
+    """
     import csv
     import io
 
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([column.name for column in table.columns])
-    writer.writerows([_csv_value(value) for value in row] for row in table.rows)
+    rows = [_build_csv_names(table.columns), *([_csv_value(value) for value in row] for row in table.rows)]
+    writer.writerows(rows if raw else (map(words.escape_csv, row) for row in rows))
     return stream.getvalue()
+
+
+def _build_csv_names(columns: Sequence[Column]) -> list[str]:
+    """What is over the columns; where that would be there twice, the names of JSON (`loss_sd` instead of `± sd`)."""
+    names = [column.name for column in columns]
+    repeated = {name for name in names if names.count(name) > 1}
+    if not repeated:
+        return names
+    keys = build_keys(columns)
+    given = [key if name in repeated else name for name, key in zip(names, keys, strict=True)]
+    return given if len(set(given)) == len(given) else keys
 
 
 def _csv_value(value: Any) -> Any:
@@ -453,16 +467,11 @@ def _csv_value(value: Any) -> Any:
 def render_markdown(table: Table) -> str:
     laid = _lay_out(table)
     for each in laid:
-        each.texts = [_escape_markdown(text.strip()) for text in each.texts]
-    head = " | ".join(_escape_markdown(each.name) for each in laid)
+        each.texts = [words.escape_markdown(text) for text in each.texts]
+    head = " | ".join(words.escape_markdown(each.name) for each in laid)
     rule = " | ".join("---:" if each.column.side == "right" else "---" for each in laid)
     lines = (" | ".join(row) for row in zip(*(each.texts for each in laid), strict=True))
     return "".join(f"| {line} |\n" for line in (head, rule, *lines))
-
-
-def _escape_markdown(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("|", "\\|")
-    return escaped.replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("`", "\\`")
 
 
 def render_json(table: Table, *, indent: int | None = 2) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from html import escape
 
-from assay.show import words
 from assay.show.html import STYLE
 from assay.show.table import Table
 from assay.show.tensor_diff import (
@@ -19,6 +17,7 @@ from assay.show.tensor_diff import (
     list_bars,
     list_numbers,
 )
+from assay.show.words import escape_html as _text
 from assay.values.tensors import Heat, Histogram, TensorDiff
 from assay.values.verdict import Verdict
 
@@ -50,10 +49,6 @@ def render_diff_html(diffs: Sequence[TensorDiff], verdict: Verdict) -> str:
         f"<h1>Tensor comparison {_badge(verdict)}</h1>\n<p class=soft>{_text(describe_outcome(diffs, verdict))}</p>\n"
         f"{_render_said(loose)}{body}\n<footer>made by Assay</footer>\n</main>\n</body>\n</html>\n"
     )
-
-
-def _text(value: object) -> str:
-    return escape(words.clean(str(value)))
 
 
 def _badge(verdict: Verdict) -> str:

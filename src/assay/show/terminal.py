@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO, cast
 
 RESET = "\x1b[0m"
 CODES: Mapping[str, str] = {
@@ -79,3 +80,45 @@ def paint(text: str, style: str) -> str:
     """The text with `bold red` or the like around it."""
     codes = "".join(CODES[word] for word in style.split())
     return f"{codes}{text}{RESET}" if codes else text
+
+
+class GuardedStream:
+    """A standard stream that never passes on what a terminal obeys, whoever wrote it: the last of the defences.
+
+    Names and messages are cleaned where they are rendered; this sees to it that a forgotten one does no harm, and that
+    text that cannot be encoded does not end a command. Colours stay, where colours are used. `buffer` is as it was: the
+    logs of runs are printed byte for byte.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unguarded = stream
+        self._has_color = use_color(stream)
+
+    def write(self, text: str) -> int:
+        from assay.show.words import UNSAFE, make_safe
+
+        if UNSAFE.search(text):
+            parts = _COLOR.split(text) if self._has_color else [text]  # every second one is a colour
+            parts[::2] = map(make_safe, parts[::2])
+            text = "".join(parts)
+        return self.unguarded.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unguarded, name)
+
+
+_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def guard(stream: TextIO) -> TextIO:
+    """A missing stream (`>&-`) stays missing."""
+    return stream if stream is None or isinstance(stream, GuardedStream) else cast("TextIO", GuardedStream(stream))
+
+
+def unguard(stream: TextIO) -> TextIO:
+    """For the live view, which moves the cursor and cleans its texts by itself."""
+    return stream.unguarded if isinstance(stream, GuardedStream) else stream

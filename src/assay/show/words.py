@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from typing import Any
 
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
@@ -118,6 +119,14 @@ def clean(text: str) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def clean_lines(text: str) -> str:
+    """The same of a text of several lines: line ends and tabs stay."""
+    return _LINE_PARTS.sub(lambda part: clean(part[0]), text)
+
+
+_LINE_PARTS = re.compile(r"[^\n\t]+")
+
+
 def _escape(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as os.fsdecode keeps it
@@ -189,9 +198,58 @@ def _wrap_line(line: str, width: int, indent: str) -> str:
     return "\n".join((*lines, current))
 
 
+# ---------------------------------------------------------------- text in other formats
+# One function for each format that text of users' files, logs and programs goes into; every writer calls it.
+
+
 def escape_markdown(text: str) -> str:
-    """Words of a user's file or program on one line of Markdown, shown as they are."""
+    """One line that Markdown shows as it is, in a paragraph, a heading or a table: no markup, link, mention or HTML."""
     one = clean(" ".join(text.split()))
-    for char in "\\`*_[]<>|#":
-        one = one.replace(char, f"\\{char}")
-    return one
+    for char, shown in _MARKUP.items():
+        one = one.replace(char, shown)
+    return _MARKDOWN.sub(r"\\\g<0>", one)
+
+
+_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_MARKDOWN = re.compile(r"[\\`*_\[\]|~$]|^#|^[-+](?= )|(?<=^\d)[.)](?= )")
+
+
+def escape_html(value: object) -> str:
+    """Text or an attribute's value in HTML and in SVG."""
+    import html
+
+    return html.escape(clean(str(value)))
+
+
+def escape_xml(text: str) -> str:
+    """For an XML library, which escapes markup by itself: XML has no place for control characters or half pairs."""
+    return clean_lines(text)
+
+
+def escape_csv(value: Any) -> Any:
+    """A cell that a spreadsheet takes for text. Text that it would take for a formula gets an apostrophe in front;
+    numbers stay numbers, also those that came as text (`-1`, `+3e-4`)."""
+    if not isinstance(value, str):
+        return value
+    text = make_safe(value)
+    # a spreadsheet ignores blanks and line ends in front, and knows the wide forms of the signs as well
+    is_formula = text.lstrip(" \n").startswith(_FORMULA) and not _NUMERIC.fullmatch(text)
+    return f"'{text}" if is_formula else text
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_NUMERIC = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
+
+
+def make_safe(text: str) -> str:
+    """Text without characters that a terminal obeys or that cannot be encoded."""
+    return UNSAFE.sub(lambda found: _escape(found[0]), text)
+
+
+def escape_json(text: str) -> str:
+    """JSON text without characters that a terminal obeys or that cannot be encoded; they are only inside strings."""
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+# what terminals obey: control characters but tabs and line ends, turning marks of right-to-left scripts; half pairs
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
