@@ -95,7 +95,7 @@ def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
     assert facts["exit_code"] == 1
     assert [execution["succeeded"] for execution in facts["executions"]] == [True, False]
     assert facts["executions"][1]["result"]["wall_time"] == "NaN"
-    assert "| FAIL | mod.B.nan | trial 1 | wall_time is nan |" in (lab.folder / "r.md").read_text()
+    assert "| FAIL | mod.B.nan | trial 1 | wall\\_time is nan |" in (lab.folder / "r.md").read_text()
     suite = ET.parse(lab.folder / "r.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
 
