@@ -189,9 +189,10 @@ def test_a_bad_phase_names_the_good_ones(logx, tmp_path):
 def test_epochs_count_by_themselves_for_each_phase(logx, tmp_path):
     logx.initialize(tmp_path)
     logx.metric("train", {"loss": 1})
-    for epoch in (None, None, 10, None):
+    for epoch in (None, None, 10, None, None, 3, 4, None):
         logx.metric("val", {"acc": 1}, epoch=epoch)
-    assert [row[4] for row in read_rows(tmp_path)[1:]] == ["0", "1", "10", "11"]
+    seen = [row[4] for row in read_rows(tmp_path)[1:]]
+    assert seen == ["0", "1", "10", "10", "11", "3", "4", "4"], "as runx: the count goes on from the last, not after it"
 
 
 def test_metrics_of_every_make(logx, tmp_path):

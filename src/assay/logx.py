@@ -162,9 +162,10 @@ class LogX:
         if not self.rank0:
             return
         canonical = _canonical_phase(phase)
+        is_counted = epoch is None
         if epoch is None:
             epoch = self._epochs.get(canonical, 0)
-        self._epochs[canonical] = epoch + 1
+        self._epochs[canonical] = epoch + 1 if is_counted else epoch  # as runx: one that is given is not counted on
         numbers = {name: script.build_number(value) for name, value in metrics.items()}
         if canonical == "val":
             row = [field for name, value in metrics.items() for field in (name, _choose(numbers[name], value))]

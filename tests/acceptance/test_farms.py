@@ -158,6 +158,10 @@ class TestTheDocument:
             f'submit_job --gpu 2 --cpu 16 --mem 128 --name {arch}_… -c "python train.py --logdir … --adam --arch {arch} --lr {lr} --epochs 10"'
             for arch, lr in (("alexnet", 0.01), ("alexnet", 0.02), ("resnet50", 0.002), ("resnet50", 0.005))
         ]
+        printed = desk.well("runx", "sweep.yml").lines
+        ended(desk)
+        names = [re.findall(r"--name (\S+)", line) for line in printed]
+        assert sorted(names) == sorted([call[call.index("--name") + 1]] for call in desk.submissions)
 
     def test_draco(self, desk: Desk) -> None:
         desk.write(".runx", BIGFARM.format(folder=desk.folder).replace("bigfarm", "draco-rno"))

@@ -128,7 +128,7 @@ class TestReadme:
 
     def test_each_command_is_what_the_template_says(self, desk: Desk) -> None:
         desk.well("mlrunner", "-c", "train")
-        out = f"{desk.folder}/output/Norm_batch-EaStop_T"
+        out = "output/Norm_batch-EaStop_T"  # as in mlrunner: relative, so that s3://bucket/{_output} is a path
         log = next(Path("output/Norm_batch-EaStop_T").glob("log.train.*")).read_text()
         assert log == (
             f"trained data-bin/iwslt14 --seed 1 --save-dir {out} --tensorboard-logdir {out} --max-epochs 80 "
@@ -140,7 +140,7 @@ class TestReadme:
         said = desk.assay("mlrunner")
         assert said.code == 1
         assert "FAIL    gpu: 0, avg  : 1/ 4, output/Norm_new-Moment_0.1" in said.lines
-        assert said.lines[-1] == "Failed tasks: 1/5"
+        assert said.lines[-2:] == ["Failed tasks: 1/5", "    output/Norm_new-Moment_0.1"]
         assert "no checkpoint is good" in said.err
         assert done(desk) == sorted(set(all_of("train", "avg", "test")) - {"test Norm_new-Moment_0.1"})
         assert stat(desk, "Norm_new-Moment_0.1") == {"train": "finished", "avg": "failed"}
@@ -166,10 +166,10 @@ class TestReadme:
 
     def test_assay_run_runs_the_same(self, desk: Desk) -> None:
         before = desk.everything()
-        shown = desk.well("mlrunner", "--dry-run").lines[2:]
-        assert [
-            line.replace("/runs/params/", "/output/") for line in desk.well("run", "params.yaml", "-n").lines
-        ] == shown
+        shown = desk.well("mlrunner", "--dry-run").lines[3::2]
+        plain = [re.fullmatch(r"CUDA_VISIBLE_DEVICES=\d (.*) > output/\S+/log\.\S+ 2>&1", line) for line in shown]
+        lines = [line.replace("runs/params/", "output/") for line in desk.well("run", "params.yaml", "-n").lines]
+        assert lines == [match[1] for match in plain if match]
         assert desk.everything() == before
         desk.well("run", "params.yaml")
         assert done(desk) == all_of("train", "avg", "test")
@@ -187,9 +187,46 @@ class TestFlags:
         said = desk.well("mlrunner", "--dry-run")
         assert desk.everything() == before
         assert said.lines[:2] == ["Orphan params: set()", f"Tasks: 6, commands to run: 15 {SHARED}"]
-        assert len(said.lines) == 2 + 15
+        assert len(said.lines) == 2 + 15 * 2
         desk.well("mlrunner")
         assert done(desk) == all_of("train", "avg", "test")
+
+    def test_a_dry_run_shows_folder_gpu_log_and_the_run_s_own_values(self, desk: Desk) -> None:
+        text = "template:\n  a: cp {_output}/x s3://b/{_output} {_name} '{_time}' [p]\n  b: 'true'\n"
+        desk.write("params.yaml", f"{text}resource: [3, '1,2']\n---\np: [1, 2 3]\n")
+        lines = desk.well("mlrunner", "--dry-run", "-o", "./my out").lines[2:]
+        stamp = re.findall(r"\d{8}\.\d{6}", lines[1])[0]
+        assert lines[0] == "START   gpu: 3, a: 1/ 2, ./my out/P_1"
+        assert lines[1] == (
+            f"CUDA_VISIBLE_DEVICES=3 cp './my out/P_1'/x s3://b/'./my out/P_1' P_1 ''{stamp}'' --p 1"
+            f" > './my out/P_1/log.a.{stamp}' 2>&1"
+        )
+        assert lines[4] == "START   gpu: 1,2, a: 2/ 2, ./my out/P_2 3"
+        assert lines[7] == f"CUDA_VISIBLE_DEVICES=1,2 true > './my out/P_2 3/log.b.{stamp}' 2>&1"
+        shared = desk.well("mlrunner", "--dry-run", "--no-subdir").lines[3]
+        assert re.search(r"cp output/x s3://b/output P_1 .* > output/log\.a\.\S+\.P_1 2>&1", shared)
+
+    def test_param_holds_the_gpu_and_the_log(self, desk: Desk) -> None:
+        desk.write("params.yaml", "template:\n  a: echo {_output} {_name} {_time}\nresource: ['1,2']\n---\np: [1]\n")
+        desk.well("mlrunner", "-o", "out")
+        log = next(Path("out/P_1").glob("log.a.*"))
+        param = yaml.safe_load(desk.read("out/P_1/param"))
+        stamp = log.name.removeprefix("log.a.")
+        assert param["_scripts"] == {"a": f"CUDA_VISIBLE_DEVICES=1,2 echo out/P_1 P_1 {stamp} > {log} 2>&1"}
+        assert param["_time"] == stamp
+        assert log.read_text() == f"out/P_1 P_1 {stamp}\n"
+
+    def test_skipped_tasks_are_counted_and_named(self, desk: Desk) -> None:
+        desk.well("mlrunner", "-c", "train")
+        lines = desk.well("mlrunner", "-c", "train").lines
+        assert lines[-7:-1] == ["Skipped tasks: 5/5", *(f"    output/{task}" for task in TASKS)]
+        dry = desk.well("mlrunner", "-c", "train", "--dry-run").lines
+        assert [line.split()[0] for line in dry[2:]] == ["SKIP"] * 5
+
+    def test_a_copy_of_the_code_finds_the_folder(self, desk: Desk) -> None:
+        desk.write("params.yaml", "template:\n  a: touch {_output}/here\nresource: [0]\n---\np: [1]\n")
+        desk.well("run", "params.yaml", "--code", "snapshot")
+        assert Path("runs/params/P_1/here").exists()
 
     def test_title_selects_documents(self, desk: Desk) -> None:
         desk.write("params.yaml", PARAMS.replace("---\nnorm: [ batch ]", "---\n_title: stop\nnorm: [ batch ]"))
@@ -244,7 +281,7 @@ class TestFlags:
             for line in said.lines[2:]
         ]
         task = "Norm_new-Moment_0.1"
-        assert words == [task, "trained", task, "no", task, "Failed"]
+        assert words == [task, "trained", task, "no", task, "Failed", f"output/{task}"]
         assert done(desk) == [f"avg {task}", f"train {task}"]
 
     def test_debug_repeats_what_is_finished(self, desk: Desk) -> None:
@@ -302,7 +339,7 @@ class TestHalfDone:
         before = {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")}
         said = half.well("mlrunner", "--dry-run")
         assert {path: path.stat().st_mtime_ns for path in half.folder.rglob("*")} == before
-        assert sum(line.startswith("python") for line in said.lines) == 6
+        assert sum(line.startswith("CUDA_VISIBLE_DEVICES=") for line in said.lines) == 6
 
     def test_assay_run_continues_it_and_leaves_what_failed(self, half: Desk) -> None:
         said = half.assay("run", "params.yaml", "--root", ".", "--study", "output")

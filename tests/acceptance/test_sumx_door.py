@@ -120,7 +120,7 @@ class TestTheDocument:
         desk.well("sumx", "sweep", "-s", "acc", "--csv", "out")
         rows = list(csv.reader(desk.read("out.csv").splitlines()))
         assert rows[0] == ["", "lr", "solver", "acc", "epoch", "epoch_time"]
-        assert rows[1] == ["run4", "0.02", "adam", "99.1", "10.0", "311.0"]
+        assert rows[1] == ["run4", "0.02", "adam", "99.1", "10", "311.0"]
 
     def test_another_logroot(self, desk: Desk) -> None:
         write_documents_runs(desk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -53,14 +54,16 @@ class TestShownLine:
         assert render_submit_line(BIG, REQUEST, TRAIN) == expected
 
     def test_a_tagged_run_shows_its_name(self) -> None:
-        line = render_submit_line(BIG, REQUEST, TRAIN, name="alexnet_2020.02.06_6.32")
+        tagged = replace(REQUEST, label="alexnet_2020.02.06_6.32")
+        line = render_submit_line(BIG, tagged, TRAIN)
         assert line == (
             "submit_job --gpu 2 --cpu 16 --mem 128 --name alexnet_2020.02.06_6.32"
             ' -c "python train.py --lr 0.01 --solver sgd"'
         )
+        assert "--name alexnet_2020.02.06_6.32 " in build_submit_command(BIG, tagged), "and is submitted under it"
 
     def test_without_resources(self) -> None:
-        assert render_submit_line(Farm("x", "generic", "bash"), REQUEST, "true", name="j") == 'bash -c "true"'
+        assert render_submit_line(Farm("x", "generic", "bash"), replace(REQUEST, label="j"), "true") == 'bash -c "true"'
 
     def test_draco(self) -> None:
         farm = Farm("draco-rno", "draco", "submit_job", (("gpu", 1),))

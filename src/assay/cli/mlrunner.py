@@ -15,7 +15,7 @@ from assay.cli.original import Parsed, original_command, say_problems, warn, wri
 from assay.cli.telling import echo, note, say
 from assay.errors import ExitCode
 from assay.values import layout
-from assay.values.run import RunSpec, State
+from assay.values.run import State
 
 if TYPE_CHECKING:
     from assay.flows.chronicle import Chronicle, Tee
@@ -44,14 +44,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(parsed: Parsed) -> int:
     from assay.flows.chronicle import Chronicle
-    from assay.flows.dry import build_dry_lines
 
     prepared = prepare_tasks(parsed)
     warn(problem for problem in prepared.warnings if "no command uses" not in problem.message)  # its own line says it
     chronicle = Chronicle(prepared, say)
     chronicle.open()
     if parsed.dry_run:
-        write_lines(build_dry_lines(prepared))
+        write_lines(chronicle.build_dry_lines())
         return int(ExitCode.OK)
     return _Session(prepared, chronicle, parsed).run()
 
@@ -62,8 +61,6 @@ def prepare_tasks(parsed: Parsed) -> Prepared:
     output = os.path.abspath(parsed.output)
     prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
     runs, links = prepared.plan.runs, prepared.plan.links
-    if parsed.no_subdir:
-        runs = tuple(_write_beside(spec, output) for spec in runs)
     if parsed.debug:
         runs, links = runs[:1], ()
     return replace(prepared, plan=replace(prepared.plan, runs=runs, links=links))
@@ -83,6 +80,8 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
         retry=_AGAIN,
         force=parsed.force or parsed.debug,
         load=LoadOptions(dialect="mlrunner"),
+        output=parsed.output,
+        shares_output=parsed.no_subdir,
         command_line=tuple(sys.argv),
         again=_build_again(parsed),
     )
@@ -105,11 +104,6 @@ def _build_again(parsed: Parsed) -> Again | None:
 def _build_option(flag: str, value: str) -> tuple[str, ...]:
     """argparse takes a value that begins with a dash for a flag, unless it is a part of the same word."""
     return (flag + value,) if value.startswith("-") else (flag, value)
-
-
-def _write_beside(spec: RunSpec, output: str) -> RunSpec:
-    """--no-subdir: `{_output}` is the folder that all tasks share."""
-    return replace(spec, commands=tuple(replace(c, text=layout.show_command(c.text, output)) for c in spec.commands))
 
 
 class _Session:

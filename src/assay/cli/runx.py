@@ -107,7 +107,7 @@ def build_doors(prepared: Prepared) -> Doors:
     def listen(event: Event) -> None:
         spec = event.entry.spec
         if event.kind == "started":
-            say(build_line(prepared, spec, spec.commands[0].text))
+            say(build_line(prepared, spec, spec.commands[0].text, event.entry.attempt))
         elif event.kind == "adopted":
             note(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
 

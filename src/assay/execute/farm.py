@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from assay.errors import UsageError
 from assay.execute.script import quote_text
@@ -29,22 +30,22 @@ def build_submit_command(farm: Farm, request: JobRequest) -> str:
     """The bash text that submits attempt N of a run; the job starts `job.sh`, whatever the run's commands are."""
     if farm.kind == "template":
         return _fill(_check_template(farm), _template_values(farm, request))
-    name = shlex.quote(build_job_name(request))
+    name = shlex.quote(build_farm_name(farm, request))
     line = _render_line(farm, request, quote_text(build_job_command(farm, request)), name)
     return f"{_upload(farm, request)}{line}" if _is_ngc_batch(farm) else line
 
 
-def render_submit_line(farm: Farm, request: JobRequest, training_command: str, name: str | None = None) -> str:
+def render_submit_line(farm: Farm, request: JobRequest, training_command: str) -> str:
     """What people see: the same line around the training command.
 
-    runx's document shows `--name` for tagged runs only: it is there when `name` is given, and always for draco and NGC.
+    runx's document shows `--name` for tagged runs only, and always for draco and NGC; it is the one that is submitted.
     """
     if farm.kind == "template":
         return _fill(farm.submit, {**_template_values(farm, request), "command": training_command})
+    name = shlex.quote(build_farm_name(farm, request))
     if _has_own_form(farm):
-        shown = shlex.quote(name or build_job_name(request))
-        return _render_line(farm, request, quote_text(training_command), shown)
-    return _render_line(farm, request, f'"{_escape_double(training_command)}"', shlex.quote(name) if name else None)
+        return _render_line(farm, request, quote_text(training_command), name)
+    return _render_line(farm, request, f'"{_escape_double(training_command)}"', name if request.label else None)
 
 
 def build_job_command(farm: Farm, request: JobRequest) -> str:
@@ -69,6 +70,13 @@ def build_job_name(request: JobRequest) -> str:
     """<study>_<run>, as runx names jobs; from the second attempt on with its number."""
     name = re.sub(r"[^\w.,=+@-]+", "_", request.name).lstrip("-.") or "run"
     return f"{name}{layout.attempt_suffix(request.attempt)}"
+
+
+def build_farm_name(farm: Farm, request: JobRequest) -> str:
+    """What `--name` holds: runx's document calls a tagged run by its own name, draco's and NGC's forms never do."""
+    if not request.label or _has_own_form(farm):
+        return build_job_name(request)
+    return build_job_name(replace(request, name=request.label))
 
 
 def build_slug(request: JobRequest) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
-from assay.flows.prepared import Prepared, Report, left_commands
+from assay.flows.heritage import format_time, render_script
+from assay.flows.prepared import Prepared, Report, left_commands, wanted_commands
+from assay.flows.slots import choose_slots
 from assay.flows.supervise import Entry, Event
 from assay.observe.tail import Tail
 from assay.values import layout
@@ -44,6 +48,21 @@ class Chronicle:
         runs, links = self.prepared.plan.runs, self.prepared.plan.links
         count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
         self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{_describe_links(links)}")
+
+    def build_dry_lines(self) -> Iterator[str]:
+        """What a call would do, task by task, each on the GPU that it would get if all took equally long."""
+        options, settings = self.prepared.options, self.prepared.settings
+        slots = cycle(choose_slots(self.prepared.study, options.slots, settings).labels)
+        stamp = format_time(time.time())
+        for spec in self.prepared.plan.runs:
+            left, output = left_commands(self.prepared, spec), self.prepared.output_of(spec)
+            slot = next(slots) if left else "-"
+            for command in spec.commands:
+                if command.name in left:
+                    yield self._render("START", spec, output, slot, command.name)
+                    yield render_script(spec, command, output, stamp, slot)
+                elif command.name in wanted_commands(spec, options.commands):
+                    yield self._render("SKIP", spec, output, slot, command.name)
 
     def listen(self, event: Event) -> None:
         if event.kind == "adopted":
@@ -82,19 +101,25 @@ class Chronicle:
             if entry.state is State.DONE and not entry.finished_here:
                 for name in entry.commands:
                     self._line("SKIP", entry, name)
-        failed, stopped = report.count(*_FAILED), report.count(State.STOPPED)
-        if failed:
-            self.say(f"Failed tasks: {failed}/{len(report.entries)}")
-        if stopped:
-            self.say(f"Stopped tasks: {stopped}/{len(report.entries)}")
+        self._list("Skipped", [e for e in report.entries if e.state is State.DONE and not e.finished_here])
+        self._list("Failed", [entry for entry in report.entries if entry.state in _FAILED])
+        self._list("Stopped", [entry for entry in report.entries if entry.state is State.STOPPED])
         if report.count(State.DONE) == len(report.entries):
             self.say("No task failed.")
 
+    def _list(self, word: str, entries: Sequence[Entry]) -> None:
+        if entries:
+            self.say(f"{word} tasks: {len(entries)}/{len(self.prepared.plan.runs)}")
+            for entry in entries:
+                self.say(f"    {os.path.relpath(entry.dir)}")
+
     def _line(self, word: str, entry: Entry, command: str) -> None:
-        number, total = self.numbers.get(entry.spec.name, (0, 0))
         slot = entry.handle.slot if entry.handle and entry.handle.slot else "-"
-        where = os.path.relpath(entry.dir)
-        self.say(f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}")
+        self.say(self._render(word, entry.spec, os.path.relpath(entry.dir), slot, command))
+
+    def _render(self, word: str, spec: RunSpec, where: str, slot: str, command: str) -> str:
+        number, total = self.numbers.get(spec.name, (0, 0))
+        return f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}"
 
 
 def _document(spec: RunSpec) -> object:

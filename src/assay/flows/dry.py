@@ -23,7 +23,7 @@ def build_dry_lines(prepared: Prepared) -> Iterator[str]:
         yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
 
 
-def build_line(prepared: Prepared, spec: RunSpec, text: str) -> str:
+def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1) -> str:
     """The training command, inside what submits it where there is a farm; tagged runs are named, as runx shows them."""
     run_dir, farm = prepared.dir_of(spec), prepared.farm
     if farm is None:
@@ -31,9 +31,10 @@ def build_line(prepared: Prepared, spec: RunSpec, text: str) -> str:
     from assay.execute.farm import build_state_dir
     from assay.execute.submit import render_submit_line
 
-    request = JobRequest(run_dir, job_name(prepared, spec), 1, farm_resources=spec.farm_resources)
+    label = spec.name if spec.tag else ""
+    request = JobRequest(run_dir, job_name(prepared, spec), attempt, farm_resources=spec.farm_resources, label=label)
     training = layout.show_command(text, build_state_dir(farm, run_dir))
-    return render_submit_line(farm, request, training, spec.name if spec.tag and farm.kind == "generic" else None)
+    return render_submit_line(farm, request, training)
 
 
 def job_name(prepared: Prepared, spec: RunSpec) -> str:

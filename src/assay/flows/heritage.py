@@ -5,34 +5,56 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 
-from assay.flows.supervise import Event
+from assay.flows.supervise import Entry, Event
 from assay.record import originals, rundir
 from assay.record.originals import StatWord
 from assay.record.whole_file import publish, write_atomic
 from assay.values import layout
-from assay.values.run import Outcome, RunSpec, State, Stop
+from assay.values.run import Command, Outcome, RunSpec, State, Stop
+from assay.values.slots import CPU
 from assay.values.study import Dialect
 
 _CODES: dict[str, int] = {"finished": 0, "failed": 1}  # mlrunner keeps a word, not the code
 
 
-def write_files(dialect: Dialect, aside: str, spec: RunSpec, run_dir: str) -> None:
+def write_files(dialect: Dialect, aside: str, spec: RunSpec, run_dir: str, output: str) -> None:
     """What runx or mlrunner would have written when it made the directory."""
     if dialect == "runx":
         originals.write_hparams(aside, spec.params, run_dir)
         _write_submit_script(aside, spec, run_dir)
     elif dialect == "mlrunner":
-        originals.write_mlrunner_param(
-            aside,
-            name=spec.name,
-            output=os.path.relpath(run_dir),
-            time=datetime.now().strftime("%Y%m%d.%H%M%S"),  # noqa: DTZ005 local, as in the log's name
-            scripts={c.name: layout.show_command(c.text, os.path.relpath(run_dir)) for c in spec.commands},
-            params=spec.params,
-        )
+        _write_param(aside, spec, output, format_time(time.time()), None)
+
+
+def _write_param(folder: str, spec: RunSpec, output: str, stamp: str, slot: str | None) -> None:
+    originals.write_mlrunner_param(
+        folder,
+        name=spec.name,
+        output=output,
+        time=stamp,
+        scripts={c.name: render_script(spec, c, output, stamp, slot) for c in spec.commands},
+        params=spec.params,
+    )
+
+
+def format_time(now: float) -> str:
+    return time.strftime("%Y%m%d.%H%M%S", time.localtime(now))  # as in the log's name
+
+
+def render_script(spec: RunSpec, command: Command, output: str, stamp: str, slot: str | None) -> str:
+    """A command as mlrunner runs it: with its GPU, the run's own values, and the file that its output goes to."""
+    text = layout.show_command(command.text, output)
+    for name, value in ((layout.ENV_RUN_NAME, spec.name), (layout.ENV_TIME, stamp)):
+        text = layout.fill_reference(text, f"${{{name}}}", value)
+    name = layout.log_name(spec.log_name, command.name, 1, stamp)
+    if os.path.basename(output) != spec.name:  # --no-subdir: one folder for all tasks
+        name += f".{spec.name}"
+    log = shlex.quote(os.path.join(output, name))
+    devices = f"CUDA_VISIBLE_DEVICES={slot} " if slot and slot != CPU else ""
+    return f"{devices}{text} > {log} 2>&1"
 
 
 def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
@@ -85,22 +107,44 @@ def _write_first_attempt(run_dir: str, codes: Mapping[str, int], *, is_whole: bo
     rundir.write_outcome(run_dir, outcome)
 
 
-# ---------------------------------------------------------------- mlrunner's stat
+# ---------------------------------------------------------------- mlrunner's stat and param
 
 
-def keep_stat(listen: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Listens as before, and keeps mlrunner's `stat` file true."""
+def keep_files(listen: Callable[[Event], None], output_of: Callable[[RunSpec], str]) -> Callable[[Event], None]:
+    """Listens as before, and keeps mlrunner's `stat` and `param` true."""
 
     def heard(event: Event) -> None:
-        if event.kind == "command_started":
+        if event.kind == "started":
+            _note_start(event.entry, output_of(event.entry.spec))
+        elif event.kind == "command_started":
             _write_word(event, "running")
         elif event.kind == "command_ended":
             _write_word(event, "failed" if event.code else "finished")
         elif event.kind == "ended" and event.entry.outcome is not None:
             _fail_unfinished(event)
+            _settle_time(event.entry, output_of(event.entry.spec))
         listen(event)
 
     return heard
+
+
+def _note_start(entry: Entry, output: str) -> None:
+    """`param` holds the GPU and the log of the last start: both are known now."""
+    if entry.handle is not None:
+        with contextlib.suppress(OSError):  # a full disk; the run itself is under way
+            _write_param(entry.dir, entry.spec, output, format_time(entry.handle.started_at), entry.handle.slot)
+
+
+def _settle_time(entry: Entry, output: str) -> None:
+    """The logs carry the time of the attempt, which may be a second before that of the start."""
+    if entry.handle is None or not os.path.isdir(entry.dir):
+        return
+    started = format_time(entry.handle.started_at)
+    stamps = {log.time for log in originals.load_mlrunner_logs(entry.dir)}
+    earlier = format_time(entry.handle.started_at - 1)
+    if started not in stamps and earlier in stamps:
+        with contextlib.suppress(OSError):
+            _write_param(entry.dir, entry.spec, output, earlier, entry.handle.slot)
 
 
 def _write_word(event: Event, word: StatWord) -> None:

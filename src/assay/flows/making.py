@@ -168,7 +168,7 @@ class DirBuilder:
         if self._prepared.study.dialect != "native":
             from assay.flows import heritage
 
-            heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir)
+            heritage.write_files(self._prepared.study.dialect, aside, spec, run_dir, self._prepared.output_of(spec))
 
     def _load_environment(self) -> Environment:
         if self._environment is None:

@@ -58,6 +58,8 @@ class RunOptions:
     cooldir: bool = True
     new_set: bool = False  # runx: new runs even where the last call was interrupted
     keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
+    output: str | None = None  # mlrunner: -o as it was written, for {_output}
+    shares_output: bool = False  # mlrunner: --no-subdir, {_output} is the same for all tasks
     grace_s: float = 10.0
     command_line: tuple[str, ...] = ()
     again: Again | None = None  # how to call once more; None: only by the names of the runs
@@ -82,6 +84,15 @@ class Prepared:
 
     def dir_of(self, spec: RunSpec) -> str:
         return os.path.join(self.place.dir, spec.name)
+
+    def output_of(self, spec: RunSpec) -> str:
+        """mlrunner's {_output}: -o as it was written, else a path that leads there from where the commands run."""
+        base = self.options.output
+        if base is None:
+            relative = os.path.relpath(self.place.dir, self.study.folder)
+            is_far = relative.startswith(os.pardir) or self.study.code.kind == "snapshot"
+            base = self.place.dir if is_far else relative
+        return base if self.options.shares_output else os.path.join(base, spec.name)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from assay.record.index.ranking import SortKey, best_values, choose_sort, differ
 from assay.show.table import Column, Table
 from assay.values import layout
 from assay.values.series import direction_of
+from assay.values.telling import whole_step
 
 # sumx never shows these: they differ in every run and say nothing
 HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
@@ -144,7 +145,7 @@ def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[in
 def _add_epochs(
     table: _Columns, data: IndexTable, order: Sequence[int], starts: dict[int, float], ignore: Sequence[str]
 ) -> None:
-    epochs = [_last_epoch(data, i) for i in order]
+    epochs = [whole_step(_last_epoch(data, i)) for i in order]
     if "epoch" not in ignore:
         table.add(Column("epoch", "number", digits=12), epochs)
     if not {"epoch_time", "epoch time"} & set(ignore):

@@ -276,6 +276,7 @@ class Supervisor:
             tag=f"{uid}.{entry.attempt}",
             command_line=" && ".join(command.text for command in entry.spec.commands),
             farm_resources=entry.spec.farm_resources,
+            label=entry.spec.name if entry.spec.tag else "",
         )
 
     # ------------------------------------------------------------ looking

@@ -36,7 +36,7 @@ from assay.record.index.sqlite import open_index
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.slots import CPU
-from assay.values.study import STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
+from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
 from assay.values.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -60,7 +60,20 @@ def prepare(options: RunOptions) -> Prepared:
     prepared = Prepared(study, plan, place, asked, _choose_farm(study, options, settings), settings, options)
     if study.dialect == "runx":
         return sets.enter_set(prepared)
-    return replace(prepared, plan=_find_known(plan, place, study.dialect))
+    prepared = replace(prepared, plan=_find_known(plan, place, study.dialect))
+    return _fill_output(prepared) if study.dialect == "mlrunner" else prepared
+
+
+def _fill_output(prepared: Prepared) -> Prepared:
+    """mlrunner's {_output} is text, as in `s3://bucket/{_output}`: a path relative to this folder."""
+
+    def fill(spec: RunSpec) -> RunSpec:
+        output = prepared.output_of(spec)
+        texts = [layout.fill_reference(c.text, OUTPUT_REFERENCE, output) for c in spec.commands]
+        commands = [replace(command, text=text) for command, text in zip(spec.commands, texts, strict=True)]
+        return replace(spec, commands=tuple(commands))
+
+    return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
 
 def _check_commands(study: Study, names: tuple[str, ...] | None) -> None:
@@ -220,7 +233,7 @@ def _build_loop(prepared: Prepared, doors: Doors, builder: DirBuilder) -> LoopSe
     return LoopSettings(
         create=builder.create,
         renew=builder.renew,
-        listen=_choose_listener(prepared.study.dialect, _unheard(doors.listen)),
+        listen=_choose_listener(prepared, _unheard(doors.listen)),
         draw=_unheard(doors.draw),
         tick_s=doors.tick_s,
         grace_s=prepared.options.grace_s,
@@ -263,12 +276,12 @@ def _ask_slots(prepared: Prepared, doors: Doors) -> tuple[str, ...] | None:
     return (CPU,) if doors.one_by_one or is_elsewhere else prepared.options.slots
 
 
-def _choose_listener(dialect: Dialect, listen: Listen) -> Listen:
-    if dialect != "mlrunner":
+def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
+    if prepared.study.dialect != "mlrunner":
         return listen
     from assay.flows import heritage
 
-    return heritage.keep_stat(listen)
+    return heritage.keep_files(listen, prepared.output_of)
 
 
 def _choose_executor(

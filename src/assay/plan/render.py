@@ -13,10 +13,23 @@ from collections.abc import Callable
 
 from assay.errors import ConfigError
 from assay.values import layout
-from assay.values.study import AllFlags, CommandTemplate, Dialect, Flag, Params, Place, Problem, Quote, Text, Value
+from assay.values.study import (
+    OUTPUT_REFERENCE,
+    AllFlags,
+    CommandTemplate,
+    Dialect,
+    Flag,
+    Params,
+    Place,
+    Problem,
+    Quote,
+    Text,
+    Value,
+)
 
 RUN_REFERENCES = {
     "run.dir": layout.RUN_DIR_REFERENCE,
+    "run.output": OUTPUT_REFERENCE,
     "run.name": f"${{{layout.ENV_RUN_NAME}}}",
     "run.id": f"${{{layout.ENV_RUN_ID}}}",
     "run.time": f"${{{layout.ENV_TIME}}}",

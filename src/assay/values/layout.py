@@ -195,11 +195,17 @@ def parse_numbered(name: str) -> tuple[str, int] | None:
 
 def show_command(text: str, run_dir: str | Path) -> str:
     """A command's text for people: the run directory filled in."""
+    return fill_reference(text, RUN_DIR_REFERENCE, str(run_dir))
+
+
+def fill_reference(text: str, reference: str, value: str) -> str:
+    """A command's text with a value in place of `"${NAME}"`, or of `${NAME}` between double quotes."""
+    if reference not in text:
+        return text
     import shlex
 
-    bare = shlex.quote(str(run_dir))
-    inner = re.sub(r'([\\"$`])', r"\\\1", str(run_dir))
-    return text.replace(f'"{RUN_DIR_REFERENCE}"', bare).replace(RUN_DIR_REFERENCE, inner)
+    inner = re.sub(r'([\\"$`])', r"\\\1", value)
+    return text.replace(f'"{reference}"', shlex.quote(value)).replace(reference, inner)
 
 
 def find_log(names: Iterable[str], template: str, command: str) -> str | None:

@@ -75,6 +75,7 @@ class JobRequest:
     tag: str = ""  # <run uid>.<attempt>, in the environment of everything the job starts
     command_line: str = ""  # for people: what the job will run
     farm_resources: tuple[tuple[str, object], ...] = ()
+    label: str = ""  # runx: what a tagged run is called, on farms that have no form of their own
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]
 Dialect = Literal["native", "runx", "mlrunner"]
 
+OUTPUT_REFERENCE = "${ASSAY_OUTPUT}"  # mlrunner's {_output} until the run's folder is known; no job sees it
+
 
 STUDY_NAME_RULE = (
     "the name becomes a folder: no slash, no control character, no leading dot, dash or space, at most 100 characters"

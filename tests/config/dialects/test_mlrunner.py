@@ -13,9 +13,9 @@ from assay.config.source import parse_documents
 from assay.errors import ConfigError, ExitCode
 from assay.plan.expand import build_plan
 from assay.plan.select import select
-from assay.values.layout import show_command
+from assay.values.layout import fill_reference
 from assay.values.run import Plan
-from assay.values.study import Study
+from assay.values.study import OUTPUT_REFERENCE, Study
 
 
 class Project:
@@ -104,11 +104,11 @@ def test_the_documents_example(project):
     assert sum(len(run.commands) for run in plan.runs) == 15
     train, avg, _ = plan.runs[0].commands
     assert [command.name for command in plan.runs[0].commands] == ["train", "avg", "test"]
-    assert show_command(train.text, "output/Norm_new-Moment_0.1") == (
+    assert fill_reference(train.text, OUTPUT_REFERENCE, "output/Norm_new-Moment_0.1") == (
         "python train.py data-bin/iwslt14 --seed 1 --save-dir output/Norm_new-Moment_0.1 "
         "--tensorboard-logdir output/Norm_new-Moment_0.1 --max-epochs 80 --normalization new --moment 0.1"
     )
-    assert show_command(avg.text, "o").endswith("--output o/averaged_model.pt")
+    assert fill_reference(avg.text, OUTPUT_REFERENCE, "o").endswith("--output o/averaged_model.pt")
     assert "--early-stop" in plan.runs[4].commands[0].text
     assert plan.warnings == ()
 
@@ -201,7 +201,7 @@ def test_the_runs_own_values(project):
     (command,) = project.commands(text)
     done = subprocess.run(
         ["bash", "-c", command.replace("run ", "printf '<%s>' ", 1)],
-        env={"ASSAY_RUN_DIR": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"},
+        env={"ASSAY_OUTPUT": "/o/a b", "ASSAY_RUN_NAME": "P_1", "ASSAY_TIME": "20220316.030151"},
         capture_output=True,
         text=True,
         check=True,

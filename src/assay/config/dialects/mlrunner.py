@@ -37,7 +37,7 @@ from assay.values.study import (
     Text,
 )
 
-OWN_VALUES = {"_output": "run.dir", "_name": "run.name", "_time": "run.time"}
+OWN_VALUES = {"_output": "run.output", "_name": "run.name", "_time": "run.time"}
 
 _KEYS = ("template", "resource", "alias", "default")
 _RESERVED = (*OWN_VALUES, "_scripts")
