@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.cli.run import parse_slot_flags, supervise
+from assay.cli.warnings import warn
 from assay.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def command(
     """
     from assay.flows.finding import find_runs
     from assay.flows.places import HOW_TO_START
-    from assay.flows.rerun import RerunOptions, prepare_rerun, renew_code
+    from assay.flows.rerun import RerunOptions, find_damaged, prepare_rerun, renew_code
 
     runs: dict[str, FoundRun] = {run.dir: run for name in names for run in find_runs(name, root)}
     if not runs:
@@ -60,5 +61,8 @@ def command(
     if new_code:
         changed = renew_code(list(runs.values()))
         print(f"the code has changed for {changed} of {len(runs)} runs", file=sys.stderr)
+    damaged = find_damaged(list(runs.values()))
+    for text in damaged:
+        warn(text)
     codes = [ExitCode(supervise(each, quiet=quiet or as_json, plain=plain, as_json=as_json)) for each in prepared]
-    return int(ExitCode.worst(codes))
+    return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))

@@ -123,6 +123,11 @@ def render_job(spec: RunSpec, job: JobText) -> str:
     return head + _GATE + exports + limits + body + _TAIL
 
 
+def is_whole_job(text: str) -> bool:
+    """Whether a `job.sh` has its end: after a power cut it may be empty, cut short or full of zeros."""
+    return "\n_take_token() {" in text and text.endswith("\n}\n") and "\0" not in text
+
+
 _LIMITS = r"""
 _run_limit={run_limit}
 _limit() {{  # the smaller of the command's own limit and what is left of the run's; 0 is none

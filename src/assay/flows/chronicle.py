@@ -19,7 +19,7 @@ from assay.values.run import RunSpec, State
 
 Say = Callable[[str], None]
 
-_FAILED = (State.FAILED, State.TIMEOUT, State.LOST)
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
 @dataclass(slots=True)

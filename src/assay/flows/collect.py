@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.errors import InfrastructureError
+from assay.errors import FormatError, InfrastructureError
 from assay.flows.places import StudyPlace
 from assay.flows.supervise import Entry
 from assay.observe import events, files
@@ -385,6 +385,8 @@ class Collector:
         """The run directories are the truth: a broken index stops no run, and says so at the end."""
         try:
             yield
+        except FormatError:  # run.json was damaged during the run: its next reader lists it so
+            pass
         except InfrastructureError as error:
             self.failure = f"{error.message}; the runs themselves are complete"
             self._rests_until = time.time() + _REST_S

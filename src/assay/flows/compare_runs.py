@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import filecmp
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from assay.flows.finding import FoundRun
 from assay.flows.ingest import refresh_run
 from assay.flows.standing import Standing, load_standing
+from assay.record import rundir
 from assay.record.index.base import Index
 from assay.show.sections import Section
 from assay.show.table import Column, Table
@@ -111,11 +111,7 @@ def _pair(left: Mapping[str, Summary], right: Mapping[str, Summary]) -> tuple[Me
 
 def _environment(run_dir: str, standing: Standing) -> dict[str, str]:
     """The facts of environment.json that two runs are compared by, flat."""
-    try:
-        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8", errors="replace") as file:
-            fields = json.load(file)
-    except (OSError, ValueError):
-        return {}
+    fields = rundir.load_environment(run_dir) or {}
     flat = {name: str(fields[name]) for name in _ENVIRONMENT if fields.get(name) is not None}
     flat.update({f"GPU {gpu.get('index')}": str(gpu.get("name")) for gpu in fields.get("gpus") or ()})
     git = fields.get("git") or {}

@@ -15,6 +15,7 @@ from assay.flows.ingest import refresh_run
 from assay.flows.places import StudyPlace
 from assay.flows.standing import Standing, load_standing
 from assay.observe.readings import parse_reading
+from assay.record import rundir
 from assay.record.index.base import Index
 from assay.record.rundir import Attempt
 from assay.show import words
@@ -80,12 +81,7 @@ def describe_run(index: Index, place: StudyPlace, run_dir: str) -> RunDescriptio
 
 def load_environment_file(run_dir: str) -> dict[str, Any] | None:
     """None where it is missing or damaged: a run is shown without it."""
-    try:
-        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8", errors="replace") as file:
-            fields = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return fields if isinstance(fields, dict) else None
+    return rundir.load_environment(run_dir)
 
 
 def load_files(run_dir: str) -> Iterator[FileFact]:

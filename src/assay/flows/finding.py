@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.flows.places import HOW_TO_START, Roots, StudyPlace, find_candidates, find_studies, find_study, show_path
-from assay.record.folders import find_changes, find_run_dirs
+from assay.record.folders import find_changes, find_run_dirs, is_run_dir
 from assay.record.index.base import Index, Table
 from assay.record.index.sqlite import open_index
-from assay.values import layout
 from assay.values.shell import build_command
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def find_runs(name: str, flag: str | None) -> list[FoundRun]:
     path = os.path.abspath(name)
     study, slash, run = name.rstrip("/").rpartition("/")
     is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
-    if is_path and os.path.isfile(os.path.join(path, layout.RUN_FILE)):
+    if is_path and is_run_dir(path):
         return [
             FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)
         ]
@@ -164,7 +163,7 @@ def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
     from fnmatch import fnmatchcase
 
     exact = os.path.join(place.dir, pattern)
-    if os.path.isfile(os.path.join(exact, layout.RUN_FILE)):
+    if is_run_dir(exact):
         return [FoundRun(place, exact)]
     found = []
     for run_dir in find_run_dirs(place.dir):

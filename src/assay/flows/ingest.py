@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from assay.errors import AssayError
@@ -19,6 +21,7 @@ from assay.values import layout
 from assay.values.run import JobHandle, Liveness, RunSpec, State
 
 Complain = Callable[[str], None]
+_SIBLINGS = 20  # runs of a study that are asked for its file
 
 
 def refresh_root(index: Index, root: str, complain: Complain = lambda _text: None) -> int:
@@ -53,7 +56,10 @@ def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_our
         started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
         index.put_runs([row._replace(started_at=started_at)])
         return
-    record = rundir.load_record(path)
+    record = rundir.try_record(path)
+    if record is None:
+        index.put_runs([_build_damaged_row(key, path, stamp)])
+        return
     history = load_history(path)
     row = build_row(record, key, history, stamp)
     row = replace_state(row, path, record, history)
@@ -63,6 +69,37 @@ def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_our
         index.put_runs([row._replace(stamp=UNREAD)])
         raise
     index.put_runs([row])
+
+
+# ---------------------------------------------------------------- damaged runs
+
+
+def _build_damaged_row(key: str, path: str, stamp: float) -> RunRow:
+    """Nothing is known of it but its name, and what its attempts left."""
+    name, study = os.path.basename(path), key.partition("/")[0]
+    return RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=describe_damage(path), stamp=stamp)
+
+
+def describe_damage(run_dir: str) -> str:
+    """What is wrong with run.json, and the command that repairs it."""
+    return f"{rundir.find_damage(run_dir) or 'it was damaged'}; repair it: {build_repair(run_dir)}"
+
+
+def build_repair(run_dir: str) -> str:
+    """`assay run` completes the folder, or builds it again; where no study file is known, the folder is moved away."""
+    study_dir, name = os.path.split(run_dir)
+    record = next(filter(None, map(rundir.try_record, islice(rundir.find_run_dirs(study_dir), _SIBLINGS))), None)
+    if record is None or not record.spec.commands or not os.path.isfile(record.source):
+        away = os.path.join(study_dir, f".{name}.damaged")
+        return shlex.join(["mv", "--", _near(run_dir), _near(away)])
+    root = _near(os.path.dirname(study_dir))
+    place = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
+    return shlex.join(["assay", "run", _near(record.source), f"--study={os.path.basename(study_dir)}", *place])
+
+
+def _near(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
 
 
 def replace_state(row: RunRow, path: str, record: rundir.RunRecord, history: rundir.History) -> RunRow:
@@ -167,11 +204,11 @@ def reparse(
     """Extract the metrics again, with other patterns where `specs` says so; nothing is executed."""
     count = 0
     for path in rundir.find_run_dirs(place.dir):
-        key = place.key(path)
-        if keys is not None and key not in keys:
+        key, record = place.key(path), rundir.try_record(path)
+        if record is None or (keys is not None and key not in keys):
             continue
         with index.batch():
             index.forget_points(key)
-            read_sources(index, key, path, specs(rundir.load_record(path).spec))
+            read_sources(index, key, path, specs(record.spec))
         count += 1
     return count

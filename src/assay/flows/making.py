@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
-from assay.execute.script import JobText, render_job
+from assay.execute.script import JobText, is_whole_job, render_job
+from assay.flows.ingest import liveness
 from assay.flows.prepared import Prepared
 from assay.flows.supervise import Entry
 from assay.observe.environment import load_environment
 from assay.record import rundir
-from assay.record.whole_file import write_atomic
+from assay.record.folder_lock import locked
+from assay.record.folders import is_run_dir
+from assay.record.whole_file import read_text, write_atomic
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.values import layout
-from assay.values.run import RunSpec, State
+from assay.values.run import Liveness, RunSpec, State
 from assay.values.study import Study
 
 if TYPE_CHECKING:
@@ -101,6 +106,49 @@ class DirBuilder:
         entry.record = record if made else None
         return made
 
+    def repair(self, specs: Sequence[RunSpec]) -> list[str]:
+        """Complete what a power cut left without run.json or job.sh, or move it away; what was done, a line each.
+
+        Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
+        """
+        meta = os.path.join(self._prepared.place.dir, layout.STUDY_META_DIR)
+        suspects = [spec for spec in specs if _find_damage(self._prepared.dir_of(spec))]
+        for spec in specs:
+            _move_odd_log(self._prepared.dir_of(spec))
+        if not suspects:
+            return []
+        with locked(meta):
+            return [line for spec in suspects if (line := self._repair(spec, meta))]
+
+    def _repair(self, spec: RunSpec, meta: str) -> str | None:
+        run_dir = self._prepared.dir_of(spec)
+        damage, record = _find_damage(run_dir), rundir.try_record(run_dir)
+        if damage is None:
+            return None
+        try:
+            if record is not None:
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777)
+                return f"{spec.name}: {damage}; it was written again from {layout.RUN_FILE}"
+            return f"{spec.name}: {damage}; {self._restore(spec, run_dir, meta)}"
+        except OSError as error:
+            return f"{spec.name}: {damage}, and it cannot be repaired: {error.strerror}"
+
+    def _restore(self, spec: RunSpec, run_dir: str, meta: str) -> str:
+        """What job.sh calls the same run keeps its attempts; all else is built again, and the old folder is kept."""
+        history = rundir.load_history(run_dir) if os.path.isdir(run_dir) else rundir.History()
+        is_same = rundir.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
+        if history.attempts and (is_same or _is_alive(run_dir, history)):
+            record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or rundir.new_uid())
+            if _is_cut(run_dir):
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))
+            return f"{layout.RUN_FILE} was written again from the study file"
+        kept = os.path.join(meta, layout.DAMAGED_DIR, f"{spec.name}-{rundir.new_uid()}")
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        os.rename(run_dir, kept)
+        what = f"the damaged folder is kept as {os.path.relpath(kept)}"
+        return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
+
     def adopt(self, specs: Sequence[RunSpec]) -> None:
         """Directories that mlrunner itself began become ours."""
         from assay.flows import heritage
@@ -116,9 +164,8 @@ class DirBuilder:
         """mlrunner's folders go by parameters alone: a template that was edited is what the next attempt runs."""
         for spec in specs:
             run_dir = self._prepared.dir_of(spec)
-            try:
-                record = rundir.load_record(run_dir)
-            except OSError:
+            record = rundir.try_record(run_dir)
+            if record is None:
                 continue
             if record.spec.commands != spec.commands and rundir.load_history(run_dir).state is not State.RUNNING:
                 renewed = replace(record, spec=replace(record.spec, commands=spec.commands, params=spec.params))
@@ -222,10 +269,51 @@ class DirBuilder:
 
 
 def _load_code_hash(run_dir: str) -> str | None:
-    try:
-        return rundir.load_record(run_dir).code_hash
-    except OSError:  # somebody has removed it
+    record = rundir.try_record(run_dir)
+    return record.code_hash if record else None
+
+
+def _find_damage(run_dir: str) -> str | None:
+    """What keeps a run of ours from being started; None also where nothing has the name, or only mlrunner's files."""
+    if not os.path.isdir(run_dir):
+        return "it is not a folder" if os.path.lexists(run_dir) else None
+    if not is_run_dir(run_dir):
         return None
+    damage = rundir.find_damage(run_dir)
+    if damage is not None:
+        return damage
+    return f"{layout.JOB_FILE} is empty, incomplete or missing" if _is_cut(run_dir) else None
+
+
+def _move_odd_log(run_dir: str) -> None:
+    """job.sh would wait for ever for the reader of a pipe, and cannot write into a folder."""
+    path = os.path.join(run_dir, layout.JOB_LOG)
+    with suppress(OSError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.rename(path, f"{path}.damaged-{rundir.new_uid()}")
+
+
+def _is_cut(run_dir: str) -> bool:
+    """Whether job.sh is missing or stops short of its end. A run that a script of its own opened has none."""
+    record = rundir.try_record(run_dir)
+    if record is not None and not record.spec.commands:
+        return False
+    try:
+        return not is_whole_job(read_text(os.path.join(run_dir, layout.JOB_FILE)))
+    except OSError:
+        return True
+
+
+def _find_uid(run_dir: str, history: rundir.History) -> str | None:
+    """By which the processes of its attempts are tagged."""
+    tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
+    tagged = rundir.load_job_field(run_dir, layout.ENV_ATTEMPT)
+    return tagged or (tags[0].rpartition(".")[0] if tags else None)
+
+
+def _is_alive(run_dir: str, history: rundir.History) -> bool:
+    handle = history.last.handle if history.last else None
+    return handle is not None and liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
 
 
 def _show_mb(size: int) -> str:

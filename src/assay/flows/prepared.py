@@ -127,6 +127,7 @@ _EXIT_CODES = {
     State.TIMEOUT: ExitCode.FAILED,
     State.LOST: ExitCode.FAILED,
     State.STOPPED: ExitCode.FAILED,
+    State.DAMAGED: ExitCode.INTERNAL,
 }
 
 

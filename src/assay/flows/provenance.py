@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import time
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from assay.flows.segments import Scene
 from assay.flows.supervise import Entry
 from assay.judge.drift import build_rule_facts
-from assay.values import layout
+from assay.record import rundir
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
 
@@ -47,9 +45,4 @@ def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
 
 
 def _load_environment(run_dir: str) -> dict[str, Any]:
-    try:
-        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return rundir.load_environment(run_dir) or {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +41,6 @@ from assay.observe.recorder import Values
 from assay.record import golden as manifests
 from assay.record import rundir
 from assay.record.whole_file import write_atomic
-from assay.values import layout
 from assay.values.golden import Golden, Segment, Track
 from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
@@ -370,11 +368,7 @@ def _code_now(scene: Scene) -> tuple[str, str] | None:
 
 
 def _code_of(run_dir: str) -> tuple[str, str] | None:
-    try:
-        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
-            git = json.load(file).get("git")
-    except (OSError, ValueError):
-        return None
+    git = (rundir.load_environment(run_dir) or {}).get("git")
     return (git.get("commit"), git.get("diff", "")) if git else None
 
 

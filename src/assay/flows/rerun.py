@@ -11,6 +11,7 @@ from pathlib import Path
 from assay.config.settings import load_settings
 from assay.errors import FormatError, NotFoundError, UsageError
 from assay.flows.finding import FoundRun, show_command
+from assay.flows.ingest import describe_damage
 from assay.flows.places import StudyPlace
 from assay.flows.prepared import Prepared, RunOptions
 from assay.flows.standing import Standing, load_standing
@@ -34,8 +35,13 @@ class RerunOptions:
 
 
 def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepared]:
-    """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated."""
-    chosen = {run.dir: (run, load_standing(run.dir)) for run in runs}
+    """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
+
+    A damaged run does not keep the others from being repeated: `find_damaged` names it.
+    """
+    chosen = {run.dir: (run, standing) for run in runs if not (standing := load_standing(run.dir)).is_damaged}
+    if not chosen:
+        raise FormatError("\n".join(find_damaged(runs)) or "no runs")
     _refuse_running([(run, standing) for run, standing in chosen.values()])
     for run, standing in chosen.values():
         _check_commands(run, standing, options.commands)
@@ -44,6 +50,11 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
         named = replace(standing.record.spec, name=os.path.basename(run.dir))
         by_place.setdefault(run.place, []).append(replace(standing, record=replace(standing.record, spec=named)))
     return [_prepare(place, standings, options) for place, standings in by_place.items()]
+
+
+def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
+    """Runs that cannot be repeated since nobody knows what they are, and how each is repaired."""
+    return [f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if rundir.try_record(run.dir) is None]
 
 
 def _refuse_running(chosen: Sequence[tuple[FoundRun, Standing]]) -> None:

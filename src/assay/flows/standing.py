@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from assay.errors import AssayError, FormatError
 from assay.execute import process
-from assay.flows.ingest import conclude, load_history
+from assay.flows.ingest import conclude, describe_damage, load_history
 from assay.record import presence, rundir
 from assay.values import layout
-from assay.values.run import JobHandle, Outcome, State
+from assay.values.run import JobHandle, Outcome, RunSpec, State
 
 if TYPE_CHECKING:
     from assay.flows.prepared import Report
@@ -28,6 +28,11 @@ class Standing:
     outcome: Outcome | None = None
 
     @property
+    def is_damaged(self) -> bool:
+        """Nobody knows what it is; it may run all the same."""
+        return self.outcome is not None and self.outcome.state is State.DAMAGED
+
+    @property
     def attempt(self) -> int:
         return self.history.last.number if self.history.last else 0
 
@@ -41,9 +46,10 @@ class Standing:
 
 
 def load_standing(run_dir: str) -> Standing:
-    """Raises FormatError for a damaged run.json."""
-    record = load_record(run_dir)
-    history = load_history(run_dir)
+    """Raises FormatError only where the folder itself cannot be read."""
+    record, history = rundir.try_record(run_dir), _load_history(run_dir)
+    if record is None:
+        return _build_damaged(run_dir, history)
     last = history.last
     if last is None:
         state = State.QUEUED if record.spec.commands else State.DONE  # a script's own run: nobody watches it
@@ -67,6 +73,23 @@ def _load_state(run_dir: str) -> State:
     except AssayError:  # damaged a moment ago: the next command reports it
         return State.RUNNING
     return state if state.is_over and state is not State.LOST else State.RUNNING
+
+
+def _load_history(run_dir: str) -> rundir.History:
+    try:
+        return load_history(run_dir)
+    except OSError as error:
+        raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
+
+
+def _build_damaged(run_dir: str, history: rundir.History) -> Standing:
+    """A run whose run.json is lost; its process may live all the same."""
+    spec = RunSpec(rundir.load_job_field(run_dir, layout.ENV_RUN_ID) or "", os.path.basename(run_dir), {}, ())
+    record = rundir.RunRecord(spec, os.path.basename(os.path.dirname(run_dir)), "", 0.0)
+    last = history.last
+    is_running = last is not None and not last.outcome and conclude(run_dir, history, ()).state is State.RUNNING
+    outcome = Outcome(State.DAMAGED, last.number if last else 0, last.codes if last else {}, describe_damage(run_dir))
+    return Standing(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
 
 
 def load_record(run_dir: str) -> rundir.RunRecord:
@@ -97,12 +120,19 @@ def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> l
     """
     found = _find_registered(study_dir) if study_dir is not None else set()
     for run_dir in run_dirs:
-        last = rundir.load_history(run_dir).last
-        handle = last.handle if last else None
+        handle = _load_last_handle(run_dir)
         if handle is None or handle.host != process.host_name() or handle.supervisor_pid in (0, os.getpid()):
             continue
         found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
     return sorted(supervisor for supervisor in found if supervisor.is_alive)
+
+
+def _load_last_handle(run_dir: str) -> JobHandle | None:
+    try:
+        last = rundir.load_history(run_dir).last
+    except OSError:  # removed, or unreadable: nothing is known of who supervises it
+        return None
+    return last.handle if last else None
 
 
 def _find_registered(study_dir: str) -> set[SupervisorProcess]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
 
-from assay.errors import AssayError, InfrastructureError
+from assay.errors import AssayError, FormatError, InfrastructureError
 from assay.execute import process
 from assay.execute.base import Executor
 from assay.execute.slots import HeldSlot, SlotPool
@@ -199,6 +199,8 @@ class Supervisor:
             step(entry, *more)
         except InfrastructureError as error:
             self.problem = error
+        except FormatError as error:
+            self._set_damaged(entry, error.message)
         except OSError as error:  # a full disk, a root that became read-only
             self.problem = InfrastructureError(f"cannot start {entry.spec.name} in {entry.dir}: {error.strerror}")
 
@@ -292,6 +294,9 @@ class Supervisor:
         except FileNotFoundError:
             self._give_up(entry)
             return
+        except OSError as error:
+            self._set_damaged(entry, f"{entry.dir} cannot be read: {error.strerror}")
+            return
         self._accept_conclusion(entry, history)
         entry.state, entry.attempt, entry.handle = decision.state, decision.attempt, decision.handle
         entry.outcome = decision.outcome
@@ -321,6 +326,13 @@ class Supervisor:
                 self.executor.cancel([(entry.handle, entry.dir)], self.settings.grace_s)
         entry.state, entry.is_here, entry.has_slot = State.LOST, False, False
         entry.outcome = Outcome(State.LOST, entry.attempt, {}, "its directory was removed")
+        self._tell(Event("ended", entry))
+
+    def _set_damaged(self, entry: Entry, reason: str) -> None:
+        """One run whose files cannot be used is no reason to leave the others."""
+        self.running.pop(entry.dir, None)
+        entry.state, entry.has_slot = State.DAMAGED, False
+        entry.outcome = Outcome(State.DAMAGED, entry.attempt, {}, reason)
         self._tell(Event("ended", entry))
 
     def _act(self, entry: Entry, decision: Decision) -> None:
@@ -409,8 +421,8 @@ class Supervisor:
     def _tagged(self, entry: Entry, handle: JobHandle | None) -> JobHandle:
         """All of an attempt is found by its tag, also where its lease cannot be read or job.sh was called by hand."""
         if entry.record is None:
-            entry.record = rundir.load_record(entry.dir)
-        tag = f"{entry.record.uid}.{entry.attempt}"
+            entry.record = rundir.try_record(entry.dir)
+        tag = f"{entry.record.uid}.{entry.attempt}" if entry.record else ""
         if handle is None:
             here, boot = process.host_name(), process.boot_id()
             return JobHandle("local", "0", here, 0, 0, boot, None, entry.attempt, 0.0, tag=tag)

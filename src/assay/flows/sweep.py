@@ -158,14 +158,14 @@ def _holds_another(path: str, spec: RunSpec) -> bool:
 
 
 def _id_of(run_dir: str) -> str | None:
-    try:
-        return rundir.load_record(run_dir).spec.id
-    except OSError:
-        return None
+    """Where run.json is damaged, job.sh knows it as well."""
+    record = rundir.try_record(run_dir)
+    return record.spec.id if record else rundir.load_job_field(run_dir, layout.ENV_RUN_ID)
 
 
 def _load_ids(place: StudyPlace) -> dict[str, str]:
-    return {rundir.load_record(path).spec.id: os.path.basename(path) for path in rundir.find_run_dirs(place.dir)}
+    found = ((_id_of(path), os.path.basename(path)) for path in rundir.find_run_dirs(place.dir))
+    return {run_id: name for run_id, name in found if run_id is not None}
 
 
 # ---------------------------------------------------------------- running
@@ -209,6 +209,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         _unheard(doors.note)(f"warning: {line}")
     with closing_quietly(open_index(prepared.place.root)) as index:
         collector = Collector(index, prepared.place, slots.devices, doors.echo)
+        repairs = builder.repair(prepared.plan.runs)
         if prepared.study.dialect == "mlrunner":
             builder.adopt(prepared.plan.runs)
             builder.update(prepared.plan.runs)
@@ -225,7 +226,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         _run(supervisor, doors, collector)
         verdict = _judge(prepared, entries, index)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
-    report.notes += [collector.failure] if collector.failure else []
+    report.notes += [*repairs, *([collector.failure] if collector.failure else [])]
     return report
 
 

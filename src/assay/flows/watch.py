@@ -19,7 +19,7 @@ from assay.show.report import FailedRun, StudyReport
 from assay.values import layout
 from assay.values.run import State
 
-_FAILED = (State.FAILED, State.TIMEOUT, State.LOST)
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 _TAIL_BYTES = 8192
 _RERUN_AT_ONCE = 10
 

@@ -17,7 +17,8 @@ from assay.values import layout
 from assay.values.state import State
 
 _FOREIGN_MARKS = (layout.HPARAMS_FILE, layout.LOGX_METRICS_FILE, layout.MLRUNNER_PARAM_FILE)
-_CHANGING = (State.QUEUED, State.RUNNING)  # no set: to hash a state takes longer than to compare it with two
+# no set: to hash a state takes longer than to compare it with three. A damaged run may be repaired within a file
+_CHANGING = (State.QUEUED, State.RUNNING, State.DAMAGED)
 _UNSETTLED_S = 0.05  # a file changed this recently may change again within one tick of its clock
 
 
@@ -136,7 +137,28 @@ def find_folders(study_dir: str) -> Iterator[str]:
 
 
 def is_run_dir(path: str) -> bool:
-    return os.path.exists(f"{path}/{layout.RUN_FILE}")
+    """Also a run whose run.json is gone: it is listed as damaged, not forgotten."""
+    return os.path.exists(f"{path}/{layout.RUN_FILE}") or has_traces(path)
+
+
+def has_traces(path: str) -> bool:
+    """Whether only our runs leave what is in this folder."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return False
+    if layout.RUN_FILE in names or (layout.JOB_FILE in names and layout.ENVIRONMENT_FILE in names):
+        return True
+    return any(layout.parse_numbered(name) for name in names) or (
+        layout.METRICS_DIR in names and _holds_series(f"{path}/{layout.METRICS_DIR}")
+    )
+
+
+def _holds_series(path: str) -> bool:
+    try:
+        return any(layout.is_series_file(name) for name in os.listdir(path))
+    except OSError:
+        return False
 
 
 def is_foreign_dir(path: str) -> bool:

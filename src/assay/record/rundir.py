@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +19,10 @@ from typing import Any
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folder_lock import locked
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
-from assay.record.whole_file import publish, write_atomic, write_new
+from assay.record.whole_file import publish, read_text, write_atomic, write_new
 from assay.values import layout
 from assay.values.environment import Environment
+from assay.values.plain import check_types, keep_fitting
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
 
@@ -100,15 +102,27 @@ def _plain_fields(value: JobHandle | Outcome) -> dict[str, Any]:
 def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
     """Which code each run was planned with (run id → hash). What was written first stands, unless `replace`."""
     with locked(os.path.dirname(path)):
-        known = (_load_json(path) or {}).get("codes", {})
+        known = _load_codes(path)
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
             write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "codes": merged}))
     return merged
 
 
+def _load_codes(path: str) -> dict[str, str]:
+    """What is damaged is not known: those runs get the current code."""
+    codes = (_load_json(path) or {}).get("codes")
+    return {key: code for key, code in codes.items() if isinstance(code, str)} if isinstance(codes, dict) else {}
+
+
 def write_environment(path: str, environment: Environment) -> None:
     write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, **asdict(environment)}, indent=1))
+
+
+def load_environment(run_dir: str) -> dict[str, Any] | None:
+    """None where it is missing or damaged; a field of another type is left out."""
+    fields = _load_json(os.path.join(run_dir, layout.ENVIRONMENT_FILE))
+    return keep_fitting(Environment, fields) if fields is not None else None
 
 
 # ---------------------------------------------------------------- newer code
@@ -201,11 +215,15 @@ def parse_record(text: str, file: str) -> RunRecord:
             raise FormatError(f"{file} is of format {version}, newer than this Assay knows", "upgrade Assay")
         spec = fields.get("spec") or _adhoc_spec(fields)
         known = {key: fields.get(key) for key in RunRecord.__dataclass_fields__ if key != "spec" and key in fields}
-        return RunRecord(spec=parse_spec(spec), **{"uid": "", "created_at": 0.0, **known})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"{file} is damaged: {error}", "the run can be listed again when this file is mended"
-        ) from error
+        return check_types(RunRecord(spec=parse_spec(spec), **{"uid": "", "created_at": 0.0, **known}))
+    except KeyError as error:
+        raise _build_damage(file, f"{error} is missing") from error
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise _build_damage(file, str(error) if text.strip() else "it is empty") from error
+
+
+def _build_damage(file: str, what: str) -> FormatError:
+    return FormatError(f"{file} is damaged: {what}", "repair the file, or move the run's folder away")
 
 
 def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,7 +234,8 @@ def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
     from assay.values.run import Command
 
     plain = {name: fields[name] for name in _PLAIN_SPEC_FIELDS if name in fields}
-    return RunSpec(
+    chosen = fields.get("chosen")
+    spec = RunSpec(
         **plain,
         params=fields["params"],
         commands=tuple(Command(*command) for command in fields["commands"]),
@@ -225,10 +244,14 @@ def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
         patterns=tuple(_parse_pattern(p) for p in fields.get("patterns", ())),
         env=tuple((key, value) for key, value in fields.get("env", ())),
         farm_resources=tuple((key, value) for key, value in fields.get("farm_resources", ())),
+        chosen=tuple(chosen) if isinstance(chosen, list) else chosen,
     )
+    for template in (spec.log_name, spec.other_log_name):
+        layout.log_name(template, "", 1, "")  # raises where it holds anything but our own places
+    return spec
 
 
-_STRUCTURED = {"params", "commands", "resources", "code", "patterns", "env", "farm_resources"}
+_STRUCTURED = {"params", "commands", "resources", "code", "patterns", "env", "farm_resources", "chosen"}
 _PLAIN_SPEC_FIELDS = tuple(name for name in _SPEC_FIELDS if name not in _STRUCTURED)
 
 
@@ -246,9 +269,42 @@ def _parse_pattern(fields: Mapping[str, Any]) -> Pattern | MetricFile:
 
 
 def load_record(run_dir: str) -> RunRecord:
+    """Raises FormatError where it is damaged, FileNotFoundError where there is none."""
     path = os.path.join(run_dir, layout.RUN_FILE)
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return parse_record(file.read(), path)
+    try:
+        return parse_record(read_text(path), path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def try_record(run_dir: str) -> RunRecord | None:
+    """None where it is missing or damaged."""
+    try:
+        return load_record(run_dir)
+    except (FormatError, OSError):
+        return None
+
+
+def find_damage(run_dir: str) -> str | None:
+    """What is wrong with run.json, for people; None: it can be read."""
+    try:
+        load_record(run_dir)
+    except FormatError as error:
+        return error.message.removeprefix(os.path.join(run_dir, ""))
+    except OSError as error:
+        return f"{layout.RUN_FILE} is missing" if isinstance(error, FileNotFoundError) else str(error.strerror)
+    return None
+
+
+def load_job_field(run_dir: str, name: str) -> str | None:
+    """What job.sh exports under this name, where run.json does not say it any more: `ASSAY_RUN_ID=…`."""
+    try:
+        found = re.search(rf"\b{name}=([\w-]+)", read_text(os.path.join(run_dir, layout.JOB_FILE)))
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 # ---------------------------------------------------------------- what happened so far
@@ -324,9 +380,8 @@ def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, i
 def _load_json(path: str) -> dict[str, Any] | None:
     """None for a file that is gone, empty or damaged: after a power cut that means a dead attempt."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            fields = json.load(file)
-    except (OSError, ValueError):
+        fields = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
 
@@ -334,7 +389,7 @@ def _load_json(path: str) -> dict[str, Any] | None:
 def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
     fields = _load_json(os.path.join(run_dir, layout.lease_name(attempt)))
     try:
-        return JobHandle(**fields) if fields else None
+        return check_types(JobHandle(**fields)) if fields else None
     except TypeError:
         return None
 
@@ -342,17 +397,17 @@ def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
     """Started by hand: the token says where (`host pid start boot time`)."""
     try:
-        with open(os.path.join(run_dir, layout.token_name(attempt)), encoding="utf-8") as file:
-            host, pid, start, boot, stamp = file.read().split()
-        return JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
-    except (OSError, ValueError):
+        host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
+        handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
+        return check_types(handle)
+    except (OSError, ValueError, TypeError):
         return None
 
 
 def _load_stop(run_dir: str, attempt: int) -> Stop:
     fields = _load_json(os.path.join(run_dir, layout.stop_name(attempt)))
     try:
-        return Stop(**fields) if fields else Stop("unknown", "")
+        return check_types(Stop(**fields)) if fields else Stop("unknown", "")
     except TypeError:
         return Stop("unknown", "")
 
@@ -360,7 +415,7 @@ def _load_stop(run_dir: str, attempt: int) -> Stop:
 def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
     fields = _load_json(os.path.join(run_dir, layout.outcome_name(attempt)))
     try:
-        return Outcome(**{**fields, "state": State(fields["state"])}) if fields else None
+        return check_types(Outcome(**{**fields, "state": State(fields["state"])})) if fields else None
     except (TypeError, KeyError, ValueError):
         return None
 

@@ -33,6 +33,7 @@ STATE_COLORS: Mapping[str, str] = {
     "timeout": "red",
     "stopped": "yellow",
     "lost": "magenta",
+    "damaged": "magenta",
     "PASS": "green",
     "FAIL": "red",
     "ERROR": "red",

@@ -47,6 +47,7 @@ READINGS_FILE = "readings.jsonl"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
+DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
 TEMPORARY_SUFFIX = ".tmp"
 PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
@@ -234,6 +235,11 @@ def _parse_series_name(name: str) -> tuple[int, int]:
     """Attempt and rank: `a2-r0-host-4711-1.jsonl` → (2, 0). A file of another name counts as the first attempt's."""
     match = _SERIES_FILE.match(name)
     return (int(match[1]), int(match[2])) if match else (1, 0)
+
+
+def is_series_file(name: str) -> bool:
+    """Whether the name is one that we give to the series of a process."""
+    return name.endswith(".jsonl") and _SERIES_FILE.match(name) is not None
 
 
 @cache

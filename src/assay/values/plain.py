@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _STRANGE = {"nan", "inf", "-inf"}
+_HUGE = 2**62  # beyond any time, size or number of ours, and within what SQLite and the C library take
 
 
 def build_plain(value: Any) -> Any:
@@ -38,6 +39,77 @@ def parse_plain(kind: type[T], content: Any) -> T:
     """A value of this class from what `build_plain` made of it. Raises ValueError, TypeError or KeyError."""
     parsed: T = _parse(kind, content)
     return parsed
+
+
+def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON-like data without the fields that do not hold what the class says of them; unknown keys stay."""
+    hints = _hints(kind)
+    return {name: value for name, value in content.items() if name not in hints or _fits(hints[name], value)}
+
+
+def _fits(kind: Any, content: Any) -> bool:
+    try:
+        _parse(kind, content)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return False
+    return True
+
+
+def check_types(value: T) -> T:
+    """The dataclass itself. Raises TypeError for a field that does not hold what its annotation says: JSON may hold
+    anything, and a damaged file must not end in an error far from where it was read."""
+    kind: Any = type(value)
+    for name, fits in _checks(kind):
+        if not fits(getattr(value, name)):
+            raise TypeError(f"{name} is {repr(getattr(value, name))[:60]}")
+    return value
+
+
+@cache
+def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
+    hints = _hints(kind)
+    return tuple((each.name, _build_check(hints[each.name])) for each in fields(kind))
+
+
+def _build_check(kind: Any) -> Callable[[Any], bool]:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or kind is object:
+        return lambda _value: True
+    if origin in (types.UnionType, typing.Union):
+        choices = [_build_check(each) for each in inner]
+        return lambda value: any(fits(value) for fits in choices)
+    if origin is tuple:
+        return _build_tuple_check(inner)
+    if origin is typing.Literal:
+        return lambda value: isinstance(value, str) and value in inner
+    if origin is not None:  # a mapping
+        fits_key, fits_value = _build_check(inner[0]), _build_check(inner[1])
+        return lambda value: (
+            isinstance(value, Mapping) and all(fits_key(key) and fits_value(each) for key, each in value.items())
+        )
+    return _build_scalar_check(kind)
+
+
+def _build_tuple_check(inner: tuple[Any, ...]) -> Callable[[Any], bool]:
+    if len(inner) == 2 and inner[1] is Ellipsis:
+        fits = _build_check(inner[0])
+        return lambda value: isinstance(value, tuple) and all(map(fits, value))
+    each = [_build_check(kind) for kind in inner]
+    return lambda value: (
+        isinstance(value, tuple)
+        and len(value) == len(each)
+        and all(fits(part) for fits, part in zip(each, value, strict=True))
+    )
+
+
+def _build_scalar_check(kind: Any) -> Callable[[Any], bool]:
+    if kind is float:
+        return lambda value: type(value) in (int, float) and -_HUGE < value < _HUGE  # NaN is not
+    if kind is int:
+        return lambda value: type(value) is int and -_HUGE < value < _HUGE
+    if is_dataclass(kind):
+        return lambda value: isinstance(value, kind) and bool(check_types(value))  # type: ignore[arg-type]
+    return lambda value: isinstance(value, kind)
 
 
 def _parse(kind: Any, content: Any) -> Any:  # noqa: PLR0911 one return for each shape of an annotation
@@ -97,6 +169,6 @@ def _parse_union(inner: tuple[Any, ...], content: Any) -> Any:
 def _parse_scalar(kind: Any, content: Any) -> Any:
     if kind is float and (isinstance(content, (int, float)) or content in _STRANGE):
         return float(content)
-    if not isinstance(content, kind):
-        raise TypeError(f"{content!r} is no {kind.__name__}")
+    if not isinstance(content, kind) or (kind is int and not -_HUGE < content < _HUGE):
+        raise TypeError(f"{content!r} is not a valid {kind.__name__}")
     return content

@@ -15,6 +15,7 @@ class State(StrEnum):
     TIMEOUT = "timeout"
     STOPPED = "stopped"
     LOST = "lost"  # started on another host and not heard of since, or died again and again
+    DAMAGED = "damaged"  # its run.json cannot be read, so nobody knows what it is
 
     @property
     def is_over(self) -> bool:

@@ -112,12 +112,7 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
 
 def _load_environment(run_dir: str) -> Mapping[str, Any]:
     """What was written before the run began; nothing of how the machine stood meanwhile."""
-    try:
-        with open(os.path.join(run_dir, layout.ENVIRONMENT_FILE), encoding="utf-8") as file:
-            known = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    return rundir.load_environment(run_dir) or {}
 
 
 def _build_machine(known: Mapping[str, Any]) -> Machine:

@@ -1,0 +1,220 @@
+"""Run directories as a power cut, a full disk or a careless hand leaves them: one never blocks the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.flows.workbench import Bench
+
+from assay.record.rundir import load_record
+
+STUDY = """
+study: fit
+command: 'echo "acc {x}"'
+params: {x: [1, 2, 3]}
+metrics: {acc: 'acc ({number})'}
+resources: {gpus: 0}
+"""
+HURT = "x=1"
+
+FILES = ("run.json", "job.sh", "lease.1", "outcome.1")
+
+
+def _empty(path: Path) -> None:
+    path.write_text("")
+
+
+def _remove(path: Path) -> None:
+    path.unlink()
+
+
+def _cut(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+
+
+def _zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "inside").touch()
+
+
+def _dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _list(path: Path) -> None:
+    path.write_text("[1, {}]")
+
+
+def _numbers(path: Path) -> None:
+    """The right keys with values of another type."""
+    path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), 7)))
+
+
+WAYS = {each.__name__.strip("_"): each for each in (_empty, _remove, _cut, _zeros, _folder, _dangling, _pipe, _list)}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    bench = Bench(tmp_path_factory.mktemp("done"))
+    assert bench.run(STUDY).returncode == 0
+    return bench
+
+
+@pytest.fixture
+def own_bench(done: Bench, tmp_path: Path) -> Bench:
+    """The finished study once more, for this test to damage."""
+    bench = Bench(tmp_path)
+    shutil.copytree(done.folder, bench.folder, dirs_exist_ok=True, symlinks=True)
+    for path in bench.root.glob("*/*/run.json"):
+        path.write_text(path.read_text().replace(str(done.folder), str(bench.folder)))
+    return bench
+
+
+def _states(cli: Callable) -> dict[str, str]:
+    result = cli("ls", "fit", "--json")
+    assert result.code == 0, result.err
+    return {row["name"]: row["state"] for row in json.loads(result.out)}
+
+
+def _check_well(cli: Callable) -> None:
+    """Every reading command answers, and the study runs to its end: all three runs are done."""
+    for arguments in (["ls"], ["sum", "fit"], ["show", f"fit/{HURT}"], ["diff", f"fit/{HURT}", "fit/x=2"]):
+        result = cli(*arguments)
+        assert result.code == 0, (arguments, result.err)
+        assert "bug in Assay" not in result.err
+    assert set(_states(cli)) == {"x=1", "x=2", "x=3"}
+    again = cli("run", "study.yml", "-j", "2", "--quiet", "--retry", "lost")
+    assert again.code == 0, again.err
+    assert _states(cli) == {"x=1": "done", "x=2": "done", "x=3": "done"}
+    assert cli("rerun", f"fit/{HURT}", "-j", "2", "--quiet").code == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_file_of_one_run_blocks_nothing(cli, own_bench: Bench, file: str, way: str) -> None:
+    WAYS[way](own_bench.root / "fit" / HURT / file)
+    _check_well(cli)
+
+
+@pytest.mark.parametrize("file", ["run.json", "lease.1", "outcome.1", "environment.json"])
+def test_valid_json_of_another_type_blocks_nothing(cli, own_bench: Bench, file: str) -> None:
+    _numbers(own_bench.root / "fit" / HURT / file)
+    _check_well(cli)
+
+
+@pytest.mark.parametrize("way", ["folder", "remove", "pipe", "zeros"])
+@pytest.mark.parametrize("file", ["environment.json", "job.log"])
+def test_files_that_only_tell_about_a_run_may_be_damaged(cli, own_bench: Bench, file: str, way: str) -> None:
+    WAYS[way](own_bench.root / "fit" / HURT / file)
+    _check_well(cli)
+
+
+@pytest.mark.parametrize("way", ["empty", "remove", "folder"])
+def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(cli, own_bench: Bench, way: str) -> None:
+    WAYS[way](own_bench.root / "fit" / HURT / "run.json")
+    (row,) = [row for row in json.loads(cli("ls", "fit", "--json").out) if row["name"] == HURT]
+    assert row["state"] == "damaged"
+    assert row["reason"].startswith("run.json ")
+    command = row["reason"].partition("repair it: ")[2]
+    assert "damaged: run.json " in cli("show", f"fit/{HURT}").out
+    assert "damaged" in cli("sum", "fit").out
+    program, *arguments = shlex.split(command)
+    assert program == "assay"
+    assert cli(*arguments, "--quiet").code == 0
+    assert _states(cli)[HURT] == "done"
+    assert load_record(str(own_bench.root / "fit" / HURT)).spec.params == {"x": 1}
+
+
+def test_a_finished_run_whose_run_json_is_lost_keeps_its_result(cli, own_bench: Bench) -> None:
+    _empty(own_bench.root / "fit" / HURT / "run.json")
+    result = cli("run", "study.yml", "-j", "2")
+    assert result.code == 0
+    assert "x=1: run.json is damaged: it is empty; run.json was written again from the study file" in result.err
+    assert not (own_bench.root / "fit" / HURT / "lease.2").exists()
+
+
+def test_a_run_that_had_not_begun_is_built_again(cli, own_bench: Bench) -> None:
+    run_dir = own_bench.root / "fit" / HURT
+    for name in ("lease.1", "outcome.1", "run.exit.0", "run.log"):
+        (run_dir / name).unlink()
+    _empty(run_dir / "run.json")
+    result = cli("run", "study.yml", "-j", "2")
+    assert result.code == 0, result.err
+    assert "it had not run and is built again" in result.err
+    assert (run_dir / "run.exit.0").exists()
+
+
+def test_a_run_of_which_nothing_is_left_but_its_results_is_repeated_and_they_are_kept(cli, own_bench: Bench) -> None:
+    run_dir = own_bench.root / "fit" / HURT
+    _empty(run_dir / "run.json")
+    _empty(run_dir / "job.sh")
+    result = cli("run", "study.yml", "-j", "2")
+    assert result.code == 0, result.err
+    assert "it is run again" in result.err
+    (kept,) = (own_bench.root / "fit" / ".assay" / "damaged").iterdir()
+    assert (kept / "outcome.1").exists()
+
+
+def test_another_run_of_the_same_name_is_not_mistaken_for_the_damaged_one(cli, own_bench: Bench) -> None:
+    _empty(own_bench.root / "fit" / HURT / "run.json")
+    own_bench.write("study.yml", STUDY.replace("acc {x}", "acc {x}0"))
+    assert cli("run", "study.yml", "-j", "2", "--quiet").code == 0
+    assert (own_bench.root / "fit" / HURT / "run.json").read_text() == ""
+    assert _states(cli)[HURT] == "damaged"
+
+
+def test_a_file_where_a_run_belongs_is_moved_away(cli, own_bench: Bench) -> None:
+    shutil.rmtree(own_bench.root / "fit" / HURT)
+    (own_bench.root / "fit" / HURT).write_text("no folder")
+    assert cli("run", "study.yml", "-j", "2", "--quiet").code == 0
+    assert _states(cli)[HURT] == "done"
+
+
+def test_rerun_goes_on_with_the_runs_that_can_be_read(cli, own_bench: Bench) -> None:
+    _empty(own_bench.root / "fit" / HURT / "run.json")
+    result = cli("rerun", "fit", "-j", "2", "--quiet")
+    assert result.code == 4
+    assert "fit/x=1 is damaged: run.json is damaged: it is empty; repair it: assay run study.yml" in result.err
+    assert (own_bench.root / "fit" / "x=2" / "outcome.2").exists()
+    assert cli("rerun", f"fit/{HURT}").code == 4
+
+
+def test_the_index_is_rebuilt_around_a_damaged_run(cli, own_bench: Bench) -> None:
+    _numbers(own_bench.root / "fit" / HURT / "run.json")
+    result = cli("index", "rebuild")
+    assert result.code == 0
+    assert "3 runs read" in result.out
+    assert _states(cli) == {"x=1": "damaged", "x=2": "done", "x=3": "done"}
+    assert cli("index", "reparse", "fit").code == 0
+
+
+def test_a_run_that_cannot_be_repaired_is_named_and_the_others_run(cli, own_bench: Bench) -> None:
+    """The folder of damaged runs cannot be made: a file has its name."""
+    run_dir = own_bench.root / "fit" / HURT
+    _empty(run_dir / "run.json")
+    for name in ("lease.1", "outcome.1", "run.exit.0"):
+        (run_dir / name).unlink()
+    (own_bench.root / "fit" / ".assay" / "damaged").write_text("")
+    shutil.rmtree(own_bench.root / "fit" / "x=2")
+    result = cli("run", "study.yml", "-j", "2")
+    assert result.code == 4
+    assert "x=1: run.json is damaged: it is empty, and it cannot be repaired" in result.err
+    assert _states(cli) == {"x=1": "damaged", "x=2": "done", "x=3": "done"}
