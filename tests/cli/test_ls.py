@@ -84,9 +84,11 @@ def test_a_damaged_run_is_said_and_the_others_are_listed(cli, own_bench: Bench, 
     (own_bench.root / "fit" / BAD / "run.json").write_text(damage)
     result = cli("ls", "fit")
     assert result.code == 0
-    assert f"warning: {own_bench.root / 'fit' / BAD}" in result.err
-    assert len(result.out.splitlines()) == 2 + 3
-    assert GOOD in result.out
+    rows = {row["name"]: row for row in json.loads(cli("ls", "fit", "--json").out)}
+    assert len(rows) == 4
+    assert rows[BAD]["state"] == "damaged"
+    assert rows[BAD]["reason"].startswith("run.json is ")
+    assert rows[GOOD]["state"] == "done"
 
 
 def test_a_run_without_an_outcome_is_concluded_from_its_markers(cli, own_bench: Bench, bench: Bench) -> None:

@@ -156,13 +156,13 @@ def test_an_unknown_name(cli, bench: Bench) -> None:
     assert cli("stop").code == 2
 
 
-def test_a_damaged_run_is_said_and_the_others_are_stopped(cli, busy: Bench) -> None:
+def test_a_damaged_run_is_stopped_like_the_others(cli, busy: Bench) -> None:
     path: Path = busy.root / "long" / "x=1" / "run.json"
     original = path.read_text()
     path.write_text("{")
     result = cli("stop", "long/x=*")
-    assert result.code == 1
-    assert "long/x=1: cannot be read" in result.out
+    assert result.code == 0
+    assert "long/x=1: stopped after" in result.out
     assert "long/x=2: stopped after" in result.out
     path.write_text(original)
 

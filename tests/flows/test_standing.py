@@ -92,11 +92,13 @@ def test_a_repeat_does_not_inherit_a_good_end(tmp_path: Path) -> None:
 def test_damaged_and_missing_files(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     Path(path, "run.json").write_text("{")
-    with pytest.raises(FormatError, match="damaged"):
-        load_standing(path)
+    standing = load_standing(path)
+    assert (standing.state, standing.is_damaged) == (State.DAMAGED, True)
+    assert standing.outcome.reason.startswith("run.json is damaged: ")
     os.unlink(Path(path, "run.json"))
+    assert load_standing(path).outcome.reason.startswith("run.json is missing; repair it: mv ")
     with pytest.raises(FormatError, match="cannot be read"):
-        load_standing(path)
+        load_standing(str(tmp_path / "nowhere"))
 
 
 def test_supervisors_that_live_here(tmp_path: Path) -> None:

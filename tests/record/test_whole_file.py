@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.record.whole_file import publish, write_atomic, write_new
+from assay.record.whole_file import Flusher, publish, read_text, write_atomic, write_new
 
 
 def _die(*_arguments: object) -> None:
@@ -73,3 +73,35 @@ def test_one_of_many_publishes(tmp_path: Path) -> None:
         thread.join()
     assert [Path(target).read_text()] == [str(number) for number in won]
     assert os.listdir(tmp_path) == ["lease.1"]
+
+
+def test_a_batch_of_news_is_flushed_once(tmp_path: Path) -> None:
+    flusher = Flusher(str(tmp_path), gather_s=0.0, pause_s=3600.0)
+    flusher.tick()
+    flusher.wait()
+    assert flusher.count == 0  # nothing was written
+    for number in range(100):
+        (tmp_path / str(number)).write_text("new")
+        flusher.note()
+    flusher.tick()
+    flusher.wait()
+    assert flusher.count == 1
+    flusher.note()
+    flusher.tick()  # the next batch is still gathered
+    flusher.wait()
+    assert flusher.count == 1
+
+
+def test_a_folder_that_is_gone_is_not_flushed(tmp_path: Path) -> None:
+    flusher = Flusher(str(tmp_path / "gone"), gather_s=0.0)
+    flusher.note()
+    flusher.tick()
+    flusher.wait()
+    assert flusher.count == 0
+
+
+def test_a_folder_of_the_same_name_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "outcome.1" / "inside").mkdir(parents=True)
+    write_atomic(str(tmp_path / "outcome.1"), "text")
+    assert read_text(str(tmp_path / "outcome.1")) == "text"
+    assert len(list(tmp_path.iterdir())) == 2

@@ -23,7 +23,7 @@ from assay.observe.environment import load_environment
 from assay.record import rundir
 from assay.record.folder_lock import locked
 from assay.record.folders import is_run_dir
-from assay.record.whole_file import read_text, write_atomic
+from assay.record.whole_file import Flusher, read_text, write_atomic
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Liveness, RunSpec, State
@@ -56,6 +56,7 @@ class DirBuilder:
         self._environment: Environment | None = None
         self._environment_path = ""
         self._store = Path(prepared.place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        self.flusher = Flusher(prepared.place.dir)
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
@@ -103,6 +104,7 @@ class DirBuilder:
         record = self._build_record(entry.spec)
         fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
         made = rundir.write_run_dir(entry.dir, record, _render_job(record), fill)
+        self.flusher.note()
         entry.record = record if made else None
         return made
 

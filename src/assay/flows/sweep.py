@@ -235,13 +235,21 @@ def _build_loop(prepared: Prepared, doors: Doors, builder: DirBuilder) -> LoopSe
         create=builder.create,
         renew=builder.renew,
         listen=_choose_listener(prepared, _unheard(doors.listen)),
-        draw=_unheard(doors.draw),
+        draw=_flushing(builder, _unheard(doors.draw)),
         tick_s=doors.tick_s,
         grace_s=prepared.options.grace_s,
         sets_devices=doors.sets_devices,
         leaves=doors.leaves,
         decide=doors.decide,
     )
+
+
+def _flushing(builder: DirBuilder, draw: Draw) -> Draw:
+    def drawn(supervisor: Supervisor) -> None:
+        builder.flusher.tick()
+        draw(supervisor)
+
+    return drawn
 
 
 def _run(supervisor: Supervisor, doors: Doors, collector: Collector) -> None:

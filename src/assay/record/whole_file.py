@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
+import time
 from collections.abc import Iterator
 
 from assay.values import layout
@@ -22,6 +24,52 @@ def write_new(path: str, text: str, mode: int = 0o666) -> None:
             data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
+
+
+def flush_folder(folder: str) -> None:
+    """Have the disk hold all that was written in this folder's file system: one call, however many files."""
+    import ctypes  # for syncfs(2), which Python does not offer; os.sync would wait for every disk of the machine
+
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ctypes.CDLL(None).syncfs(fd)
+    finally:
+        os.close(fd)
+
+
+class Flusher:
+    """Flushes a folder once for each batch of news, in a thread: nobody waits for the disk."""
+
+    def __init__(self, folder: str, gather_s: float = 1.0, pause_s: float = 10.0) -> None:
+        self._folder, self._gather_s, self._pause_s = folder, gather_s, pause_s
+        self._due: float | None = None  # when the present batch is full; None: there is nothing new
+        self._rests_until = 0.0
+        self._thread: threading.Thread | None = None
+        self.count = 0
+
+    def note(self) -> None:
+        """Something new was written."""
+        if self._due is None:
+            self._due = max(time.monotonic() + self._gather_s, self._rests_until)
+
+    def tick(self) -> None:
+        """Called now and then: begins a flush when one is due and none is under way."""
+        now = time.monotonic()
+        if self._due is None or now < self._due or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._due, self._rests_until = None, now + self._pause_s
+        self._thread = threading.Thread(target=self._flush, daemon=True)
+        self._thread.start()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # a folder that is gone; a C library without syncfs
+            flush_folder(self._folder)
+            self.count += 1
+
+    def wait(self) -> None:
+        """Until the flush that is under way has come to its end."""
+        if self._thread is not None:
+            self._thread.join()
 
 
 def read_text(path: str) -> str:

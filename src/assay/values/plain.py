@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 _STRANGE = {"nan", "inf", "-inf"}
-_HUGE = 2**62  # beyond any time, size or number of ours, and within what SQLite and the C library take
+_HUGE = 2**63  # what SQLite and the C library take
 
 
 def build_plain(value: Any) -> Any:
@@ -104,12 +104,16 @@ def _build_tuple_check(inner: tuple[Any, ...]) -> Callable[[Any], bool]:
 
 def _build_scalar_check(kind: Any) -> Callable[[Any], bool]:
     if kind is float:
-        return lambda value: type(value) in (int, float) and -_HUGE < value < _HUGE  # NaN is not
+        return lambda value: (type(value) is float and math.isfinite(value)) or _is_whole(value)
     if kind is int:
-        return lambda value: type(value) is int and -_HUGE < value < _HUGE
+        return _is_whole
     if is_dataclass(kind):
         return lambda value: isinstance(value, kind) and bool(check_types(value))  # type: ignore[arg-type]
     return lambda value: isinstance(value, kind)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and -_HUGE <= value < _HUGE
 
 
 def _parse(kind: Any, content: Any) -> Any:  # noqa: PLR0911 one return for each shape of an annotation
@@ -169,6 +173,6 @@ def _parse_union(inner: tuple[Any, ...], content: Any) -> Any:
 def _parse_scalar(kind: Any, content: Any) -> Any:
     if kind is float and (isinstance(content, (int, float)) or content in _STRANGE):
         return float(content)
-    if not isinstance(content, kind) or (kind is int and not -_HUGE < content < _HUGE):
-        raise TypeError(f"{content!r} is not a valid {kind.__name__}")
+    if not isinstance(content, kind):
+        raise TypeError(f"{content!r} is no {kind.__name__}")
     return content
