@@ -308,3 +308,66 @@ def _scale(graph: Graph, node: Any) -> bool:
     factor = graph.add_weight(np.array(1.01, np.float32), "factor")
     graph.behind(node, lambda old, new: [helper.make_node("Mul", [old, factor], [new])])
     return True
+
+
+_NO_AXES = (
+    "Shape",
+    "Size",
+    "Constant",
+    "ConstantOfShape",
+    "Range",
+    "Reshape",
+    "Unsqueeze",
+    "Squeeze",
+    "Slice",
+    "Gather",
+)
+
+
+def _plant_index(graph: Graph, hint: str, value: int) -> str:
+    import numpy as np
+
+    return graph.add_weight(np.array([value], np.int64), hint)
+
+
+@planted("cropped")
+def _crop(graph: Graph, node: Any) -> bool:
+    """The last element of the last axis is missing: a wrong loop bound."""
+    from onnx import helper
+
+    if node.op_type in _NO_AXES:
+        return False
+    names = [_plant_index(graph, hint, value) for hint, value in (("starts", 0), ("ends", -1), ("axes", -1))]
+    graph.behind(node, lambda old, new: [helper.make_node("Slice", [old, *names], [new])])
+    return True
+
+
+@planted("flattened")
+def _flatten(graph: Graph, node: Any) -> bool:
+    """All axes but the first are one."""
+    from onnx import helper
+
+    if node.op_type in _NO_AXES or node.op_type in ("Flatten", "Gemm"):
+        return False
+    graph.behind(node, lambda old, new: [helper.make_node("Flatten", [old], [new], axis=1)])
+    return True
+
+
+@planted("extra-axis")
+def _add_axis(graph: Graph, node: Any) -> bool:
+    """An axis of length one too many, in front."""
+    from onnx import helper
+
+    if node.op_type in _NO_AXES:
+        return False
+    sizes, one = f"{node.output[0]}_sizes", _plant_index(graph, "one", 1)
+
+    def build(old: str, new: str) -> list[Any]:
+        return [
+            helper.make_node("Shape", [old], [sizes]),
+            helper.make_node("Concat", [one, sizes], [f"{sizes}_more"], axis=0),
+            helper.make_node("Reshape", [old, f"{sizes}_more"], [new]),
+        ]
+
+    graph.behind(node, build)
+    return True

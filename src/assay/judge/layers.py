@@ -12,7 +12,7 @@ What no rounding explains (a NaN, a shape, a type, a dead output) is blamed wher
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -62,16 +62,18 @@ def localise(
     layers: Sequence[Layer],
     accumulated: Mapping[str, TensorComparison],
     local: Mapping[str, TensorComparison] | None = None,
+    excused: Container[str] = (),
 ) -> Localisation:
     """`layers` in topological order; `accumulated` by tensor name, as it comes out of the model on the target.
 
     `local`, by tensor name too: outputs of layers that were fed with the reference's inputs. A layer that is right by
     itself only amplifies what it was given, and is not blamed, unless it was given exactly what the reference had.
+    `excused`: names of layers where the references disagree as much; they are not blamed.
     """
     graph = _Graph(layers, accumulated)
     growths = [growth for layer in layers if (growth := _measure(graph, layer, local or {})) is not None]
     ranking = tuple(sorted(growths, key=lambda each: (-each.factor, each.layer.number)))
-    wrong = [growth for growth in growths if growth.is_wrong]
+    wrong = [growth for growth in growths if growth.is_wrong and growth.layer.name not in excused]
     if not wrong:
         return Localisation(Blame.NOTHING, None, "no layer's output is wrong", ranking)
     born = [each for each in wrong if each.is_wrong_alone or (not each.is_inherited and each.factor > JUMP)]

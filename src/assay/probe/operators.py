@@ -14,13 +14,14 @@ from typing import Any
 from assay.probe.onnx_library import Model, Node, import_onnx
 from assay.probe.signature import find_opset
 from assay.probe.tensorfile import Array
-from assay.probe.wiring import build_wiring
+from assay.probe.wiring import DEFAULT_DOMAINS, Wiring, build_wiring
 
 Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
 Attributes = Mapping[str, Any]
 Formula = Callable[[Inputs, Attributes, int], Array]
 
 _EPSILON = 1e-5
+_SEED = 1234
 
 
 def is_operator(name: str) -> bool:
@@ -312,6 +313,68 @@ _FORMULAS: dict[str, Formula] = {
 }
 
 
+# ---------------------------------------------------------------- a model of a few operators
+
+
+def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+    """The first output of each of its nodes. None: there is no formula for one of them."""
+    wiring, opset = build_wiring(model.graph), find_opset(model)
+    values: dict[str, Array] = dict(inputs)
+    for name in (*wiring.weights, *wiring.constants):
+        constant = find_constant(wiring, name)
+        if constant is not None:
+            values[name] = constant
+    found = {}
+    for place in sorted(set(wiring.producers.values())):
+        node = wiring.nodes[place]
+        given = [values.get(name) if name else None for name in node.input]
+        made = compute_float64(node.op_type, given, read_attributes(node), opset) if _is_plain(node) else None
+        if made is None:
+            return None
+        values[node.output[0]] = found[node.output[0]] = made
+    return found
+
+
+def _is_plain(node: Node) -> bool:
+    """The formulas are those of ONNX's own domain; an operator of the same name elsewhere may be another one."""
+    return node.domain in DEFAULT_DOMAINS
+
+
+def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
+    """Numbers of moderate size, which amplify no rounding, in the place of all floats. Integers (indices) stay."""
+    import numpy as np
+
+    rng = np.random.default_rng(_SEED)
+    drawn = {}
+    for name, array in inputs.items():
+        sizes = rng.uniform(0.25, 1.5, array.shape)
+        signs = 1.0 if positive else rng.choice([-1.0, 1.0], array.shape)
+        drawn[name] = np.asarray(sizes * signs).astype(array.dtype) if is_float(array) else array
+    return drawn
+
+
+def is_finite(arrays: Mapping[str, Array]) -> bool:
+    import numpy as np
+
+    return all(np.isfinite(_widen(array)).all() for array in arrays.values() if is_float(array))
+
+
+def identify_use(nodes: Sequence[Node], opset: int) -> str:
+    """What an implementation of these operators chooses by: their names, versions and attributes."""
+    parts = [f"{node.domain}:{node.op_type}:{sorted(map(repr, node.attribute))}:{len(node.input)}" for node in nodes]
+    return f"{opset} {' '.join(parts)}"
+
+
+def find_constant(wiring: Wiring, name: str) -> Array | None:
+    from onnx import numpy_helper
+
+    tensor = wiring.weights.get(name)
+    if tensor is None and name in wiring.constants:
+        attribute = wiring.nodes[wiring.constants[name]].attribute[0]
+        tensor = attribute.t if attribute.HasField("t") else None
+    return None if tensor is None or not hasattr(tensor, "raw_data") else numpy_helper.to_array(tensor)
+
+
 # ---------------------------------------------------------------- the size of the terms
 
 # linear in their inputs, and adding up: fed with absolute values, their result is the sum of the terms' magnitudes
@@ -435,16 +498,8 @@ class Magnitudes:
         return float(np.sqrt(np.mean(np.square(found)))) if found.size else 0.0
 
     def find_value(self, name: str) -> Array | None:
-        from onnx import numpy_helper
-
-        if name in self._values:
-            found = self._values[name]
-            return found if hasattr(found, "dtype") else None
-        tensor = self._wiring.weights.get(name)
-        if tensor is None and name in self._wiring.constants:
-            attribute = self._wiring.nodes[self._wiring.constants[name]].attribute[0]
-            tensor = attribute.t if attribute.HasField("t") else None
-        return None if tensor is None or not hasattr(tensor, "raw_data") else numpy_helper.to_array(tensor)
+        found = self._values[name] if name in self._values else find_constant(self._wiring, name)
+        return found if hasattr(found, "dtype") else None
 
 
 def _find_factor(node: Node, sizes: Sequence[float], place: int) -> float:

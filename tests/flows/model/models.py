@@ -14,10 +14,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from assay.values.model import ModelRequest, Target
+from assay.values.model import InputChoice, ModelRequest, Target
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "models"
 ORT = Target("ort", "ort")
+LARGE = InputChoice(ranges={"x": (50.0, 90.0)})
 
 
 def load_example(name: str) -> ModuleType:
@@ -97,5 +98,24 @@ def faulty(kind: str, at: str) -> Target:
     return Target("faulty", "faulty:FaultyBackend", {"fault": {"kind": kind, "at": at}})
 
 
+def off_where_large(name: str = "off") -> Target:
+    """One per cent off for numbers above 20: with ordinary ones it is right."""
+    return Target(name, "picky_backend:Scaled", {"at": "sum", "by": 1.01, "above": 20})
+
+
 def request_for(model: Path, target: Target = ORT, **further: Any) -> ModelRequest:
     return ModelRequest(str(model), ORT, target, **further)
+
+
+def write_old(folder: Path, opset: int = 9) -> Path:
+    """Conv, BatchNormalization, Relu as they were in an old opset; names: `conv`, `normal`, `y`."""
+    rng = np.random.default_rng(5)
+    weights = {name: rng.standard_normal(4).astype(np.float32) for name in ("s", "b", "m")}
+    weights["v"] = np.abs(rng.standard_normal(4)).astype(np.float32) + np.float32(0.1)
+    weights["w"] = rng.standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["conv"]),
+        helper.make_node("BatchNormalization", ["conv", "s", "b", "m", "v"], ["normal"]),
+        helper.make_node("Relu", ["normal"], ["y"]),
+    ]
+    return write_model(folder / "old.onnx", nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 6, 6]}, weights, opset)

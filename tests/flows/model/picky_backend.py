@@ -6,6 +6,9 @@ import os
 import signal
 import time
 from dataclasses import replace
+from typing import Any
+
+from faulty import FaultyBackend
 
 from assay.probe.backends.base import BackendError, Made
 from assay.probe.backends.ort import OrtBackend
@@ -107,14 +110,14 @@ class OneOutput(OrtBackend):
 
 
 class Scaled(OrtBackend):
-    """The tensor `at` is `by` times what it should be, wherever it is made."""
+    """The tensor `at` is `by` times what it should be, wherever it is made; `above`: where it is larger than that."""
 
     def perform(self, job: Job) -> Made:
         if job.step is not Step.COMPILE:
             return super().perform(job)
         import numpy as np
         import onnx
-        from onnx import helper, numpy_helper
+        from onnx import numpy_helper
 
         model = onnx.load(job.source)
         at = self.target.options["at"]
@@ -123,7 +126,32 @@ class Scaled(OrtBackend):
                 node.output[list(node.output).index(at)] = "right"
                 factor = np.array(self.target.options["by"], np.float32)
                 model.graph.initializer.append(numpy_helper.from_array(factor, "factor"))
-                model.graph.node.insert(place + 1, helper.make_node("Mul", ["right", "factor"], [at]))
+                for made in reversed(self._build(at)):
+                    model.graph.node.insert(place + 1, made)
+                above = np.array(self.target.options.get("above", 0), np.float32)
+                model.graph.initializer.append(numpy_helper.from_array(above, "above"))
         path = os.path.join(os.path.dirname(job.source), "scaled.onnx")
         onnx.save(model, path)
         return super().perform(replace(job, source=path))
+
+    def _build(self, at: str) -> list[Any]:
+        from onnx import helper
+
+        if "above" not in self.target.options:
+            return [helper.make_node("Mul", ["right", "factor"], [at])]
+        return [
+            helper.make_node("Mul", ["right", "factor"], ["other"]),
+            helper.make_node("Greater", ["right", "above"], ["is_large"]),
+            helper.make_node("Where", ["is_large", "other", "right"], [at]),
+        ]
+
+
+class FaultyOneOutput(FaultyBackend):
+    """Refuses models with several outputs, and has a fault."""
+
+    def perform(self, job: Job) -> Made:
+        import onnx
+
+        if job.step is Step.COMPILE and len(onnx.load(job.source).graph.output) > 1:
+            raise BackendError("one output, please", ending=Ending.UNSUPPORTED)
+        return super().perform(job)

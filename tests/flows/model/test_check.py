@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from tests.flows.model.models import ORT, faulty, hide_library, picky, request_for, write_model
+from tests.flows.model.models import (
+    LARGE,
+    ORT,
+    faulty,
+    hide_library,
+    off_where_large,
+    picky,
+    request_for,
+    write_model,
+    write_old,
+)
 
 from assay.flows.model.cases import Cases, is_quantized
 from assay.flows.model.check import build_source, check_model
@@ -165,10 +175,36 @@ def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, tmp_p
 def test_references_that_disagree_as_much_excuse_the_target_but_do_not_pass_it(
     chain: Path, tmp_path: Path, shared: Workshop
 ) -> None:
-    voter = faulty("scaled", "sum")
-    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
+    target, voter = off_where_large(), off_where_large("other")
+    report = check(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
     assert kinds(report)["Add_1"] is VerdictKind.INCONCLUSIVE
     assert kinds(report)["full_model"] is VerdictKind.INCONCLUSIVE
+    assert kinds(check(chain, target, shared, tmp_path / "keep", inputs=LARGE))["Add_1"] is VerdictKind.FAIL
+
+
+def test_a_voter_that_computes_the_operator_wrong_has_no_vote(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=faulty("scaled", "sum"))
+    assert kinds(report)["Add_1"] is kinds(report)["full_model"] is VerdictKind.FAIL
+    assert report.first_wrong == "chain_layer_Add_1"
+    (note,) = [note for note in report.notes if "has no vote there" in note]
+    assert note.startswith("faulty computes Add (opset 17) wrong: off by 0.01")
+
+
+def test_a_voter_is_measured_by_the_reference_where_there_is_no_formula(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [helper.make_node("Elu", ["x"], ["y"])]
+    model = write_model(tmp_path / "elu.onnx", nodes, {"x": [3, 4]}, {"y": [3, 4]})
+    report = check(model, scaled("y", 1.01), shared, tmp_path / "keep", voter=scaled("y", 1.02))
+    assert kinds(report)["Elu_0"] is VerdictKind.FAIL
+    assert any("scaled computes Elu (opset 17) wrong: off by 0.02 of the scale from ort" in x for x in report.notes)
+
+
+def test_a_reference_that_is_wrong_itself_is_named(tmp_path: Path, shared: Workshop) -> None:
+    """onnx's evaluator as the reference, onnxruntime votes: a right target is not blamed."""
+    request = request_for(write_old(tmp_path), Target("openvino", "openvino"), voter=ORT)
+    request = replace(request, reference=Target("reference", "reference"))
+    report = check_model(request, shared, str(tmp_path / "keep"))
+    assert kinds(report)["BatchNormalization_1"] is VerdictKind.INCONCLUSIVE
+    assert any("the reference reference computes BatchNormalization (opset 9) wrong" in note for note in report.notes)
 
 
 def test_a_voter_that_agrees_with_the_reference_excuses_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
@@ -199,7 +235,8 @@ def test_the_examples_pass_on_another_runtime(name: str, built: Path, tmp_path: 
 
 
 def test_where_the_references_disagree_nobody_is_the_first_wrong(chain: Path, tmp_path: Path, shared: Workshop) -> None:
-    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=faulty("scaled", "sum"))
+    target, voter = off_where_large(), off_where_large("other")
+    report = check(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
     assert report.first_wrong is None
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flows.model.models import ORT, faulty, hide_library, picky, request_for
+from tests.flows.model.models import LARGE, ORT, faulty, hide_library, off_where_large, picky, request_for
 
 from assay.flows.model.child import main
 from assay.record.models import load_report
@@ -133,7 +133,8 @@ def test_the_exit_code_is_the_report_s(chain: Path, tmp_path: Path, target: Targ
 
 
 def test_references_that_disagree_are_inconclusive(chain: Path, tmp_path: Path) -> None:
-    request = ask(chain, tmp_path, faulty("scaled", "sum"), voter=faulty("scaled", "sum"))
+    target, voter = off_where_large(), off_where_large("other")
+    request = ask(chain, tmp_path, target, voter=voter, inputs=LARGE)
     assert call(request, tmp_path / "run") == 3
 
 

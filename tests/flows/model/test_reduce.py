@@ -10,11 +10,22 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper
-from tests.flows.model.models import ORT, faulty, picky, request_for, write_long_chain, write_model
+from tests.flows.model.models import (
+    LARGE,
+    ORT,
+    faulty,
+    off_where_large,
+    picky,
+    request_for,
+    write_long_chain,
+    write_model,
+    write_old,
+)
 
 from assay.errors import UsageError
-from assay.flows.model.bisect import Search
+from assay.flows.model.bisect import Search, bisect_model
 from assay.flows.model.cases import Cases
 from assay.flows.model.check import Examination, build_source, check_model
 from assay.flows.model.reduce import _Trials, reduce_failure, render_again
@@ -38,6 +49,33 @@ def ops_of(path: Path) -> list[str]:
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     return [node.op_type for node in model.graph.node]
+
+
+# ---------------------------------------------------------------- one rule for all searches
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+@pytest.mark.parametrize(("kind", "at", "label"), [
+    ("attribute", "normal", "BatchNormalization_1"), ("weights", "normal", "BatchNormalization_1"),
+    ("scaled", "conv", "Conv_0"),
+])  # fmt: skip
+def test_a_voter_that_is_wrong_excuses_no_fault_in_any_search(
+    kind: str, at: str, label: str, opset: int, tmp_path: Path, shared: Workshop
+) -> None:
+    """onnx's evaluator computes BatchNormalization of opset 13 and before off by some tenths."""
+    model, target, voter = write_old(tmp_path, opset), faulty(kind, at), Target("reference", "reference")
+    for search in (check_model, bisect_model, reduce_failure):
+        request = request_for(model, target, voter=voter, output=str(tmp_path / "small.onnx"))
+        report = search(request, shared, str(tmp_path / "keep"))
+        found = report.verdict.kind, report.first_wrong, report.confirmed
+        assert found == (VerdictKind.FAIL, f"old_layer_{label}", True), search
+
+
+def test_a_vote_that_counts_in_a_check_counts_in_every_search(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    target, voter = off_where_large(), off_where_large("other")
+    for search in (check_model, bisect_model, reduce_failure):
+        report = search(request_for(chain, target, voter=voter, inputs=LARGE), shared, str(tmp_path / "keep"))
+        assert (report.verdict.kind, report.first_wrong) == (VerdictKind.INCONCLUSIVE, None), search
 
 
 # ---------------------------------------------------------------- nothing to reduce

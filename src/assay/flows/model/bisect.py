@@ -26,7 +26,7 @@ from assay.flows.model.check import (
 )
 from assay.flows.model.signature import WRONG, Signature, build_signature, sign_failure
 from assay.flows.model.workshop import Workshop
-from assay.judge.layers import Blame, localise
+from assay.judge.layers import Blame, Localisation, localise
 from assay.probe.mark import build_cut
 from assay.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome
 from assay.values.tensors import TensorComparison
@@ -78,48 +78,88 @@ def find_wrong(search: Search) -> None:
     if failed is not None:
         _find_failing(search, failed)
         return
-    found = localise(search.cases.outline.layers, accumulated)
-    if found.first is not None and _confirm(search, found.first, accumulated):
-        search.notes.append(describe_birth(found))
+    found = _try_suspects(search, accumulated)
+    if search.first is not None:
+        return
+    if search.cases.quantized and _try_alone(search, search.cases.outline.layers, accumulated):
         return
     full = search.examine(search.cases.full)
     if full.verdict.kind not in WRONG:
         _conclude_right(search, full, "" if found.blame is Blame.NOTHING else found.reason)
         return
     if found.blame is not Blame.NOTHING:
-        search.notes.append(found.reason)
+        if not _try_alone(search, search.cases.outline.layers, accumulated):
+            search.notes.append(found.reason)
         return
     search.notes.append(
         "laid open, the model is right on the target; as it is, it is wrong: laying open hides the fault, as it can "
         "keep layers from being fused"
     )
-    _halve(search, build_signature(full))
+    _halve(search, build_signature(full), is_inside_known=True)
+
+
+def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -> Localisation:
+    """Layers in whose outputs an error seems to be born, one after another, each fed with the reference's inputs.
+
+    One that is right then has only made more of what it was given, and one where the references disagree as much is not
+    to blame: in both cases the search goes on behind it. `search.first` is None where no layer is left to blame.
+    """
+    local, excused = dict[str, TensorComparison](), set[str]()
+    while True:
+        found = localise(search.cases.outline.layers, accumulated, local, excused)
+        suspect = found.first
+        if suspect is None:
+            return found
+        if suspect.name in search.reports:  # right by itself, and wrong inside with the same inputs
+            _blame_inside(search, suspect, accumulated)
+            return found
+        (report,) = search.examine_layers([suspect], accumulated)
+        local |= {each.name: each for each in report.local}
+        if find_excuse(report):
+            excused.add(suspect.name)
+        elif confirm(report):
+            search.first, search.confirmed = suspect, True
+            search.notes.append(describe_birth(found))
+            return found
+        elif confirm(report) is None:
+            _blame_inside(search, suspect, accumulated)
+            return found
+
+
+def _blame_inside(search: Search, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> None:
+    search.first, search.confirmed = suspect, confirm(search.reports[suspect.name])
+    full = search.examine(search.cases.full)
+    search.findings.append(judge_inside(suspect, accumulated, search.confirmed, full))
+
+
+def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
+    """The first layer that is wrong by itself, of those whose outputs differ at all or were not seen: errors that are
+    handed on can be larger than the one that is looked for."""
+    for layer in layers:
+        seen = select(layer, accumulated)
+        if layer.name in search.reports or (seen and not any(each.error for each in seen)):
+            continue
+        (report,) = search.examine_layers([layer], accumulated)
+        if confirm(report):
+            search.first, search.confirmed = layer, True
+            search.notes.append(f"{layer.label} is the first that is wrong with the reference's inputs")
+            return True
+        if report.verdict.kind is VerdictKind.PASS:
+            del search.reports[layer.name]  # nobody asked for it
+    return False
 
 
 def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
     """`but`: what is known of the inside, where that is not simply right."""
-    if but:
+    if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
+        search.notes.append(
+            "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "
+            "is right with the reference's inputs"
+        )
+    elif but:
         search.notes.append(but)
     elif full.verdict.kind is VerdictKind.PASS:
         search.notes.append("the full model agrees with the reference, and so does all that its layers hand on")
-    if search.cases.quantized:
-        search.notes.append(
-            "it computes in steps, and as a whole it may be a few of them off: assay model check looks at each layer "
-            "by itself"
-        )
-
-
-def _confirm(search: Search, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> bool:
-    """False: the references disagree there, so that the full model has to tell whether anything is wrong at all."""
-    (report,) = search.examine_layers([suspect], accumulated)
-    if find_excuse(report):
-        return False
-    search.first, search.confirmed = suspect, confirm(report)
-    if search.confirmed:
-        return True
-    full = search.examine(search.cases.full)
-    search.findings.append(judge_inside(suspect, accumulated, search.confirmed, full))
-    return True
 
 
 def _find_failing(search: Search, failed: StepOutcome) -> None:
@@ -131,13 +171,13 @@ def _find_failing(search: Search, failed: StepOutcome) -> None:
         return
     if full.failed_step is None:
         search.notes.append(f"{text}, the model itself does")
-    _halve(search, build_signature(full))
+    _halve(search, build_signature(full), is_inside_known=False)
 
 
 # ---------------------------------------------------------------- beginnings of the unmarked model
 
 
-def _halve(search: Search, wanted: Signature | None) -> None:
+def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -> None:
     """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
     known = search.cases.find_types(0)  # a beginning cannot end with a sequence: nobody could compare it
     layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
@@ -154,12 +194,43 @@ def _halve(search: Search, wanted: Signature | None) -> None:
         if build_signature(report) != wanted:
             search.notes.append(f"{suspect.label} by itself does not fail as the full model does: there may be more")
         return
+    if not is_inside_known and _find_earlier(search, layers[:place], suspect):
+        return
     if place == len(layers) - 1 and not _is_wrong(search, layers, wanted, exact=False):
         search.first = None
         search.notes.append("no beginning of the model fails as the whole does: the layer is not known")
         return
     search.confirmed = confirm(report)
     search.findings.append(Finding(VerdictKind.FAIL, suspect.name, _describe_company(suspect, report)))
+
+
+def _find_earlier(search: Search, before: Sequence[Layer], suspect: Layer) -> bool:
+    """The model fails at a layer that is right by itself: what it was handed may be wrong, a shape for example."""
+    search.first = None
+    if before:
+        part = build_beginning(search.cases, before, with_inside=True)
+        accumulated, failed = search.examination.accumulate(part)
+        search.cases.discard(part)
+        if failed is None:
+            _try_suspects(search, accumulated)
+        if search.first is not None or _try_alone(search, _find_ancestors(before, suspect), accumulated):
+            search.notes.append(
+                f"without its inside as outputs the model fails at {suspect.label}, which is right with the "
+                "reference's inputs"
+            )
+            return True
+    search.first = suspect
+    return False
+
+
+def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
+    """The layers that the suspect needs, in the graph's order."""
+    needed, found = set(suspect.inputs), list[Layer]()
+    for layer in reversed(before):
+        if needed & set(layer.outputs):
+            needed |= set(layer.inputs)
+            found.append(layer)
+    return found[::-1]
 
 
 def _describe_company(suspect: Layer, alone: CaseReport) -> str:
@@ -198,15 +269,15 @@ def _sign(examination: Examination, case: Case) -> Signature | None:
     return Signature("") if verdict.kind in WRONG else None
 
 
-def build_beginning(cases: Cases, layers: Sequence[Layer]) -> Case:
-    """The model up to these layers, with what they hand on as its outputs, nothing in between laid open."""
+def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> Case:
+    """The model up to these layers, with what they hand on as its outputs; `with_inside`: and all in between."""
     begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
     inner = {name for layer in begun for name in layer.inputs}
     final = {spec.name for spec in cases.outline.outputs}
     later = {name for layer in cases.outline.layers[len(begun) :] for name in layer.inputs}
     made = [name for layer in begun for name in layer.outputs if name in cases.find_types(0)]
-    outputs = [name for name in made if name in final or name in later or name not in inner]
-    name = f"{cases.outline.stem}_to_{layers[-1].label}"
+    outputs = [name for name in made if with_inside or name in final or name in later or name not in inner]
+    name = f"{cases.outline.stem}_to_{layers[-1].label}" + ("_marked" if with_inside else "")
     trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))
     return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
 

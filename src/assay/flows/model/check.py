@@ -18,6 +18,7 @@ from typing import Any
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors
 from assay.flows.model.signature import WRONG, build_signature, find_same
+from assay.flows.model.voter import VoterTests
 from assay.flows.model.workshop import Dumps, Work, Workshop
 from assay.judge.layers import Blame, Localisation, localise
 from assay.judge.tensors import judge_outputs
@@ -53,6 +54,10 @@ class Examination:
     say: Say = quiet
     notes: list[str] = field(default_factory=list)
     inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ in the model laid open
+    voter_tests: VoterTests = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.voter_tests = VoterTests(self.workshop, self.cases)
 
     # ------------------------------------------------------------ one case
 
@@ -134,7 +139,19 @@ class Examination:
                 return verdict
             _, comparisons = self._judge(case, number, Tensors(work.outputs))
             _keep_worst(worst, comparisons)
-        return judge_votes(ours, tuple(worst.values()))
+        voted = judge_votes(ours, tuple(worst.values()))
+        return verdict if voted.kind is not VerdictKind.FAIL and self._is_refused(voter, case) else voted
+
+    def _is_refused(self, voter: Target, case: Case) -> bool:
+        """A vote that would excuse the target counts only from one who computes these operators right."""
+        fault = self.voter_tests.find_fault(voter, case)
+        if fault:
+            self._note(f"{fault}; it has no vote there")
+            return True
+        own = self.voter_tests.find_fault(self.request.reference, case)
+        if own:
+            self._note(f"the reference {own}")
+        return False
 
     def _keep_differences(
         self, case: Case, results: Sequence[Arrays], comparisons: Sequence[TensorComparison]
@@ -167,9 +184,12 @@ class Examination:
 
     # ------------------------------------------------------------ the inside
 
-    def accumulate(self) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
-        """Every layer's outputs as they come out of the model on the target; or the step at which that failed."""
-        marked = self.cases.marked
+    def accumulate(self, part: Case | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
+        """Every layer's outputs as they come out of the model on the target; or the step at which that failed.
+
+        `part`: a beginning of the model with its layers' outputs, in the place of the whole.
+        """
+        marked = part or self.cases.marked
         ops = self.cases.makers
         tolerances = relax(self.request.tolerances, ops) if marked.quantized else self.request.tolerances
         worst = dict[str, TensorComparison]()
@@ -187,13 +207,12 @@ class Examination:
                         reach=partial(self.cases.find_magnitude, marked, number),
                     )
                     _keep_worst(worst, compared)
-            self._keep_inside(worst, results)
+            self._keep_inside(marked, worst, results)
         return worst, None
 
-    def _keep_inside(self, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
+    def _keep_inside(self, marked: Case, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
         """In the order in which they are computed: the first are where it begins."""
         left_bytes = _MOST_BYTES
-        marked = self.cases.marked
         for number, name in enumerate(marked.outputs):
             if name not in worst or worst[name].verdict.kind is VerdictKind.PASS:
                 continue
@@ -323,14 +342,14 @@ def conclude(
     """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
     by_name = {report.name: report for report in reports}
     local = {each.name: each for report in reports for each in report.local}
-    inside = localise(layers, accumulated, local)
-    is_excused = inside.first is not None and find_excuse(by_name.get(inside.first.name))
-    shown = None if is_excused else inside.first
+    excused = {report.name for report in reports if find_excuse(report)}
+    inside = localise(layers, accumulated, local, excused)
+    shown = inside.first
     failure = build_signature(full) if full is not None and full.failed_step is not None else None
     alone = find_same(reports, failure)
     first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
     if first is None:
-        hidden = () if is_excused else tuple(_find_hidden(layers, inside, reports, full))
+        hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
         return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
     if first.name not in by_name:
         return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))

@@ -29,7 +29,7 @@ from assay.values.verdict import Finding, VerdictKind
 
 def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
     def look(cases: Cases) -> Found:
-        search = Search(Examination(replace(request, voter=None), workshop, cases, keep, say))
+        search = Search(Examination(request, workshop, cases, keep, say))
         with workshop.forgetting():  # nobody wants a copy of everything that was tried
             find_wrong(search)
             start = _choose_start(search)
@@ -56,7 +56,7 @@ def _report_right(search: Search, full: CaseReport) -> Found:
     """No failure of the whole to make smaller. What it is, right or not decided, the verdict tells."""
     state = "right" if full.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
     text = f"as a whole it is {state} on {full.target}: there is nothing to reduce; assay model check shows every layer"
-    return Found((full,), findings=tuple(search.findings), notes=(text,))
+    return Found((full,), findings=tuple(search.findings), notes=(text, *search.examination.notes))
 
 
 def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
@@ -115,7 +115,8 @@ def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
     elif not reduced.is_minimal:
         notes.append("the search was ended early: a smaller model may fail as well")
     command = render_again(search.examination.request, path, inputs, _list_names(search, path))
-    return Found((again,), search.first, search.confirmed, notes=tuple(notes), command=command)
+    said = (*notes, *search.examination.notes)
+    return Found((again,), search.first, search.confirmed, notes=said, command=command)
 
 
 def _list_names(search: Search, path: str) -> Names:

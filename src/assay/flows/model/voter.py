@@ -1,16 +1,29 @@
 """The second reference, which is asked where the target differs: one that is neither of the two.
 
-A target that votes for itself always agrees with itself, and nothing could ever fail.
+A target that votes for itself always agrees with itself, and nothing could ever fail. An evaluator that computes an
+operator wrong would excuse whatever a target does to it: before a vote counts, the operators that it is about are
+tried with ordinary numbers, against their definition in float64, or against the other reference where there is no
+formula for them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from assay.config.models import NO_VOTER
 from assay.errors import UsageError
+from assay.flows.model.cases import Case, Cases, Tensors
 from assay.flows.model.targets import load_checked_target
-from assay.values.model import Target
+from assay.flows.model.workshop import Wants, Workshop
+from assay.judge.tensors import judge_outputs
+from assay.probe.graph import load_model
+from assay.probe.operators import Magnitudes, compute_model_float64, draw_ordinary, identify_use, is_finite
+from assay.probe.signature import find_opset
+from assay.values.model import Target, Tolerances
+from assay.values.tensors import Tolerance
+from assay.values.verdict import VerdictKind
 
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime where that is the first
 _TOLD = ("import", "compile", "run", "env", "chip", "hardware")  # to a program; where it runs makes no other of it
@@ -54,3 +67,83 @@ def is_same_engine(one: Target, other: Target) -> bool:
     names = _TOLD if are_tools else {*one.options, *other.options}
     flags = (one.compile_flags, one.run_flags) == (other.compile_flags, other.run_flags)
     return flags and all(one.options.get(name) == other.options.get(name) for name in names)
+
+
+# ---------------------------------------------------------------- who may vote
+
+
+@dataclass(slots=True)
+class VoterTests:
+    """Which operators the references compute right. Each use of an operator is tried once; the store keeps what an
+    evaluator made of it until its version changes."""
+
+    workshop: Workshop
+    cases: Cases
+    _known: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def find_fault(self, engine: Target, case: Case) -> str:
+        """The first operator of the case that this reference computes wrong, and by how much; "": none is known."""
+        parts = [case] if case.layer is not None else self._choose_layers(case)
+        return next((fault for part in parts if (fault := self._try_once(engine, part))), "")
+
+    def _choose_layers(self, case: Case) -> Iterator[Case]:
+        """Of a case of several layers: one for each use of an operator that is in it."""
+        nodes = self.cases.proto.graph.node
+        ops = {node.op_type for node in load_model(case.trials[0].model.path, weights=False).graph.node}
+        chosen: dict[str, str] = {}
+        for layer in self.cases.outline.layers:
+            if ops >= set(layer.ops):
+                use = identify_use([nodes[place] for place in layer.nodes], self.cases.outline.opset)
+                chosen.setdefault(use, layer.name)
+        for part in self.cases.iterate(list(chosen.values())) if chosen else ():
+            if not part.problem:
+                yield part
+            self.cases.discard(part)
+
+    def _try_once(self, engine: Target, case: Case) -> str:
+        model = load_model(case.trials[0].model.path)
+        nodes = [node for node in model.graph.node if node.op_type != "Constant"]
+        key = repr(engine), identify_use(nodes, find_opset(model))
+        if key not in self._known:
+            self._known[key] = self._try(engine, case, model)
+        return self._known[key]
+
+    def _try(self, engine: Target, case: Case, model: Any) -> str:
+        given = dict(Tensors(case.trials[0].inputs.path))
+        for positive in (False, True):
+            inputs = draw_ordinary(given, positive=positive)
+            exact = compute_model_float64(model, inputs)
+            right = exact if exact is not None else self._compute(self.cases.source.reference, case, inputs)
+            if right is not None and is_finite(right):
+                whose = "float64" if exact is not None else self.cases.source.reference.name
+                return self._compare(engine, case, model, inputs, right, whose)
+        return ""
+
+    def _compare(
+        self, engine: Target, case: Case, model: Any, inputs: Mapping[str, Any], right: Mapping[str, Any], whose: str
+    ) -> str:
+        found = self._compute(engine, case, inputs)
+        if found is None:
+            return ""
+        magnitudes = Magnitudes(model, inputs)
+        names = [name for name in case.outputs if name in right and name in found]
+        verdict, compared = judge_outputs(
+            {name: right[name] for name in names},
+            {name: found[name] for name in names},
+            Tolerances(Tolerance(check_dtype=False)),
+            op=case.op,
+            reach=lambda name: magnitudes.find(name, len(model.graph.node)),
+        )
+        if verdict.kind is not VerdictKind.FAIL:
+            return ""
+        worst = max(each.error for each in compared)
+        off = f"off by {worst:.2g} of the scale" if worst < float("inf") else "of another shape, or not finite,"
+        return f"{engine.name} computes {case.op} (opset {find_opset(model)}) wrong: {off} from {whose}"
+
+    def _compute(self, engine: Target, case: Case, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """None: it cannot."""
+        product = self.cases.write_inputs(inputs)
+        wants = Wants(case.outputs, case.trials[0].specs or case.specs)
+        with self.workshop.forgetting():
+            work = self.workshop.compute(engine, case.trials[0].model, product, wants, f"{case.op}_ordinary")
+        return None if work.failed is not None else Tensors(work.outputs)
