@@ -249,3 +249,10 @@ def test_a_large_snapshot_is_reported_with_the_setting_that_makes_it_smaller(cli
         setting = "`code: {ignore: [weights]}` links them instead"
     assert result.code == 0
     assert f"warning: the code snapshot has 54 MB (weights/ 54 MB), copied for each run; {setting}" in result.err
+
+
+def test_every_run_has_a_line_for_its_start_before_that_of_its_end(cli, own_bench: Bench) -> None:
+    file = own_bench.write("quick.yml", "command: 'true'\nparams: {x: {range: 8}}\n")
+    lines = [line.split()[:2] for line in cli("run", file, "-j", "2", "--plain").err.splitlines()]
+    for number in range(8):
+        assert lines.index(["started", f"x={number}"]) < lines.index(["finished", f"x={number}"])

@@ -21,6 +21,21 @@ def test_a_quote_that_is_never_closed_is_refused(text):
         parse_template(text, Position("f.yml", 3, 5), "command")
 
 
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ("train [lr", "[lr"), ("train [lr --x 1", "[lr"), ("train [lr [seed]", "[lr"), ("[early-stop; echo", "[early-stop"),
+        ("train --lr {lr", "{lr"), ("train {lr --x {seed}", "{lr"), ("train --lr={lr ", "{lr"), ("$(cat [x)", "[x"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_is_never_closed_is_refused(text, opened):
+    closed = opened + ("]" if opened[0] == "[" else "}")
+    with pytest.raises(ConfigError) as caught:
+        parse_template(text, Position("f.yml", 3, 5), "command")
+    assert caught.value.message.startswith(f"f.yml:3:5 command: {opened} is not closed")
+    assert f"write {closed}, or '{opened}' in quotes" in caught.value.message
+
+
 def test_a_here_document_may_hold_a_lone_quote():
     assert names("cat <<EOF\ndon't {x}\nEOF\n") == ["x"]
 
@@ -30,7 +45,7 @@ def test_a_here_document_may_hold_a_lone_quote():
     [
         "${HOME}", "$((1+2))", "l[0]", "[ -f x ]", "[[ -f x ]]", "{1..3}", "{a..c}", "{a,b}", "{}", "'{\"a\": 1}'",
         "awk '{print $1}'", "arr[i]", "${arr[i]}", "file[ab].txt", "*[abc]", "x=[y]", "a/[bc]/d", "[bc]*", "$[x]",
-        "[a b]", "{ x; }", "[]", "[1]", "{1a}", "\\{x}", "# {x} [y]", "a # don't {x}", "[x", "{x", "x]", "x}",
+        "[a b]", "{ x; }", "[]", "[1]", "{1a}", "\\{x}", "# {x} [y]", "a # don't {x}", "x]", "x}", "'[x'", '"{x"', "\\[x", "x[y", "$[x", "# [x",
         "{a.}", "{.a}", "{a..b}", "${x:-y}", "{a:b}", "\\[x]",
     ],
 )  # fmt: skip

@@ -64,8 +64,21 @@ def test_code_that_has_changed_since_is_said_and_finished_runs_are_kept(shop: Wo
     again = shop.run("--slots", "0")
     assert again.code == 0
     assert "1 run kept: train.sh has changed since" in again.err
-    assert "--force --new-code" in again.err
+    steps = [line.split() for line in again.err[again.err.index("next: ") + 6 :].splitlines()]
+    assert [step[:2] for step in steps] == [["assay", "sum"], ["diff", steps[1][1]], ["assay", "run"]]
+    assert [(shop.source / path).read_text() for path in steps[1][1:]] == ["echo old\n", "echo new\n"]
+    assert steps[2][-2:] == ["--force", "--new-code"], "what has changed comes first"
     assert shop.states(RUN) == [State.DONE]
+
+
+def test_comments_and_blank_lines_are_no_change(shop: Workshop) -> None:
+    shop.write("train.py", "x = 1\nprint(x)\n")
+    write_study(shop, "python train.py")
+    assert shop.run("--slots", "0").code == 0
+    shop.write("train.py", "# what x is\nx = 1  # one\n\n\nprint( x )\n")
+    assert "changed since" not in shop.run("--slots", "0").err
+    shop.write("train.py", "x = 2\nprint(x)\n")
+    assert "1 run kept: train.py has changed since" in shop.run("--slots", "0").err
 
 
 def test_the_study_file_and_what_is_no_code_are_no_change(shop: Workshop) -> None:
@@ -86,7 +99,8 @@ def test_a_mended_program_reaches_failed_runs_only_by_new_code_and_that_is_said(
     shop.write("train.sh", "exit 0\n")
     again = shop.run("--slots", "0", "--retry", "failed")
     assert again.code == 1
-    assert "1 run ran with the code of then: train.sh has changed since (--new-code takes the code of now)" in again.err
+    assert "1 run ran with the recorded snapshot: train.sh has changed since" in again.err
+    assert " --new-code\n" in again.err
     assert shop.run("--slots", "0", "--retry", "failed", "--new-code").code == 0
 
 
@@ -103,7 +117,7 @@ def test_a_sweep_that_is_continued_runs_the_code_it_was_planned_with(shop: Works
     again = shop.run("--slots", "0")
     assert again.code == 0
     assert [log(shop, f"n={n}") for n in (1, 2, 3, 4, 5)] == ["old\n"] * 5
-    assert "ran with the code of then: train.sh has changed since" in again.err
+    assert "ran with the recorded snapshot: train.sh has changed since" in again.err
 
 
 def test_force_repeats_a_run_with_its_own_code(shop: Workshop) -> None:

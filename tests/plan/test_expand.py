@@ -56,6 +56,8 @@ def test_a_grid_too_large_to_run_is_refused_before_it_is_listed():
     huge = sweep(**{name: range(1000) for name in "abcd"})
     with pytest.raises(ConfigError, match=r"f.yml:1:3 this study has 1000000000000 runs\n.*subset"):
         build_plan(study(huge))
+    with pytest.raises(ConfigError, match="shorten the lists in HPARAMS"):
+        build_plan(study(huge, dialect="runx"))
     assert len(build_plan(study(huge, subset=Subset(5))).runs) == 5
     assert MAX_RUNS < 10**12
 

@@ -87,15 +87,19 @@ def test_only_what_varies_is_in_the_name_in_order_of_appearance():
 
 
 def test_a_parameter_that_some_runs_lack_is_in_the_name_of_the_others():
-    assert names({"a": 1, "b": 2}, {"a": 1}) == ["b=2", "run"]
+    assert names({"a": 1, "b": 2}, {"a": 1}) == ["b=2", "a=1"]
 
 
-def test_a_single_run_is_called_run():
-    assert names({"a": 1}) == ["run"]
+def test_a_single_combination_is_named_by_its_parameters():
+    assert names({"a": 1, "b": "x"}) == ["a=1,b=x"]
+    assert names({}) == ["run"], "there is nothing to name it by"
+    (long,) = names({f"parameter{number}": "value" for number in range(20)})
+    assert len(long.encode()) <= 120
 
 
 def test_repeats_are_counted():
-    assert names({"a": 1}, repeat=2) == ["repeat=0", "repeat=1"]
+    assert names({"a": 1}, repeat=2) == ["a=1,repeat=0", "a=1,repeat=1"]
+    assert names({}, repeat=2) == ["repeat=0", "repeat=1"]
     assert names({"a": 1}, {"a": 2}, repeat=2) == ["a=1,repeat=0", "a=1,repeat=1", "a=2,repeat=0", "a=2,repeat=1"]
 
 

@@ -354,6 +354,23 @@ def test_a_run_that_was_found_is_not_started_again():
     assert stream.getvalue() == "started  new\n"
 
 
+def test_every_start_is_reported_however_short_the_run_was():
+    stream = io.StringIO()
+    progress = PlainProgress(stream)
+    first, second = RunningRow("a", "0", 0.0), RunningRow("a", "0", 0.0, 2)
+    failed, done = EndedRow("a", "failed", 1.0), EndedRow("a", "done", 1.0)
+    progress.update(ProgressView("s", 1, running=(second,), ended=(failed,), news=(first, failed, second)))
+    progress.finish(ProgressView("s", 1, done=1, ended=(done,), news=(done,)))
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[:2] for line in lines[:4]] == [
+        ["started", "a"],
+        ["failed", "a"],
+        ["started", "a"],
+        ["finished", "a"],
+    ]
+    assert "attempt 2" in lines[2]
+
+
 def test_a_standing_notice_is_said_once():
     stream = io.StringIO()
     progress = PlainProgress(stream)

@@ -10,6 +10,7 @@ because a value has to be made safe for the place where it stands; it does not l
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 from assay.errors import ConfigError
@@ -22,6 +23,8 @@ _NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"
 _ESCAPED = re.compile(rf"\{{(\{{{_NAME}\}})\}}|\[(\[{_NAME}\])\]")
 _PLACE = re.compile(rf"\{{({_NAME})\}}")
 _FLAG = re.compile(rf"\[({_NAME})\](?=$|[\s;&|)\"'`])")
+# a name after a bracket that no bracket closes before the next one opens, or the text ends
+_UNCLOSED = re.compile(rf"\[{_NAME}(?=[\s;&|)][^\[\]]*(?:\[|\Z)|\Z)|\{{{_NAME}(?=[\s;&|)][^{{}}]*(?:\{{|\Z)|\Z)")
 _PLAIN = re.compile(r"[^\\'\"$`#(){}\[]+")  # no character that means anything here
 _BEFORE_FLAG = " \t\n;&|(\"'`"
 _BEFORE_COMMENT = " \t\n;&|("
@@ -31,13 +34,12 @@ _QUOTE: dict[_Context, Quote] = {"single": "single", "double": "double"}
 
 
 def parse_template(text: str, position: Position | None = None, key: str = "") -> tuple[Piece, ...]:
-    """Splits a command's text; raises ConfigError for a quote that is never closed."""
+    """Splits a command's text; raises ConfigError for a quote, or a place for a parameter, that is never closed."""
     scanner = _Scanner(text)
     pieces = scanner.scan()
-    open_quote = scanner.open_quote
-    if open_quote and "<<" not in text:  # the body of a here-document has quotes of its own
-        hint = "close it, or write \\' for a lone apostrophe"
-        raise ConfigError([Problem(f"the quote {open_quote} is opened and never closed", key, position, hint)])
+    problems = [] if "<<" in text else list(scanner.problems())  # a here-document has quotes and brackets of its own
+    if problems:
+        raise ConfigError([Problem(message, key, position, hint) for message, hint in problems])
     return pieces
 
 
@@ -53,11 +55,17 @@ class _Scanner:
         self._contexts: list[_Context] = ["bare"]
         self._pieces: list[Piece] = []
         self._plain: list[str] = []
+        self._unclosed: list[str] = []  # `[lr` and `{lr`
 
-    @property
-    def open_quote(self) -> str | None:
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is opened and never closed, and what to do about it."""
         marks = {"single": "'", "ansi": "'", "double": '"', "backtick": "`"}
-        return next((marks[context] for context in self._contexts if context in marks), None)
+        quote = next((marks[context] for context in self._contexts if context in marks), None)
+        if quote:
+            yield f"the quote {quote} is opened and never closed", "close it, or write \\' for a lone apostrophe"
+        for opened in dict.fromkeys(self._unclosed):
+            closed = opened + ("]" if opened[0] == "[" else "}")
+            yield f"{opened} is not closed", f"write {closed}, or '{opened}' in quotes for the literal text"
 
     def scan(self) -> tuple[Piece, ...]:
         while self._at < len(self._text):
@@ -86,7 +94,15 @@ class _Scanner:
             self._put(Flag(flag[1], self._quote()))
             self._at = flag.end()
             return True
+        self._note_unclosed()
         return False
+
+    def _note_unclosed(self) -> None:
+        """Only outside of quotes, where a lone `[name` or `{name` means nothing to the shell either."""
+        opened = _UNCLOSED.match(self._text, self._at)
+        is_place = self._text[self._at] == "{" or self._at == 0 or self._before() in _BEFORE_FLAG
+        if opened and is_place and self._contexts[-1] in ("bare", "paren"):
+            self._unclosed.append(opened[0])
 
     def _put(self, piece: Piece) -> None:
         """In $'…' no value is safe, so the quote is closed around it."""

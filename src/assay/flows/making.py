@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -9,14 +10,16 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
 from assay.execute.script import JobText, is_whole_job, render_job
+from assay.flows.finding import show_command
 from assay.flows.ingest import liveness
+from assay.flows.places import show_path
 from assay.flows.prepared import Prepared
 from assay.flows.supervise import Entry
 from assay.observe.environment import load_environment
@@ -27,12 +30,14 @@ from assay.record.whole_file import Flusher, read_text, write_atomic
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.values import layout
 from assay.values.run import Liveness, RunSpec, State
+from assay.values.shell import build_command
 from assay.values.study import Study
 
 if TYPE_CHECKING:
     from assay.values.environment import Environment
 
 _NAMED_FILES = 3
+_RERUN_AT_ONCE = 10
 _LARGE_BYTES = 50_000_000
 _CODE_SUFFIXES = frozenset(
     (
@@ -55,6 +60,7 @@ class DirBuilder:
         self._prepared = prepared
         self._environment: Environment | None = None
         self._environment_path = ""
+        self.advice: list[str] = []
         self._store = Path(prepared.place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.place.dir)
         self.snapshot = self._take_snapshot()
@@ -243,31 +249,70 @@ class DirBuilder:
         return [f"the code snapshot has {size} ({folders}), copied for each run; {setting} {effect}"]
 
     def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
-        """What there is to say about runs whose code is not the code of now."""
+        """What there is to report about runs whose code is not the current code; `advice` holds commands about it."""
         if self.snapshot is None:
             return []
-        kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
         old = self._with_other_code([e for e in entries if e.finished_here])
+        kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
         notes = []
         if old:
-            notes.append(f"{_count(old[0])} ran with the code of then: {old[1]} (--new-code takes the code of now)")
+            notes.append(f"{_count(len(old.runs))} ran with the recorded snapshot: {old.describe()}")
         if kept:
-            notes.append(f"{_count(kept[0])} kept: {kept[1]} (again with the code of now: --force --new-code)")
+            notes.append(f"{_count(len(kept.runs))} kept: {kept.describe()}; most edits do not alter results")
+        self.advice = [*self._advise(old), *(self._advise(kept, is_kept=True) if not old else ())]
         return notes
 
-    def _with_other_code(self, entries: Sequence[Entry]) -> tuple[int, str] | None:
-        """How many of these runs have other code, and what differs; files that are no code are no news."""
+    def _with_other_code(self, entries: Sequence[Entry]) -> _OtherCode | None:
+        """Which of these runs have other code, and what differs; files that are not code do not count."""
         assert self.snapshot is not None
-        hashes = [_load_code_hash(entry.dir) for entry in entries]
-        changed: dict[str, None] = {}
-        count = 0
-        for code in hashes:
+        found = _OtherCode()
+        changes: dict[str, list[str]] = {}
+        for entry in entries:
+            code = _load_code_hash(entry.dir)
             if code is None or code == self.snapshot.hash:
                 continue
-            files = [change.name for change in list_changes(self._store, code, self.snapshot.hash) if _is_code(change)]
-            count += bool(files)
-            changed.update(dict.fromkeys(files))
-        return (count, _describe_files(list(changed))) if count else None
+            if code not in changes:
+                listed = list_changes(self._store, code, self.snapshot.hash)
+                changes[code] = [c.name for c in listed if _is_code(c) and not self._is_layout(c, code)]
+            if changes[code]:
+                found.runs.append(entry)
+                found.files.update(dict.fromkeys(changes[code]))
+        return found if found.runs else None
+
+    def _is_layout(self, change: Change, old: str) -> bool:
+        """Comments and blank lines of a Python file: its runs would compute the same."""
+        before = load_snapshot(self._store, old).path / change.name
+        if change.is_new or not change.name.endswith(".py") or not before.is_file() or not change.file.is_file():
+            return False
+        try:
+            return ast.dump(ast.parse(before.read_bytes())) == ast.dump(ast.parse(change.file.read_bytes()))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return False
+
+    def _advise(self, other: _OtherCode | None, *, is_kept: bool = False) -> list[str]:
+        """First what has changed, then how the runs are repeated with it."""
+        if other is None:
+            return []
+        place, again = self._prepared.place, self._prepared.options.again
+        names = [entry.spec.name for entry in other.runs]
+        copy = os.path.join(place.dir, names[0], layout.CODE_DIR)
+        pairs = [(os.path.join(copy, f), os.path.join(self._prepared.study.folder, f)) for f in other.files]
+        pair = next((pair for pair in pairs if all(map(os.path.isfile, pair))), None)
+        steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
+        if is_kept and again and again.words == ("assay", "run"):
+            return [*steps, again.build("--force", "--new-code")]
+        return [*steps, show_command(["rerun"], place, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
+
+
+@dataclass(slots=True)
+class _OtherCode:
+    """Runs whose code differs from the current code, and the files that do."""
+
+    runs: list[Entry] = field(default_factory=list)
+    files: dict[str, None] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        return _describe_files(list(self.files))
 
 
 def _load_code_hash(run_dir: str) -> str | None:

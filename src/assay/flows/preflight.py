@@ -37,7 +37,8 @@ def check_executables(study: Study, plan: Plan) -> None:
         if program not in problems and not _is_there(program, study.folder, path):
             position = next((template.position for template in study.commands if template.name == name), None)
             hint = "install it, correct the name, or give its full path"
-            problems[program] = Problem(f"the program {program!r} was not found", f"command {name}", position, hint)
+            key = {"runx": "CMD", "mlrunner": f"template.{name}"}.get(study.dialect, f"command {name}")
+            problems[program] = Problem(f"the program {program!r} was not found", key, position, hint)
     if problems:
         raise ConfigError(list(problems.values()))
 

@@ -106,6 +106,7 @@ class Report:
     problem: str | None = None
     verdict: Verdict | None = None  # of the study's checks on the runs that are done
     notes: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)  # commands about the notes
 
     def count(self, *states: State) -> int:
         return sum(entry.state in states for entry in self.entries)

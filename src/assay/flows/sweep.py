@@ -398,4 +398,5 @@ def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilde
         problem=supervisor.problem.render() if supervisor.problem else None,
     )
     report.notes += builder.describe_other_code(supervisor.entries)
+    report.advice += builder.advice
     return report

@@ -115,9 +115,13 @@ class Reparsed:
 
 def reparse(index: Index, place: StudyPlace, file: str | None, complain: Complain) -> Reparsed:
     """Read the logs of a study again, with the patterns of `file` or those that each run was made with."""
-    patterns = load_study(file).metrics if file is not None else None
-    if patterns is not None and not patterns:
-        raise UsageError(f"{file} names no metrics", "say where they are: metrics: {loss: 'loss ({number})'}")
+    study = load_study(file) if file is not None else None
+    patterns = study.metrics if study is not None else None
+    if study is not None and not patterns:
+        hint = "describe them: metrics: {loss: 'loss ({number})'}"
+        if study.dialect != "native":
+            hint = f"a file of {study.dialect} cannot describe metrics: give a native study file that does"
+        raise UsageError(f"{file} has no metrics", hint)
 
     def adjust(spec: RunSpec) -> RunSpec:
         return spec if patterns is None else replace(spec, patterns=patterns)

@@ -32,7 +32,7 @@ class Watcher:
     study: str
     slots_total: int = 0
     began: float = field(default_factory=time.time)
-    ended: list[EndedRow] = field(default_factory=list)
+    news: list[RunningRow | EndedRow] = field(default_factory=list)  # since the last view
     durations: list[float] = field(default_factory=list)
     kept: int | None = None
     found: set[tuple[str, int]] = field(default_factory=set)  # runs that were under way before: name, attempt
@@ -40,9 +40,11 @@ class Watcher:
     def listen(self, event: Event) -> None:
         if event.kind == "ended":
             row = _build_ended(event.entry)
-            self.ended.append(row)
+            self.news.append(row)
             if event.entry.state is State.DONE and row.elapsed_s is not None:
                 self.durations.append(row.elapsed_s)
+        elif event.kind == "started":
+            self.news.append(_build_started(event.entry))
         elif event.kind == "adopted":
             self.found.add((event.entry.spec.name, event.entry.attempt))
             self.progress.message(f"found {event.entry.spec.name} still running (attempt {event.entry.attempt})")
@@ -64,7 +66,7 @@ class Watcher:
         is_leaving = supervisor.interrupted or supervisor.leave or supervisor.problem
         queued = len(supervisor.queue)
         slots = self.slots_total or max(1, len(running))
-        ended, self.ended = tuple(self.ended), []
+        news, self.news = tuple(self.news), []
         return ProgressView(
             study=self.study,
             total=len(states),
@@ -78,7 +80,8 @@ class Watcher:
             eta_s=None if is_leaving else self._estimate(running, queued, slots),
             elapsed_s=now - self.began,
             kept=self.kept,
-            ended=ended,
+            ended=tuple(row for row in news if isinstance(row, EndedRow)),
+            news=news,
             messages=() if is_leaving else describe_wait(supervisor),
         )
 
@@ -108,6 +111,10 @@ def _build_ended(entry: Entry) -> EndedRow:
     if outcome and outcome.started_at and outcome.ended_at:
         elapsed = max(0.0, outcome.ended_at - outcome.started_at)
     return EndedRow(entry.spec.name, str(entry.state), elapsed, outcome.reason if outcome else "")
+
+
+def _build_started(entry: Entry) -> RunningRow:
+    return RunningRow(entry.spec.name, entry.handle.slot if entry.handle else None, 0.0, entry.attempt)
 
 
 def _build_running(entry: Entry, supervisor: Supervisor, now: float) -> RunningRow:
@@ -161,7 +168,7 @@ def build_next_steps(report: Report) -> tuple[str, ...]:
         steps.append(show_command(["ls"], place))
     if report.count(State.DONE):
         steps.append(show_command(["sum"], place))
-    return tuple(steps)
+    return (*steps, *report.advice)
 
 
 def _build_retry(report: Report, failed: Sequence[Entry]) -> str:

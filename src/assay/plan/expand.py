@@ -23,6 +23,11 @@ MAX_RUNS = 1_000_000
 # parameters of runx that speak to runx, not to the script
 _TAG, _SKIP, _SUBMIT_JOB = "RUNX.TAG", "RUNX.SKIP", "SUBMIT_JOB."
 _FARM_KEYS = ("SUBMIT_JOB.NODES", "SUBMIT_JOB.PARTITION")
+_SHORTEN: dict[Dialect, str] = {
+    "native": "shorten the lists, zip some of them, or add `subset: {count: 100, seed: 0}`",
+    "runx": "shorten the lists in HPARAMS, or make a list of smaller mappings of it",
+    "mlrunner": "shorten the lists, or split them into several documents",
+}
 _LOG_NAME = "{command}{suffix}.log"
 _LOG_NAMES = {"mlrunner": "log.{command}.{time}"}
 
@@ -89,8 +94,7 @@ def _check_size(study: Study, grids: Sequence[Grid]) -> None:
     total = sum(grid.count for grid in grids)
     if study.subset is None and total > MAX_RUNS:
         position = study.sweeps[0].position if study.sweeps else None
-        hint = "shorten the lists, zip some of them, or add `subset: {count: 100, seed: 0}`"
-        raise ConfigError([Problem(f"this study has {total} runs", "", position, hint)])
+        raise ConfigError([Problem(f"this study has {total} runs", "", position, _SHORTEN[study.dialect])])
 
 
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:

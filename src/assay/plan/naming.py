@@ -1,7 +1,8 @@
 """Names of run directories.
 
-A native name says what differs: `norm=new,lr=0.1,seed=0`. Two different runs never share a name, also not on a file
-system that ignores case: where they would, both end in `~` and a part of their id.
+A native name holds what differs: `norm=new,lr=0.1,seed=0`; a single combination is named by all its parameters. Two
+different runs never share a name, also not on a file system that ignores case: where they would, both end in `~` and a
+part of their id.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ def find_varying(drafts: Iterable[Draft]) -> list[str]:
 
 
 def _build_name(draft: Draft, varying: Sequence[str], *, repeated: bool) -> str:
+    """A run with none of them is named by all its parameters: there is a single combination, or it lacks them."""
     named = draft.named
-    parts = [f"{_show_safe(name)}={_show_value(named[name])}" for name in varying if name in named]
+    chosen = [name for name in varying if name in named] or named
+    parts = [f"{_show_safe(name)}={_show_value(named[name])}" for name in chosen]
     if repeated:
         parts.append(f"repeat={draft.ordinal}")
     return _protect(",".join(parts)) if parts else SINGLE_NAME

@@ -65,6 +65,7 @@ class ProgressView:
     elapsed_s: float = 0.0
     kept: int = 0  # of `done`: finished before this command was started
     ended: tuple[EndedRow, ...] = ()  # since the last update
+    news: tuple[RunningRow | EndedRow, ...] = ()  # the same and what was started, in order, however short it was
     messages: tuple[str, ...] = ()  # standing notices, such as what is being waited for
 
     @property
@@ -284,7 +285,7 @@ class PlainProgress(Progress):
         self._finished = False
 
     def update(self, view: ProgressView) -> None:
-        lines = [render_ended(row) for row in view.ended]
+        lines = self._render_news(view)
         new = [row for row in view.running if not row.was_found and (row.name, row.attempt) not in self._running]
         lines += map(render_started, new)
         lines += [words.clean(text) for text in view.messages if text not in self._notices]
@@ -296,6 +297,12 @@ class PlainProgress(Progress):
         if lines:
             self._write("\n".join(lines))
 
+    def _render_news(self, view: ProgressView) -> list[str]:
+        """What happened since the last update; a start is reported once, also where the run is still listed."""
+        news = view.news or view.ended
+        self._running |= {(row.name, row.attempt) for row in news if isinstance(row, RunningRow)}
+        return [render_started(row) if isinstance(row, RunningRow) else render_ended(row) for row in news]
+
     def message(self, text: str) -> None:
         self._write("\n".join(map(words.clean, text.splitlines())))
 
@@ -303,7 +310,7 @@ class PlainProgress(Progress):
         if self._finished:
             return
         self._finished = True
-        self._write("\n".join([*map(render_ended, view.ended), render_heartbeat(view)]))
+        self._write("\n".join([*self._render_news(view), render_heartbeat(view)]))
 
     def _write(self, text: str) -> None:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
