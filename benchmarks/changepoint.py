@@ -25,8 +25,9 @@ import numpy as np
 import ruptures
 from measuring import PEERS, has_peer, render_ratio
 
-from assay.judge.changepoint import DEFAULT, Look, Tuning, find_change_points
-from assay.judge.likelihood import measure_wander
+from assay.judge.changepoint import DEFAULT, YOUNG_BOUNDS, Look, Tuning, find_change_points
+from assay.judge.likelihood import measure_student_gains, measure_wander
+from assay.judge.trend import VISIBLE, find_detectable, find_trend
 
 TOLERANCE = 5
 NEIGHBOURHOOD = 25  # a change that is not found, and something found no farther away: misplaced
@@ -39,6 +40,8 @@ WHITE = ("gauss", "heavy tail", "bimodal")
 LENGTHS = (6, 7, 8, 10, 12, 15, 20, 30, 50, 80, 119, 120, 150, 200)
 WHITE_LENGTHS = (100, 200, 500, 1000, 2000)
 HEIGHTS = (3, 5, 8)
+OUTLIER_LENGTHS = (12, 24, 36, 60, 100, 150)
+OUTLIER_SEED = 1001  # bounds were chosen with others
 OTAVA = """
 import json, sys, time
 from otava.analysis import compute_change_points
@@ -59,6 +62,7 @@ class History:
     values: list[float]
     changes: list[int]
     suite: str = ""
+    annotators: tuple[int, ...] = ()  # how many people marked each change, where that is known
 
 
 # ---------------------------------------------------------------- series
@@ -92,7 +96,10 @@ def _draw_changes(rng: np.random.Generator, n: int, steps: int) -> list[int]:
 
 
 def load_histories(path: Path) -> list[History]:
-    return [History(one["values"], one["change_points"], one["suite"]) for one in json.loads(path.read_text())]
+    return [
+        History(one["values"], one["change_points"], one["suite"], tuple(one.get("annotators", ())))
+        for one in json.loads(path.read_text())
+    ]
 
 
 # ---------------------------------------------------------------- detectors
@@ -279,6 +286,84 @@ def report_real(histories: Sequence[History], search: str, draws: int, streams: 
     print(f"  mean {mean:.3f} [{low:.3f}, {high:.3f}], target at least .72: {'met' if mean >= 0.72 else 'MISSED'}")
 
 
+def report_recall(histories: Sequence[History]) -> None:
+    """Of the changes that one person marked, that two did, ..."""
+    hits: dict[int, list[bool]] = {}
+    for history, found in zip(histories, detect_ours(histories), strict=True):
+        for change, count in zip(history.changes, history.annotators, strict=False):
+            hits.setdefault(count, []).append(any(abs(change - one) <= TOLERANCE for one in found))
+    if not hits:
+        print("recall by number of annotators: the file does not say how many there were (`annotators` of a history)")
+    for count, seen in sorted(hits.items()):
+        print(f"recall of changes that {count} annotators marked: {statistics.mean(seen):.3f} of {len(seen)}")
+
+
+# ---------------------------------------------------------------- young histories with outliers, and those that creep
+
+
+def build_wild(rng: np.random.Generator, n: int, step: float = 0.0, rise: float = 0.0) -> History:
+    """Noise of 1.5%, a tenth of the points higher by 40% in the mean (exponential), a step in the middle."""
+    values = 100 * (1 + 0.015 * rng.standard_normal(n))
+    outliers = rng.random(n) < 0.1
+    values[outliers] *= 1 + 0.4 * rng.exponential(size=outliers.sum())
+    values *= 1 + rise * np.arange(n) / (n - 1)
+    values[n // 2 :] *= 1 + step
+    return History(values.tolist(), [n // 2] if step else [])
+
+
+def report_outliers(count: int) -> None:
+    for step in (0.2, 0.1, 0.05, 0.0):
+        shares = {}
+        for n in OUTLIER_LENGTHS:
+            rng = np.random.default_rng(OUTLIER_SEED)
+            found = detect_ours([build_wild(rng, n, step) for _ in range(count)])
+            hits = [any(abs(i - n // 2) <= 1 for i in one) if step else bool(one) for one in found]
+            shares[n] = 100 * statistics.mean(hits)
+        what = f"step of {step:.0%} found within one point" if step else "alarms without a step"
+        print(f"a tenth outliers, {what}: " + ", ".join(f"{n} points {share:.1f}%" for n, share in shares.items()))
+        if step == 0.2:
+            print("  " + render_ratio("the smaller of 24 and 36, in percent", min(shares[24], shares[36]), at_least=95))
+        if not step:
+            print("  " + render_ratio("the largest, in percent", max(shares.values()), at_most=2.0))
+
+
+def report_trend(count: int) -> None:
+    """Reported as a creep, and not as steps."""
+    for rise in (0.35, 0.1, 0.0):
+        for n in (12, 30, 100, 400):
+            rng = np.random.default_rng(OUTLIER_SEED)
+            made = [build_wild(rng, n, rise=rise).values for _ in range(count)]
+            share = statistics.mean(find_trend(one, find_change_points(one)) is not None for one in made)
+            print(f"a rise of {rise:.0%} over {n} points, a tenth outliers, is called a creep: {share:.1%}")
+    for n, memory in itertools.product((12, 30, 100), (0.4, 0.7)):
+        rng = np.random.default_rng(OUTLIER_SEED)
+        noise = [(100 * np.exp(build_noise("AR(1)", rng, n, memory))).tolist() for _ in range(count)]
+        share = statistics.mean(find_trend(one, find_change_points(one)) is not None for one in noise)
+        print(f"noise with memory {memory}, {n} points, is called a creep: {share:.1%}")
+
+
+def report_visible(count: int) -> None:
+    """Of steps just as high as `find_detectable` says could be seen, in the last third: how many are found."""
+    for n, kind in itertools.product((8, 12, 24, 36, 60, 100, 200), ("gauss", "outliers")):
+        rng = np.random.default_rng(OUTLIER_SEED)
+        hits = []
+        for _ in range(count):
+            values = build_wild(rng, n).values if kind == "outliers" else 100 * np.exp(build_noise("gauss", rng, n))
+            values = np.array(values)
+            values[n - n // 3 :] *= 1 + (find_detectable(values.tolist()) or 0.0)
+            hits.append(bool(find_change_points(values.tolist())))
+        print(f"smallest visible step of {n} points, {kind}: found in {statistics.mean(hits):.0%}")
+
+
+def report_young_bounds(count: int) -> None:
+    """What the likeliest cut gains by chance in noise with a memory of .4; `YOUNG_BOUNDS` is not below it."""
+    for n, bound in YOUNG_BOUNDS.items():
+        rng = np.random.default_rng(OUTLIER_SEED)
+        gains = [measure_student_gains(build_noise("AR(1)", rng, n, 0.4))[3 : n - 2].max() for _ in range(count)]
+        print(f"gain of the likeliest cut of {n} points, 98%: {np.quantile(gains, 0.98):.1f}, bound {bound}")
+    print("visible: " + ", ".join(f"{n} points {height} sigma" for n, height in VISIBLE.items()))
+
+
 def build_young(kind: str, count: int, n: int, height: float = 0.0) -> list[History]:
     """With a step in the middle, in units of the noise; with memory, as much as so few points cannot show."""
     rng = np.random.default_rng(17)
@@ -360,6 +445,11 @@ def main() -> None:
     report_rows({**rows, **({"real": real} if real else {})}, detectors)
     if real:
         report_real(real, options.search, options.draws, options.streams)
+        report_recall(real)
+    report_outliers(options.noise)
+    report_trend(options.noise // 5)
+    report_visible(options.noise // 5)
+    report_young_bounds(options.noise)
     report_noise(options.noise)
     report_power(options.noise // 5)
     report_wander(options.noise)

@@ -243,9 +243,43 @@ def test_in_a_young_history_one_outlier_does_not_hide_a_step():
     assert places(values) == [20]
 
 
+def draw_with_outliers(n, seed, step=0.0, share=0.1):
+    """A tenth of the points is higher, by 40% in the mean."""
+    rng = np.random.default_rng(seed)
+    values = 100 * (1 + 0.015 * rng.standard_normal(n))
+    far_out = rng.random(n) < share
+    values[far_out] *= 1 + 0.4 * rng.exponential(size=far_out.sum())
+    values[n // 2 :] *= 1 + step
+    return values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("n", "step", "share"), [(12, 0.2, 0.7), (24, 0.2, 0.9), (36, 0.2, 0.92), (36, 0.1, 0.85), (80, 0.1, 0.9)]
+)
+def test_in_a_young_history_a_tenth_of_outliers_does_not_hide_a_step(n, step, share):
+    found = [places(draw_with_outliers(n, seed, step)) for seed in range(100)]
+    assert sum(any(abs(place - n // 2) <= 1 for place in one) for one in found) >= share * 100
+
+
+@pytest.mark.parametrize("n", [12, 24, 36, 80])
+def test_in_a_young_history_outliers_rarely_alarm(n):
+    assert sum(bool(places(draw_with_outliers(n, seed))) for seed in range(100)) <= 5
+
+
+def test_up_and_back_in_a_young_history_are_two_steps():
+    values = [*draw_with_outliers(20, 1), *[1.2 * v for v in draw_with_outliers(20, 2)], *draw_with_outliers(20, 3)]
+    assert [abs(found - at) <= 1 for found, at in zip(places(values), (20, 40), strict=True)] == [True, True]
+
+
+def test_counts_that_mostly_repeat_are_no_steps():
+    rng = np.random.default_rng(0)
+    series = [(7.0 + (rng.random(30) < 0.3)).tolist() for _ in range(100)]
+    assert sum(bool(places(one)) for one in series) <= 4
+
+
 def test_of_fewer_points_more_is_asked():
     signal = build_signal(draw_young("gauss", 60, 0, 4.0))
-    assert weigh_young(signal, 0, 30, 60) > weigh_young(signal, 25, 30, 35) > weigh_young(signal, 27, 30, 33)
+    assert weigh_young(signal, 0, 30, 60) > weigh_young(signal, 20, 30, 40) > weigh_young(signal, 26, 30, 34)
 
 
 @pytest.mark.parametrize("kind", ["gauss", "heavy", "memory"])

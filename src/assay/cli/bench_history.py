@@ -21,7 +21,9 @@ _MOST_NOTES = 10
 @click.argument("metric")
 @click.argument("method", required=False)
 @click.option("--label", metavar="TEXT", help="Only executions with this label.")
-@effect_option(0.01, "Smaller changes are not spoken of.")
+@effect_option(
+    None, "Smaller changes are not reported, and PASS means that one so large is not there.  [default: 0.01 and 0.05]"
+)
 @click.option(
     "--recent",
     type=click.IntRange(min=1),
@@ -37,8 +39,9 @@ def history(metric: str, method: str | None, **given: Any) -> int:
 
     Between which commits, and whether the environment changed as well. METHOD may be the end of a name; without it
     every benchmark that reports METRIC is looked at. Exit code 1: it got worse, stayed so, and nobody has said anything
-    about it (`assay bench triage`), or its newest execution failed. 3: the set-up changed as well, or there are too few
-    executions to tell (fewer than 6; on a new set-up fewer than 4). 2: a single execution is no history at all.
+    about it (`assay bench triage`), it creeps, or its newest execution failed. 3: the set-up changed as well, there are
+    too few executions (fewer than 6; on a new set-up fewer than 4), or they are too noisy to show a change of
+    --min-effect. 2: a single execution is no history at all.
     """
     from assay.flows.bench.history import HistoryOptions, load_histories
     from assay.show.bench_history import build_history_cases, render_history

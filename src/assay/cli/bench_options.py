@@ -42,12 +42,12 @@ most_option = click.option(
 )
 
 
-def effect_option(default: float, text: str) -> Callable[[Options], Options]:
+def effect_option(default: float | None, text: str) -> Callable[[Options], Options]:
     return click.option(
         "--min-effect",
         type=click.FloatRange(min=0),
         default=default,
-        show_default=True,
+        show_default=default is not None,
         metavar="SHARE",
         help=text,
     )

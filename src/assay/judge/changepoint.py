@@ -5,8 +5,11 @@ own noise: rare outliers and several modes do not trouble a bounded kernel, and 
 noisy one. Then the weakest cuts are taken back, one after the other, until every cut left is a step that someone who
 looks at the points beside it would call one: at least about as high as their spread, and sure. How sure depends on
 the series: the longer it is, the more often chance makes a step somewhere; where neighbours resemble each other
-(memory) points count as fewer, and the jump itself is evidence too. A young series cannot show its memory, nor its
-spread well: there Student's t must be sure as well, with some memory supposed (`weigh_young`).
+(memory) points count as fewer, and the jump itself is evidence too.
+
+A young series shows neither its memory nor its spread well, and a tenth of it may be outliers. It is searched in a way
+of its own: every way to cut it is tried, by the likelihood of Student's t, and a step must gain more than chance does in
+2% of series of that length in noise with some memory (`find_young_cuts`).
 
 Where the level does not wander, as it does on most real machines, the noise is the same everywhere and its own density
 is known (`likelihood.py`). Then a step is one that makes the points beside it much likelier than none would, and it is
@@ -30,6 +33,8 @@ from assay.judge.likelihood import (
     find_level,
     learn_density,
     measure_gains,
+    measure_piece_costs,
+    measure_student_gains,
     measure_wander,
 )
 from assay.judge.numerics import Array, load_numpy, t_quantile
@@ -50,8 +55,13 @@ __all__ = ["DEFAULT", "SHORTEST_SERIES", "Look", "Tuning", "find_change_points"]
 SHORTEST_PIECE = 3
 YOUNG = 120  # points; a shorter series is a young one
 SUPPOSED_MEMORY = 0.4  # in a young one: too few points to show more or less
-TRIMMED = 0.1  # of the points of a young piece, from either end: one outlier may not hide a step
-CHANCE = 0.02  # of an alarm in a young series of pure noise, at most
+YOUNG_PRICE = 4.0  # of a cut that is looked at closer
+YOUNG_BOUNDS = {6: 7.3, 8: 8.3, 12: 9.8, 16: 10.3, 24: 10.3, 36: 11.0, 60: 12.6, 120: 14.0}  # points: least gain
+MANY = 20  # points of a young series: from here on its memory is measured, and outliers come in threes
+CHANCE = 0.01  # of an alarm by Student's test, in fewer
+RESIDUAL_ERROR = 1.1  # divided by sqrt(n): of a correlation that is measured
+USUAL_JUMP = 3.0  # what a jump gains by chance in noise with memory
+SHARPNESS = 1.5  # added to it in a piece that is one of many, times the log of how many
 TAIL = 0.025  # of the interval that is reported, on either side
 QUIETEST = 0.2  # a stretch is not taken to be quieter than this, in units of the whole series' noise
 LONGEST_LOOK = 100
@@ -95,6 +105,8 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
     signal = build_signal(values, tuning.least_memory)
     if signal is None:
         return ()
+    if len(signal.x) < YOUNG:
+        return describe_cuts(signal, find_young_cuts(signal, tuning), tuning)
     candidates = find_candidates(signal, tuning)
     cuts = prune_cuts(signal, candidates, partial(weigh_cut, signal, tuning))
     settled = settle_memory(signal, cuts, tuning.least_memory)
@@ -105,8 +117,6 @@ def find_change_points(values: Sequence[float | None], tuning: Tuning = DEFAULT)
         density = learn_density(settled.x, cuts)
         cuts = prune_cuts(settled, candidates, partial(weigh_likelihood, settled, density, tuning))
         cuts = place_cuts(settled, cuts, density, tuning)
-    if len(settled.x) < YOUNG:
-        cuts = prune_cuts(settled, cuts, partial(weigh_young, settled))
     cuts = prune_cuts(settled, cuts, partial(weigh_interval, settled, tuning))
     return describe_cuts(settled, cuts, tuning)
 
@@ -199,27 +209,6 @@ def weigh_likelihood(signal: Signal, density: Density, tuning: Tuning, start: in
     return float(gains[cut - first]) / (tuning.price * math.log(len(signal.x)) * find_thinning(signal.memory))
 
 
-def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
-    """How far Student's t is above what chance makes of it at one of all places, were neighbours a little alike."""
-    before, left, left_squares = _trim(signal.x[start:cut])
-    after, right, right_squares = _trim(signal.x[cut:stop])
-    freedom = left + right - 2
-    error = math.sqrt((left_squares + right_squares) / freedom * (1 / left + 1 / right))
-    places = len(signal.x) - 2 * SHORTEST_PIECE + 1
-    bound = error * math.sqrt(find_thinning(SUPPOSED_MEMORY)) * t_quantile(freedom, CHANCE / 2 / places)
-    return abs(after - before) / bound if bound else math.inf
-
-
-def _trim(values: Array) -> tuple[float, int, float]:
-    """The mean without the outermost, of how many points, and the squared distances with those moved inwards (Yuen)."""
-    np = load_numpy()
-    ordered = np.sort(values)
-    aside = int(TRIMMED * len(ordered))
-    inner = ordered[aside : len(ordered) - aside]
-    moved = np.clip(ordered, inner[0], inner[-1])
-    return float(inner.mean()), len(inner), float(moved.var()) * len(moved)
-
-
 def weigh_interval(signal: Signal, tuning: Tuning, start: int, cut: int, stop: int) -> float:
     """Below 1 the interval that would be reported holds 0."""
     sides = settle_sides(signal, measure_sides(signal, start, cut, stop, tuning.far.points), cut)
@@ -242,6 +231,115 @@ def _find_gains(signal: Signal, start: int, cut: int, stop: int, density: Densit
     values = signal.x[first:last]
     before, after = find_level(values[: cut - first]), find_level(values[cut - first :])
     return measure_gains(density, values, before, after), first
+
+
+# ---------------------------------------------------------------- young histories
+
+
+def find_young_cuts(signal: Signal, tuning: Tuning = DEFAULT) -> list[int]:
+    """Steps that Student's t is sure of. Every way to cut so few points can be tried."""
+    cuts = prune_cuts(signal, find_young_candidates(signal.x), partial(weigh_young, signal))
+    cuts = prune_cuts(signal, place_young_cuts(signal, cuts), partial(weigh_young, signal))
+    return prune_cuts(signal, cuts, partial(weigh_interval, signal, tuning))
+
+
+def find_young_candidates(x: Array) -> list[int]:
+    """The likeliest cuts, where one has to be worth a little; at least the likeliest single one."""
+    np = load_numpy()
+    n = len(x)
+    costs = measure_piece_costs(x, measure_noise(x))
+    best, last = np.full(n + 1, np.inf), [0] * (n + 1)
+    best[0] = -YOUNG_PRICE
+    for end in range(SHORTEST_PIECE, n + 1):
+        ways = best[: end - SHORTEST_PIECE + 1] + costs[: end - SHORTEST_PIECE + 1, end]
+        if end < n:
+            ways[max(1, end - find_shortest_stay(n) + 1) :] = np.inf
+        last[end] = int(ways.argmin())
+        best[end] = ways[last[end]] + YOUNG_PRICE
+    cuts: list[int] = []
+    end = n
+    while last[end]:
+        end = last[end]
+        cuts.insert(0, end)
+    return cuts or [_find_likeliest(x, SHORTEST_PIECE, SHORTEST_PIECE)]
+
+
+def find_shortest_stay(n: int) -> int:
+    """Points of a level that was left again: of many points, three in a row are outliers by chance."""
+    return SHORTEST_PIECE + (n >= MANY)
+
+
+def _find_likeliest(x: Array, left: int, right: int) -> int:
+    """With at least so many points on either side."""
+    return left + int(measure_student_gains(x)[left : len(x) - right + 1].argmax())
+
+
+def place_young_cuts(signal: Signal, cuts: Sequence[int]) -> list[int]:
+    """Every cut where it is likeliest between its neighbours."""
+    n = len(signal.x)
+    edges = [0, *cuts, n]
+    for place in range(1, len(edges) - 1):
+        start, stop = edges[place - 1], edges[place + 1]
+        shortest = [SHORTEST_PIECE if end in (0, n) else find_shortest_stay(n) for end in (start, stop)]
+        edges[place] = start + _find_likeliest(signal.x[start:stop], *shortest)
+    return edges[1:-1]
+
+
+def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
+    """How far a step is above what chance makes of it at one of all places, were neighbours a little alike; more than a
+    little, where the points about their levels are. By the likelihood; of few points Student's test knows as much."""
+    x, at = signal.x[start:stop], cut - start
+    needed = find_young_bound(len(x)) + SHARPNESS * math.log(len(signal.x) / len(x))
+    gain = float(measure_student_gains(x)[at])
+    if len(signal.x) < MANY:
+        return max(gain / needed, _weigh_few(x[:at], x[at:], len(signal.x)))
+    return _allow_for_memory(gain, x[:at], x[at:]) / needed
+
+
+def _allow_for_memory(gain: float, left: Array, right: Array) -> float:
+    """Of points that resemble their neighbours levels tell less; that three points are far from the three before them
+    tells more, since such noise does not jump."""
+    np = load_numpy()
+    parts = [part - find_middle(part) for part in (left, right)]
+    thinning = find_thinning(measure_residual_memory(parts)) / find_thinning(SUPPOSED_MEMORY)
+    spread = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
+    if thinning <= 1 or not spread:
+        return gain
+    jump = (find_middle(right[:SHORTEST_PIECE]) - find_middle(left[-SHORTEST_PIECE:])) / spread
+    return min(gain, gain / thinning + max(0.0, 2 * math.log1p(jump * jump / 3) - USUAL_JUMP))
+
+
+def _weigh_few(left: Array, right: Array, points: int) -> float:
+    """How far Student's t is above what chance makes of it."""
+    squares = float(left.var()) * len(left) + float(right.var()) * len(right)
+    freedom = len(left) + len(right) - 2
+    error = math.sqrt(squares / freedom * (1 / len(left) + 1 / len(right)) * find_thinning(SUPPOSED_MEMORY))
+    places = points - 2 * SHORTEST_PIECE + 1
+    bound = error * t_quantile(freedom, CHANCE / 2 / places)
+    return abs(float(right.mean() - left.mean())) / bound if bound else math.inf
+
+
+def find_young_bound(points: int) -> float:
+    """What the likeliest cut gains in noise of so many points in 2% of series (`report_young_bound` draws it again)."""
+    np = load_numpy()
+    return float(np.interp(math.log(points), [math.log(n) for n in YOUNG_BOUNDS], list(YOUNG_BOUNDS.values())))
+
+
+def measure_residual_memory(parts: Sequence[Array]) -> float:
+    """Lag-1 correlation of distances from levels, those far out counting less; raised by what fitting took away, and
+    by its own error."""
+    np = load_numpy()
+    bound = 3 * MAD_TO_SIGMA * find_middle(np.abs(np.concatenate(parts)))
+    clipped = [np.clip(part, -bound, bound) for part in parts]
+    squares = sum(float((part**2).sum()) for part in clipped)
+    if not squares:
+        return 0.0
+    count = sum(map(len, parts))
+    found = sum(float((part[1:] * part[:-1]).sum()) for part in clipped) / squares
+    return min(max(found + LEVEL_BIAS / count + RESIDUAL_ERROR / math.sqrt(count), 0.0), MOST_MEMORY)
+
+
+# ---------------------------------------------------------------- the levels on both sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +384,7 @@ def measure_sides(signal: Signal, start: int, cut: int, stop: int, points: int) 
     reach = max(points, int(min(points * find_thinning(signal.memory), LONGEST_LOOK)))
     left, right = signal.x[max(start, cut - reach) : cut], signal.x[cut : min(stop, cut + reach)]
     before, after = find_level(left), find_level(right)
-    spread = MAD_TO_SIGMA * _middle(np.abs(np.concatenate((left - before, right - after))))
+    spread = MAD_TO_SIGMA * find_middle(np.abs(np.concatenate((left - before, right - after))))
     told = len(left) * len(right) / (len(left) + len(right)) * (1 - signal.memory) ** 2
     return Sides(before, after, spread, len(left), len(right), told, signal.memory)
 
@@ -308,7 +406,7 @@ def measure_step(signal: Signal, cut: int, sides: Sides, floor: float) -> tuple[
     return effect, effect * math.sqrt(told / (1 - r * r))
 
 
-def _middle(values: Array) -> float:
+def find_middle(values: Array) -> float:
     """The median; numpy's own checks cost more than the sort of so few."""
     ordered = load_numpy().sort(values)
     half = len(ordered) // 2

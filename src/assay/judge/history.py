@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from assay.judge.changepoint import SHORTEST_SERIES
-from assay.values.bench_history import Change, MetricHistory
+from assay.values.bench_history import Change, MetricHistory, MetricSeries
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 
-def judge_history(history: MetricHistory, recent: int | None = None) -> Verdict:
+def judge_history(history: MetricHistory, recent: int | None = None, asserted: float = 0.05) -> Verdict:
     """A worse level that holds and that nobody has spoken about is a failure; where the set-up was changed as well, it
     is for people to decide, and so it is where a new set-up has too few executions to be judged. What got better is no
     alarm, nor what lies before the last `recent` executions. A history that is too short to show anything, or whose
-    newest execution gives no value, is no PASS."""
+    newest execution gives no value, is no PASS; nor is one that is too noisy to have shown a change of `asserted`."""
     findings = [_judge_change(history, change, recent) for change in history.changes]
-    findings += [*_find_silence(history), *_find_shortness(history)]
+    findings += [*_find_silence(history), *_find_shortness(history), *_find_blindness(history, asserted)]
     return Verdict.of(findings, sum(len(series.points) for series in history.series))
 
 
@@ -38,7 +39,7 @@ def _judge_change(history: MetricHistory, change: Change, recent: int | None) ->
 
 
 def _is_recent(history: MetricHistory, change: Change, recent: int | None) -> bool:
-    if recent is None:
+    if recent is None or change.kind == "trend":  # it goes on to the newest
         return True
     for series in history.series:
         ids = [point.execution_id for point in series.points]
@@ -60,12 +61,37 @@ def _find_shortness(history: MetricHistory) -> Iterator[Finding]:
         yield Finding(VerdictKind.INCONCLUSIVE, _name(history), message)
 
 
+def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
+    """Where the newest series that is long enough would not have shown the change that matters."""
+    series = find_newest(history)
+    if series is None or series.detectable is None or series.detectable <= asserted:
+        return
+    message = f"a change of {asserted:.1%} would not have been found in this noise, only one of {series.detectable:.1%}"
+    yield Finding(VerdictKind.INCONCLUSIVE, _name(history), f"{message}: {_advise_blind(series)}")
+
+
+def _advise_blind(series: MetricSeries) -> str:
+    enough = f"accept it with --min-effect {math.ceil(1000 * (series.detectable or 0)) / 1000:g}"
+    if series.needed is None:
+        return f"more executions do not help, less noise does; or {enough}"
+    missing = series.needed - len(series.points)
+    return f"about {missing} more execution{'' if missing == 1 else 's'} would show it; or {enough}"
+
+
+def find_newest(history: MetricHistory) -> MetricSeries | None:
+    """Of those that are long enough to show a change; without times, the longest."""
+    known = [series for series in history.series if len(series.points) >= SHORTEST_SERIES]
+    return max(known, key=lambda series: (series.points[-1].at or 0.0, len(series.points)), default=None)
+
+
 def _name(history: MetricHistory) -> str:
     return f"{history.method} {history.metric}"
 
 
 def describe_change(change: Change) -> str:
-    words = [f"{change.step.effect:+.1%} since {change.execution_id}"]
+    words = [
+        f"{change.step.effect:+.1%} {'step by step ' if change.kind == 'trend' else ''}since {change.execution_id}"
+    ]
     old, new = ((commit or "unknown")[:12] for commit in change.commits)
     words.append(f"commits {old}..{new}" if old != new else f"commit {new}")
     cause = "environment or code?" if change.cause == "either" else f"{change.cause}:"

@@ -96,6 +96,12 @@ def compare_code(before: str | None, after: str | None) -> Code:
     return "edited" if len(commits) == 1 else "other"
 
 
+def attribute_trend(before: str | None, after: str | None) -> tuple[Cause, str]:
+    """Of a level that creeps on one set-up, by the code at both ends."""
+    origin, reason = _BLAMES[compare_code(before, after)]
+    return origin, reason
+
+
 def attribute_move(before: str | None, after: str | None) -> tuple[Cause, str]:
     """From one set-up to another, by the code on both sides: the cause, and why it is said to be that."""
     return _MOVES[compare_code(before, after)]

@@ -90,14 +90,21 @@ def _describe_changes(history: MetricHistory) -> list[str]:
     findings = history.verdict.findings
     lines = [_describe_change(*pair) for pair in zip(history.changes, findings, strict=False)]
     others = [f"  {finding.kind} {finding.message}" for finding in findings[len(history.changes) :]]
-    return [*lines, *others] or ["  no change"]
+    return [*lines, *others] or [f"  no change{_describe_sight(history)}"]
+
+
+def _describe_sight(history: MetricHistory) -> str:
+    """How small a change would have been found, at most."""
+    seen = [series.detectable for series in history.series if series.detectable]
+    return f"; one of {max(seen):.1%} would have been found" if len(seen) == 1 else ""
 
 
 def _describe_change(change: Change, finding: Finding) -> str:
     moment = datetime.fromtimestamp(change.at).strftime("%Y-%m-%d %H:%M") if change.at else ""  # noqa: DTZ006 local time
     where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]
-    return f"  {_word(change, finding.kind)} {_render_effect(finding)} {where}: {rest}"
+    effect = f"creep {_render_effect(finding)} from" if change.kind == "trend" else _render_effect(finding)
+    return f"  {_word(change, finding.kind)} {effect} {where}: {rest}"
 
 
 def _word(change: Change, kind: VerdictKind) -> str:

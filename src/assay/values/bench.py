@@ -71,6 +71,16 @@ class ChangePoint:
     confidence: float  # 1 - p of this one step; that a whole series was searched is not counted in
 
 
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A level that moves on from value to value, from the first to the last of a series."""
+
+    size: float  # relative: +.35 is 35 percent more at the end than at the beginning
+    interval: tuple[float, float]  # of the size, 95%
+    before: float  # levels of the line at both ends
+    after: float
+
+
 # ---------------------------------------------------------------- environment or code
 
 

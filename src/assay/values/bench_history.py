@@ -57,6 +57,7 @@ class Change:
     too_few: int = 0  # executions that a new set-up has, where they are too few to be judged; 0: they are enough
     judgement: str = ""  # what people said: ack, wontfix
     note: str = ""
+    kind: Literal["step", "trend"] = "step"  # a trend begins at `execution_id` and goes on to `until`
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class MetricSeries:
     setup: Mapping[str, str]
     points: tuple[Point, ...]
     changes: tuple[Change, ...] = ()
+    detectable: float | None = None  # the smallest change that would have been found; None: too few points for any
+    needed: int | None = None  # points of a series that shows the change that was asked for; None: none would
 
 
 @dataclass(frozen=True, slots=True)

@@ -428,7 +428,7 @@ def test_a_new_set_up_with_few_executions_is_no_pass(count: int, level: float) -
 
 
 def test_enough_executions_are_judged() -> None:
-    calm = judge([*at(0, noise(10, 20), OLD), *at(20, noise(10, 6, 1), NEW)])
+    calm = judge([*at(0, noise(10, 20), OLD), *at(20, noise(10, 16, 1), NEW)])
     assert (calm.verdict.kind, calm.changes) == (VerdictKind.PASS, ())
     (change,) = judge([*at(0, noise(10, 20), OLD), *at(20, noise(13, 4, 1), NEW)]).changes
     assert change.too_few == 0
@@ -526,3 +526,70 @@ def test_invalid_means_the_series_and_not_what_ran_beside_it() -> None:
     found = judge(bad, word)
     assert found.left_out == {"declared invalid": 10}
     assert {series.label: len(series.points) for series in found.series} == {"a": 20, "b": 10}
+
+
+# ---------------------------------------------------------------- young and noisy histories
+
+
+def jitter(count: int, seed: int, noise: float = 0.015) -> list[float]:
+    chance = random.Random(seed)
+    return [10 * (1 + chance.gauss(0, noise)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_of_22_percent_with_two_outliers_among_24_executions_fails(seed: int) -> None:
+    values = [value * (1.22 if place >= 12 else 1) for place, value in enumerate(jitter(24, seed))]
+    values[5 + seed] *= 1.4
+    values[16] *= 1.6
+    found = judge(history(values))
+    assert found.verdict.kind is VerdictKind.FAIL
+    assert [abs(change.step.at - 12) <= 1 for change in found.changes] == [True]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_of_10_percent_with_every_seventh_execution_doubled_fails(seed: int) -> None:
+    values = [value * (1.1 if place >= 20 else 1) for place, value in enumerate(jitter(40, seed))]
+    values = [value * (2 if place % 7 == 0 else 1) for place, value in enumerate(values)]
+    assert judge(history(values)).verdict.kind is VerdictKind.FAIL
+
+
+@pytest.mark.parametrize("count", [30, 300])
+def test_a_creep_is_a_finding_of_its_own(count: int) -> None:
+    values = [value * (1 + 0.35 * place / (count - 1)) for place, value in enumerate(jitter(count, 1))]
+    found = judge(history(values))
+    (change,) = found.changes
+    assert (change.kind, found.verdict.kind) == ("trend", VerdictKind.FAIL)
+    assert change.step.effect == pytest.approx(0.35, abs=0.04)
+    assert (change.execution_id, change.until) == tuple(found.series[0].points[n].execution_id for n in (0, -1))
+    assert "+3" in found.verdict.findings[0].message
+    assert "step by step" in found.verdict.findings[0].message
+    words = say("ack", history(values), "known")
+    assert judge(history(values), words).verdict.kind is VerdictKind.PASS
+
+
+def test_a_creep_for_the_better_is_named_and_no_alarm() -> None:
+    values = [value * (1 - 0.3 * place / 59) for place, value in enumerate(jitter(60, 1))]
+    found = judge(history(values))
+    assert [change.kind for change in found.changes] == ["trend"]
+    assert found.verdict.kind is VerdictKind.PASS
+
+
+def test_a_history_too_noisy_to_show_a_change_is_inconclusive_and_says_what_is_missing() -> None:
+    found = judge(history(jitter(12, 3, noise=0.03)))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    (finding,) = found.verdict.findings
+    assert "a change of 5.0% would not have been found in this noise" in finding.message
+    (series,) = found.series
+    assert series.needed is not None
+    assert f"about {series.needed - 12} more executions would show it" in finding.message
+    accepted = float(finding.message.rpartition("--min-effect ")[2])
+    assert judge(history(jitter(12, 3, noise=0.03)), min_effect=accepted).verdict.kind is VerdictKind.PASS
+
+
+def test_the_smaller_a_change_has_to_be_seen_the_more_is_asked_of_a_history() -> None:
+    values = history(jitter(60, 4, noise=0.005))
+    assert judge(values).verdict.kind is VerdictKind.PASS
+    assert judge(values, min_effect=0.02).verdict.kind is VerdictKind.PASS
+    strict = judge(values, min_effect=0.002)
+    assert strict.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "more executions do not help" in strict.verdict.findings[0].message

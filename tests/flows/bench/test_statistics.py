@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from assay.flows.bench.statistics import FEWEST_MOVED, compare_levels, describe_few, find_steps, look_at_few
+from assay.flows.bench.statistics import FEWEST_MOVED, compare_levels, describe_course, describe_few, look_at_few
 
 
 def noise(level: float, count: int, seed: int) -> list[float]:
@@ -18,7 +18,7 @@ def noise(level: float, count: int, seed: int) -> list[float]:
 def test_a_step_with_its_cause() -> None:
     values = [*noise(10, 30, 1), *noise(12, 30, 2)]
     commits = [f"{n:040x}" for n in range(60)]
-    ((step, cause),) = find_steps(values, ["same"] * 60, commits)
+    ((step, cause),) = describe_course(values, ["same"] * 60, commits, 0.05).steps
     assert abs(step.at - 30) <= 1
     assert step.effect == pytest.approx(0.2, abs=0.02)
     assert (step.before, step.after) == pytest.approx((10, 12), rel=0.01)
@@ -29,13 +29,13 @@ def test_a_step_with_its_cause() -> None:
 
 def test_a_step_where_only_the_environment_changed() -> None:
     values = [*noise(10, 30, 1), *noise(12, 30, 2)]
-    ((_, cause),) = find_steps(values, ["one"] * 30 + ["two"] * 30, ["a"] * 60)
+    ((_, cause),) = describe_course(values, ["one"] * 30 + ["two"] * 30, ["a"] * 60, 0.05).steps
     assert cause.origin == "environment"
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [5.0] * 40, noise(3, 40, 5)])
 def test_no_step(values: list[float]) -> None:
-    assert find_steps(values, [None] * len(values), [None] * len(values)) == []
+    assert describe_course(values, [None] * len(values), [None] * len(values), 0.05).steps == ()
 
 
 def test_levels_on_both_sides_of_a_known_place() -> None:

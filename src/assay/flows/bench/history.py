@@ -14,9 +14,16 @@ from dataclasses import dataclass, replace
 
 from assay.errors import NotFoundError, UsageError
 from assay.flows.bench.archive import Complain, choose_metric, find_place, keep_quiet, load_executions
-from assay.flows.bench.statistics import FEWEST_MOVED, compare_levels, describe_few, find_steps, look_at_few
+from assay.flows.bench.statistics import (
+    FEWEST_MOVED,
+    Course,
+    compare_levels,
+    describe_course,
+    describe_few,
+    look_at_few,
+)
 from assay.judge.history import judge_history
-from assay.judge.origin import attribute_move
+from assay.judge.origin import attribute_move, attribute_trend
 from assay.judge.samples import find_median
 from assay.judge.series import SHORTEST_SERIES
 from assay.judge.setups import describe_differences
@@ -39,16 +46,26 @@ from assay.values.series import Direction, direction_of
 _NEAR = 3  # a change may be found a few executions beside where it was found before
 _SIDE = 20  # executions on either side of a move to another set-up that are compared
 FEWEST = 2
+REPORTED = 0.01  # changes as large as this are reported, where nobody says how small one matters
+ASSERTED = 0.05  # and a PASS means that one as large as this would have been found
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
     root: str | None = None
     label: str | None = None
-    min_effect: float = 0.01  # smaller changes are not spoken of
+    min_effect: float | None = None  # smaller changes are not reported, and a PASS means that one so large is not there
     recent: int | None = None  # only changes within the last N executions of a series raise an alarm
     everything: bool = False  # contaminated and profiled executions count as well
     direction: Direction | None = None
+
+    @property
+    def reported(self) -> float:
+        return REPORTED if self.min_effect is None else self.min_effect
+
+    @property
+    def asserted(self) -> float:
+        return ASSERTED if self.min_effect is None else self.min_effect
 
 
 def load_histories(
@@ -121,7 +138,7 @@ def build_history(
     moves = _find_moves(kept, metric, direction, options, said)
     broken = _describe_newest(executions, metric, options, said)
     history = MetricHistory(method, metric, direction, tuple(series), tuple(moves), left_out=left_out, broken=broken)
-    return replace(history, verdict=judge_history(history, options.recent))
+    return replace(history, verdict=judge_history(history, options.recent, options.asserted))
 
 
 def _advise(kept: int, left_out: Mapping[str, int]) -> str:
@@ -265,12 +282,44 @@ def _build_series(
 ) -> MetricSeries:
     points = tuple(build_point(execution, metric) for execution in found)
     first = found[0]
-    steps = find_steps(
-        [point.value for point in points], [first.fingerprint] * len(points), [execution.code for execution in found]
+    codes = [execution.code for execution in found]
+    values = [point.value for point in points]
+    course = describe_course(values, [first.fingerprint] * len(points), codes, options.asserted)
+    changes = tuple(_build_changes(points, codes, course, direction, options.reported, said))
+    return MetricSeries(first.label, first.fingerprint, first.setup, points, changes, course.detectable, course.needed)
+
+
+def _build_changes(
+    points: Sequence[Point],
+    codes: Sequence[str | None],
+    course: Course,
+    direction: Direction,
+    smallest: float,
+    said: Sequence[Triage],
+) -> Iterator[Change]:
+    if course.trend is not None and abs(course.trend.effect) >= smallest:
+        yield _build_trend(points, codes, course.trend, direction, said)
+    steps = [(step, cause) for step, cause in course.steps if abs(step.effect) >= smallest]
+    for number in range(len(steps)):
+        yield _build_change(points, steps, number, direction, said)
+
+
+def _build_trend(
+    points: Sequence[Point], codes: Sequence[str | None], step: Step, direction: Direction, said: Sequence[Triage]
+) -> Change:
+    cause, reason = attribute_trend(codes[0], codes[-1])
+    change = Change(
+        step=step,
+        execution_id=points[0].execution_id,
+        until=points[-1].execution_id,
+        at=points[0].at,
+        commits=(points[0].commit, points[-1].commit),
+        cause=cause,
+        reason=reason,
+        is_worse=is_worse(step.effect, direction),
+        kind="trend",
     )
-    steps = [(step, cause) for step, cause in steps if abs(step.effect) >= options.min_effect]
-    changes = [_build_change(points, steps, number, direction, said) for number in range(len(steps))]
-    return MetricSeries(first.label, first.fingerprint, first.setup, points, tuple(changes))
+    return add_triage_words(change, {points[0].execution_id}, said)
 
 
 def _build_change(
@@ -332,7 +381,7 @@ def _find_moves(
         for place in range(1, len(found)):
             if found[place].fingerprint not in seen:
                 move = _build_move(found, place, metric, direction, said)
-                if move is not None and (move.too_few or abs(move.step.effect) >= options.min_effect):
+                if move is not None and (move.too_few or abs(move.step.effect) >= options.reported):
                     moves.append(move)
             seen.add(found[place].fingerprint)
     return moves

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from assay.judge.changepoint import find_change_points
 from assay.judge.origin import attribute_changes
 from assay.judge.samples import Question, Scale, build_pair, compare_pairs, find_fewest, find_median
+from assay.judge.trend import count_needed, find_detectable, find_trend
 from assay.values.bench import Attribution, ChangePoint
 from assay.values.bench_history import Step
 
@@ -14,12 +16,29 @@ _MOVE_ALPHA = 0.05  # of a move to another set-up: it is looked at once, not sea
 FEWEST_MOVED = find_fewest(_MOVE_ALPHA)  # executions on either side of it, below which nothing can be sure
 
 
-def find_steps(
-    values: Sequence[float], fingerprints: Sequence[str | None], commits: Sequence[str | None]
-) -> list[tuple[Step, Attribution]]:
-    """Where the level of a series changed and stayed, and what changed there beside it."""
-    causes = attribute_changes(find_change_points(values), values, fingerprints, commits=commits)
-    return [(build_step(cause.change), cause) for cause in causes]
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a series shows: steps, or instead of them a level that creeps; and what it could have shown."""
+
+    steps: tuple[tuple[Step, Attribution], ...]  # where the level changed and stayed, and what changed there as well
+    trend: Step | None  # from the first value to the last
+    detectable: float | None
+    needed: int | None  # points that would show the change that was asked for
+
+
+def describe_course(
+    values: Sequence[float], fingerprints: Sequence[str | None], commits: Sequence[str | None], asked: float
+) -> Course:
+    """`asked`: the smallest change that has to be seen."""
+    changes = find_change_points(values)
+    trend = find_trend(values, changes)
+    steps = () if trend else attribute_changes(changes, values, fingerprints, commits=commits)
+    return Course(
+        tuple((build_step(cause.change), cause) for cause in steps),
+        Step(0, trend.before, trend.after, trend.size, trend.interval) if trend else None,
+        find_detectable(values, trend or changes),
+        count_needed(values, asked, trend or changes),
+    )
 
 
 def build_step(point: ChangePoint) -> Step:
