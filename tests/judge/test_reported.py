@@ -59,6 +59,15 @@ def test_a_nan_metric_fails_also_within_bounds() -> None:
     assert "acc is nan" in messages(result)
 
 
+def test_a_wall_time_of_zero_is_not_a_result() -> None:
+    result = judge({"wall_time": 0.0})
+    assert not result.succeeded
+    assert not result.is_figure
+    assert "wall_time" not in result.numbers
+    assert "wall_time is 0, which is not a result" in messages(result)
+    assert judge({"wall_time": 1e-9, "cpu_time": 0.0}).succeeded
+
+
 def test_bad_samples_and_negative_times_fail() -> None:
     assert "1 of 2 samples" in messages(judge({"wall_time": 1, "samples": {"wall_time": [1, math.nan]}}))
     assert "negative" in messages(judge({"wall_time": -2}))

@@ -277,8 +277,9 @@ def test_what_it_would_take_does_not_grow_with_every_contaminated_trial():
 
     few, many = compare(spoil(10), spoil(10)), compare(spoil(140), spoil(140))
     assert few.missing_trials == many.missing_trials == find_fewest(0.01)
-    assert many.message == "all trials of base and head are contaminated"
-    assert compare((1.0,) * 10, spoil(10)).message == "all trials of head are contaminated"
+    assert many.message.startswith("all trials of base and head are contaminated: wait until the machine is quiet")
+    assert "--all" in many.message
+    assert compare((1.0,) * 10, spoil(10)).message.startswith("all trials of head are contaminated: ")
 
 
 def test_a_nan_is_not_excused_by_contamination():

@@ -8,8 +8,8 @@ the series: the longer it is, the more often chance makes a step somewhere; wher
 (memory) points count as fewer, and the jump itself is evidence too.
 
 A young series shows neither its memory nor its spread well, and a tenth of it may be outliers. It is searched in a way
-of its own: every way to cut it is tried, by the likelihood of Student's t, and a step must gain more than chance does in
-2% of series of that length in noise with some memory (`find_young_cuts`).
+of its own: every way to cut it is tried, by the likelihood of Student's t, and a step must gain more than chance does
+in 2% of series of that length in noise with some memory (`find_young_cuts`).
 
 Where the level does not wander, as it does on most real machines, the noise is the same everywhere and its own density
 is known (`likelihood.py`). Then a step is one that makes the points beside it much likelier than none would, and it is

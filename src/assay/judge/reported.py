@@ -202,6 +202,9 @@ def _find_bad_numbers(name: str, numbers: Iterable[tuple[str, float]], prefix: s
     for key, value in numbers:
         if not math.isfinite(value):
             yield Finding(VerdictKind.FAIL, name, f"{key} is {value}", value)
+        elif key.removeprefix(prefix) == "wall_time" and value == 0:
+            message = f"{key} is 0, which is not a result: nothing takes no time (too coarse a clock, or nothing ran)"
+            yield Finding(VerdictKind.ERROR, name, message, value)
         elif key.removeprefix(prefix) in ("wall_time", "cpu_time") and value < 0:
             yield Finding(VerdictKind.FAIL, name, f"{key} is negative: {value:g}", value)
 

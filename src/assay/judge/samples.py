@@ -30,6 +30,7 @@ MOST_TRIALS = 60  # per side, before one says that it is too close to tell
 LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
 POWER = 0.8
 LARGEST_LOG = 700.0  # beyond, exp overflows
+BUSY_ADVICE = "wait until the machine is quiet, or take them with --all (CPU time suffers least: --only cpu_time)"
 PROCESS_SPREAD = 0.05  # between processes, where only one was seen: memory layout, hash seeds and neighbours do that
 
 
@@ -82,8 +83,9 @@ def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
     asked = tuple(pairs)
     measured = [_measure(pair) for pair in asked]
     adjusted = iter(adjust_holm([one.p for one in measured if one.p is not None]))
+    together = max(1, sum(one.p is not None for one in measured))
     return tuple(
-        _conclude(pair.question, replace(one, p_adjusted=next(adjusted))) if one.p is not None else one
+        _conclude(pair.question, replace(one, p_adjusted=next(adjusted)), together) if one.p is not None else one
         for pair, one in zip(asked, measured, strict=True)
     )
 
@@ -160,11 +162,12 @@ def _count_needed(pair: SamplePair) -> int:
 def _explain_need(pair: SamplePair, more: int) -> str:
     spoilt = [side.label or name for side, name in ((pair.base, "base"), (pair.head, "head")) if not side.clean]
     if spoilt:
-        return f"all trials of {' and '.join(spoilt)} are contaminated"
+        return f"all trials of {' and '.join(spoilt)} are contaminated: {BUSY_ADVICE}"
     return f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
 
 
-def _conclude(asked: Question, found: Comparison) -> Comparison:
+def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
+    """`together`: metrics that p is corrected for."""
     if found.effect is None or found.interval is None or found.p_adjusted is None:
         raise ValueError("only measured comparisons are concluded")
     sign = 1 if asked.direction == "min" else -1
@@ -177,10 +180,13 @@ def _conclude(asked: Question, found: Comparison) -> Comparison:
         return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
     if most <= asked.threshold:
         return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
-    more = count_missing(found, asked)
+    fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
+    more = max(count_missing(found, asked), fewest)
     what = f"cannot be told from {asked.threshold:.2%}"
     if min(found.interval) > asked.threshold or max(found.interval) < -asked.threshold:
         what = f"beyond {asked.threshold:.2%}, but not sure: p, corrected for all metrics, is not below {asked.alpha:g}"
+        if fewest > 0:
+            what += f", which so few trials of {together} metrics cannot reach"
     hope = f"{what}; needs about {more} more trials on each side"
     return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
 

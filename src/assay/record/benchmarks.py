@@ -1,20 +1,24 @@
-"""benchmark.json, and what people said about changes (triage.jsonl)."""
+"""benchmark.json, what people said about changes (triage.jsonl), and what a call is going to run (bench-queue.*)."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from assay.errors import FormatError
+from assay.record import rundir
 from assay.record.formats import read_versioned, render_versioned
 from assay.record.lines import append_line, load_lines
 from assay.record.whole_file import write_atomic
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
 from assay.values.environment import GitState
+from assay.values.run import RunSpec
 from assay.values.verdict import Finding, VerdictKind
 
 T = TypeVar("T")
@@ -146,3 +150,83 @@ def add_triage(study_dir: str, triage: Triage) -> None:
 
 def _triage_path(study_dir: str) -> str:
     return os.path.join(study_dir, layout.STUDY_META_DIR, layout.BENCH_TRIAGE_FILE)
+
+
+# ---------------------------------------------------------------- what is still to be run
+
+
+@contextmanager
+def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterator[None]:
+    """What is to be run in `folder`, for as long as this process runs it. A kill leaves the file without its lock."""
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{layout.BENCH_QUEUE_PREFIX}{rundir.new_uid()}")
+    content = {"format": 1, "folder": folder, "specs": [rundir.render_spec(spec) for spec in specs]}
+    with suppress(OSError):  # a full disk: it is not remembered, and runs all the same
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, json.dumps(content))
+    lock = _lock(path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            _unlink(path)
+            os.close(lock)
+
+
+def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
+    """What calls that were killed had still to run in `folder`, oldest first. It is the caller's from now on."""
+    found: list[RunSpec] = []
+    meta = os.path.join(study_dir, layout.STUDY_META_DIR)
+    for name in _list_queues(meta):
+        path = os.path.join(meta, name)
+        lock = _lock(path)
+        if lock is None:  # somebody is at it
+            continue
+        specs = _load_queue(path, folder)
+        if specs is not None:
+            found += [spec for spec in specs if _is_waiting(os.path.join(study_dir, spec.name))]
+            _unlink(path)
+        os.close(lock)
+    return sorted(found, key=lambda spec: spec.name)
+
+
+def _list_queues(meta: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(meta) if name.startswith(layout.BENCH_QUEUE_PREFIX))
+    except OSError:
+        return []
+
+
+def _lock(path: str) -> int | None:
+    """None: another process has it, or it is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
+    """None where it is of another folder, which may still ask for it; one that cannot be read holds nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        return [rundir.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None
+    except (OSError, LookupError, TypeError, ValueError):
+        return []
+
+
+def _is_waiting(run_dir: str) -> bool:
+    """Its directory may have been made; nothing was ever started in it."""
+    if not os.path.isdir(run_dir):
+        return True
+    return rundir.load_history(run_dir).last is None
+
+
+def _unlink(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

@@ -181,12 +181,12 @@ def render_record(record: RunRecord) -> str:
         "dialect": record.dialect,
         "set_number": record.set_number,
         "commit": record.commit,
-        "spec": _spec_fields(record.spec),
+        "spec": render_spec(record.spec),
     }
     return json.dumps(fields, ensure_ascii=False, default=str) + "\n"
 
 
-def _spec_fields(spec: RunSpec) -> dict[str, Any]:
+def render_spec(spec: RunSpec) -> dict[str, Any]:
     fields = {name: getattr(spec, name) for name in _SPEC_FIELDS}
     fields["params"] = dict(spec.params)
     fields["commands"] = [[c.name, c.text, c.timeout_s] for c in spec.commands]

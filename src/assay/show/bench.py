@@ -33,9 +33,18 @@ def render_bench_report(report: BenchReport, *, color: bool, width: int | None) 
     groups = group_executions(report.executions)
     text = render_fitting(build_run_table(groups), "--json has them", color=color, width=width) if groups else ""
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
+    lines += _advise_busy(report.executions)
     lines += _describe_files(report.executions)
     lines += list(report.notes)
     return text + "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
+
+
+def _advise_busy(executions: Sequence[BenchExecution]) -> list[str]:
+    """What to do about figures that may be the fault of others."""
+    if not any(execution.contaminated and execution.result.is_figure for execution in executions):
+        return []
+    what = "such figures are left out of histories and comparisons: run again when the machine is quiet"
+    return [f"{what}, take them with --all, or look at cpu_time, which the load of others changes least"]
 
 
 def render_execution(execution: BenchExecution, number: int, total: int) -> str:

@@ -15,7 +15,8 @@ Cause = Literal["code", "environment", "either", "unknown"]
 CONTAMINATED = "contaminated"
 PROFILED = "profiled"
 INTERRUPTED = "interrupted"
-TAKEN_BY_ALL = (PROFILED, CONTAMINATED)  # `--all` lets these count
+UNOBSERVED = "not observed"
+TAKEN_BY_ALL = (PROFILED, CONTAMINATED, UNOBSERVED)  # `--all` lets these count
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ THROUGHPUT = "throughput"
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
 SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checked out for it (PerfZero's)
 PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
+NOT_OBSERVED = "the machine was not observed while it ran: its supervisor was killed"  # among `contaminated`
 COMPARED = {"part_of": "comparison"}  # in `extra` of executions that are not in the order of their commits
 
 MethodKind = Literal["method", "command", "import"]
@@ -224,6 +225,8 @@ class BenchResult:
         found = {name: value for name, value in self.extras.items() if isinstance(value, (int, float))}
         found |= {metric.name: metric.value for metric in self.metrics}
         standard = {WALL_TIME: self.wall_time, CPU_TIME: self.cpu_time, THROUGHPUT: self.throughput}
+        if self.wall_time == 0:  # of an older record: it is not a result
+            del standard[WALL_TIME]
         return found | {name: v for name, v in standard.items() if v is not None and v != NOT_REPORTED}
 
 

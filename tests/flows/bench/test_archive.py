@@ -17,8 +17,9 @@ from assay.flows.bench.archive import (
     load_executions,
     load_file_executions,
 )
+from assay.flows.bench.history import HistoryOptions, build_history
 from assay.flows.bench.run import run_benchmarks
-from assay.values.benchmark import BenchExecution
+from assay.values.benchmark import NOT_OBSERVED, BenchExecution
 from assay.values.environment import GitState
 
 
@@ -46,6 +47,9 @@ def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecu
     found = load_executions(find_place("runs"), "fixed")
     assert found[0].result.wall_time == 2.0
     assert found[0].execution_id == executions[0].execution_id
+    assert found[0].contaminated == (NOT_OBSERVED,), "not observed is not clean"
+    with pytest.raises(UsageError, match="1 left out: not observed"):
+        build_history("mod.B.fixed", "wall_time", found[:1], HistoryOptions(), [])
     assert json.loads((run_dir / "benchmark.json").read_text())["result"]["wall_time"] == 2.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from dataclasses import replace
@@ -25,10 +26,11 @@ from assay.flows.bench.compare import (
 from assay.flows.bench.imports import write_as_run
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.sides import Executions
+from assay.judge.samples import ALPHA
 from assay.record.benchmarks import Triage, add_triage
 from assay.show.bench_history import build_comparison_cases
 from assay.values.bench_history import ComparisonReport
-from assay.values.benchmark import BenchExecution, BenchReport, BenchRequest, BenchResult, BenchVariant
+from assay.values.benchmark import BenchExecution, BenchMethod, BenchReport, BenchRequest, BenchResult, BenchVariant
 from assay.values.verdict import Finding, VerdictKind
 
 
@@ -135,7 +137,7 @@ def test_a_busy_machine_does_not_keep_it_running_for_ever(trials: int, most: int
     assert sum(machine.trials) == most
     assert report.verdict.kind is VerdictKind.INCONCLUSIVE
     (finding,) = report.verdict.findings
-    assert finding.message.startswith("all trials of base and head are contaminated; base: ")
+    assert finding.message.startswith("all trials of base and head are contaminated: wait until the machine is quiet")
     assert f"{most} of {most} trials left out: others used 5" in finding.message
     assert finding.message.count("left out") == 2
     assert (
@@ -266,6 +268,49 @@ def test_only_a_rerun_makes_a_fail() -> None:
     settled = _settle(first, list(first.metrics), calm)
     assert settled.verdict.kind is VerdictKind.INCONCLUSIVE
     assert settled.metrics[0].confirmed is False
+
+
+def test_a_fail_and_a_rerun_that_agrees_are_pooled() -> None:
+    """Of few trials the second round may not be sure by itself."""
+    first = compare_executions(side("base", 10), side("head", 11.5), CompareOptions())
+    found = compare_executions(side("base", 10, seed=1), side("head", 11.5, seed=1), CompareOptions())
+    (metric,) = found.metrics
+    unsure = replace(metric, finding=replace(metric.finding, kind=VerdictKind.INCONCLUSIVE, message="not sure"))
+    pooled = _settle(first, list(first.metrics), replace(found, metrics=(unsure,)))
+    assert pooled.verdict.kind is VerdictKind.FAIL
+    (joined,) = pooled.metrics
+    assert joined.confirmed is True
+    assert "in both rounds together" in joined.finding.message
+    assert len(joined.base.values) == len(first.metrics[0].base.values) + len(metric.base.values)
+    opposite = replace(unsure, finding=replace(unsure.finding, effect=-0.02))
+    assert _settle(first, list(first.metrics), replace(found, metrics=(opposite,))).verdict.kind is (
+        VerdictKind.INCONCLUSIVE
+    )
+
+
+def test_a_benchmark_that_fails_on_both_sides_is_no_error_of_the_comparison() -> None:
+    good = [side(name, 10) for name in ("base", "head")]
+    words = Finding(VerdictKind.ERROR, "m.C.bad", "ValueError: broken for weeks")
+    crash = BenchResult("m.C.bad", False, has_exception=True, findings=(words,))
+    bad = [[replace(e, method="m.C.bad", result=crash) for e in one.found[:3]] for one in good]
+    sides = [replace(one, found=(*one.found, *other)) for one, other in zip(good, bad, strict=True)]
+    report = compare_executions(*sides, CompareOptions())
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert [found.message for found in report.verdict.findings if "both sides" in found.message]
+    worse = replace(side("head", 13), found=(*side("head", 13).found, *bad[1]))
+    assert compare_executions(sides[0], worse, CompareOptions()).verdict.kind is VerdictKind.FAIL
+    one_sided = compare_executions(good[0], sides[1], CompareOptions())
+    assert one_sided.verdict.kind is not VerdictKind.PASS
+
+
+def test_a_command_has_as_many_trials_as_its_metrics_need() -> None:
+    """p is corrected for wall time, CPU time and memory: of five trials none could ever fail."""
+    variants = (BenchVariant("base"), BenchVariant("head"))
+    asked = replace(request("m.C.f", trials=5, variants=variants), methods=(BenchMethod("true", "true", "command"),))
+    machine = Machine(spoil=False)
+    Contest(asked, CompareOptions(), machine.run, lambda _line: None).run()
+    assert machine.trials[0] == 6
+    assert 2 / math.comb(12, 6) * 3 < ALPHA < 2 / math.comb(10, 5) * 3
 
 
 @pytest.mark.parametrize("span", ["main", "..", "main..", "..HEAD", ""])

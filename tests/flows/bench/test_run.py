@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,8 @@ from assay.flows.bench import run
 from assay.flows.bench.archive import find_place, load_executions
 from assay.flows.bench.options import parse_commands
 from assay.flows.bench.run import resolve_methods, run_benchmarks
-from assay.record.benchmarks import load_execution
+from assay.record import rundir
+from assay.record.benchmarks import hold_queue, load_execution, take_queue
 from assay.record.index.sqlite import open_index
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMethod, BenchVariant, parse_windows
@@ -319,3 +323,39 @@ def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
     assert found.result.wall_time == 2.0
     assert found.execution_id == execution.execution_id
     assert os.path.exists(os.path.join(execution.run_dir, layout.BENCH_FILE))
+
+
+def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> None:
+    call = [sys.executable, "-m", "assay", "bench", "run", "--command", "slow=sleep 0.3", "--trials", "4"]
+    with subprocess.Popen([*call, "--root", "runs"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+        while not list(Path("runs/bench").glob("*_slow/lease.1")):
+            time.sleep(0.01)
+        killed.kill()
+    while not list(Path("runs/bench").glob("*_slow/bench.exit.0")):
+        time.sleep(0.01)
+    elsewhere = lab / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy("mod.py", elsewhere)
+    other = run_benchmarks(request("mod.B.fixed", folder=str(elsewhere)))
+    assert [execution.method for execution in other.executions] == ["mod.B.fixed"], "they are of another folder"
+    report = run_benchmarks(request("mod.B.fixed"))
+    assert [execution.method for execution in report.executions] == ["slow"] * 3 + ["mod.B.fixed"]
+    assert all(execution.succeeded or execution.method != "slow" for execution in report.executions)
+    assert any("an earlier call was killed" in note and "3 of slow" in note for note in report.notes)
+    assert not list(Path("runs/bench/.assay").glob("bench-queue.*"))
+    assert len(run_benchmarks(request("mod.B.fixed")).executions) == 1
+
+
+def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
+    run_benchmarks(request("mod.B.fixed"))
+    spec = rundir.load_record(str(next(Path("runs/bench").glob("*_B.fixed")))).spec
+    waiting = replace(spec, name="never-started")
+    with hold_queue("runs/bench", str(lab), [waiting]):
+        assert take_queue("runs/bench", str(lab)) == []
+    with hold_queue("runs/bench", str(lab), [waiting, spec]):
+        (path,) = Path("runs/bench/.assay").glob("bench-queue.*")
+        left = path.read_text()
+    path.write_text(left)
+    assert [one.name for one in take_queue("runs/bench", str(lab))] == ["never-started"]
+    path.write_text("{")
+    assert take_queue("runs/bench", str(lab)) == []

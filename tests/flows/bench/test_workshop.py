@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -30,15 +32,23 @@ def test_a_commit_is_checked_out_beside_the_user_s_tree(repository: Repository) 
     assert repository.git("worktree", "list").count("\n") == 0
 
 
-def test_two_at_once_would_fight_for_the_trees(repository: Repository) -> None:
-    with (
-        open_workshop(ask(), None),
-        pytest.raises(UsageError, match="another comparison or search is at work"),
-        open_workshop(ask(), None),
-    ):
-        pass
-    with open_workshop(ask(), None) as workshop:  # the first has left
-        assert workshop.inside == "."
+def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None:
+    said: list[str] = []
+    order: list[str] = []
+
+    def come_second() -> None:
+        with open_workshop(ask(), None, said.append) as workshop:
+            order.append(workshop.inside)
+
+    second = threading.Thread(target=come_second)
+    with open_workshop(ask(), None):
+        second.start()
+        while not said:
+            time.sleep(0.01)
+        order.append("first")
+    second.join()
+    assert order == ["first", "."]
+    assert "waiting for another comparison or search, at work in" in said[0]
 
 
 def test_the_lock_goes_with_its_owner(repository: Repository) -> None:

@@ -103,7 +103,7 @@ def _rebuild(run_dir: str, row: RunRow) -> BenchExecution | None:
         extra = json.loads(dict(record.spec.env).get(ENV_EXTRA, "{}"))
     known = _load_environment(run_dir)
     git = _build_git(known, record.commit)
-    around = Surroundings(_build_machine(known), git, record.commit, extra=extra)
+    around = Surroundings(_build_machine(known), git, record.commit, extra=extra, is_observed=False)
     execution = build_execution(run_dir, record.spec, last.outcome if last else None, str(row.state), around)
     with suppress(OSError):  # a read-only place: it is made again the next time
         write_execution(run_dir, execution)

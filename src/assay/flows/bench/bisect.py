@@ -90,7 +90,7 @@ def bisect_benchmark(
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
     options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
-    with open_workshop(request, options.build) as workshop:
+    with open_workshop(request, options.build, tell) as workshop:
         good, bad = (load_commit(workshop.repository, name) for name in (question.good, question.bad))
         parents = load_parents(workshop.repository, good.sha, bad.sha)
         log = _open_log(workshop, (good, bad), request, options, question.fresh)

@@ -37,8 +37,10 @@ from assay.judge.samples import (
     Question,
     SamplePair,
     build_finding,
+    build_pair,
     compare_pairs,
     decide_next,
+    find_fewest,
 )
 from assay.judge.setups import doubt
 from assay.record.benchmarks import load_triage
@@ -70,6 +72,8 @@ class CompareOptions:
     confirm: bool = True
     build: str | None = None  # run in each work tree first
 
+
+_USUAL = CompareOptions()
 
 # ---------------------------------------------------------------- what is there already
 
@@ -167,12 +171,16 @@ def compare_sides(base: Executions, head: Executions, options: CompareOptions) -
 
 def _build_pair(duel: Duel, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
     metric = duel.key[1]
-    direction = (options.directions or {}).get(metric) or direction_of(metric)
+    direction = _direction(metric, options)
     ours, theirs = (
         collect_samples(side.name, found, metric, everything=options.everything)
         for side, found in ((base, duel.base), (head, duel.head))
     )
     return SamplePair(duel.subject, ours, theirs, Question(direction, options.min_effect, options.alpha))
+
+
+def _direction(metric: str, options: CompareOptions) -> Direction:
+    return (options.directions or {}).get(metric) or direction_of(metric)
 
 
 def build_report(
@@ -220,8 +228,7 @@ def _find_missing(base: Executions, head: Executions) -> list[Finding]:
     findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
     common = [method for method in base.methods if method in head.methods]
     findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
-    findings += [finding for side in (base, head) for finding in _find_failed(side)]
-    return [*findings, *_find_unkept(base, head)]
+    return [*findings, *_find_failed(base, head), *_find_unkept(base, head)]
 
 
 def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
@@ -236,12 +243,28 @@ def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
             yield Finding(VerdictKind.INCONCLUSIVE, method, message)
 
 
-def _find_failed(side: Executions) -> Iterator[Finding]:
+def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
+    """A benchmark that fails on both sides tells nothing about the change: it is no error of the comparison."""
+    failed = [_list_failed(side) for side in (base, head)]
+    for method in dict.fromkeys((*failed[0], *failed[1])):
+        words = [each[method] for each in failed if method in each]
+        if len(words) == 1:
+            yield Finding(VerdictKind.ERROR, method, words[0])
+        else:
+            yield Finding(
+                VerdictKind.INCONCLUSIVE, method, f"it fails on both sides, before and after: {'; '.join(words)}"
+            )
+
+
+def _list_failed(side: Executions) -> dict[str, str]:
+    """Method → what failed."""
+    found = {}
     for method in dict.fromkeys(e.method for e in side.found):
         here = [e for e in side.found if e.method == method]
         failed = [e for e in here if not e.result.is_figure and not side.is_invalid(e)]
         if failed:
-            yield Finding(VerdictKind.ERROR, method, _describe_failed(failed, len(here), side.name))
+            found[method] = _describe_failed(failed, len(here), side.name)
+    return found
 
 
 def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) -> str:
@@ -298,7 +321,7 @@ def compare_git(
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
     names = parse_span(span)
-    with open_workshop(request, options.build) as workshop:
+    with open_workshop(request, options.build, tell) as workshop:
         base, head = (load_commit(workshop.repository, name) for name in names)
         variants = (workshop.check_out("base", base), workshop.check_out("head", head))
         found = Contest(replace(request, variants=variants), options, run, tell).run()
@@ -328,7 +351,8 @@ class Contest:
     executions may confirm it."""
 
     def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, tell: Tell) -> None:
-        self._request = replace(request, extra={**request.extra, **COMPARED})
+        trials = max(request.trials, min(_count_fewest(request, options), options.most))
+        self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
         self._options = replace(options, across=True)  # one machine, in turns: what differs came with the commits
         self._run = run
         self._tell = tell
@@ -343,7 +367,7 @@ class Contest:
         self._request = replace(
             self._request, methods=tuple(m for m in self._request.methods if m.name in methods or m.is_filter)
         )
-        return self._sign(_settle(first, suspects, self.run_round(confirmed=True)))
+        return self._sign(_settle(first, suspects, self.run_round(confirmed=True), self._options))
 
     def run_round(self, *, confirmed: bool) -> ComparisonReport:
         """Trials until decided. A suspicion ends the round at once unless it is the one that has to confirm it."""
@@ -384,6 +408,13 @@ class Contest:
         return replace(report, verdict=verdict, interrupted=end.interrupted, problem=end.problem)
 
 
+def _count_fewest(request: BenchRequest, options: CompareOptions) -> int:
+    """Trials with which as many metrics as are surely measured could fail at all: p is corrected for their number. Of a
+    command wall time, CPU time and memory are always known."""
+    each = [len(options.metrics) or (3 if method.kind == "command" else 1) for method in request.methods]
+    return find_fewest(options.alpha / max(1, sum(each)))
+
+
 def _keep_common(base: Executions, head: Executions) -> tuple[Executions, Executions]:
     """What was ended before the other side had its turn is not missing there."""
     common = {e.method for e in base.found} & {e.method for e in head.found}
@@ -397,11 +428,15 @@ def _is_cut_short(execution: BenchExecution, report: BenchReport) -> bool:
 
 
 def _settle(
-    first: ComparisonReport, suspects: Sequence[MetricComparison], second: ComparisonReport
+    first: ComparisonReport,
+    suspects: Sequence[MetricComparison],
+    second: ComparisonReport,
+    options: CompareOptions = _USUAL,
 ) -> ComparisonReport:
     by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
+    pooled = _pool(suspects, by_key, options)
     metrics = tuple(
-        _settle_metric(metric, by_key.get((metric.method, metric.metric))) if metric in suspects else metric
+        _settle_metric(metric, by_key.get((metric.method, metric.metric)), pooled) if metric in suspects else metric
         for metric in first.metrics
     )
     judged = [metric.finding for metric in first.metrics]
@@ -410,10 +445,48 @@ def _settle(
     return replace(first, metrics=metrics, verdict=verdict, notes=tuple(dict.fromkeys((*first.notes, *second.notes))))
 
 
-def _settle_metric(first: MetricComparison, second: MetricComparison | None) -> MetricComparison:
+def _pool(
+    suspects: Sequence[MetricComparison], reruns: Mapping[Key, MetricComparison], options: CompareOptions
+) -> dict[Key, MetricComparison]:
+    """The trials of both rounds together, where the rerun is not sure by itself and differs the same way."""
+    found = [(one, reruns[one.method, one.metric]) for one in suspects if (one.method, one.metric) in reruns]
+    agreeing = [(one, other) for one, other in found if _agrees(one.finding, other.finding)]
+    pairs = [
+        build_pair(
+            one.finding.subject,
+            one.base.values + other.base.values,
+            one.head.values + other.head.values,
+            Question(_direction(one.metric, options), options.min_effect, options.alpha),
+        )
+        for one, other in agreeing
+    ]
+    return {
+        (one.method, one.metric): replace(
+            one, base=_side(pair.base), head=_side(pair.head), finding=build_finding(judged), confirmed=True
+        )
+        for (one, _), pair, judged in zip(agreeing, pairs, compare_pairs(pairs), strict=True)
+    }
+
+
+def _agrees(first: Finding, second: Finding) -> bool:
+    if second.kind is not VerdictKind.INCONCLUSIVE or first.effect is None or second.effect is None:
+        return False
+    return first.effect * second.effect > 0
+
+
+def _settle_metric(
+    first: MetricComparison, second: MetricComparison | None, pooled: Mapping[Key, MetricComparison]
+) -> MetricComparison:
     if second is not None and second.finding.kind is VerdictKind.FAIL:
         finding = replace(second.finding, message=f"{second.finding.message}; confirmed by a rerun")
         return replace(second, finding=finding, confirmed=True)
+    both = pooled.get((first.method, first.metric))
+    if both is not None and both.finding.kind is VerdictKind.FAIL:
+        words = f"{both.finding.message}; in both rounds together, the second agrees with the first"
+        base, head = (
+            replace(side, name=name.name) for side, name in ((both.base, first.base), (both.head, first.head))
+        )
+        return replace(both, base=base, head=head, finding=replace(both.finding, message=words))
     seen = f"; the rerun says {second.finding.message}" if second is not None else "; the rerun gave nothing"
     message = f"not confirmed: {first.finding.message}{seen}"
     return replace(

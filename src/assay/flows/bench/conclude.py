@@ -21,7 +21,17 @@ from assay.observe.readings import parse_reading
 from assay.observe.tree_peak import TreePeaks
 from assay.record import rundir
 from assay.values import layout
-from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Ending, Framework, Machine, Peaks, Story
+from assay.values.benchmark import (
+    NOT_OBSERVED,
+    BenchExecution,
+    BenchMetric,
+    BenchResult,
+    Ending,
+    Framework,
+    Machine,
+    Peaks,
+    Story,
+)
 from assay.values.environment import GitState
 from assay.values.run import Outcome, RunSpec, Usage
 from assay.values.series import Reading
@@ -51,6 +61,7 @@ class Surroundings:
     gpu: GpuPeak = field(default_factory=GpuPeak)
     oom_kills: int | None = None  # of the kernel, meanwhile
     notes: tuple[str, ...] = ()
+    is_observed: bool = True  # somebody looked at the machine while it ran
 
 
 def build_execution(
@@ -66,6 +77,8 @@ def build_execution(
     readings = load_readings(run_dir)
     machine = replace(around.machine, python=str((story.begin or {}).get("python", around.machine.python)))
     contaminated = find_contamination(machine, around.foreign_limit)
+    if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
+        contaminated = (*contaminated, NOT_OBSERVED)
     framework = _build_framework(story)
     setup = build_setup(machine, framework, _packages(story))
     return BenchExecution(

@@ -34,13 +34,14 @@ from assay.values.bench_history import (
     INTERRUPTED,
     PROFILED,
     TAKEN_BY_ALL,
+    UNOBSERVED,
     Change,
     MetricHistory,
     MetricSeries,
     Point,
     Step,
 )
-from assay.values.benchmark import BenchExecution
+from assay.values.benchmark import NOT_OBSERVED, BenchExecution
 from assay.values.series import Direction, direction_of
 
 _NEAR = 3  # a change may be found a few executions beside where it was found before
@@ -144,7 +145,10 @@ def build_history(
 def _advise(kept: int, left_out: Mapping[str, int]) -> str:
     """What is there already, and is left out, costs nothing."""
     spare = sum(left_out.get(reason, 0) for reason in TAKEN_BY_ALL)
-    return advise_all(left_out) if kept + spare >= FEWEST else "run it again: assay bench run METHOD --trials N"
+    again = "run it again: assay bench run METHOD --trials N"
+    if spare and kept + spare < FEWEST:
+        return f"{again}, when the machine is quiet; or {advise_all(left_out)}"
+    return advise_all(left_out) if spare else again
 
 
 def advise_all(left_out: Mapping[str, int]) -> str:
@@ -217,6 +221,8 @@ def find_doubt(execution: BenchExecution) -> str | None:
     """Why its figure is not what an ordinary execution would have given."""
     if execution.is_profiled:
         return PROFILED
+    if execution.contaminated == (NOT_OBSERVED,):
+        return UNOBSERVED
     return CONTAMINATED if execution.contaminated else None
 
 

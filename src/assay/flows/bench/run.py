@@ -9,8 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,7 +26,7 @@ from assay.flows.sweep import Doors, run_study
 from assay.observe.child_report import load_story
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
-from assay.record.benchmarks import write_execution
+from assay.record.benchmarks import hold_queue, take_queue, write_execution
 from assay.values import layout
 from assay.values.benchmark import (
     PROFILE,
@@ -56,21 +57,36 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
     settings = load_settings(os.getcwd(), os.environ)
     place = find_bench_place(request.root, settings)
     methods = resolve_methods(request)
-    jobs = list(_build_jobs(request, methods, place))
+    forgotten = [_Job(spec, None) for spec in _find_forgotten(request, place)]
+    jobs = [*forgotten, *_build_jobs(request, methods, place)]
     slots = _choose_slots(request, settings)
     noter = _Noter(told)
     witness = Witness(request, {job.spec.name: job.variant for job in jobs}, noter.told if request.profile else told)
     given = doors or Doors()
-    report = _run(
-        request,
-        place,
-        slots,
-        [job.spec for job in jobs],
-        replace(given, observe=lambda inner: given.observe(witness.around(inner))),
-    )
+    specs = [job.spec for job in jobs]
+    watched = replace(given, observe=lambda inner: given.observe(witness.around(inner)))
+    with hold_queue(place.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
+        report = _run(request, place, slots, specs, watched)
     found = witness.found | noter.found
     executions = [found[entry.dir] for entry in report.entries if entry.dir in found]
-    return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(report.notes))
+    notes = (*_describe_forgotten([job.spec for job in forgotten]), *report.notes)
+    return BenchReport(tuple(executions), report.interrupted, report.problem, notes)
+
+
+def _is_plain(request: BenchRequest) -> bool:
+    """Of comparisons, profiles and PerfZero's calls nothing is gone on with: each has its own trees, or output."""
+    return not request.extra and not request.variants and request.output_root is None
+
+
+def _find_forgotten(request: BenchRequest, place: StudyPlace) -> list[RunSpec]:
+    return take_queue(place.dir, request.folder or "") if _is_plain(request) else []
+
+
+def _describe_forgotten(specs: Sequence[RunSpec]) -> Iterator[str]:
+    counts = Counter(str(spec.params.get("method")) for spec in specs)
+    if counts:
+        names = ", ".join(f"{count} of {name}" for name, count in counts.items())
+        yield f"an earlier call was killed before all was run; that is done now: {names}"
 
 
 def find_bench_place(root: str | None, settings: Settings) -> StudyPlace:

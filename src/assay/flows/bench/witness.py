@@ -148,7 +148,10 @@ class Witness:
 
     def _look_around(self, entry: Entry, live: _Live | None) -> Surroundings:
         if live is None:
-            return Surroundings(extra=self._request.extra, own_peak_bytes=_own_peak_bytes())
+            limit = self._request.foreign_limit
+            return Surroundings(
+                foreign_limit=limit, extra=self._request.extra, own_peak_bytes=_own_peak_bytes(), is_observed=False
+            )
         left = find_left_behind(entry)
         tree = live.watch.finish(left)
         if live.gpus:

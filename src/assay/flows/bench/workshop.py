@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,8 +42,11 @@ class Workshop:
 
 
 @contextmanager
-def open_workshop(request: BenchRequest, build_command: str | None) -> Iterator[Workshop]:
-    """One call at a time: two would check out different commits in the same tree."""
+def open_workshop(
+    request: BenchRequest, build_command: str | None, tell: Callable[[str], None] = lambda _line: None
+) -> Iterator[Workshop]:
+    """One call at a time: two would check out different commits in the same tree, and disturb each other's figures. The
+    second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     repository = find_repository(folder)
     place = find_bench_place(request.root, load_settings(os.getcwd(), os.environ))
@@ -51,6 +54,6 @@ def open_workshop(request: BenchRequest, build_command: str | None) -> Iterator[
     meta = os.path.join(place.dir, layout.STUDY_META_DIR)
     trees = os.path.join(meta, TREES_DIR, key)
     inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
-    taken = UsageError(f"another comparison or search is at work in {trees}", "wait for it, or choose another --root")
-    with hold(trees, taken):
+    taken = UsageError(f"another comparison or search is at work in {trees}", "choose another --root")
+    with hold(trees, taken, lambda: tell(f"waiting for another comparison or search, at work in {trees}")):
         yield Workshop(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)
