@@ -356,8 +356,11 @@ def write_hparams(path: str, hparams: object) -> None:
     fields = hparams if isinstance(hparams, Mapping) else getattr(hparams, "__dict__", None)
     if fields is None:
         raise TypeError(f"logx.initialize: hparams must be a dict or an argparse Namespace, not {hparams!r}")
+    from assay.values.secrets import hide_params
+
+    shown = hide_params({str(key): value for key, value in fields.items()})
     with _aside(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        json.dump({str(key): value for key, value in fields.items()}, file, indent=4, default=str, skipkeys=True)
+        json.dump(shown, file, indent=4, default=str, skipkeys=True)
 
 
 def _open_tensorboard(logdir: str) -> Any:

@@ -309,6 +309,8 @@ def build_random_name() -> str:
 
 
 def _write_adhoc_run(path: str, name: str) -> None:
+    from assay.values.secrets import hide_words
+
     uid = os.urandom(6).hex()
     aside = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR, layout.TEMPORARY_PREFIX + uid)
     os.makedirs(aside)
@@ -323,7 +325,7 @@ def _write_adhoc_run(path: str, name: str) -> None:
         "params": {},
         "commands": [],
         "source": "",
-        "command_line": sys.argv,
+        "command_line": hide_words(sys.argv),
         "process": {"host": os.uname().nodename, "pid": os.getpid(), **_read_process_identity()},
     }
     with open(os.path.join(aside, layout.RUN_FILE), "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -151,7 +151,12 @@ class _Session:
         title = f".{self._parsed.title}" if self._parsed.title else ""
         target = os.path.join(self._parsed.output, os.path.basename(self._parsed.yaml) + title.replace("/", "_"))
         with contextlib.suppress(shutil.SameFileError):
-            shutil.copyfile(self._parsed.yaml, target)
+            if any(spec.private is not None for spec in self._prepared.plan.runs):
+                os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                os.chmod(target, 0o600)  # also where an earlier call has made it
+                shutil.copyfile(self._parsed.yaml, target)
+            else:
+                shutil.copy(self._parsed.yaml, target)  # with its permissions
 
 
 def _link_log(event: Event, output: str) -> None:

@@ -17,11 +17,13 @@ from typing import Any
 from assay.config.source import Problems, load_text
 from assay.errors import ConfigError, did_you_mean
 from assay.values.layout import DEFAULT_ROOT
+from assay.values.secrets import DEFAULT_RULES, SecretRules
 from assay.values.slots import parse_slots
 from assay.values.study import Position, Problem
 
 TABLES = ("targets", "models")
-KEYS = ("root", "slots", "farm", *TABLES)
+PATTERNS = ("secret_names", "secret_files")
+KEYS = ("root", "slots", "farm", *PATTERNS, *TABLES)
 ENVIRONMENT = {"root": "ASSAY_ROOT", "slots": "ASSAY_SLOTS", "farm": "ASSAY_FARM"}
 _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our table, or one inside it
 
@@ -59,6 +61,7 @@ class Settings:
     farm_from: str | None = None
     targets: Mapping[str, TargetTable] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
+    secrets: SecretRules = DEFAULT_RULES
 
 
 def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -68,8 +71,10 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     found: dict[str, tuple[Any, str]] = {}  # key -> value, where it comes from
     files = [path for path in (_user_file(environment), _project_file(folder)) if path is not None]
     targets: dict[str, TargetTable] = {}
+    patterns: dict[str, tuple[str, ...]] = dict.fromkeys(PATTERNS, ())
     for path in files:
         table = _load_file(path)
+        patterns = {key: (*patterns[key], *table.pop(key, ())) for key in PATTERNS}  # a project adds to the user's
         targets.update(table.pop("targets", {}))  # by name: a project adds to what the user has
         found.update({key: (value, path) for key, value in table.items()})
     found.update(_from_environment(environment, folder))
@@ -77,7 +82,8 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     slots, slots_from = found.get("slots", (None, None))
     farm, farm_from = found.get("farm", (None, None))
     models, _ = found.get("models", ({}, None))
-    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from, targets, models)
+    secrets = SecretRules(patterns["secret_names"], patterns["secret_files"])
+    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from, targets, models, secrets)
 
 
 # ---------------------------------------------------------------- where
@@ -175,6 +181,8 @@ class _Table:
             self._refuse(key, "unknown setting", did_you_mean(key, KEYS))
         elif key == "slots":
             return self._slots(value)
+        elif key in PATTERNS:
+            return self._patterns(key, value)
         elif key in TABLES:
             return self._inner(key, value)
         elif not isinstance(value, str) or not value.strip():
@@ -192,6 +200,13 @@ class _Table:
         if key == "models":
             return _anchor_files(value, os.path.dirname(self._path))
         return {name: TargetTable(name, content, self._path, self._text) for name, content in value.items()}
+
+    def _patterns(self, key: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(each, str) and each.strip("! ") for each in value):
+            example = '["MY_*", "!EOS_TOKEN"]' if key == "secret_names" else '["*.lic", "!public.key"]'
+            self._refuse(key, "must be a list of patterns", f"as in {key} = {example}")
+            return ()
+        return tuple(each.strip() for each in value)
 
     def _slots(self, value: Any) -> tuple[str, ...]:
         plain = isinstance(value, list) and all(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from assay.values import layout
@@ -118,7 +119,7 @@ def render_job(spec: RunSpec, job: JobText) -> str:
         uid=job.uid,
     )
     limits = _LIMITS.format(run_limit=_seconds(spec.timeout_s)) if _has_limit(spec) else ""
-    exports = "".join(f"export {key}={_env_value(value)}\n" for key, value in _environment(spec))
+    exports = _render_secrets_call(spec) + _render_exports(_environment(spec))
     body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
     return head + _GATE + exports + limits + body + _TAIL
 
@@ -126,6 +127,49 @@ def render_job(spec: RunSpec, job: JobText) -> str:
 def is_whole_job(text: str) -> bool:
     """Whether a `job.sh` has its end: after a power cut it may be empty, cut short or full of zeros."""
     return "\n_take_token() {" in text and text.endswith("\n}\n") and "\0" not in text
+
+
+def render_secrets(spec: RunSpec) -> str | None:
+    """`secrets.sh`: the variables and the commands that `job.sh` must not show; None where there are none."""
+    if spec.private is None:
+        return None
+    texts = [
+        f"{_text_variable(spec, name)}={quote_text(spec.private.commands[name])}\n"
+        for name in (command.name for command in spec.commands)
+        if name in spec.private.commands
+    ]
+    return _SECRETS_HEAD + _render_exports(spec.private.env.items()) + "".join(texts) + "_has_secrets=1\n"
+
+
+_SECRETS_HEAD = """\
+# Written by Assay: the secret values of this run, for job.sh alone. Keep the permissions of this file (0600).
+"""
+
+# Without its secrets a run cannot start; the marker makes it a failure with a reason, not a lost attempt. The last line
+# of the file says that it is whole: an empty one would make empty commands, which end well.
+_SECRETS = r"""
+_has_secrets=; [ ! -r {file} ] || . ./{file}
+if [ -z "$_has_secrets" ]; then
+  echo "{file} cannot be read or is damaged: it has the secret values of this run, for its owner" | tee -a "{log}" >&2
+  : > "{name}$_s.exit.126"; exit 126
+fi
+"""
+
+
+def _render_secrets_call(spec: RunSpec) -> str:
+    if spec.private is None:
+        return ""
+    name = spec.commands[0].name
+    return _SECRETS.format(file=layout.SECRETS_FILE, name=name, log=_log_name(spec.log_name, name))
+
+
+def _render_exports(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"export {key}={_env_value(value)}\n" for key, value in pairs)
+
+
+def _text_variable(spec: RunSpec, name: str) -> str:
+    """The shell variable that holds a command with a secret in it; a command's own name may have a dash."""
+    return f"_text_{[command.name for command in spec.commands].index(name)}"
 
 
 _LIMITS = r"""
@@ -175,17 +219,22 @@ esac
 
 def _render_command(spec: RunSpec, name: str, workdir: str) -> str:
     command = next(c for c in spec.commands if c.name == name)
-    template = _LIMITED if _has_limit(spec) else _BARE if is_plain_call(command.text) else _PLAIN
-    log = _inside_double(spec.log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
-    other = _inside_double(spec.other_log_name).format(command=name, suffix="$_s", time="$ASSAY_TIME")
-    return template.format(
+    is_secret = spec.private is not None and name in spec.private.commands
+    is_plain = is_plain_call(command.text) and not is_secret
+    template = _LIMITED if _has_limit(spec) else _BARE if is_plain else _PLAIN
+    shown = f"# {_one_line(command.text)}\n" if is_secret else ""
+    return shown + template.format(
         name=name,
         workdir=shlex.quote(workdir if workdir.startswith("/") else f"./{workdir}"),  # `./` is safe from CDPATH
-        text=quote_text(command.text),
+        text=f'"${_text_variable(spec, name)}"' if is_secret else quote_text(command.text),
         plain=command.text,
-        streams=_render_streams(spec, log, other),
+        streams=_render_streams(spec, _log_name(spec.log_name, name), _log_name(spec.other_log_name, name)),
         limit=_seconds(command.timeout_s),
     )
+
+
+def _log_name(template: str, command: str) -> str:
+    return _inside_double(template).format(command=command, suffix="$_s", time="$ASSAY_TIME")
 
 
 def is_plain_call(text: str) -> bool:
@@ -213,7 +262,8 @@ def _inside_double(text: str) -> str:
 
 
 def _environment(spec: RunSpec) -> list[tuple[str, str]]:
-    pairs = list(spec.env)
+    hidden = spec.private.env if spec.private is not None else {}
+    pairs = [(key, value) for key, value in spec.env if key not in hidden]
     if spec.pythonpath is not None:
         pairs.append(("PYTHONPATH", spec.pythonpath))
     return pairs

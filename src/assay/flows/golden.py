@@ -25,6 +25,7 @@ from assay.flows.segments import (
     count_lines,
     describe_places,
     find_unread,
+    hide_command,
 )
 from assay.flows.sweep import Doors
 from assay.observe.recorder import LogReader, RunRecorder
@@ -136,15 +137,16 @@ def _is_there(program: str, scene: Scene) -> bool:
 
 def _build_commands(scene: Scene, notes: list[str]) -> list[tuple[str, str, str]]:
     name = scene.test.name
-    found = [(name, "gather", build_gather_command(scene))]
+    found = [(name, "gather", hide_command(scene, build_gather_command(scene)))]
     try:
         golden = manifests.load_manifest(scene.manifest, name)
     except UsageError:
         notes.append(f"{name}: no golden recording yet; the check's command is an example")
-        return [*found, (name, "check", build_check_command(scene, "CHECKPOINT", 0))]
+        return [*found, (name, "check", hide_command(scene, build_check_command(scene, "CHECKPOINT", 0)))]
     for segment in golden.segments:
         path = manifests.find_checkpoint(scene.manifest, segment.checkpoint) or segment.checkpoint
-        found.append((name, "check", build_check_command(scene, path, segment.start_step, golden.steps_beyond)))
+        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond)
+        found.append((name, "check", hide_command(scene, text)))
     return found
 
 

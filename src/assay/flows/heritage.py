@@ -14,6 +14,7 @@ from assay.record.originals import StatWord
 from assay.record.whole_file import publish, write_atomic
 from assay.values import layout
 from assay.values.run import Command, Outcome, RunSpec, State, Stop
+from assay.values.secrets import HIDDEN
 from assay.values.slots import CPU
 from assay.values.study import Dialect
 
@@ -61,8 +62,13 @@ def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
     """`bash submit_cmd.sh` repeats the training by hand, inside the run's own copy of the code."""
     code = shlex.quote(os.path.join(run_dir, layout.CODE_DIR))
     path = layout.show_command(f'"{spec.pythonpath or ""}"', run_dir)
-    exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in spec.env)
+    hidden = spec.private.env if spec.private is not None else {}
+    exports = "".join(f"export {key}={shlex.quote(value)}; " for key, value in spec.env if key not in hidden)
     training = layout.show_command(spec.commands[0].text, run_dir)
+    if spec.private is not None:
+        exports += f"export {layout.ENV_RUN_DIR}={shlex.quote(run_dir)}; "
+        exports += f". {shlex.quote(os.path.join(run_dir, layout.SECRETS_FILE))} || exit 1; "
+        training = 'eval "$_text_0"' if spec.commands[0].name in spec.private.commands else training
     text = f"cd {code} || exit 1; {exports}export PYTHONPATH={path}; {training}\n"
     with open(os.path.join(aside, layout.SUBMIT_SCRIPT), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
@@ -74,7 +80,7 @@ def _write_submit_script(aside: str, spec: RunSpec, run_dir: str) -> None:
 def holds_another(run_dir: str, spec: RunSpec) -> bool:
     """Whether mlrunner filled this directory with other parameters: its names can collide, ours never share one."""
     known = originals.load_mlrunner_run(run_dir).params
-    return any(name in spec.params and spec.params[name] != value for name, value in known.items())
+    return any(name in spec.params and spec.params[name] not in (value, HIDDEN) for name, value in known.items())
 
 
 def adopt_dir(run_dir: str, record: rundir.RunRecord, job: str) -> bool:

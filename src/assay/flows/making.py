@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError
-from assay.execute.script import JobText, is_whole_job, render_job
+from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
 from assay.flows.finding import show_command
 from assay.flows.ingest import liveness
 from assay.flows.places import show_path
@@ -29,7 +29,8 @@ from assay.record.folders import is_run_dir
 from assay.record.whole_file import Flusher, read_text, write_atomic
 from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
 from assay.values import layout
-from assay.values.run import Liveness, RunSpec, State
+from assay.values.run import Liveness, Plan, Private, RunSpec, State
+from assay.values.secrets import HIDDEN
 from assay.values.shell import build_command
 from assay.values.study import Study
 
@@ -79,6 +80,7 @@ class DirBuilder:
             exclude=[Path(place.root), *_own_file(study)],
             guess=study.dialect != "runx",
             link=study.code.link_ignored,
+            secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
         )
 
     def _pin_codes(self) -> dict[str, str]:
@@ -135,7 +137,10 @@ class DirBuilder:
             return None
         try:
             if record is not None:
-                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777)
+                _write_secrets(run_dir, spec)
+                write_atomic(
+                    os.path.join(run_dir, layout.JOB_FILE), _render_job(_find_private(record, spec, run_dir)), 0o777
+                )
                 return f"{spec.name}: {damage}; it was written again from {layout.RUN_FILE}"
             return f"{spec.name}: {damage}; {self._restore(spec, run_dir, meta)}"
         except OSError as error:
@@ -147,6 +152,7 @@ class DirBuilder:
         is_same = rundir.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
         if history.attempts and (is_same or _is_alive(run_dir, history)):
             record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or rundir.new_uid())
+            _write_secrets(run_dir, spec)
             if _is_cut(run_dir):
                 write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777)
             write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(record))
@@ -176,9 +182,20 @@ class DirBuilder:
             if record is None:
                 continue
             if record.spec.commands != spec.commands and rundir.load_history(run_dir).state is not State.RUNNING:
-                renewed = replace(record, spec=replace(record.spec, commands=spec.commands, params=spec.params))
+                changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
+                renewed = replace(record, spec=changed)
+                _write_secrets(run_dir, spec)
                 write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed))
                 write_atomic(os.path.join(run_dir, layout.RUN_FILE), rundir.render_record(renewed))
+
+    def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
+        """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            if spec.private is None or not _reads_secrets(run_dir):
+                continue
+            if _load_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
+                _write_secrets(run_dir, spec)
 
     def _build_record(self, spec: RunSpec) -> rundir.RunRecord:
         prepared, snapshot = self._prepared, self._snapshot_of(spec)
@@ -211,6 +228,7 @@ class DirBuilder:
 
     def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
         snapshot = self._snapshot_of(spec)
+        _write_secrets(aside, spec)
         if snapshot is not None:
             place_code(snapshot, Path(aside, layout.CODE_DIR), link=spec.code.link_ignored)
         target = os.path.join(aside, layout.ENVIRONMENT_FILE)
@@ -228,7 +246,12 @@ class DirBuilder:
     def _load_environment(self) -> Environment:
         if self._environment is None:
             prepared = self._prepared
-            self._environment = load_environment(prepared.study.folder, prepared.options.command_line)
+            self._environment = load_environment(
+                prepared.study.folder,
+                prepared.options.command_line,
+                rules=prepared.settings.secrets,
+                known=_find_secret_values(prepared.plan),
+            )
             name = f"environment-{rundir.new_uid()}.json"
             self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
             rundir.write_environment(self._environment_path, self._environment)
@@ -399,6 +422,45 @@ def _is_study_file(change: Change) -> bool:
 def _own_file(study: Study) -> tuple[Path, ...]:
     """The study's file is no code: adding a value to it changes nothing about the runs that are there."""
     return (Path(os.path.abspath(study.source)),) if study.dialect == "native" else ()
+
+
+def _own_secret_file(study: Study, plan: Plan) -> tuple[str, ...]:
+    """The originals' study files are copied; one that has secrets in it is linked instead."""
+    path = os.path.relpath(os.path.abspath(study.source), study.folder)
+    if all(spec.private is None for spec in plan.runs) or path.startswith(os.pardir):
+        return ()
+    return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
+
+
+def _find_secret_values(plan: Plan) -> set[str]:
+    return {value for spec in plan.runs if spec.private is not None for value in spec.private.values}
+
+
+def _write_secrets(run_dir: str, spec: RunSpec) -> None:
+    text = render_secrets(spec)
+    if text is not None:
+        write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600)
+
+
+def _reads_secrets(run_dir: str) -> bool:
+    """Directories of earlier versions have their values in job.sh."""
+    return f". ./{layout.SECRETS_FILE}" in _load_text(os.path.join(run_dir, layout.JOB_FILE))
+
+
+def _load_text(path: str) -> str:
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
+
+
+def _find_private(record: rundir.RunRecord, spec: RunSpec, run_dir: str) -> rundir.RunRecord:
+    """A record read from disk shows `***`; which of its values are in secrets.sh, job.sh has to know."""
+    private = spec.private
+    if private is None and os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE)):
+        commands = {command.name: "" for command in record.spec.commands if HIDDEN in command.text}
+        private = Private(commands, {name: "" for name, value in record.spec.env if HIDDEN in value})
+    return replace(record, spec=replace(record.spec, private=private))
 
 
 def _render_job(record: rundir.RunRecord) -> str:

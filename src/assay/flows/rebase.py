@@ -30,6 +30,7 @@ from assay.flows.segments import (
     build_spec,
     build_stamp,
     describe_end,
+    hide_command,
 )
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
@@ -339,7 +340,8 @@ def _segment_of(spec: RunSpec, scene: Scene, golden: Golden) -> int | None:
         if path is None or spec.params.get("start_step") != segment.start_step:
             continue
         seed = _seed_of(scene, spec.params.get("replica"))
-        if spec.commands[0].text == build_check_command(scene, path, segment.start_step, golden.steps_beyond, seed):
+        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond, seed)
+        if spec.commands[0].text == hide_command(scene, text):
             return index
     return None
 

@@ -162,6 +162,7 @@ def _take(place: StudyPlace, record: rundir.RunRecord, source: str) -> Snapshot:
         exclude=[Path(place.root)],
         guess=record.dialect != "runx",
         link=record.spec.code.link_ignored,
+        secret=load_settings(os.getcwd(), os.environ).secrets.file_patterns,
     )
 
 

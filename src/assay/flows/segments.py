@@ -26,6 +26,7 @@ from assay.record import golden as manifests
 from assay.values import layout
 from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, SegmentRun
 from assay.values.run import Command, LogStream, Plan, RunSpec, Usage
+from assay.values.secrets import hide_spec
 from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
 
 COMMAND = "train"
@@ -140,7 +141,8 @@ def _render_native(study: Study) -> str:
         what = f"{len(runs)} runs" if len(runs) != 1 else f"{len(runs[0].commands)} commands"
         hint = "a golden recording is of one training: give every parameter one value, and one command"
         raise ConfigError([Problem(f"this file makes {what}", "golden", None, hint)])
-    return runs[0].commands[0].text
+    command, private = runs[0].commands[0], runs[0].private
+    return command.text if private is None else private.commands.get(command.name, command.text)
 
 
 def _choose_farm(study: Study, options: GoldenOptions) -> Farm | None:
@@ -244,6 +246,11 @@ def build_spec(scene: Scene, name: str, text: str, params: Mapping[str, Any]) ->
         log_stream=test.stream,
         other_log_name=other,
     )
+
+
+def hide_command(scene: Scene, text: str) -> str:
+    """A command as it may be shown, and as the run's record has it."""
+    return hide_spec(build_spec(scene, "", text, {}), scene.settings.secrets).commands[0].text
 
 
 # ---------------------------------------------------------------- following runs

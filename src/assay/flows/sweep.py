@@ -34,7 +34,8 @@ from assay.record import presence, rundir
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.values import layout
-from assay.values.run import Plan, RunSpec, State
+from assay.values.run import Plan, RunSpec, State, replace_texts
+from assay.values.secrets import hide_spec
 from assay.values.slots import CPU
 from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
 from assay.values.verdict import Verdict
@@ -54,7 +55,7 @@ def prepare(options: RunOptions) -> Prepared:
     _check_commands(study, options.commands)
     study = select(study, options.titles, None, options.sample, options.seed)
     names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
-    plan = build_plan(study, names)
+    plan = build_plan(study, names, settings.secrets)
     root, asked = choose_root(options.root, study.root, settings)
     place = place_of_study(study, root)
     prepared = Prepared(study, plan, place, asked, _choose_farm(study, options, settings), settings, options)
@@ -69,9 +70,7 @@ def _fill_output(prepared: Prepared) -> Prepared:
 
     def fill(spec: RunSpec) -> RunSpec:
         output = prepared.output_of(spec)
-        texts = [layout.fill_reference(c.text, OUTPUT_REFERENCE, output) for c in spec.commands]
-        commands = [replace(command, text=text) for command, text in zip(spec.commands, texts, strict=True)]
-        return replace(spec, commands=tuple(commands))
+        return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
 
     return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
 
@@ -194,11 +193,21 @@ class Doors:
 
 def run_study(prepared: Prepared, doors: Doors) -> Report:
     """Run what is planned and not finished. The caller has shown the warnings."""
+    prepared = _hide_secrets(prepared)
     check_prepared(prepared)
     slots = choose_slots(prepared.study, _ask_slots(prepared, doors), prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
     with _held_back(), presence.attend(prepared.place.dir):
         return _supervise(prepared, doors, slots)
+
+
+def _hide_secrets(prepared: Prepared) -> Prepared:
+    """Plans that were not made from a study file: recordings, benchmarks, models, repeated runs."""
+    plan = prepared.plan
+    if plan.is_hidden:
+        return prepared
+    runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
+    return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
 
 
 def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
@@ -213,6 +222,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         if prepared.study.dialect == "mlrunner":
             builder.adopt(prepared.plan.runs)
             builder.update(prepared.plan.runs)
+        builder.renew_secrets(prepared.plan.runs)
         entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
         executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
         if doors.one_by_one:

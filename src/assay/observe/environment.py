@@ -10,9 +10,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from assay.observe.devices import Devices
 from assay.values.environment import Environment, GitState, Gpu
+from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_diff, hide_words
 
 KEY_PACKAGES = frozenset(
     [
@@ -65,9 +67,16 @@ _GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 def load_environment(
-    folder: str | os.PathLike[str], command_line: Sequence[str], devices: Devices | None = None
+    folder: str | os.PathLike[str],
+    command_line: Sequence[str],
+    devices: Devices | None = None,
+    rules: SecretRules = DEFAULT_RULES,
+    known: Iterable[str] = (),
 ) -> Environment:
-    """`folder` is where the study's code lies; `command_line` what the user typed."""
+    """`folder` is where the study's code lies; `command_line` what the user typed; `known`: secret values of the study.
+
+    Neither the command line nor the diff shows a secret.
+    """
     devices = devices if devices is not None else Devices()
     gpus = devices.list()
     driver = devices.driver() if gpus else None
@@ -75,6 +84,9 @@ def load_environment(
     job_python, job_packages = _load_job_python(os.environ.get("PATH"))
     cpu, cpu_count = load_cpu(), os.cpu_count() or 1
     python = ".".join(map(str, sys.version_info[:3]))
+    git, known = load_git(folder), tuple(known)
+    if git is not None and git.diff:
+        git = replace(git, diff=hide_diff(git.diff, rules, known))
     return Environment(
         host=os.uname().nodename,
         user=_load_user(),
@@ -86,8 +98,8 @@ def load_environment(
         packages=packages,
         gpus=gpus,
         driver=driver,
-        git=load_git(folder),
-        command_line=tuple(command_line),
+        git=git,
+        command_line=hide_words(command_line, rules, known),
         fingerprint=build_fingerprint(
             cpu=cpu, cpu_count=cpu_count, gpus=gpus, driver=driver, python=python, packages=job_packages or packages
         ),

@@ -29,6 +29,8 @@ class Draft:
     tag: str | None = None  # runx: RUNX.TAG as written in the file
     farm_resources: tuple[tuple[str, object], ...] = ()  # runx: SUBMIT_JOB.*
     chosen: tuple[str, ...] | None = None  # mlrunner: the commands asked for this time; None is all
+    shown: tuple[Command, ...] | None = None  # with hidden parameters; None: nothing in the study looks secret
+    shown_params: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

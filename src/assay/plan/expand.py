@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from assay.errors import ConfigError, did_you_mean
@@ -14,7 +15,8 @@ from assay.plan.naming import name_runs
 from assay.plan.render import render_command
 from assay.plan.runx_names import build_tag
 from assay.values.run import Command, Plan, RunSpec
-from assay.values.study import AllFlags, CommandTemplate, Dialect, Flag, Place, Problem, Study, Sweep
+from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_params, hide_spec, may_hold_secrets
+from assay.values.study import AllFlags, Choices, CommandTemplate, Dialect, Flag, Place, Problem, Study, Sweep, Text
 
 __all__ = ["Draft", "NameSource", "build_plan"]
 
@@ -32,8 +34,11 @@ _LOG_NAME = "{command}{suffix}.log"
 _LOG_NAMES = {"mlrunner": "log.{command}.{time}"}
 
 
-def build_plan(study: Study, names: NameSource | None = None) -> Plan:
-    """Every run of a study. Raises ConfigError for a template that some run cannot fill."""
+def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules = DEFAULT_RULES) -> Plan:
+    """Every run of a study. Raises ConfigError for a template that some run cannot fill.
+
+    Ids are made of the real values; names, parameters and commands show `***` where a value is secret.
+    """
     distinct = study.dialect == "native"
     grids = [Grid(sweep, distinct=distinct) for sweep in study.sweeps]
     _check_size(study, grids)
@@ -42,29 +47,34 @@ def build_plan(study: Study, names: NameSource | None = None) -> Plan:
     drafts = _build_drafts(study, _drop_duplicates(study, rows, warnings) if distinct else rows)
     _fill_commands(study, drafts)
     _number(study, drafts)
+    if _may_hold_secrets(study, rules):
+        for draft in drafts:
+            _hide(study, draft, rules)
     warnings.extend(_find_orphans(study, drafts))
     directories = name_runs(drafts, study, names)
     if study.dialect == "runx":
         for draft in drafts:
             draft.tag = build_tag(draft, names)
-    return _build_plan(study, drafts, directories, warnings)
+    return _build_plan(study, drafts, directories, warnings, rules)
 
 
-def _build_plan(study: Study, drafts: Sequence[Draft], names: Sequence[str], warnings: Sequence[Problem]) -> Plan:
+def _build_plan(
+    study: Study, drafts: Sequence[Draft], names: Sequence[str], warnings: Sequence[Problem], rules: SecretRules
+) -> Plan:
     """A draft whose id was there before shares the earlier one's directory, under its own name where it has one."""
     owners: dict[str, str] = {}
     runs, links = [], []
     for draft, name in zip(drafts, names, strict=True):
         if draft.id not in owners:
             owners[draft.id] = name
-            runs.append(_build_spec(study, draft, name))
+            runs.append(_build_spec(study, draft, name, rules))
         elif owners[draft.id] != name:
             links.append((name, owners[draft.id]))
-    return Plan(study, tuple(runs), tuple(dict.fromkeys(links)), tuple(warnings))
+    return Plan(study, tuple(runs), tuple(dict.fromkeys(links)), tuple(warnings), is_hidden=True)
 
 
-def _build_spec(study: Study, draft: Draft, name: str) -> RunSpec:
-    return RunSpec(
+def _build_spec(study: Study, draft: Draft, name: str, rules: SecretRules) -> RunSpec:
+    spec = RunSpec(
         id=draft.id,
         name=name,
         params=draft.params,
@@ -85,6 +95,7 @@ def _build_spec(study: Study, draft: Draft, name: str) -> RunSpec:
         sweep=draft.sweep,
         chosen=draft.chosen,
     )
+    return spec if draft.shown is None else hide_spec(spec, rules, draft.shown)
 
 
 # ---------------------------------------------------------------- from combinations to drafts
@@ -118,7 +129,9 @@ def _find_repeats(study: Study, grids: Sequence[Grid]) -> Iterator[Problem]:
     for sweep, grid in zip(study.sweeps, grids, strict=True):
         for group in grid.groups:
             for row in group.repeats:
-                values = ", ".join(str(value) for value in row)
+                values = ", ".join(
+                    str(value) for value in hide_params(dict(zip(group.names, row, strict=True))).values()
+                )
                 hint = "it runs once; `repeat: 2` at the top of the file runs everything twice"
                 position = sweep.axes[group.names[0]].position
                 yield Problem(f"{values} is listed twice", ", ".join(group.names), position, hint)
@@ -248,6 +261,35 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
         seen[first] += 1
         if draft.ordinal:
             draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
+
+
+# ---------------------------------------------------------------- secrets
+
+
+def _may_hold_secrets(study: Study, rules: SecretRules) -> bool:
+    """By what the file says, once, not by each of its runs."""
+    pieces = [piece for command in study.commands for piece in command.pieces]
+    texts = [piece.text for piece in pieces if isinstance(piece, Text)]
+    values: list[tuple[str, Any]] = [*study.env, *study.defaults.items()]
+    values += [pair for cases in study.aliases.values() for case in cases.values() for pair in case.items()]
+    for sweep in study.sweeps:
+        values += [(name, axis.values) for name, axis in sweep.axes.items() if isinstance(axis, Choices)]
+    return any(may_hold_secrets(text, rules) for text in (*texts, *(f"{name} {value}" for name, value in values)))
+
+
+def _hide(study: Study, draft: Draft, rules: SecretRules) -> None:
+    """What may be seen of a draft: the name is made of it, too."""
+    params = hide_params(draft.params, rules)
+    draft.named = hide_params(draft.named, rules)
+    if params == draft.params:
+        draft.shown, draft.shown_params = draft.commands, draft.params
+        return
+    templates = {template.name: template for template in study.commands}
+    draft.shown_params = params
+    draft.shown = tuple(
+        replace(command, text=render_command(templates[command.name], params, study.dialect))
+        for command in draft.commands
+    )
 
 
 def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:

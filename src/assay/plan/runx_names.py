@@ -32,7 +32,7 @@ def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
     if draft.tag is None or draft.tag in ("", NONE):
         return (names.tag if names else None) or None
     keys = {_RESOURCE_KEYS.get(name, name): value for name, value in draft.farm_resources}
-    return fill_tag(draft.tag, {**draft.params, **keys})
+    return fill_tag(draft.tag, {**(draft.shown_params or draft.params), **keys})
 
 
 def fill_tag(tag: str, params: Mapping[str, object]) -> str:

@@ -196,7 +196,7 @@ def render_spec(spec: RunSpec) -> dict[str, Any]:
     return fields
 
 
-_SPEC_FIELDS = tuple(RunSpec.__dataclass_fields__)
+_SPEC_FIELDS = tuple(name for name in RunSpec.__dataclass_fields__ if name != "private")
 _DEFAULT_RESOURCES = Resources()
 _DEFAULT_CODE = CodePolicy()
 

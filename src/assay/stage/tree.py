@@ -13,6 +13,7 @@ from pathlib import Path
 from assay.errors import UsageError
 from assay.stage.git import run_git
 from assay.values import layout
+from assay.values.secrets import build_file_matcher
 
 NEVER_CODE = frozenset({".git", "__pycache__", "node_modules"})
 _NEVER_LINKED = frozenset({".git", "__pycache__"})  # a run must not write into the original's
@@ -117,7 +118,7 @@ class _Walker:
         self.selection = selection
         self.limits = selection.limits
         self.ignores = build_matcher(selection.ignore)
-        self.is_secret = build_secret_matcher(selection.secret)
+        self.is_secret = build_file_matcher(selection.secret)
         self.excluded = _load_identities(selection.exclude)
         self.unreadable: list[str] = []
         self.git_ignored: set[str] = set()
@@ -366,33 +367,6 @@ def build_matcher(patterns: Iterable[str]) -> Callable[[str, str], bool]:
         return bool((by_name and by_name.match(name)) or (by_path and by_path.match(path)))
 
     return matches
-
-
-def build_secret_matcher(patterns: Sequence[str]) -> Callable[[str, str, bool], bool]:
-    """Names of secrets. Of several patterns that fit the last one counts; source code and documents are none by name.
-
-    A pattern that ends in a slash means folders, all others files.
-    """
-    rules = [_build_rule(pattern) for pattern in reversed(patterns)]
-
-    def matches(name: str, path: str, is_folder: bool) -> bool:
-        if not rules or (not is_folder and name.lower().endswith(_READABLE)):
-            return False
-        fitting = (wanted for wanted, folders, fits in rules if folders == is_folder and fits(name.lower(), path))
-        return next(fitting, False)
-
-    return matches
-
-
-_READABLE = (
-    *(".py", ".pyi", ".pyx", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java"),
-    *(".jl", ".r", ".lua", ".scala", ".md", ".rst", ".html", ".css", ".svg", ".png"),
-)
-
-
-def _build_rule(pattern: str) -> tuple[bool, bool, Callable[[str, str], bool]]:
-    bare = pattern.removeprefix("!").lower()
-    return not pattern.startswith("!"), bare.endswith("/"), build_matcher([bare])
 
 
 def _join_patterns(patterns: Iterable[str]) -> re.Pattern[str] | None:

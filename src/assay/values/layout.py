@@ -6,6 +6,7 @@
         run.json                what it is (immutable)
         job.sh                  how it runs (immutable, relative to itself)
         environment.json        where it came from
+        secrets.sh              secret values, for job.sh alone (0600); only where a run has some
         code/                   its copy of the code; code.N/ is what attempt N had, where a later one got newer code
         job.log                 what job.sh itself has to say
         <command>.log           a command's output; <command>.2.log in the second attempt
@@ -40,6 +41,7 @@ FORMAT_VERSION = 1
 RUN_FILE = "run.json"
 JOB_FILE = "job.sh"
 JOB_LOG = "job.log"
+SECRETS_FILE = "secrets.sh"
 ENVIRONMENT_FILE = "environment.json"
 CODE_DIR = "code"
 METRICS_DIR = "metrics"

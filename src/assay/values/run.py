@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -20,6 +20,15 @@ class Command:
     name: str
     text: str
     timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """What of a run is secret: in memory, and in one file of its directory that only its owner can read."""
+
+    commands: Mapping[str, str] = field(default_factory=dict)  # name -> text, of the commands that hold a secret
+    env: Mapping[str, str] = field(default_factory=dict)
+    values: tuple[str, ...] = ()  # of parameters and variables, to be looked for elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,16 @@ class RunSpec:
     other_log_name: str = "{command}{suffix}.other.log"
     sweep: int = 0  # which of the study's sweeps it comes from
     chosen: tuple[str, ...] | None = None  # the commands asked for this time (mlrunner's _cmd); None is all
+    private: Private | None = field(default=None, repr=False, compare=False)  # never in run.json
+
+
+def replace_texts(spec: RunSpec, change: Callable[[str], str]) -> RunSpec:
+    """The run with other texts of its commands, the secret ones included."""
+    commands = tuple(replace(command, text=change(command.text)) for command in spec.commands)
+    private = spec.private
+    if private is not None:
+        private = replace(private, commands={name: change(text) for name, text in private.commands.items()})
+    return replace(spec, commands=commands, private=private)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,7 @@ class Plan:
     runs: tuple[RunSpec, ...]
     links: tuple[tuple[str, str], ...] = ()  # (folder name, the run whose results it shares)
     warnings: tuple[Problem, ...] = ()
+    is_hidden: bool = False  # the runs show no secrets any more
 
 
 # ---------------------------------------------------------------- execution

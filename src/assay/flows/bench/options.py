@@ -13,6 +13,7 @@ from typing import Any
 from assay.config.fields import parse_duration
 from assay.errors import UsageError
 from assay.values.benchmark import BenchMethod
+from assay.values.secrets import hide_text
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -29,7 +30,7 @@ def parse_commands(texts: Sequence[str]) -> list[BenchMethod]:
         if match and not _sets_variable(match["name"], text):
             found.append(BenchMethod(match["text"], match["name"], "command"))
         else:
-            found.append(BenchMethod(text, text, "command"))
+            found.append(BenchMethod(text, hide_text(text), "command"))
     return found
 
 

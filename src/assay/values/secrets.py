@@ -1,0 +1,338 @@
+"""Secrets: by which names and forms they are recognised, and how they are kept out of what we write and print.
+
+A value is hidden where its name says that it is secret (`HF_TOKEN`, `--password`), or where it has the form of a known
+kind of token (`ghp_…`). Tables of parameters must stay readable, so numbers and the words of language models
+(`max_tokens`, `eos_token`) are left alone. Patterns are shell patterns; of several that fit the last one counts, and
+one that begins with `!` takes a name back.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from assay.values.run import Command, Private, RunSpec
+
+HIDDEN = "***"
+
+SECRET_FILES = (
+    *(".env", ".env.*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx"),
+    *("*.ppk", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*credentials*", "*secret*", ".netrc", "_netrc"),
+    *(".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd", ".git-credentials", ".dockercfg", ".dockerconfigjson"),
+    *("kubeconfig", "*.kubeconfig", "service-account*.json", "service_account*.json", "*.tfvars", "*token.json"),
+    *("token.txt", "*.token", "*apikey*", "*api_key*", ".boto", ".s3cfg", "*passwords*", ".vault-token"),
+    *(".ssh/", ".aws/", ".azure/", ".gnupg/", ".kube/", ".gcloud/"),
+)
+
+_MODEL_WORDS = (  # noqa: SIM905 what stands before TOKEN where a language model is meant
+    "PAD PADDING EOS BOS EOT UNK CLS SEP MASK STOP START END BEGIN CLASS IMAGE VIDEO AUDIO TEXT SPECIAL NEXT PREFIX "
+    "REGISTER DIST VOCAB PROMPT NUM MAX MIN QUERY MEMORY SUMMARY SEPARATOR NEWLINE DECODER ENCODER TASK LANG LANGUAGE "
+    "CONTROL VISION PATCH BLANK EXTRA FIRST LAST INPUT OUTPUT TARGET SOURCE LABEL SENTINEL RESERVED THINK GLOBAL LATENT"
+).split()
+
+# Of parameters, flags and environment variables, in capitals, words separated by `_`.
+SECRET_NAMES = (
+    *("*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*_PWD", "*SECRET*", "*CREDENTIAL*", "*TOKEN*"),
+    *("*API_KEY*", "*APIKEY*", "*ACCESS_KEY*", "*ACCESSKEY*", "*PRIVATE_KEY*", "*AUTH_KEY*", "*ENCRYPTION_KEY*"),
+    *("*SIGNING_KEY*", "*ACCOUNT_KEY*", "*LICENSE_KEY*", "*SSH_KEY*", "*DEPLOY_KEY*", "*SERVICE_KEY*", "*STORAGE_KEY*"),
+    *("*MASTER_KEY*", "*CLIENT_KEY*", "*SUBSCRIPTION_KEY*", "AUTH", "*_AUTH", "AUTH_HEADER", "*AUTHORIZATION*"),
+    *("*BEARER*", "*WEBHOOK*", "*COOKIE*", "*_DSN", "*CONNECTION_STRING*"),
+    *("!*TOKENIZ*", "!*TOKENS*", "!TOKEN_*", "!*_PER_TOKEN*", "!*_TOKEN_DIM*", "!*_TOKEN_LEN*", "!USE_*", "!OLD_PWD"),
+    *("!*_FILE", "!*_PATH", "!*_DIR", "!*_NAME", "!*_TYPE", "!*_ID", "!*_IDS", "!*_TTL", "!*_TIMEOUT", "!*_EXPIRY"),
+    *(f"!{word}_TOKEN*" for word in _MODEL_WORDS),
+    *(f"!*_{word}_TOKEN*" for word in _MODEL_WORDS),
+    *("*AUTH_TOKEN*", "*ACCESS_TOKEN*", "*API_TOKEN*", "*BOT_TOKEN*", "*REFRESH_TOKEN*"),
+)
+# Environment variables are in no table: any key may be one.
+_ENV_NAMES = (
+    *("*_KEY", "*_PAT", "AUTH_*"),
+    *(f"!*{word}_KEY" for word in ("SORT", "CACHE", "PRIMARY", "FOREIGN", "PARTITION", "PUBLIC", "GROUP", "METRIC")),
+)
+_STRONG = re.compile(r"PASSW|PASSPHRASE|SECRET|API_?KEY")  # here a number may be the secret as well
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+_PLAIN_WORDS = frozenset(("", "true", "false", "none", "null", "yes", "no", "on", "off", "auto", HIDDEN.lower()))
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_LEAST_KNOWN = 6  # a shorter value is not looked for elsewhere: it would be found by chance
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9_])(?:"
+    r"hf_(?:[A-Za-z0-9]{30,}|(?=[a-z0-9]*[A-Z])(?=[A-Za-z]*\d)[A-Za-z0-9]{10,})"
+    r"|gh[pousr]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|glpat-[\w-]{10,}"
+    r"|sk-(?=[\w-]*\d)[\w-]{16,}|[sr]k_(?:live|test)_\w{10,}|xox[abeoprs]-[\w-]{8,}|xapp-[\w-]{10,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}"
+    r"|dckr_pat_[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,}|dapi[0-9a-f]{30,}|nvapi-[\w-]{20,}|gsk_\w{20,}|r8_\w{20,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.?[\w-]*"
+    r")"
+)
+_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@'\"]*):([^\s/@'\"]+)(?=@)")
+_HEADER = re.compile(
+    r"(authorization\\?[\"']?\s*:\s*\\?[\"']?(?:bearer|basic|token)\s+|\bbearer\s+(?=[\w.~+/=-]{8}))([\w.~+/=-]+)",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"(?<=\s)((?:-u|--user)[= ]*['\"]?[^\s:'\"=]+:|sshpass\s+-p\s*['\"]?)([^\s'\"]+)")
+_TAKES_LOGIN = re.compile(r"\b(curl|wget|sshpass)\b")
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
+_VALUE = re.compile(r"(?:\\?\"(?:[^\"\\]|\\[^\"])*\\?\"|'[^']*'|\\.|[^\s\"'|;&<>()\\])+")
+_QUOTED = re.compile(r"\\?\"[^\"\\\n]*\\?\"|'[^'\n]*'")
+_REST = re.compile(r"[^\s\"'{\[#](?:(?!\s+#|\s*$)[^\n])*", re.MULTILINE)  # of a line, as YAML and shell scripts have it
+_FLOW_VALUE = re.compile(r"[^\s,}\]\"'{\[][^,}\]\n]*")
+_FLAG = re.compile(r"(?<![\w-])--?(?P<name>[A-Za-z][\w.-]*)(?:=|\s+)")
+_ASSIGNMENT = re.compile(r"(?<![\w$.-])(?P<name>[A-Za-z_][\w.-]*)=")
+_FIELD = re.compile(r"\\?[\"'](?P<name>[A-Za-z_][\w.-]*)\\?[\"']\s*[:=]\s*")
+_LITERAL = re.compile(r"\b(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?=[\"'])")
+_LINE = re.compile(r"^[+ -]?\s*(?:-\s+|export\s+)?(?P<name>[A-Za-z_][\w.-]*)\s*[:=]\s*(?![\s\"'])", re.MULTILINE)
+_FLOW = re.compile(r"[{,]\s*(?P<name>[A-Za-z_][\w.-]*)\s*:\s*(?![\s\"'])")  # YAML in braces
+_HINTS = (  # noqa: SIM905 without one of these, in lower case, a text holds nothing that we would recognise
+    "token passw passphrase secret credential key auth bearer webhook cookie dsn connection pwd _pat hf_ ghp_ gho_ "
+    "ghu_ ghs_ ghr_ github_ glpat sk- sk_ rk_ xox xapp akia asia aiza ya29 npm_ pypi- dckr sg. dapi nvapi gsk_ r8_ eyj "
+    ":// curl wget sshpass private"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRules:
+    """The patterns of the settings, on top of ours."""
+
+    names: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+    @property
+    def file_patterns(self) -> tuple[str, ...]:
+        return (*SECRET_FILES, *self.files)
+
+
+DEFAULT_RULES = SecretRules()
+
+
+# ---------------------------------------------------------------- by name
+
+
+def is_secret_name(name: str, rules: SecretRules = DEFAULT_RULES, *, in_env: bool = False) -> bool:
+    """Whether a parameter, a flag or a variable of this name holds a secret."""
+    return _fits(name, rules.names, in_env)
+
+
+@lru_cache(maxsize=4096)
+def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
+    """The user's patterns come first, the last of them above all; then those for variables, then ours."""
+    spelled = re.sub(r"[^A-Z0-9]+", "_", _WORD_START.sub("_", name).upper())
+    for pattern in (*reversed(own), *(reversed(_ENV_NAMES) if in_env else ()), *reversed(SECRET_NAMES)):
+        bare = re.sub(r"[-.]", "_", pattern.removeprefix("!").upper())
+        if fnmatchcase(spelled, bare) or fnmatchcase(name.upper(), bare):
+            return not pattern.startswith("!")
+    return False
+
+
+def is_secret(name: str, value: object, rules: SecretRules = DEFAULT_RULES, *, in_env: bool = False) -> bool:
+    """Numbers, switches and nothing at all are no secrets, but for a password that is a number."""
+    if value is None or isinstance(value, bool) or not is_secret_name(name, rules, in_env=in_env):
+        return False
+    if isinstance(value, list | dict):
+        return bool(value)
+    text = str(value).strip()
+    if text.lower() in _PLAIN_WORDS:
+        return False
+    return not _NUMBER.fullmatch(text) or _STRONG.search(name.upper().replace("-", "_")) is not None
+
+
+# ---------------------------------------------------------------- files
+
+
+FileMatcher = Callable[[str, str, bool], bool]  # name, relative path, whether it is a folder
+
+
+def build_file_matcher(patterns: Sequence[str]) -> FileMatcher:
+    """Files that look like secrets. A pattern that ends in a slash means folders, one with a slash inside a path.
+
+    Source code and documents are none by name: `credentials.py` is a program.
+    """
+    rules = [(is_taken, folders, _join(group)) for (is_taken, folders), group in groupby(patterns, _sort_of)]
+
+    def matches(name: str, path: str, is_folder: bool) -> bool:
+        name = name.lower()
+        if not is_folder and name.endswith(_READABLE):
+            return False
+        fitting = (taken for taken, folders, fits in reversed(rules) if folders == is_folder and fits(name, path))
+        return next(fitting, False)
+
+    return matches
+
+
+_READABLE = (
+    *(".py", ".pyi", ".pyx", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs", ".go", ".js", ".ts", ".java"),
+    *(".jl", ".r", ".lua", ".scala", ".md", ".rst", ".html", ".css", ".svg", ".png"),
+)
+
+
+def _sort_of(pattern: str) -> tuple[bool, bool]:
+    return not pattern.startswith("!"), pattern.endswith("/")
+
+
+def _join(patterns: Iterable[str]) -> Callable[[str, str], bool]:
+    tidy = [pattern.removeprefix("!").removeprefix("./").rstrip("/") for pattern in patterns]
+    by_name = re.compile("|".join(translate(each.lower()) for each in tidy if "/" not in each) or r"(?!)")
+    by_path = re.compile("|".join(translate(each.lstrip("/")) for each in tidy if "/" in each) or r"(?!)")
+    return lambda name, path: bool(by_name.match(name) or by_path.match(path))
+
+
+# ---------------------------------------------------------------- in texts
+
+
+def may_hold_secrets(text: str, rules: SecretRules = DEFAULT_RULES) -> bool:
+    """Whether it is worth looking closer: of a hundred thousand command lines nearly all hold none."""
+    lowered = text.lower()
+    return bool(rules.names) or any(hint in lowered for hint in _HINTS)
+
+
+def hide_text(text: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> str:
+    """A command line, or any other text, with `***` for each secret. `known`: values to look for."""
+    for value in sorted(known, key=len, reverse=True):
+        for form in (value, shlex.quote(value)) if len(value) >= _LEAST_KNOWN else ():
+            text = text.replace(form, HIDDEN)
+    if not may_hold_secrets(text, rules):
+        return text
+    text = _hide_forms(text)
+    text = _hide_values(text, _FLAG, _VALUE, rules, in_env=False)
+    text = _hide_values(text, _ASSIGNMENT, _VALUE, rules, in_env=True)
+    return _hide_values(text, _FIELD, _QUOTED, rules, in_env=False)
+
+
+def _hide_forms(text: str) -> str:
+    text = _TOKEN.sub(HIDDEN, text)
+    text = _URL_PASSWORD.sub(rf"\1:{HIDDEN}", text)
+    text = _HEADER.sub(rf"\1{HIDDEN}", text)
+    if _TAKES_LOGIN.search(text):
+        text = _LOGIN.sub(rf"\1{HIDDEN}", text)
+    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
+
+
+def _hide_values(text: str, head: re.Pattern[str], value: re.Pattern[str], rules: SecretRules, *, in_env: bool) -> str:
+    """`***` for what follows each head with a secret name; what follows another may hold a head itself."""
+    parts, last = [], 0
+    for found in head.finditer(text):
+        if found.start() < last or not is_secret_name(found["name"], rules, in_env=in_env):
+            continue
+        match = value.match(text, found.end())
+        if match is not None:
+            parts += [text[last : found.end()], _hide_value(found["name"], match[0], rules, in_env=in_env)]
+            last = match.end()
+    return "".join([*parts, text[last:]])
+
+
+def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> str:
+    """A reference to a variable, another flag and what is hidden already stay as they are; quotes stay around."""
+    bare = value.strip().strip("\\\"'")
+    if bare.startswith(("$", "-", "`")) or not is_secret(name, bare, rules, in_env=in_env):
+        return value
+    quotes = re.fullmatch(r"(\\?[\"']).*\1", value, re.DOTALL)
+    return f"{quotes[1]}{HIDDEN}{quotes[1]}" if quotes else HIDDEN
+
+
+def hide_words(words: Sequence[str], rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """A command line that is split into words already."""
+    known = tuple(known)
+    found: list[str] = []
+    for index, word in enumerate(words):
+        flag = words[index - 1] if index else ""
+        is_value = flag.startswith("-") and "=" not in flag and not word.startswith("-")
+        hidden = is_value and is_secret(flag.lstrip("-"), word, rules)
+        found.append(HIDDEN if hidden else hide_text(word, rules, known))
+    return tuple(found)
+
+
+def hide_diff(diff: str, rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> str:
+    """A diff without the contents of files that look like secrets, and with `***` for each secret in the others."""
+    parts = re.split(r"(?m)^(?=diff --git )", diff)
+    matches, known = build_file_matcher(rules.file_patterns), tuple(known)
+    return "".join(_hide_part(part, rules, matches, known) for part in parts)
+
+
+def _hide_part(part: str, rules: SecretRules, matches: FileMatcher, known: tuple[str, ...]) -> str:
+    head = part.partition("\n")[0]
+    names = re.findall(r"(?:^| )\"?[ab]/(.+?)\"?(?= \"?b/|$)", head.removeprefix("diff --git"))
+    if any(_is_secret_path(name, matches) for name in names):
+        return f"{head}\n[left out: the file's name looks like a secret]\n"
+    if not known and not may_hold_secrets(part, rules):
+        return part
+    text = _hide_forms(part)
+    for value in known:
+        text = text.replace(value, HIDDEN) if len(value) >= _LEAST_KNOWN else text
+    for before in (_FIELD, _LITERAL):
+        text = _hide_values(text, before, _QUOTED, rules, in_env=True)
+    is_program = bool(names) and names[-1].endswith(_PROGRAMS)
+    if is_program:
+        return text
+    text = _hide_values(text, _FLOW, _FLOW_VALUE, rules, in_env=True)
+    return _hide_values(text, _LINE, _REST, rules, in_env=True)
+
+
+def _is_secret_path(path: str, matches: FileMatcher) -> bool:
+    """A file, or one inside of a secret folder."""
+    *folders, name = path.split("/")
+    inside = ("/".join(folders[: index + 1]) for index in range(len(folders)))
+    return matches(name, path, False) or any(matches(each.rpartition("/")[2], each, True) for each in inside)
+
+
+_PROGRAMS = (
+    *(".py", ".pyi", ".ipynb", ".c", ".cc", ".cpp", ".cu", ".h", ".rs", ".go", ".js", ".ts", ".java", ".jl", ".md"),
+)
+
+
+# ---------------------------------------------------------------- in runs
+
+
+def hide_params(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> dict[str, Any]:
+    """What may be seen of a run's parameters."""
+    return {
+        name: HIDDEN if is_secret(str(name), value, rules) else _hide_inside(value, rules)
+        for name, value in params.items()
+    }
+
+
+def _hide_inside(value: Any, rules: SecretRules) -> Any:
+    if isinstance(value, str):
+        return hide_text(value, rules)
+    if isinstance(value, dict):
+        return hide_params(value, rules)
+    if isinstance(value, list):
+        return [_hide_inside(inner, rules) for inner in value]
+    return value
+
+
+def find_values(params: Mapping[str, Any], env: Iterable[tuple[str, str]], rules: SecretRules) -> tuple[str, ...]:
+    """The secret values that parameters and variables have, as texts."""
+    found = [str(value) for name, value in params.items() if is_secret(str(name), value, rules)]
+    return tuple(found + [value for name, value in env if is_secret(name, value, rules, in_env=True)])
+
+
+def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence[Command] | None = None) -> RunSpec:
+    """The run as everybody may see it; what is secret moves to `private`, which is written to one file only.
+
+    `shown`: the commands with hidden parameters filled in, where the caller knows the templates.
+    """
+    if spec.private is not None:
+        return spec
+    known = find_values(spec.params, spec.env, rules)
+    params = hide_params(spec.params, rules)
+    commands = tuple(replace(each, text=hide_text(each.text, rules, known)) for each in shown or spec.commands)
+    env = tuple((name, _hide_variable(name, value, rules, known)) for name, value in spec.env)
+    if (params, commands, env) == (spec.params, spec.commands, spec.env):
+        return spec
+    real = zip(spec.commands, commands, strict=True)
+    private = Private(
+        commands={command.name: command.text for command, hidden in real if command != hidden},
+        env={name: value for (name, value), (_, hidden) in zip(spec.env, env, strict=True) if value != hidden},
+        values=known,
+    )
+    tag = None if spec.tag is None else hide_text(spec.tag, rules, known)
+    return replace(spec, params=params, commands=commands, env=env, tag=tag, private=private)
+
+
+def _hide_variable(name: str, value: str, rules: SecretRules, known: Iterable[str]) -> str:
+    return HIDDEN if is_secret(name, value, rules, in_env=True) else hide_text(value, rules, known)

@@ -1,0 +1,177 @@
+"""What is recognised as a secret, and what must stay readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from assay.values.run import Command, RunSpec
+from assay.values.secrets import (
+    HIDDEN,
+    SECRET_FILES,
+    SECRET_NAMES,
+    SecretRules,
+    build_file_matcher,
+    hide_diff,
+    hide_spec,
+    hide_text,
+    hide_words,
+    is_secret,
+    is_secret_name,
+)
+
+SETTINGS = Path(__file__).parents[2] / "docs/reference/settings.md"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "token",
+            "HF_TOKEN",
+            "hfToken",
+            "api-key",
+            "apiKey",
+            "OPENAI_API_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+            "db.password",
+        ),
+        *(
+            "PGPASSWD",
+            "ssh_passphrase",
+            "client_secret",
+            "auth_token",
+            "SLACK_WEBHOOK_URL",
+            "access_token",
+            "MY_SERVICE_TOKEN",
+        ),
+    ],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("max_tokens", "num_tokens", "tokenizer", "TOKENIZERS_PARALLELISM", "eos_token", "pad_token_id", "token_dim"),
+        *(
+            "n_tokens_per_batch",
+            "key_dim",
+            "num_key_value_heads",
+            "keyword",
+            "author",
+            "PWD",
+            "password_file",
+            "image_token",
+        ),
+        *("sort_key", "lr", "monkey", "class_token", "authors", "token_type"),
+    ],
+)
+def test_names_that_are_no_secrets(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        *(("token", 5, False), ("token", "5", False), ("password", 5, True), ("token", True, False)),
+        *(("use_auth_token", "true", False), ("token", "", False), ("token", HIDDEN, False), ("token", None, False)),
+    ],
+)
+def test_numbers_and_switches_are_no_secrets(name: str, value: object, secret: bool) -> None:
+    assert is_secret(name, value) is secret
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("t --token abc --lr 0.1", "t --token *** --lr 0.1"),
+        ("t --password='a b c' x", "t --password='***' x"),
+        ('t --api-key "a b"', 't --api-key "***"'),
+        ("FOO_TOKEN=xyz cmd", "FOO_TOKEN=*** cmd"),
+        ("cmd; export A_SECRET='x y'; go", "cmd; export A_SECRET='***'; go"),
+        ("bash -c 'x --token abc'", "bash -c 'x --token ***'"),
+        ("curl -H 'Authorization: Bearer abc.def' u", "curl -H 'Authorization: Bearer ***' u"),
+        ("curl -u bob:pw h", "curl -u bob:*** h"),
+        ("git clone https://bob:pw@host/x", "git clone https://bob:***@host/x"),
+        ('curl -d \'{"password": "x"}\' u', 'curl -d \'{"password": "***"}\' u'),
+        ("t hf_abcDEF0123456789 ghp_0123456789abcd", "t *** ***"),
+        ("t sk-proj-abc123abc123abc1 AKIAABCDEFGHIJKLMNOP xoxb-12345-abcde", "t *** *** ***"),
+        ("t glpat-abcdefghij1234 eyJhbGciOiJI.eyJzdWIiOiIx.c2ln", "t *** ***"),
+        ("python t.py +db.password=foo", "python t.py +db.password=***"),
+    ],
+)
+def test_secrets_in_command_lines(text: str, shown: str) -> None:
+    assert hide_text(text) == shown
+    assert hide_text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'cmd --token $HF_TOKEN --api-key "${KEY}" --password $(cat file)',
+        "t --max-tokens 512 --eos-token '</s>' --tokenizer gpt2 --token-file /a/b",
+        "python -u s3://b --x a:b",
+        "python hf_transformers.py --model sk-learn-intelex --task token classification",
+        "curl https://host/path?key=abc",
+        "--token --verbose",
+    ],
+)
+def test_command_lines_without_secrets_stay_as_they_are(text: str) -> None:
+    assert hide_text(text) == text
+
+
+def test_words_of_a_command_line() -> None:
+    words = ("assay", "run", "--token", "abc", "--env", "X_TOKEN=foo", "-n")
+    assert hide_words(words) == ("assay", "run", "--token", HIDDEN, "--env", "X_TOKEN=***", "-n")
+
+
+def test_a_diff_shows_programs_and_no_secrets() -> None:
+    diff = (
+        "diff --git a/sub/.env b/sub/.env\n+A=1\n"
+        "diff --git a/.aws/x b/.aws/x\n+A=2\n"
+        "diff --git a/conf.yml b/conf.yml\n+  hf_token: plain1\n-password: a#b c # old\n+lr: 3\n+env: {A_TOKEN: q w, lr: 2}\n"
+        'diff --git a/t.py b/t.py\n+token = next(it)\n+token = "literal"\n+x = known123\n'
+    )
+    shown = (
+        "diff --git a/sub/.env b/sub/.env\n[left out: the file's name looks like a secret]\n"
+        "diff --git a/.aws/x b/.aws/x\n[left out: the file's name looks like a secret]\n"
+        "diff --git a/conf.yml b/conf.yml\n+  hf_token: ***\n-password: *** # old\n+lr: 3\n+env: {A_TOKEN: ***, lr: 2}\n"
+        'diff --git a/t.py b/t.py\n+token = next(it)\n+token = "***"\n+x = ***\n'
+    )
+    assert hide_diff(diff, known=["known123"]) == shown
+
+
+def test_a_hidden_run_keeps_its_id_and_the_real_values_apart() -> None:
+    spec = RunSpec(
+        "id", "n", {"token": "abcdefgh", "x": "--password pw1"}, (Command("a", "go abcdefgh"), Command("b", "x"))
+    )
+    hidden = hide_spec(spec)
+    assert (hidden.id, dict(hidden.params)) == ("id", {"token": HIDDEN, "x": "--password ***"})
+    assert [command.text for command in hidden.commands] == ["go ***", "x"]
+    assert hidden.private is not None
+    assert dict(hidden.private.commands) == {"a": "go abcdefgh"}
+    assert "abcdefgh" not in repr(hidden)
+    assert hide_spec(hidden) is hidden
+    plain = RunSpec("id", "n", {"lr": 1}, (Command("a", "go"),))
+    assert hide_spec(plain) is plain
+
+
+def test_of_several_patterns_the_last_one_counts() -> None:
+    rules = SecretRules(names=("my-*", "!MY_OPEN", "!HF_TOKEN"))
+    assert [is_secret_name(name, rules) for name in ("my_x", "my_open", "HF_TOKEN", "api_key")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    matches = build_file_matcher((*SECRET_FILES, "!conf/a.key", "*.lic"))
+    cases = [("a.key", "conf/a.key"), ("a.key", "a.key"), ("X.LIC", "d/X.LIC"), ("credentials.py", "credentials.py")]
+    assert [matches(name, path, False) for name, path in cases] == [False, True, True, False]
+
+
+@pytest.mark.parametrize("pattern", [*SECRET_FILES, *(name for name in SECRET_NAMES if not name.startswith("!"))])
+def test_every_pattern_is_documented(pattern: str) -> None:
+    assert f"`{pattern}`" in SETTINGS.read_text(encoding="utf-8")
