@@ -23,6 +23,8 @@ from assay.stage.archive import (
     Archive,
     ArchiveError,
     _LeavesError,
+    choose_limit,
+    find_kind,
     parse_kind,
     parse_member,
     place,
@@ -447,3 +449,72 @@ def test_names_that_the_download_needs_are_refused(tmp_path: Path) -> None:
         place(str(aside), str(tmp_path / "parent"), "a.tar", frozenset({"a.tar.lock"}))
     assert read_tree(tmp_path / "parent") == {}
     shutil.rmtree(aside)
+
+
+# ---------------------------------------------------------------- bombs
+
+
+def write_bomb(path: Path, kind: str) -> None:
+    content = b"0" * 3_000_000
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("zeros", content)
+    elif kind == "gz":
+        path.write_bytes(gzip.compress(content))
+    else:
+        with tarfile.open(path, f"w:{kind}") as archive:
+            archive.addfile(tarfile.TarInfo("small"))
+            info, data = member("zeros", content)
+            archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("kind", ["zip", "gz", "bz2", "xz"])
+def test_an_archive_that_becomes_too_large_is_refused_and_nothing_is_kept(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb"
+    write_bomb(path, kind)
+    form = {"zip": Archive.ZIP, "gz": Archive.GZIP}.get(kind, Archive.TAR)
+    monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "2000000")
+    with pytest.raises(ArchiveError, match=r"more than 2000000 bytes would come out of it; ASSAY_UNPACK_LIMIT=none"):
+        unpack(str(path), form, str(tmp_path / "aside"), "bomb")
+    assert not (tmp_path / "aside").exists()
+    monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "none")
+    unpack(str(path), form, str(tmp_path / "aside"), "bomb")
+    assert sum(file.stat().st_size for file in (tmp_path / "aside").iterdir()) == 3_000_000
+
+
+def test_many_members_without_content_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
+        for number in range(200):
+            archive.writestr(str(number), b"")
+    monkeypatch.setenv("ASSAY_UNPACK_LIMIT", "100000")
+    with pytest.raises(ArchiveError, match="more than 100000 bytes"):
+        unpack(str(tmp_path / "many.zip"), Archive.ZIP, str(tmp_path / "aside"), "many.zip")
+
+
+def test_large_archives_may_become_larger_than_small_ones() -> None:
+    assert choose_limit(1000, {}) == 2 << 30
+    assert choose_limit(10**9, {}) == 200 * 10**9
+    with pytest.raises(UsageError, match="is not a number of bytes"):
+        choose_limit(1, {"ASSAY_UNPACK_LIMIT": "lots"})
+
+
+@pytest.mark.parametrize("kind", [Archive.TAR, Archive.GZIP])
+def test_an_extended_header_that_would_fill_the_memory_is_refused(tmp_path: Path, kind: Archive) -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)))
+    assert find_kind(str(path)) is Archive.TAR
+    with pytest.raises(ArchiveError, match="an extended header has"):
+        unpack(str(path), kind, str(tmp_path / "aside"), "a.tar.gz")
+
+
+def test_a_link_in_a_zip_that_is_no_path_is_refused(tmp_path: Path) -> None:
+    info = zipfile.ZipInfo("link")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "l.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(info, bytes(10_000))
+    with pytest.raises(ArchiveError, match="the link 'link' has 10000 bytes"):
+        unpack(str(tmp_path / "l.zip"), Archive.ZIP, str(tmp_path / "aside"), "l.zip")

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, Self
 
 from assay.errors import UsageError
 
@@ -27,6 +27,12 @@ class _Readable(Protocol):
 
 
 _CHUNK = 1 << 20
+ENV_LIMIT = "ASSAY_UNPACK_LIMIT"
+_FREE_BYTES = 2 << 30  # so much any archive may become; beyond that
+_MOST_TIMES = 200  # so many times its own size: text packs to a twentieth, a bomb to a thousandth
+_MEMBER_BYTES = 1024  # a member without content costs something, too
+_MOST_LINK_BYTES = 4096
+_MOST_HEADER_BYTES = 1 << 20  # of an extended header: the library holds it in memory
 _MOST_HOPS = 40  # what the kernel follows, too
 _BLOCK = tarfile.BLOCKSIZE
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
@@ -64,10 +70,22 @@ def parse_kind(name: str) -> Archive | None:
 def find_kind(path: str) -> Archive | None:
     """By the content. A tar archive alone: what is a zip inside is often something else, such as saved weights."""
     try:
-        with tarfile.open(path) as tar:
+        with tarfile.open(path, tarinfo=_CheckedInfo) as tar:
             return Archive.TAR if tar.next() is not None else None  # zeros pass for an archive of nothing
+    except ArchiveError:
+        return Archive.TAR  # one that will be refused
     except _DAMAGE:
         return None
+
+
+def _is_tar(path: str) -> bool:
+    try:
+        with tarfile.open(path, tarinfo=_CheckedInfo):
+            return True
+    except ArchiveError:
+        return True
+    except _DAMAGE:
+        return False
 
 
 # ---------------------------------------------------------------- names
@@ -119,15 +137,28 @@ def unpack(archive: str, kind: Archive, aside: str, name: str) -> None:
     try:
         with _damage_named(name, kind):
             _check_filled(archive)
+            folder = _Aside(aside, choose_limit(os.path.getsize(archive), os.environ))
             if kind is Archive.ZIP:
-                _unpack_zip(archive, _Aside(aside))
-            elif kind is Archive.TAR or tarfile.is_tarfile(archive):
-                _unpack_tar(archive, _Aside(aside))
+                _unpack_zip(archive, folder)
+            elif kind is Archive.TAR or _is_tar(archive):
+                _unpack_tar(archive, folder)
             else:
-                _unpack_gzip(archive, _Aside(aside), name)
+                _unpack_gzip(archive, folder, name)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
+
+
+def choose_limit(size: int, env: Mapping[str, str]) -> int | None:
+    """How many bytes may come out of an archive of this size; None: no limit. ASSAY_UNPACK_LIMIT: a number, or none."""
+    text = env.get(ENV_LIMIT, "").strip().lower()
+    if not text:
+        return max(_FREE_BYTES, _MOST_TIMES * size)
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"{ENV_LIMIT}={text} is not a number of bytes", "for example 500000000000, or none")
+    return int(text)
 
 
 def _check_filled(archive: str) -> None:
@@ -155,19 +186,31 @@ def _damage_named(name: str, kind: Archive) -> Iterator[None]:
 class _Aside:
     """The folder that is being filled. Links come last: until then, no file can be written through one."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, limit: int | None = None) -> None:
         self.folder = folder
         self.links: dict[Parts, str] = {}
+        self._limit = limit
+        self._left = limit
 
     def add_folder(self, name: str) -> None:
+        self._count(_MEMBER_BYTES)
         self._make_folder(parse_member(name))
+
+    def _count(self, size: int) -> None:
+        if self._left is None:
+            return
+        self._left -= size
+        if self._left < 0:
+            raise ArchiveError(f"more than {self._limit} bytes would come out of it; {ENV_LIMIT}=none lifts this limit")
 
     def add_file(self, name: str, reader: _Readable, mode: int, mtime_s: float | None) -> None:
         path = self._claim(name)
         # the umask is applied as everywhere; set-user-id bits never arrive, and we can always read and write
         writer = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, (mode & 0o777) | 0o600)
         with open(writer, "wb") as file:
-            shutil.copyfileobj(reader, file, _CHUNK)
+            while block := reader.read(_CHUNK):
+                self._count(len(block))
+                file.write(block)
         if mtime_s is not None:
             os.utime(path, (mtime_s, mtime_s))
 
@@ -201,6 +244,7 @@ class _Aside:
 
     def _claim(self, name: str) -> str:
         """The place of a member that is no folder; a later one of the same name takes it over, as with tar."""
+        self._count(_MEMBER_BYTES)
         parts = parse_member(name)
         if not parts:
             raise ArchiveError(f"{name!r} names no file")
@@ -223,8 +267,28 @@ class _Aside:
         return os.path.join(self.folder, *parts)
 
 
+class _CheckedInfo(tarfile.TarInfo):
+    """Refuses an extended header that would fill the memory before its member is known."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _EXTENDED and member.size > _MOST_HEADER_BYTES:
+            raise ArchiveError(f"an extended header has {member.size} bytes")
+        return member
+
+
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+
+
 def _unpack_tar(archive: str, aside: _Aside) -> None:
-    with tarfile.open(archive, "r:*") as tar:
+    with tarfile.open(archive, "r:*", tarinfo=_CheckedInfo) as tar:
         while (member := tar.next()) is not None:
             _add_tar_member(tar, member, aside)
             vars(tar)["members"].clear()  # a million members need not stay in memory
@@ -263,6 +327,8 @@ def _unpack_zip(archive: str, aside: _Aside) -> None:
             mode = member.external_attr >> 16
             if member.is_dir():
                 aside.add_folder(member.filename)
+            elif stat.S_ISLNK(mode) and member.file_size > _MOST_LINK_BYTES:
+                raise ArchiveError(f"the link {member.filename!r} has {member.file_size} bytes")
             elif stat.S_ISLNK(mode):
                 aside.add_link(member.filename, os.fsdecode(file.read(member)))
             elif stat.S_IFMT(mode) not in {0, stat.S_IFREG}:
