@@ -251,7 +251,11 @@ specs = st.builds(
     title=st.none() | texts,
     tag=st.none() | texts,
     resources=st.builds(
-        Resources, st.none() | st.integers(0, 8), st.integers(1, 64), st.none() | st.integers(0), st.integers(1, 4)
+        Resources,
+        st.none() | st.integers(0, 8),
+        st.integers(1, 64),
+        st.none() | st.integers(0, 2**62),
+        st.integers(1, 4),
     ),
     patterns=st.lists(
         st.builds(Pattern, texts, texts, st.lists(texts, max_size=2).map(tuple), st.none() | texts)
@@ -281,7 +285,7 @@ specs = st.builds(
         texts,
         st.none() | texts,
         texts,
-        st.none() | st.integers(0),
+        st.none() | st.integers(0, 2**62),
         st.none() | texts,
     )
 )
