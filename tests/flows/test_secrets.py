@@ -77,6 +77,11 @@ def find_planted(folder: Path) -> dict[str, set[str]]:
     return found
 
 
+def find_run(bench: Bench) -> Path:
+    (found,) = (path.parent for path in bench.root.glob("s/*/run.json"))
+    return found
+
+
 def hashes(*values: str) -> list[str]:
     return [hashlib.sha256(value.encode()).hexdigest() for value in values]
 
@@ -150,16 +155,16 @@ def test_another_secret_parameter_is_another_run(own_bench: Bench, cli: Cli) -> 
 def test_without_its_secrets_a_run_fails_and_gives_the_reason(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
     file = own_bench.write("s.yml", "study: s\ncommand: 'true'\nenv: {HF_TOKEN: someToken123}\n")
     assert cli("run", file, "-j", "1", "--quiet").code == 0
-    secrets = own_bench.root / "s/run/secrets.sh"
+    secrets = find_run(own_bench) / "secrets.sh"
     for harm in (lambda: secrets.write_text(""), secrets.unlink):
         harm()
-        assert cli("rerun", "s/run").code == 1
-        assert "secrets.sh cannot be read or is damaged" in cli("logs", "s/run").out
+        assert cli("rerun", "s").code == 1
+        assert "secrets.sh cannot be read or is damaged" in cli("logs", "s").out
     assert cli("run", file, "-j", "1", "--quiet", "--retry", "failed").code == 0
     assert secrets.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("call", [["run", "s.yml", "-j", "1", "--quiet", "--force"], ["rerun", "s/run"]])
+@pytest.mark.parametrize("call", [["run", "s.yml", "-j", "1", "--quiet", "--force"], ["rerun", "s"]])
 def test_a_damaged_job_of_a_run_with_secrets_is_built_again_without_them(
     own_bench: Bench,  # noqa: F811
     cli: Cli,  # noqa: F811
@@ -168,7 +173,7 @@ def test_a_damaged_job_of_a_run_with_secrets_is_built_again_without_them(
     text = "study: s\ncommand: '[ $HF_TOKEN = goodToken123 ] && [ {token} = otherToken456 ]'\n"
     own_bench.write("s.yml", f"{text}env: {{HF_TOKEN: goodToken123}}\nparams: {{token: otherToken456}}\n")
     assert cli("run", "s.yml", "-j", "1", "--quiet").code == 0
-    job = own_bench.root / "s/run/job.sh"
+    job = find_run(own_bench) / "job.sh"
     whole = job.read_text()
     job.write_text("")
     assert cli(*call).code == 0
@@ -181,7 +186,7 @@ def test_a_setting_marks_and_unmarks_names_and_files(own_bench: Bench, cli: Cli)
     own_bench.write(".env", "x")
     file = own_bench.write("s.yml", "study: s\ncommand: 'true'\nenv: {HF_TOKEN: shownToken1, MY_THING: hiddenThing2}\n")
     assert cli("run", file, "-j", "1", "--quiet").code == 0
-    run = own_bench.root / "s/run"
+    run = find_run(own_bench)
     assert "shownToken1" in (run / "job.sh").read_text()
     assert "hiddenThing2" not in (run / "job.sh").read_text() + (run / "run.json").read_text()
     assert [(run / "code" / name).is_symlink() for name in ("a.lic", ".env")] == [True, False]
@@ -233,7 +238,7 @@ def test_a_farm_is_given_no_secret(own_bench: Bench, cli: Cli) -> None:  # noqa:
         "farms: {f: {submit: 'bash SUBMIT {command}'}}\non: f\n"
     ).replace("SUBMIT", str(own_bench.folder / "submit.sh"))
     assert cli("run", own_bench.write("s.yml", text), "--quiet").code == 0
-    run = own_bench.root / "s/run"
+    run = find_run(own_bench)
     for path in run.iterdir():
         if path.is_file() and path.name != "secrets.sh":
             assert "plantedFarm123" not in path.read_text(), path
