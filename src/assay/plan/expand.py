@@ -15,8 +15,20 @@ from assay.plan.naming import name_runs
 from assay.plan.render import render_command
 from assay.plan.runx_names import build_tag
 from assay.values.run import Command, Plan, RunSpec
-from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_params, hide_spec, may_hold_secrets
-from assay.values.study import AllFlags, Choices, CommandTemplate, Dialect, Flag, Place, Problem, Study, Sweep, Text
+from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
+from assay.values.study import (
+    AllFlags,
+    Choices,
+    CommandTemplate,
+    Dialect,
+    Flag,
+    Piece,
+    Place,
+    Problem,
+    Study,
+    Sweep,
+    Text,
+)
 
 __all__ = ["Draft", "NameSource", "build_plan"]
 
@@ -47,7 +59,7 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
     drafts = _build_drafts(study, _drop_duplicates(study, rows, warnings) if distinct else rows)
     _fill_commands(study, drafts)
     _number(study, drafts)
-    if _may_hold_secrets(study, rules):
+    if _hold_secrets(study, rules):
         for draft in drafts:
             _hide(study, draft, rules)
     warnings.extend(_find_orphans(study, drafts))
@@ -95,7 +107,7 @@ def _build_spec(study: Study, draft: Draft, name: str, rules: SecretRules) -> Ru
         sweep=draft.sweep,
         chosen=draft.chosen,
     )
-    return spec if draft.shown is None else hide_spec(spec, rules, draft.shown)
+    return hide_env(spec, rules) if draft.shown is None else hide_spec(spec, rules, draft.shown)
 
 
 # ---------------------------------------------------------------- from combinations to drafts
@@ -266,15 +278,27 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
 # ---------------------------------------------------------------- secrets
 
 
-def _may_hold_secrets(study: Study, rules: SecretRules) -> bool:
-    """By what the file says, once, not by each of its runs."""
-    pieces = [piece for command in study.commands for piece in command.pieces]
-    texts = [piece.text for piece in pieces if isinstance(piece, Text)]
-    values: list[tuple[str, Any]] = [*study.env, *study.defaults.items()]
-    values += [pair for cases in study.aliases.values() for case in cases.values() for pair in case.items()]
+def _hold_secrets(study: Study, rules: SecretRules) -> bool:
+    """Whether some parameter or command may have to be hidden; by what the file says, once, not by each of its runs."""
+    cases = [case for alias in study.aliases.values() for case in alias.values()]
+    pairs = [pair for params in (study.defaults, *cases) for pair in params.items()]
     for sweep in study.sweeps:
-        values += [(name, axis.values) for name, axis in sweep.axes.items() if isinstance(axis, Choices)]
-    return any(may_hold_secrets(text, rules) for text in (*texts, *(f"{name} {value}" for name, value in values)))
+        pairs += [
+            (name, value) for name, axis in sweep.axes.items() if isinstance(axis, Choices) for value in axis.values
+        ]
+    if any(hide_params({name: value}, rules) != {name: value} for name, value in pairs):
+        return True
+    known = find_values({}, study.env, rules)
+    texts = ["".join(map(_show_piece, command.pieces)) for command in study.commands]
+    return any(hide_text(text, rules, known) != text for text in texts)
+
+
+def _show_piece(piece: Piece) -> str:
+    """The template with something in each place that would be hidden where a secret belongs: `--token {t}`."""
+    return piece.text if isinstance(piece, Text) else _ANYTHING if isinstance(piece, Place) else " "
+
+
+_ANYTHING = "Xx0" * 12
 
 
 def _hide(study: Study, draft: Draft, rules: SecretRules) -> None:

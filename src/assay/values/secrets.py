@@ -334,5 +334,24 @@ def hide_spec(spec: RunSpec, rules: SecretRules = DEFAULT_RULES, shown: Sequence
     return replace(spec, params=params, commands=commands, env=env, tag=tag, private=private)
 
 
+def hide_env(spec: RunSpec, rules: SecretRules = DEFAULT_RULES) -> RunSpec:
+    """The same for a run whose parameters and commands are known to hold no secret."""
+    hidden = _hide_variables(spec.env, rules)
+    if hidden is None:
+        return spec
+    return replace(spec, env=hidden[0], private=hidden[1])
+
+
+@lru_cache(maxsize=16)
+def _hide_variables(
+    env: tuple[tuple[str, str], ...], rules: SecretRules
+) -> tuple[tuple[tuple[str, str], ...], Private] | None:
+    """All runs of a study have the same ones; None: nothing is secret."""
+    known = find_values({}, env, rules)
+    hidden = tuple((name, _hide_variable(name, value, rules, known)) for name, value in env)
+    real = {name: value for (name, value), (_, shown) in zip(env, hidden, strict=True) if value != shown}
+    return (hidden, Private(env=real, values=known)) if real else None
+
+
 def _hide_variable(name: str, value: str, rules: SecretRules, known: Iterable[str]) -> str:
     return HIDDEN if is_secret(name, value, rules, in_env=True) else hide_text(value, rules, known)
