@@ -182,7 +182,7 @@ def _parse_param(text: str, path: Path) -> dict[str, Any]:
         raise MissingPackageError("reading mlrunner's param files", "PyYAML") from error
     try:
         params = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 safe either way
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise FormatError(f"{path / layout.MLRUNNER_PARAM_FILE} is not YAML: {error}") from error
     if not isinstance(params, dict):
         raise FormatError(f"{path / layout.MLRUNNER_PARAM_FILE} holds no parameters")

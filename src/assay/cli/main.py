@@ -86,12 +86,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+_READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
+
+
+def _call(arguments: list[str]) -> Any:
+    """Call the command; a reading one once more where the index was found damaged, since it is empty then."""
+    try:
+        return cli.main(args=arguments, prog_name="assay", standalone_mode=False)
+    except AssayError as error:
+        if type(error).__name__ != "IndexDamagedError" or not arguments or arguments[0] not in _READING:
+            raise
+        from assay.cli.warnings import warn
+
+        warn(f"{error.message}; it is built again from the run directories")
+        return cli.main(args=arguments, prog_name="assay", standalone_mode=False)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one return for each kind of end
     """As `main`, but returns the exit code."""
     try:
-        result = cli.main(
-            args=list(arguments) if arguments is not None else None, prog_name="assay", standalone_mode=False
-        )
+        result = _call(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except click.exceptions.Exit as leave:
         return leave.exit_code

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from assay.values.layout import ENV_ATTEMPT
+from assay.values.plain import check_types
 from assay.values.series import GpuReading, Reading
 
 SCAN_INTERVAL_S = 5.0
@@ -258,8 +259,8 @@ def parse_reading(line: str | bytes) -> Reading | None:
     try:
         fields = json.loads(line)
         gpu = fields.pop("gpu", None)
-        return Reading(**_known(Reading, fields), gpu=_parse_gpu(gpu) if gpu else None)
-    except (ValueError, TypeError, AttributeError):
+        return check_types(Reading(**_known(Reading, fields), gpu=_parse_gpu(gpu) if gpu else None))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 

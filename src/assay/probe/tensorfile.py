@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.errors import FormatError, MissingExtraError, NotFoundError, UsageError
+from assay.errors import AssayError, FormatError, MissingExtraError, NotFoundError, UsageError
 from assay.probe.onnx_library import import_onnx, parse_message
 from assay.values.tensors import TensorRef
 
@@ -143,7 +142,7 @@ def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
         return tuple(_parse_ref(place, row) for row in content["tensors"])
     except FileNotFoundError:
         raise FormatError(f"{place} holds no finished set of tensors: {LIST_FILE} is missing") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise FormatError(f"{listed} is damaged: {error}", "remove the folder and make it again") from error
 
 
@@ -190,8 +189,11 @@ def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Se
         array = _load_raw(name, dtype) if suffix in (".bin", ".raw") else _load_kind(name, suffix)
     except FileNotFoundError:
         raise UsageError(f"there is no file {name}") from None
-    except (OSError, ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{name} is not a readable {suffix} file: {error}") from error
+    except AssayError:
+        raise
+    except Exception as error:
+        # numpy reads its headers by Python's own tokenizer, and zip files by zlib: each raises errors of its own
+        raise UsageError(f"{name} is not a readable {suffix} file: {_one_line(error)}") from error
     return _shaped(_typed(array, dtype, name), shape, name)
 
 
@@ -201,12 +203,17 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
         return load_tensors(path)
     np = import_numpy()
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except FileNotFoundError:
         raise UsageError(f"there is no file {os.fspath(path)}") from None
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{os.fspath(path)} is not a readable .npz file: {error}") from error
+    except Exception as error:
+        raise UsageError(f"{os.fspath(path)} is not a readable .npz file: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
 def _load_kind(path: str, suffix: str) -> Array:

@@ -18,6 +18,7 @@ from assay.record.whole_file import write_atomic
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
 from assay.values.environment import GitState
+from assay.values.plain import check_types
 from assay.values.run import RunSpec
 from assay.values.verdict import Finding, VerdictKind
 
@@ -38,14 +39,14 @@ def load_execution(run_dir: str) -> BenchExecution | None:
     """None where there is no such file."""
     path = os.path.join(run_dir, layout.BENCH_FILE)
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             text = file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
     content = read_versioned(text, "benchmark", path)
     try:
-        return parse_execution(content, run_dir)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return check_types(parse_execution(content, run_dir))
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FormatError(
             f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again"
         ) from error

@@ -82,7 +82,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
         )
     except _BrokenError as error:
         raise _damaged(file, str(error)) from None
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
 
 

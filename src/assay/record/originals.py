@@ -237,14 +237,29 @@ def _parse_yaml_mapping(text: str, name: str, problems: list[str]) -> dict[Any, 
     import yaml
 
     try:
+        _refuse_deep(text)
         found = yaml.load(text, Loader=_yaml_loader())  # noqa: S506 - a SafeLoader with one more tag
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         problems.append(f"{name}: not YAML ({' '.join(str(error).split())})")
         return {}
     if found is None or isinstance(found, dict):
         return found or {}
     problems.append(f"{name}: a mapping was expected")
     return {}
+
+
+def _refuse_deep(text: str) -> None:
+    """The composer in C recurses without a limit of its own, and ends the process."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ValueError("nested too deeply")
+
+
+_MAX_DEPTH = 100
 
 
 @cache

@@ -426,11 +426,23 @@ def _load_small(path: str) -> bytes | None:
 def _load_manifest(folder: str) -> dict[str, Any]:
     try:
         with open(f"{folder}/{_MANIFEST}", encoding="ascii") as stream:
-            manifest: dict[str, Any] = json.load(stream)
+            manifest = json.load(stream)
     except FileNotFoundError as error:
         raise UsageError(f"there is no copy of the code in {folder!r}", "start the study again to take one") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"the copy of the code in {folder!r} is damaged: {error}") from error
-    if manifest.get("format") != _FORMAT:
+    return _check_manifest(manifest, folder)
+
+
+def _check_manifest(manifest: Any, folder: str) -> dict[str, Any]:
+    fields: dict[str, Any] = manifest if isinstance(manifest, dict) else {}
+    if type(fields.get("format")) is int and fields["format"] != _FORMAT:
         raise FormatError(f"the copy of the code in {folder!r} was made by another version of Assay")
-    return manifest
+    if not all(isinstance(fields.get(key), kind) for key, kind in _KEYS.items()) or not isinstance(
+        fields.get("secret", []), list
+    ):
+        raise FormatError(f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written")
+    return fields
+
+
+_KEYS: dict[str, type] = {"format": int, "source": str, "files": list, "linked": list, "bytes": int}

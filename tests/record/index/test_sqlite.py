@@ -181,7 +181,7 @@ def test_a_file_that_breaks_in_use_is_set_aside_with_advice(path: Path) -> None:
             file.write(b"\xff" * (os.path.getsize(path) - 2 * 8192))
         with pytest.raises(InfrastructureError, match="malformed") as caught:
             index.load_runs()
-        assert "made anew" in (caught.value.hint or "")
+        assert "built again" in (caught.value.hint or "")
         assert index.was_reset
         assert "damaged" in index.reset_reason
         assert index.load_runs() == []

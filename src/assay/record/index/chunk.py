@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.record.index.base import Columns, Series
+from assay.record.index.row import checksum, unseal
 
 if TYPE_CHECKING:
     from assay.values.series import MetricPoint
@@ -113,11 +114,17 @@ def drop_source(chunk: Chunk, source: int) -> Chunk | None:
     return join_chunks(kept) if kept else None
 
 
-def pack_parts(parts: Parts) -> bytes:
-    return array("q", [number for part in parts for number in part]).tobytes()
+def pack_parts(parts: Parts, series: Series, owner: str) -> bytes:
+    """With the checksum of the whole chunk; `owner` says whose it is, so that one in the wrong place is noticed."""
+    packed = array("q", [number for part in parts for number in part]).tobytes()
+    return packed + checksum(owner, *series, packed)
 
 
-def unpack_chunk(parts: bytes, steps: bytes, values: bytes, times: bytes) -> Chunk:
-    numbers = array("q", parts).tolist()
+def name_owner(run: int, metric: int) -> str:
+    return f"{run} {metric}"
+
+
+def unpack_chunk(owner: str, parts: bytes, steps: bytes, values: bytes, times: bytes) -> Chunk:
+    numbers = array("q", unseal(parts, owner, steps, values, times)).tolist()
     pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
     return Chunk(pairs, Series(array("d", steps), array("d", values), array("d", times)))

@@ -11,6 +11,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.record.index.base import MetricColumns
+from assay.record.index.row import DamagedError, checksum, unseal
 from assay.record.index.tally import FIELDS, LAYOUT, NO_SUMMARY, Tally
 
 if TYPE_CHECKING:
@@ -47,16 +48,25 @@ def pack_digest(digest: Digest) -> Packed:
         return Packed()
     standings = [digest[number] for number in numbers]
     summaries = b"".join([each.tally.pack() for each in standings])
-    carried = array("d", [value for each in standings for value in (each.tally.total, each.loose)])
-    return Packed(array("q", numbers).tobytes(), summaries, carried.tobytes())
+    carried = array("d", [value for each in standings for value in (each.tally.total, each.loose)]).tobytes()
+    metrics = array("q", numbers).tobytes()
+    return Packed(metrics, summaries + checksum(metrics, summaries), carried + checksum(metrics, carried))
 
 
 def unpack_digest(packed: Packed) -> Digest:
     if packed.metrics is None or packed.summaries is None or packed.carried is None:
         return {}
-    numbers, carried = array("q", packed.metrics), array("d", packed.carried)
-    each = zip(numbers, split_summaries(packed.summaries), carried[::2], carried[1::2], strict=True)
+    numbers, carried = array("q", packed.metrics), array("d", unseal(packed.carried, packed.metrics))
+    summaries = unseal(packed.summaries, packed.metrics)
+    each = zip(numbers, split_summaries(summaries), carried[::2], carried[1::2], strict=True)
     return {number: Standing(Tally.restore(summary, total), int(loose)) for number, summary, total, loose in each}
+
+
+def open_summaries(metrics: bytes | None, summaries: bytes | None) -> bytes | None:
+    """The summaries as they were packed. Raises DamagedError."""
+    if metrics is None and summaries is None:
+        return None
+    return unseal(summaries or b"", metrics)
 
 
 def split_summaries(summaries: bytes) -> list[bytes]:
@@ -80,6 +90,12 @@ def build_metric_columns(
 def build_empty(metric: str, rows: int) -> MetricColumns:
     """The columns of a metric that no run has."""
     return MetricColumns(metric, *(array("d", [value]) * rows for value in LAYOUT.unpack(NO_SUMMARY)))
+
+
+def check_names(metrics: Iterable[bytes | None], names: Mapping[int, str]) -> None:
+    """Raises DamagedError where a metric's name is not stored any more."""
+    if not names.keys() >= set(_find_numbers(metrics)):
+        raise DamagedError("the name of a metric is missing")
 
 
 def _find_numbers(metrics: Iterable[bytes | None]) -> list[int]:

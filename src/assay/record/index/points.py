@@ -13,10 +13,12 @@ from assay.record.index.chunk import (
     drop_source,
     join_chunks,
     join_series,
+    name_owner,
     pack_parts,
     unpack_chunk,
 )
 from assay.record.index.digest import Digest, Packed, Standing, pack_digest, unpack_digest
+from assay.record.index.row import DamagedError, checksum
 
 if TYPE_CHECKING:
     import sqlite3
@@ -80,7 +82,7 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
         standing.tally.extend(series)
         standing.loose += 1
         work.touched[run, metric] = standing
-        parts = pack_parts([(source, len(series.values))])
+        parts = pack_parts([(source, len(series.values))], series, name_owner(run, metric))
         work.chunks.append((run, metric, parts, series.steps, series.values, series.times))
     return True
 
@@ -89,8 +91,8 @@ def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
     runs = _load_numbers(db, list(keys))
     chosen = json.dumps(list(runs.values()))
     among = "WHERE run IN (SELECT value FROM json_each(?))"
-    offsets = db.execute(f"SELECT run, source, offset FROM cursors {among}", (chosen,))  # noqa: S608
-    known = {(run, source): offset for run, source, offset in offsets}
+    offsets = db.execute(f"SELECT run, source, offset, state FROM cursors {among}", (chosen,))  # noqa: S608
+    known = {(run, source): offset for run, source, offset, state in offsets if open_cursor(run, source, offset, state)}
     if not known:  # no cursor, no points
         return _Work(runs, {}, {})
     query = "SELECT num, metrics, summaries, carried FROM runs WHERE num IN (SELECT value FROM json_each(?))"
@@ -109,7 +111,10 @@ def _load_numbers(db: sqlite3.Connection, keys: list[str]) -> dict[str, int]:
 
 
 def _write_work(db: sqlite3.Connection, work: _Work) -> None:
-    cursors = [(*place, work.offsets[place], state) for place, state in work.cursors.items()]
+    cursors = [
+        (*place, work.offsets[place], seal_cursor(*place, work.offsets[place], state))
+        for place, state in work.cursors.items()
+    ]
     db.executemany(_SET_CURSOR, cursors)
     db.executemany(_ADD_CHUNK, work.chunks)
     for (run, metric), standing in work.touched.items():
@@ -122,15 +127,27 @@ def _write_work(db: sqlite3.Connection, work: _Work) -> None:
 def _merge(db: sqlite3.Connection, run: int, metric: int, standing: Standing) -> None:
     """The chunks since the last merge become one, together with the one before them unless that is full."""
     found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, standing.loose + 1)).fetchall()[::-1]
-    chunks = [unpack_chunk(*row[1:]) for row in found]
+    chunks = [unpack_chunk(name_owner(run, metric), *row[1:]) for row in found]
     start = 1 if len(found) > standing.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
-    _set_chunk(db, found[start][0], join_chunks(chunks[start:]))
+    _set_chunk(db, found[start][0], join_chunks(chunks[start:]), name_owner(run, metric))
     db.executemany("DELETE FROM chunks WHERE id = ?", [(row[0],) for row in found[start + 1 :]])
     standing.loose = 0
 
 
-def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk) -> None:
-    db.execute(_SET_CHUNK, (pack_parts(chunk.parts), *chunk.series, number))
+def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk, owner: str) -> None:
+    db.execute(_SET_CHUNK, (pack_parts(chunk.parts, chunk.series, owner), *chunk.series, number))
+
+
+def seal_cursor(run: int, source: int, offset: int, state: str) -> str:
+    """The state as text, behind the checksum of the whole cursor."""
+    return checksum(f"{run} {source} {offset} ", state).hex() + state
+
+
+def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
+    """The state as text. Raises DamagedError."""
+    if not isinstance(sealed, str) or seal_cursor(run, source, offset, sealed[8:]) != sealed:
+        raise DamagedError("a checksum does not fit")
+    return sealed[8:]
 
 
 # ---------------------------------------------------------------- forgetting
@@ -163,13 +180,13 @@ def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> 
     """The metric's chunks without a source, and what they come to, counted anew."""
     standing = Standing()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
-        chunk = unpack_chunk(*packed)
+        chunk = unpack_chunk(name_owner(run, metric), *packed)
         kept = drop_source(chunk, source)
         if kept is None:
             db.execute("DELETE FROM chunks WHERE id = ?", (number,))
             continue
         if kept.parts != chunk.parts:
-            _set_chunk(db, number, kept)
+            _set_chunk(db, number, kept, name_owner(run, metric))
         standing.tally.extend(kept.series)
         standing.loose += 1
     return standing

@@ -7,9 +7,11 @@ user's own cache directory.
 from __future__ import annotations
 
 import marshal
+import sqlite3
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
+from zlib import adler32
 
 from assay.record.index.base import RunRow
 from assay.values.state import State
@@ -20,19 +22,57 @@ _PARAMS = RunRow._fields.index("params")
 _STATES = {state.value: state for state in State}
 
 
+# ---------------------------------------------------------------- checksums
+
+
+class DamagedError(sqlite3.DatabaseError):
+    """What is stored does not fit its checksum. SQLite notices damage of its own structures, not of what they hold."""
+
+    sqlite_errorname = "SQLITE_CORRUPT"
+
+
+def checksum(*pieces: Any) -> bytes:
+    """Of bytes and texts one after another. Adler-32 notices each changed byte, in a third of a CRC's time."""
+    total = 1
+    for piece in pieces:
+        total = adler32(piece if not isinstance(piece, str) else piece.encode("utf-8", "surrogatepass"), total)
+    return total.to_bytes(_SEAL, "little")
+
+
+def unseal(sealed: bytes, *more: Any) -> bytes:
+    """What was stored before its checksum, which covers `more` as well. Raises DamagedError."""
+    try:
+        body = sealed[:-_SEAL]
+        if checksum(*more, body) == sealed[-_SEAL:]:
+            return body
+    except TypeError:  # another type came out than was stored
+        pass
+    raise DamagedError("a checksum does not fit")
+
+
+_SEAL = 4
+
+
+# ---------------------------------------------------------------- rows
+
+
 def pack_row(row: RunRow) -> tuple[str, str, str, float, bytes]:
     """key, study, state, time of the last activity, and everything."""
-    active_at = max(row.stamp, row.ended_at or 0.0, row.started_at or 0.0, row.created_at or 0.0)
-    return row.key, storable(row.study), row.state.value, active_at, _pack(row)
+    return row.key, storable(row.study), row.state.value, last_activity(row), _pack(row)
+
+
+def last_activity(row: RunRow) -> float:
+    return max(row.stamp, row.ended_at or 0.0, row.started_at or 0.0, row.created_at or 0.0)
 
 
 def _pack(row: RunRow) -> bytes:
     head, tail = row[:_STATE], row[_STATE + 1 : _PARAMS]
     whole: Any = (*head, row.state.value, *tail, dict(row.params), *row[_PARAMS + 1 :])
     try:
-        return marshal.dumps(whole, _FORMAT)
+        packed = marshal.dumps(whole, _FORMAT)
     except ValueError:  # something that is not JSON-like
-        return marshal.dumps(tuple(map(_plain, whole)), _FORMAT)
+        packed = marshal.dumps(tuple(map(_plain, whole)), _FORMAT)
+    return packed + checksum(packed)
 
 
 def _plain(value: Any) -> Any:
@@ -47,7 +87,7 @@ def _plain_object(value: object) -> Any:
 
 def unpack_rows(packed: Iterable[bytes]) -> list[RunRow]:
     """First all the values, then all the rows: so they lie side by side, and whoever looks through them is quicker."""
-    whole = list(map(marshal.loads, packed))
+    whole = list(map(marshal.loads, map(unseal, packed)))
     build = partial(tuple.__new__, RunRow)  # without the Python of its own `__new__`
     return [build((*row[:_STATE], _STATES[row[_STATE]], *row[_STATE + 1 :])) for row in whole]
 

@@ -18,10 +18,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
-_DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT", "SQLITE_SCHEMA")
+_DAMAGED = (
+    *("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_FORMAT", "SQLITE_SCHEMA"),
+    *("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE"),
+)
 
 _TABLES = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -30,7 +33,7 @@ CREATE TABLE runs (
     metrics BLOB, summaries BLOB, carried BLOB
 );
 CREATE INDEX runs_study ON runs (study);
-CREATE TABLE names (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE names (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, seal BLOB NOT NULL);
 CREATE TABLE cursors (
     run INTEGER NOT NULL, source INTEGER NOT NULL, offset INTEGER NOT NULL, state TEXT NOT NULL,
     PRIMARY KEY (run, source)
@@ -104,7 +107,7 @@ def _find_fault(connection: sqlite3.Connection) -> str | None:
             return f"it has format {version}, this Assay uses {VERSION}"
         connection.execute("SELECT num FROM runs LIMIT 1").fetchall()
     except sqlite3.DatabaseError as error:
-        if not is_damage(error) and "no such table" not in str(error):
+        if not is_damage(error):
             raise
         return f"it is damaged ({error})"
     return None
@@ -128,9 +131,17 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
     connection.execute("COMMIT")
 
 
-def is_damage(error: sqlite3.Error) -> bool:
-    name = getattr(error, "sqlite_errorname", None) or ""
-    return name.startswith(_DAMAGED)
+def is_damage(error: sqlite3.Error, path: str = "") -> bool:
+    """Our statements and values are always the same, so an error in them comes from a damaged schema or page.
+
+    Python's own errors (a text that is not UTF-8) carry no name.
+    """
+    name = getattr(error, "sqlite_errorname", None)
+    if name == "SQLITE_READONLY":  # a damaged header says so, too
+        return bool(path) and os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
+    if not isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError | sqlite3.DataError) and name is None:
+        return False
+    return name is None or name == "SQLITE_ERROR" or name.startswith(_DAMAGED)
 
 
 def set_aside(path: str) -> None:

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import InfrastructureError
 from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table
 from assay.record.index.buffer import Buffer, BufferedIndex
-from assay.record.index.chunk import fill_series, join_series, unpack_chunk
-from assay.record.index.digest import build_empty, build_metric_columns, find_metrics
+from assay.record.index.chunk import fill_series, join_series, name_owner, unpack_chunk
+from assay.record.index.digest import (
+    build_empty,
+    build_metric_columns,
+    check_names,
+    find_metrics,
+    open_summaries,
+    split_summaries,
+)
 from assay.record.index.location import index_path
-from assay.record.index.row import pack_row, storable, unpack_rows
+from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
-from assay.record.index.tally import parse_summaries
+from assay.record.index.tally import LAYOUT, parse_summaries
 from assay.values.state import State
 
 if TYPE_CHECKING:
@@ -27,14 +34,20 @@ if TYPE_CHECKING:
 
 _PUT = """INSERT INTO runs (key, study, state, active_at, row) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
     SET study = excluded.study, state = excluded.state, active_at = excluded.active_at, row = excluded.row"""
-_CURSOR = """SELECT c.offset, c.state FROM runs r JOIN cursors c ON c.run = r.num
+_CURSOR = """SELECT c.run, c.source, c.offset, c.state FROM runs r JOIN cursors c ON c.run = r.num
     WHERE r.key = ? AND c.source = (SELECT num FROM names WHERE name = ?)"""
-_CURSORS = """SELECT r.key, c.offset, c.state FROM cursors c JOIN runs r ON r.num = c.run
+_CURSORS = """SELECT r.key, c.run, c.source, c.offset, c.state FROM cursors c JOIN runs r ON r.num = c.run
     WHERE c.source = (SELECT num FROM names WHERE name = ?)"""
-_SERIES = """SELECT parts, steps, "values", times FROM chunks
+_SERIES = """SELECT run, metric, parts, steps, "values", times FROM chunks
     WHERE run = (SELECT num FROM runs WHERE key = ?) AND metric = (SELECT num FROM names WHERE name = ?) ORDER BY id"""
-_STUDIES = """SELECT study, state, count(*), max(active_at) FROM runs WHERE row IS NOT NULL
-    GROUP BY study, state ORDER BY study, state"""
+_COUNT = """SELECT metrics, summaries, (SELECT num FROM names WHERE name = ?) FROM runs WHERE key = ?"""
+
+
+_AGAIN = "it was set aside; give the command again, and it is built again from the run directories"
+
+
+class IndexDamagedError(InfrastructureError):
+    """The index was damaged and is empty now: whoever only reads begins again, and finds it filled."""
 
 
 def open_index(root: str | os.PathLike[str]) -> SqliteIndex:
@@ -84,8 +97,9 @@ class SqliteIndex(BufferedIndex):
         try:
             yield
         except sqlite3.DatabaseError as error:
-            if is_damage(error) and not self.is_temporary:
+            if is_damage(error, self.path) and not self.is_temporary:
                 self._start_anew(error)
+                raise IndexDamagedError(f"the index {self.path} was damaged ({error})", _AGAIN) from error
             raise _build_error(self.path, error) from error
 
     @contextmanager
@@ -137,9 +151,16 @@ class SqliteIndex(BufferedIndex):
         number = self._names.get(name)
         if number is None:
             text = storable(name)
-            self._db.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (text,))
-            number = self._db.execute("SELECT num FROM names WHERE name = ?", (text,)).fetchone()[0]
+            number = self._add_name(text)
             self._names[name] = number
+        return number
+
+    def _add_name(self, text: str) -> int:
+        found: tuple[int] | None = self._db.execute("SELECT num FROM names WHERE name = ?", (text,)).fetchone()
+        if found is not None:
+            return found[0]
+        number = self._db.execute("INSERT INTO names (name, seal) VALUES (?, x'')", (text,)).lastrowid or 0
+        self._db.execute("UPDATE names SET seal = ? WHERE num = ?", (_seal_name(number, text), number))
         return number
 
     def forget_runs(self, keys: Iterable[str]) -> None:
@@ -167,14 +188,14 @@ class SqliteIndex(BufferedIndex):
     def _load_stored_cursor(self, key: str, source: str) -> Cursor:
         with self._translated():
             row = self._db.execute(_CURSOR, (key, storable(source))).fetchone()
-        return Cursor(row[0], _load_state(row[1])) if row else Cursor()
+            return _build_cursor(*row) if row else Cursor()
 
     @_collector_paused()
     def load_cursors(self, source: str, studies: Sequence[str] | None = None) -> dict[str, Cursor]:
         where, chosen = _build_choice(studies, None)
         with self._reading() as db:
             found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen]).fetchall()
-        return {key: Cursor(offset, _load_state(state)) for key, offset, state in found}
+            return {key: _build_cursor(*cursor) for key, *cursor in found}
 
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
@@ -184,19 +205,32 @@ class SqliteIndex(BufferedIndex):
             return sorted(unpack_rows([row for (row,) in found]), key=_creation)
 
     def load_studies(self) -> list[StudyRow]:
-        with self._reading() as db:
-            found = db.execute(_STUDIES).fetchall()
         counts: dict[str, dict[State, int]] = {}
         last: dict[str, float] = {}
-        for study, state, count, newest in found:
-            counts.setdefault(study, {})[State(state)] = count
-            last[study] = max(newest, last.get(study, 0.0))
-        return [StudyRow(study, per_state, last[study] or None) for study, per_state in counts.items()]
+        for row in self.load_runs():  # not by the columns: only the whole row has a checksum
+            study = storable(row.study)
+            per_state = counts.setdefault(study, {})
+            per_state[row.state] = per_state.get(row.state, 0) + 1
+            last[study] = max(last_activity(row), last.get(study, 0.0))
+        return [StudyRow(study, dict(sorted(counts[study].items())), last[study] or None) for study in sorted(counts)]
 
     def load_series(self, key: str, metric: str) -> Series:
         with self._reading() as db:
-            chunks = [unpack_chunk(*row) for row in db.execute(_SERIES, (key, storable(metric)))]
-        return fill_series(join_series([chunk.series for chunk in chunks]))
+            found = db.execute(_SERIES, (key, storable(metric)))
+            chunks = [unpack_chunk(name_owner(run, number), *row) for run, number, *row in found]
+            series = join_series([chunk.series for chunk in chunks])
+            if len(series.values) != self._load_count(key, metric):
+                raise DamagedError("points are missing")
+        return fill_series(series)
+
+    def _load_count(self, key: str, metric: str) -> int:
+        """How many points the summary of a metric speaks of."""
+        row = self._db.execute(_COUNT, (storable(metric), key)).fetchone()
+        if row is None or row[0] is None or row[2] is None:
+            return 0
+        summaries = open_summaries(row[0], row[1]) or b""
+        known = dict(zip(array("q", row[0]), split_summaries(summaries), strict=True))
+        return int(LAYOUT.unpack(known[row[2]])[0]) if row[2] in known else 0
 
     @_collector_paused()
     def load_summaries(
@@ -208,17 +242,21 @@ class SqliteIndex(BufferedIndex):
         where, chosen = _build_choice(studies, keys)
         query = f"SELECT key, metrics, summaries FROM runs r WHERE metrics IS NOT NULL{where} ORDER BY num"  # noqa: S608
         with self._reading() as db:
-            names = self._load_names(None)
+            names = self._load_names()
             found = db.execute(query, chosen).fetchall()
+            opened = [open_summaries(numbers, packed) or b"" for _, numbers, packed in found]
+            check_names([numbers for _, numbers, _ in found], names)
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
-        summaries = iter(parse_summaries(chain.from_iterable(owned), [packed for _, _, packed in found]))
+        summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
         # all were parsed at once; each run takes as many of them as it has metrics
         by_run = {found[i][0]: dict(zip(each, summaries, strict=False)) for i, each in enumerate(owned)}
         return by_run if metrics is None else _only(by_run, metrics)
 
-    def _load_names(self, chosen: Sequence[str] | None) -> dict[int, str]:
-        names: dict[int, str] = dict(self._db.execute("SELECT num, name FROM names").fetchall())
-        return names if chosen is None else {number: name for number, name in names.items() if name in chosen}
+    def _load_names(self) -> dict[int, str]:
+        found = self._db.execute("SELECT num, name, seal FROM names").fetchall()
+        if any(_seal_name(number, name) != seal for number, name, seal in found):
+            raise DamagedError("a checksum does not fit")
+        return {number: name for number, name, _ in found}
 
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
@@ -226,19 +264,25 @@ class SqliteIndex(BufferedIndex):
         query = f"SELECT row, metrics, summaries FROM runs r WHERE row IS NOT NULL{where} ORDER BY num"  # noqa: S608
         with self._reading() as db:
             rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
-            names = self._load_names(metrics)
-        whole = unpack_rows(rows)
+            names = self._load_names()
+            whole, opened = unpack_rows(rows), list(map(open_summaries, numbers, packed))
+            check_names(numbers, names)
+        if metrics is not None:
+            names = {number: name for number, name in names.items() if name in metrics}
         order = sorted(range(len(whole)), key=[_creation(row) for row in whole].__getitem__)
-        columns = build_metric_columns([numbers[i] for i in order], [packed[i] for i in order], names)
+        columns = build_metric_columns([numbers[i] for i in order], [opened[i] for i in order], names)
         shown = sorted(columns) if metrics is None else metrics
         ordered = [whole[i] for i in order]
         return Table(ordered, {name: columns.get(name) or build_empty(name, len(rows)) for name in shown})
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         where, chosen = _build_choice(studies, None)
-        query = f"SELECT DISTINCT metrics FROM runs r WHERE metrics IS NOT NULL{where}"  # noqa: S608
+        query = f"SELECT metrics, summaries FROM runs r WHERE metrics IS NOT NULL{where}"  # noqa: S608
         with self._reading() as db:
-            return find_metrics([metrics for (metrics,) in db.execute(query, chosen)], self._load_names(None))
+            found = [metrics for metrics, summaries in db.execute(query, chosen) if open_summaries(metrics, summaries)]
+            names = self._load_names()
+            check_names(found, names)
+            return find_metrics(found, names)
 
 
 # ---------------------------------------------------------------- from and to rows
@@ -275,6 +319,16 @@ def _list(values: Sequence[str]) -> str:
     return json.dumps(list(values))
 
 
+def _seal_name(number: int, name: str) -> bytes:
+    return checksum(f"{number} {name}")
+
+
+def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
+    from assay.record.index.points import open_cursor
+
+    return Cursor(offset, _load_state(open_cursor(run, source, offset, sealed)))
+
+
 def _load_state(text: str) -> dict[str, Any]:
     import json
 
@@ -290,7 +344,7 @@ def _only(by_run: Mapping[str, Mapping[str, Summary]], metrics: Sequence[str]) -
 def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:
     name = getattr(error, "sqlite_errorname", None) or ""
     if is_damage(error):
-        hint = "it has been set aside; give the command again, and it is made anew from the run directories"
+        hint = _AGAIN
     elif name.startswith("SQLITE_FULL"):
         hint = "make room on the disk, or set ASSAY_CACHE_DIR to a folder on another one"
     elif name.startswith("SQLITE_BUSY"):

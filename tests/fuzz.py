@@ -1,0 +1,534 @@
+"""Damaged input for every format that Assay reads: a mutator, a sample of each format, and who reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.cli.main import run
+from assay.errors import AssayError
+
+Read = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Format:
+    """`build` makes a sample in an empty folder and gives the file to damage.
+
+    Either `read` is a function, which may raise AssayError alone, or `commands` are called in the folder. `is_copy`: the
+    file is made from others, so whatever happens to it the commands print the same as before.
+    """
+
+    name: str
+    build: Callable[[Path], Path]
+    read: Read | None = None
+    commands: tuple[tuple[str, ...], ...] = ()
+    is_copy: bool = False
+
+
+# ---------------------------------------------------------------- the mutator
+
+_ODD: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        0,
+        -1,
+        7,
+        2**31,
+        2**63,
+        10**400,
+        1.5,
+        1e308,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "0",
+        "\x00",
+        "é" * 40,
+    ),
+    *([], [1], [[]], {}, {"x": 1}, [None], {"": {}}, "../../x", "[" * 50, "nan", [1, "a"], {"format": 1}),
+)
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    ways = [_flip, _flip, _cut, _empty, _drop, _repeat, _insert, _swap_lines, _zeros]
+    with contextlib.suppress(ValueError, UnicodeDecodeError):
+        content = json.loads(data)
+        if chance.random() < 0.6:
+            for _ in range(chance.choice((1, 1, 1, 2, 4))):
+                content = _replace_node(content, chance)
+            return json.dumps(content).encode()
+    for _ in range(chance.choice((1, 1, 2))):
+        data = chance.choice(ways)(data, chance)
+    return data
+
+
+def _replace_node(content: Any, chance: random.Random) -> Any:
+    """One value anywhere in it becomes something else, or goes."""
+    if not isinstance(content, dict | list) or not content or chance.random() < 0.15:
+        return chance.choice(_ODD)
+    if isinstance(content, list):
+        place = chance.randrange(len(content))
+        return [*content[:place], _replace_node(content[place], chance), *content[place + 1 :]]
+    key = chance.choice(list(content))
+    if chance.random() < 0.1:
+        return {name: value for name, value in content.items() if name != key}
+    return {**content, key: _replace_node(content[key], chance)}
+
+
+def _flip(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        if changed:
+            changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
+
+
+def _cut(data: bytes, chance: random.Random) -> bytes:
+    return data[: chance.randrange(len(data) + 1)]
+
+
+def _empty(_data: bytes, chance: random.Random) -> bytes:
+    return chance.choice((b"", b"\n", b"null", b"[]", b"{}", b"\xff\xfe", b"0", b"[" * 100_000, b'{"a":' * 5000))
+
+
+def _drop(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data) + 1)
+    return data[:start] + data[start + chance.randrange(1, 64) :]
+
+
+def _repeat(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data) + 1)
+    return data[:start] + data[start : start + 64] * chance.randrange(2, 5) + data[start + 64 :]
+
+
+def _insert(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data) + 1)
+    text = chance.choice(
+        (chance.randbytes(8), b": ", b"- ", b"\t", b"{", b"]", b"!!python/x", b"&a *a", b"\r", b"1e999", b"'")
+    )
+    return data[:start] + text + data[start:]
+
+
+def _swap_lines(data: bytes, chance: random.Random) -> bytes:
+    lines = data.splitlines(keepends=True)
+    chance.shuffle(lines)
+    return b"".join(lines)
+
+
+def _zeros(data: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(data) + 1)
+    return data[:start] + bytes(min(512, len(data) - start)) + data[start + 512 :]
+
+
+# ---------------------------------------------------------------- one input
+
+
+def find_fault(form: Format, folder: Path, file: Path, baseline: dict[tuple[str, ...], str]) -> str | None:
+    """What a user should never see; None: all is well."""
+    if form.read is not None:
+        try:
+            form.read(file)
+        except AssayError as error:
+            return None if str(error).strip() else "an empty message"
+        except Exception as error:  # noqa: BLE001 that is what is looked for
+            return f"{type(error).__name__}: {error}"
+        return None
+    for command in form.commands:
+        code, out, err = call(folder, command)
+        if fault := judge_answer(code, err):
+            return f"{command}: {fault}"
+        if form.is_copy and out != baseline[command]:
+            return f"{command} prints something else: {out}"
+    return None
+
+
+def judge_answer(code: int, err: str) -> str | None:
+    if "bug in Assay" in err or "Traceback" in err:
+        return err
+    return f"exit code {code}: {err}" if code not in (0, 1, 2, 3, 4) else None
+
+
+def call(folder: Path, arguments: tuple[str, ...]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(list(arguments))
+    return code, out.getvalue(), err.getvalue()
+
+
+def put(file: Path, data: bytes) -> None:
+    """As an editor does, so that the folder's time changes."""
+    aside = file.with_name(f".{file.name}.fuzz")
+    aside.write_bytes(data)
+    aside.replace(file)
+
+
+def run_inputs(form: Format, folder: Path, count: int, seed: int) -> Iterator[tuple[bytes, str]]:
+    """The inputs with which something is wrong."""
+    file = form.build(folder)
+    data = file.read_bytes()
+    chance = random.Random(f"{form.name} {seed}")
+    baseline = {command: call(folder, command)[1] for command in form.commands if form.is_copy}
+    data = file.read_bytes() if form.is_copy else data
+    for _ in range(count):
+        if form.is_copy:
+            for name in os.listdir(file.parent):
+                (file.parent / name).unlink()
+        damaged = mutate(data, chance)
+        put(file, damaged)
+        if fault := find_fault(form, folder, file, baseline):
+            yield damaged, fault
+        if not form.is_copy and not file.is_file():
+            shutil.rmtree(file, ignore_errors=True)
+
+
+# ---------------------------------------------------------------- samples
+
+STUDY = """study: fit
+command: python train.py --lr {lr} [seed]
+params: {lr: [0.1, 0.5], seed: 3}
+sweep:
+  - {lr: {log_uniform: [0.01, 1], count: 2, seed: 1}}
+metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}
+resources: {gpus: 0}
+timeout: 2h
+checks: [{metric: loss, at: last, max: 9}]
+"""
+RUNX = """CMD: 'python train.py'
+HPARAMS: [{lr: [0.1, 0.2], arch: [a, b], RUNX.TAG: base}, {lr: 3}]
+"""
+MLRUNNER = """_name: '{name}'
+_cmd: {train: 'python train.py -n {name} --lr {lr}', test: 'echo {_output}'}
+resource: [0, 1]
+---
+title: first
+name: [a, b]
+lr: 0.1
+"""
+GOLDEN = """golden: tiny
+command: python train.py --out {checkpoints}
+metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}
+"""
+SETTINGS = """root = "out"
+[models]
+tolerance = {float32 = {atol = 1e-5}}
+[targets.t]
+backend = "command"
+run = "x"
+"""
+
+
+def write(name: str, content: str | bytes) -> Callable[[Path], Path]:
+    def build(folder: Path) -> Path:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return build
+
+
+def build_run(name: str) -> Callable[[Path], Path]:
+    """A finished run and another one, of which the file of this name is damaged."""
+
+    def build(folder: Path) -> Path:
+        (folder / "train.py").write_text("print('step 1 loss 2.5')\n")
+        text = "study: fit\ncommand: 'echo step {x} loss 2.5'\nparams: {x: [1, 2]}\nresources: {gpus: 0}\n"
+        (folder / "study.yml").write_text(text + "metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}\n")
+        code, _, err = call(folder, ("run", "study.yml", "-j", "2", "--quiet"))
+        assert code == 0, err
+        run_dir = folder / "runs" / "fit" / "x=1"
+        extra = {
+            "stop.1": {"who": "me", "why": "because", "kind": "user", "at": 1.5},
+            "readings.jsonl": {"time": 1.0, "cpu_s": 0.5, "rss_bytes": 9, "peak_rss_bytes": 9, "processes": 1},
+            "metrics/a1-r0-host-1-1.jsonl": {"step": 1, "time": 2.0, "acc": 0.5},
+            "hparams.json": {"lr": 0.1, "name": "x"},
+        }
+        if name in extra:
+            write(name, json.dumps(extra[name]) + "\n")(run_dir)
+        return run_dir / name
+
+    return build
+
+
+def build_index(folder: Path) -> Path:
+    import sqlite3
+
+    build_run("run.json")(folder)
+    call(folder, ("sum", "fit"))
+    (path,) = (Path(os.environ["ASSAY_CACHE_DIR"]) / "index").glob("*.sqlite3")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+def build_npy(folder: Path) -> Path:
+    import numpy as np
+
+    np.save(folder / "a.npy", np.arange(6, dtype=np.float32).reshape(2, 3))
+    return folder / "a.npy"
+
+
+def build_npz(folder: Path) -> Path:
+    import numpy as np
+
+    np.savez_compressed(folder / "a.npz", x=np.arange(6, dtype=np.int64))
+    return folder / "a.npz"
+
+
+def build_tensors(folder: Path) -> Path:
+    import numpy as np
+
+    from assay.probe.tensorfile import write_tensors
+
+    write_tensors(folder, {"x": np.ones(3, np.float32), "t": np.array(["a", "b"], dtype=object)})
+    return folder / "tensors.json"
+
+
+def build_onnx(folder: Path) -> Path:
+    import onnx
+
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1,3,8,8] x) => (float[1,4,6,6] y) <float[4,3,3,3] w> {
+      a = Conv<kernel_shape=[3,3], strides=[1,1]>(x, w)
+      y = LeakyRelu<alpha=0.1>(a)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def build_events(folder: Path) -> Path:
+    def record(content: bytes) -> bytes:
+        from assay.observe.events import masked_crc32c
+
+        head = struct.pack("<Q", len(content))
+        return head + struct.pack("<I", masked_crc32c(head)) + content + struct.pack("<I", masked_crc32c(content))
+
+    value = b"\x0a\x04loss" + b"\x15" + struct.pack("<f", 2.5)
+    summary = b"\x0a" + bytes([len(value)]) + value
+    event = b"\x09" + struct.pack("<d", 12.5) + b"\x10\x01" + b"\x2a" + bytes([len(summary)]) + summary
+    return write("events.out.tfevents.1", record(event) * 3)(folder)
+
+
+# ---------------------------------------------------------------- readers
+
+
+def read_array(path: Path) -> object:
+    from assay.probe.tensorfile import load_array, load_arrays
+
+    with contextlib.suppress(AssayError):
+        load_array(path)
+    return load_arrays(path) if path.suffix == ".npz" else None
+
+
+def read_tensors(path: Path) -> object:
+    from assay.probe.tensorfile import load_tensors
+
+    return load_tensors(path.parent, verify=True)
+
+
+def read_onnx(path: Path) -> object:
+    from assay.probe.graph import build_outline, infer_specs, load_model
+
+    model = load_model(path)
+    infer_specs(model)
+    return build_outline(model, stem="m")
+
+
+def read_manifest(path: Path) -> object:
+    from assay.record.golden import load_manifest
+
+    return load_manifest(str(path), "document")
+
+
+def read_study(path: Path) -> object:
+    from assay.config.load import load_study
+
+    return load_study(str(path))
+
+
+def read_convergence(path: Path) -> object:
+    from assay.config.golden import load_golden_file
+
+    return load_golden_file(str(path))
+
+
+def read_import(path: Path) -> object:
+    from assay.record.imported import load_foreign_file
+
+    return load_foreign_file(str(path))
+
+
+def read_settings(path: Path) -> object:
+    from assay.config.settings import load_settings
+
+    return load_settings(str(path.parent), {})
+
+
+def read_series(path: Path) -> object:
+    from assay.observe import events, files
+
+    data = path.read_bytes()
+    parsers: dict[str, Callable[[bytes, dict[str, Any]], object]] = {
+        ".jsonl": lambda data, state: files.parse_jsonl_columns(data, state, final=True),
+        ".csv": lambda data, state: files.parse_csv_columns(data, state, final=True),
+        ".logx": lambda data, state: files.parse_logx_columns(data, state, final=True),
+    }
+    return parsers.get(path.suffix, events.parse_events_columns)(data, {})
+
+
+def read_original(path: Path) -> object:
+    from assay.record import originals
+
+    folder = str(path.parent)
+    originals.load_submitted_params(folder)
+    return originals.load_hparams(folder, []), originals.load_mlrunner_run(folder), originals.load_mlrunner_stat(folder)
+
+
+def read_model_report(path: Path) -> object:
+    from assay.record.models import load_report
+
+    return load_report(str(path.parent))
+
+
+def read_execution(path: Path) -> object:
+    from assay.record.benchmarks import load_execution
+
+    return load_execution(str(path.parent))
+
+
+def read_artifact(path: Path) -> object:
+    from assay.record.artifact_entry import EntryError, load_manifest
+
+    with contextlib.suppress(EntryError):  # the cache makes it again
+        return load_manifest(str(path.parent))
+    return None
+
+
+def read_snapshot(path: Path) -> object:
+    from assay.stage.snapshot import list_changes, load_snapshot
+
+    list_changes(path.parent.parent, path.parent.name, path.parent.name)
+    return load_snapshot(path.parent.parent, path.parent.name)
+
+
+def build_snapshot(folder: Path) -> Path:
+    from assay.stage.snapshot import take_snapshot
+
+    (folder / "code").mkdir()
+    (folder / "code" / "a.py").write_text("pass\n")
+    taken = take_snapshot(folder / "code", folder / "store")
+    (manifest,) = (path for path in (folder / "store" / taken.hash).iterdir() if path.is_file())
+    return manifest
+
+
+# ---------------------------------------------------------------- all of them
+
+FORMATS_DIR = Path(__file__).parent / "formats"
+GOLDEN_MANIFEST = (FORMATS_DIR / "golden" / "v1_document.json").read_bytes()
+REPLICAS = (FORMATS_DIR / "golden" / "v2_replicas.json").read_bytes()
+MODEL_REPORT = (FORMATS_DIR / "model" / "v1.json").read_bytes()
+ASV = {
+    "commit_hash": "c0ffee",
+    "date": 1_700_000_000_000,
+    "result_columns": ["result", "params", "version"],
+    "results": {"suite.time_x": [[1.0, 2.0], [["10", "20"]]]},
+    "version": 2,
+}
+GOOGLE = {
+    "context": {"date": "2024-01-01T00:00:00+00:00", "num_cpus": 8},
+    "benchmarks": [{"name": "BM_x", "run_type": "iteration", "real_time": 1.5, "cpu_time": 1.0, "time_unit": "ns"}],
+}
+PYTEST = {
+    "machine_info": {"node": "box", "cpu": {"brand_raw": "AMD"}},
+    "commit_info": {"id": "c0ffee"},
+    "datetime": "2024-01-01T00:00:00",
+    "benchmarks": [{"fullname": "t.py::test_x", "name": "test_x", "stats": {"mean": 1.0, "data": [1.0, 1.1]}}],
+}
+PERFZERO = {
+    "execution_id": "2024-01-01-00-00-00-000000",
+    "benchmark_result": {"wall_time": 1.5, "succeeded": True, "trials": [], "metrics": {"acc": 0.5}},
+    "benchmark_info": {"harness_name": "perfzero"},
+    "system_info": {"cpu_count": 8},
+    "execution_timestamp": 1_700_000_000,
+    "execution_label": {},
+    "ml_framework_info": {"name": "tensorflow"},
+}
+MLPERF = (
+    ':::MLLOG {"namespace": "", "time_ms": 1700000000000, "event_type": "INTERVAL_START", "key": "run_start", '
+    '"value": null, "metadata": {}}\n:::MLLOG {"namespace": "", "time_ms": 1700000009000, "event_type": "INTERVAL_END", '
+    '"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
+)
+LOOK = (
+    ("ls", "fit", "--json"),
+    ("sum", "fit"),
+    ("show", "fit/x=1"),
+    ("show", "fit/x=1", "--json"),
+    ("diff", "fit/x=1", "fit/x=2"),
+)
+DRY = (("run", "-n", "study.yml"),)
+
+FORMATS = (
+    *(
+        Format(name, build_run(name), commands=LOOK)
+        for name in (
+            *("run.json", "lease.1", "outcome.1", "stop.1", "environment.json", "readings.jsonl", "job.log", "job.sh"),
+            *("metrics/a1-r0-host-1-1.jsonl", "hparams.json"),
+        )
+    ),
+    Format(
+        "index",
+        build_index,
+        commands=(("sum", "fit"), ("ls", "fit", "--state", "done"), ("sum", "fit", "-m", "all")),
+        is_copy=True,
+    ),
+    Format("native study", write("study.yml", STUDY), commands=DRY),
+    Format("runx study", write("study.yml", RUNX), commands=DRY),
+    Format("mlrunner study", write("study.yml", MLRUNNER), commands=DRY),
+    Format("golden file", write("golden.yml", GOLDEN), read_convergence),
+    Format("settings", write("assay.toml", SETTINGS), read_settings),
+    Format("settings, by a command", write("assay.toml", SETTINGS), commands=(("ls",),)),
+    Format("golden manifest", write("document.json", GOLDEN_MANIFEST), read_manifest),
+    Format("golden manifest with replicas", write("document.json", REPLICAS), read_manifest),
+    Format("npy", build_npy, read_array),
+    Format("npz", build_npz, read_array),
+    Format("npy, by a command", build_npy, commands=(("model", "diff", "a.npy", "a.npy"),)),
+    Format("tensor list", build_tensors, read_tensors),
+    Format("onnx", build_onnx, read_onnx),
+    Format("asv", write("aaaa-env.json", json.dumps(ASV)), read_import),
+    Format("google benchmark", write("google.json", json.dumps(GOOGLE)), read_import),
+    Format("pytest-benchmark", write("pytest.json", json.dumps(PYTEST)), read_import),
+    Format("perfzero", write("perfzero.json", json.dumps(PERFZERO)), read_import),
+    Format("mlperf", write("mlperf.txt", MLPERF), read_import),
+    Format(
+        "import, by a command", write("google.json", json.dumps(GOOGLE)), commands=(("bench", "import", "google.json"),)
+    ),
+    Format("events", build_events, read_series),
+    Format("csv series", write("a.csv", "step,loss,acc\n1,2.5,0.5\n2,2.0,0.6\n"), read_series),
+    Format("jsonl series", write("a.jsonl", '{"step": 1, "loss": 2.5, "time": 1.0}\n' * 3), read_series),
+    Format("logx series", write("a.logx", "val,epoch,1,loss,2.5\ntrain,step,2,loss,2.5\n"), read_series),
+    Format("hparams", write("hparams.json", '{"lr": 0.1, "name": "x", "deep": {"a": [1]}}'), read_original),
+    Format("mlrunner param", write("param", "_name: a\nlr: 0.1\n"), read_original),
+    Format("mlrunner stat", write("stat", "train: finished\ntest: failed\n"), read_original),
+    Format("model report", write("model.json", MODEL_REPORT), read_model_report),
+    Format(
+        "benchmark result", write("benchmark.json", '{"format": 1, "method": "a.B.c", "result": {}}'), read_execution
+    ),
+    Format(
+        "artifact",
+        write("manifest.json", '{"key": "k", "parts": {"a": 1}, "files": {"x": [1, "d"]}, "folders": []}'),
+        read_artifact,
+    ),
+    Format("snapshot", build_snapshot, read_snapshot),
+)
