@@ -48,7 +48,7 @@ def parse_dtype(name: str) -> Any:
         return np.dtype(object)
     try:
         return np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         return np.dtype(_find_small_type(name))
 
 
