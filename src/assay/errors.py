@@ -98,6 +98,18 @@ class InfrastructureError(AssayError):
     """A farm, a disk or a service refused."""
 
 
+def explain_refusal(error: OSError) -> str:
+    """The system's message; where file descriptors ran out, that and the way to get more."""
+    import errno
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # a descriptor above the limit is refused as EINVAL or EBADF when it is given to a new process
+    if error.errno in (errno.EMFILE, errno.ENFILE) or (error.errno in (errno.EINVAL, errno.EBADF) and limit < 256):
+        return f"no more file descriptors: this shell allows {limit} open files (raise the limit: ulimit -n 1024)"
+    return str(error.strerror or error)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """A suggestion for a mistyped name, or the list of names when it is short, or nothing."""
     import difflib

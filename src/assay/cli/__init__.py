@@ -1,1 +1,17 @@
-"""cli: one module per command, loaded when it is called."""
+"""The command line. What a signal does is settled here, before the imports of the commands, which take longest."""
+
+import os
+import signal
+import sys
+
+
+def _is_program(path: str) -> bool:
+    """`assay` or `python -m assay`, and not a test or a script that imports us."""
+    folder, name = os.path.split(path)
+    return name == "assay" or (name == "__main__.py" and os.path.basename(folder) == "assay")
+
+
+if _is_program(sys.argv[0]):
+    for _number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(_number) is not signal.SIG_IGN:
+            signal.signal(_number, lambda _number, _frame: os._exit(130))  # nothing is started: there is nothing to end

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,7 +14,7 @@ from typing import Any
 import click
 
 from assay import __version__
-from assay.errors import AssayError, ExitCode, did_you_mean
+from assay.errors import AssayError, ExitCode, did_you_mean, explain_refusal
 from assay.show import terminal
 
 # name → (module, what it does): a command is imported when it is called, not to list it
@@ -79,11 +81,84 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    _open_streams()
+    _hear_signals()
     gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
     sys.stdout, sys.stderr = terminal.guard(sys.stdout), terminal.guard(sys.stderr)
     code = run(arguments)
+    _flush_streams()
     gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
     sys.exit(code)
+
+
+# ---------------------------------------------------------------- streams and signals
+
+
+def _open_streams() -> None:
+    """cron and some service managers close them: what we open next would get their numbers, and our output."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != fd:
+                os.dup2(null, fd)
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
+
+
+def _hear_signals() -> None:
+    """From here on both end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+
+
+def silence(stream: Any) -> None:
+    """What cannot be written is dropped from here on: also what Python flushes when it ends."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+    except (OSError, ValueError):
+        pass
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            silence(stream)
+
+
+def _print_error(text: str) -> None:
+    """A standard error that is full or closed changes nothing about the exit code."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        silence(sys.stderr)
+
+
+_SYSTEM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.ENOLCK, errno.ENODEV, errno.ESTALE)
+
+
+def _explain(error: OSError) -> int | None:
+    """The system refused, and its message says how; None: it may be a bug of ours."""
+    where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        _print_error(f"assay: {explain_refusal(error)}")
+    elif error.errno in _SYSTEM:
+        silence(sys.stdout)
+        _print_error(f"assay: {error.strerror}{where or ': the output could not be written'}")
+    else:
+        return None
+    return int(ExitCode.INTERNAL)
 
 
 _READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
@@ -112,9 +187,8 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one ret
     except click.ClickException as error:
         error.show()
         return int(ExitCode.USAGE)
-    except (click.Abort, KeyboardInterrupt):
-        print("assay: interrupted", file=sys.stderr)
-        return int(ExitCode.INTERRUPTED)
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _report_interruption(error)
     except AssayError as error:
         return _complain(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
@@ -124,8 +198,16 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one ret
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
     except Exception as error:  # noqa: BLE001 the outermost door
-        return _confess(error)
+        code = _explain(error) if isinstance(error, OSError) else None
+        return _confess(error) if code is None else code
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _report_interruption(error: BaseException) -> int:
+    if isinstance(error.__context__, EOFError):  # click takes every end of a file for Ctrl-D
+        return _confess(error.__context__)
+    _print_error("assay: interrupted")
+    return int(ExitCode.INTERRUPTED)
 
 
 def _complain(error: AssayError) -> int:
@@ -144,10 +226,9 @@ def _confess(error: Exception) -> int:
     text = "".join(traceback.format_exception(error))
     with tempfile.NamedTemporaryFile("w", prefix="assay-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(f"assay {__version__}, {sys.version}\n{sys.argv}\n\n{text}")
-    print(
+    _print_error(
         f"assay: this is a bug in Assay, not in your file: {type(error).__name__}: {error}\n"
-        f"  the details are in {file.name}; please send them to us with what you did",
-        file=sys.stderr,
+        f"  the details are in {file.name}; please send them to us with what you did"
     )
     return int(ExitCode.INTERNAL)
 

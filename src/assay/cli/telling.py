@@ -14,7 +14,7 @@ def tell(text: str, stream: TextIO | None = None) -> None:
     try:
         out.write(text)
         out.flush()
-    except BrokenPipeError:
+    except OSError:  # nobody reads it any more, or the disk is full: no reason to leave the runs alone
         _silence(out)
 
 

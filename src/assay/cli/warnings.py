@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 
 def warn(text: str) -> None:
@@ -15,4 +16,5 @@ def say(text: str) -> None:
     from assay.show.terminal import terminal_width
     from assay.show.words import clean_lines, wrap
 
-    print(wrap(clean_lines(text), terminal_width(sys.stderr), "  "), file=sys.stderr)
+    with suppress(OSError):  # a remark that cannot be written changes nothing about the answer
+        print(wrap(clean_lines(text), terminal_width(sys.stderr), "  "), file=sys.stderr)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from assay.errors import InfrastructureError
+from assay.errors import InfrastructureError, explain_refusal
 from assay.execute import process
 from assay.execute.base import Executor, Publish
 from assay.values import layout
@@ -47,7 +47,7 @@ class LocalExecutor(Executor):
             pid = self._spawn(request, gate)
         except OSError as error:
             os.close(opener)
-            raise InfrastructureError(f"cannot start {request.name}: {error.strerror}") from error
+            raise InfrastructureError(f"cannot start {request.name}: {explain_refusal(error)}") from error
         finally:
             os.close(gate)
         try:

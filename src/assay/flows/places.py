@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from assay.errors import NotFoundError, UsageError
+from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.record.folders import find_folders, is_foreign_dir, is_run_dir
 from assay.record.folders import find_foreign_dirs as find_foreign_dirs  # noqa: PLC0414 whoever knows places finds it here
 from assay.values import layout
@@ -74,7 +74,9 @@ def check_writable(place: StudyPlace, dialect: str = "native") -> None:
         raise UsageError(f"the file system under {path} cannot hold files", f"choose another output root: {another}")
     has_room = not space.f_blocks or space.f_bavail * space.f_frsize >= _ROOM_BYTES
     if not has_room or (space.f_files and space.f_favail < _ROOM_FILES):
-        raise UsageError(f"the disk under {path} is full", f"free some space, or choose another output root: {another}")
+        raise InfrastructureError(
+            f"the disk under {path} is full", f"free some space, or choose another output root: {another}"
+        )
     if space.f_flag & os.ST_RDONLY:
         raise UsageError(f"the file system under {path} is read-only", f"choose another output root: {another}")
 

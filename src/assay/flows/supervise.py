@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
 
-from assay.errors import AssayError, FormatError, InfrastructureError
+from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
 from assay.execute import process
 from assay.execute.base import Executor
 from assay.execute.slots import HeldSlot, SlotPool
@@ -202,7 +202,9 @@ class Supervisor:
         except FormatError as error:
             self._set_damaged(entry, error.message)
         except OSError as error:  # a full disk, a root that became read-only
-            self.problem = InfrastructureError(f"cannot start {entry.spec.name} in {entry.dir}: {error.strerror}")
+            self.problem = InfrastructureError(
+                f"cannot start {entry.spec.name} in {entry.dir}: {explain_refusal(error)}"
+            )
 
     def _refill(self, ended: Sequence[JobHandle]) -> None:
         """Slots that have just come free go to the next runs first: concluding the ended ones takes a while."""

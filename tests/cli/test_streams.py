@@ -1,0 +1,89 @@
+"""Streams that are closed or full, signals at any moment, and limits of the system."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from assay.cli.main import run
+from assay.errors import InfrastructureError
+from assay.flows import places
+
+STUDY = "study: z\ncommand: 'echo {x}; [ {x} != 2 ]'\nparams: {x: [1, 2]}\nresources: {gpus: 0}\n"
+ASSAY = f"{shlex.quote(sys.executable)} -m assay"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "z.yml").write_text(STUDY)
+    return tmp_path
+
+
+def shell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", text], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("streams", ["2>&-", ">&- 2>&-", ">&-", "<&- >&- 2>&-", "> /dev/full 2>&1"])
+def test_a_study_runs_to_its_end_whatever_its_streams_are(folder: Path, streams: str) -> None:
+    done = shell(folder, f"{ASSAY} run z.yml -j 2 {streams}")
+    assert done.returncode == 1, done.stderr  # one of the runs fails: that is the study's own exit code
+    assert len(list(folder.glob("runs/z/*/outcome.1"))) == 2
+    assert {path.name: path.read_text() for path in folder.glob("runs/z/x=1/run.log")} == {"run.log": "1\n"}
+
+
+@pytest.mark.parametrize("command", ["ls", "sum z", "show z/x=1", "ls --json", "--help"])
+def test_a_full_standard_output_is_the_system_s_message_and_4(folder: Path, command: str) -> None:
+    shell(folder, f"{ASSAY} run z.yml -j 2 --quiet")
+    done = shell(folder, f"{ASSAY} {command} > /dev/full")
+    assert (done.returncode, done.stderr) == (4, "assay: No space left on device: the output could not be written\n")
+    assert shell(folder, f"{ASSAY} {command} >&-").returncode == 0
+
+
+def test_too_few_descriptors_are_reported_as_such(folder: Path) -> None:
+    done = shell(folder, f"ulimit -n 64; {ASSAY} run z.yml -j 2 --quiet")
+    assert done.returncode == 4
+    assert "no more file descriptors: this shell allows 64 open files (raise the limit: ulimit -n 1024)" in done.stderr
+
+
+def test_a_full_disk_is_found_before_anything_starts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(places, "_ROOM_BYTES", 1 << 62)  # more than any disk has left
+    with pytest.raises(InfrastructureError, match="is full"):
+        places.check_writable(places.StudyPlace(str(folder), "z"))
+    assert run(["run", "z.yml"]) == 4
+    assert "is full" in capsys.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("wait_s", [0.03, 0.1, 0.2])
+def test_a_signal_at_any_moment_of_the_start_is_130(folder: Path, number: signal.Signals, wait_s: float) -> None:
+    """The signal waits until our first line: the interpreter before it is not ours to answer for."""
+    first = "import os, sys; sys.argv = ['assay', 'run', 'long.yml', '-j', '1', '--quiet']; import assay.cli; "
+    text = first + "print('here', flush=True); from assay.cli.main import main; main()"
+    (folder / "long.yml").write_text("study: long\ncommand: sleep 60\nresources: {gpus: 0}\n")
+    with subprocess.Popen([sys.executable, "-c", text], cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        time.sleep(wait_s)
+        process.send_signal(number)
+        assert process.wait(30) == 130
+    for lease in folder.glob("runs/long/*/lease.1"):  # what it had started by then, it has stopped
+        assert (lease.parent / "stop.1").exists()
+
+
+def test_importing_the_command_line_changes_no_signal() -> None:
+    text = "import signal, assay.cli.main; print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout == "True\n"
