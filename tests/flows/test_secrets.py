@@ -243,3 +243,33 @@ def test_a_farm_is_given_no_secret(own_bench: Bench, cli: Cli) -> None:  # noqa:
         if path.is_file() and path.name != "secrets.sh":
             assert "plantedFarm123" not in path.read_text(), path
     assert "plantedFarm123" not in (run / "given").read_text()
+
+
+def test_directories_of_earlier_versions_run_again_and_are_shown_without_their_secrets(
+    own_bench: Bench,  # noqa: F811
+    cli: Cli,  # noqa: F811
+) -> None:
+    file = own_bench.write("s.yml", "study: s\ncommand: '[ $A_TOKEN = X ] && [ {token} = X ]'\nparams: {token: X}\n")
+    own_bench.write("assay.toml", 'secret_names = ["!*"]\n')
+    assert cli("run", file, "-j", "1", "--quiet").code == 1  # A_TOKEN is not set
+    run = find_run(own_bench)
+    for name in ("run.json", "job.sh"):
+        text = (run / name).read_text().replace("$A_TOKEN", "X")
+        (run / name).write_text(text.replace(" X", " plantedOld12").replace('"X"', '"plantedOld12"'))
+    (own_bench.folder / "assay.toml").unlink()
+    assert not (run / "secrets.sh").exists()
+    assert cli("rerun", "s").code == 0
+    reading = [["ls", "s"], ["show", f"s/{run.name}"], ["show", f"s/{run.name}", "--json"], ["sum", "s", "--json"]]
+    printed = "".join(cli(*words).out for words in [*reading, ["index", "rebuild"], *reading])
+    assert "***" in printed
+    assert "plantedOld12" not in printed
+
+
+def test_what_the_originals_wrote_is_tabled_without_its_secrets(own_bench: Bench, cli: Cli) -> None:  # noqa: F811
+    folder = own_bench.folder / "logs/exp/one"
+    folder.mkdir(parents=True)
+    (folder / "hparams.json").write_text('{"lr": 0.1, "api_key": "plantedRunxOriginal1"}')
+    (folder / "metrics.csv").write_text("val,accuracy,0.5,epoch,1,timestamp,1\n")
+    printed = cli("sumx", "exp", "--logroot", "logs").out + cli("sum", "logs/exp", "--json").out
+    assert "0.5" in printed
+    assert "plantedRunxOriginal1" not in printed

@@ -23,6 +23,7 @@ from assay.record import rundir
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.values import layout
 from assay.values.run import Outcome, RunSpec, State, Usage
+from assay.values.secrets import hide_named
 from assay.values.series import GpuReading, Reading
 from assay.values.study import MetricFile, Pattern
 
@@ -238,7 +239,7 @@ def _row(
         id=spec.id,
         state=state,
         attempt=attempt,
-        params=spec.params,
+        params=hide_named(spec.params),
         title=spec.title,
         tag=spec.tag,
         created_at=record.created_at,

@@ -12,7 +12,7 @@ from typing import Any
 
 from assay.flows.finding import FoundRun
 from assay.flows.ingest import refresh_run
-from assay.flows.standing import Standing, load_standing
+from assay.flows.standing import Standing, load_shown
 from assay.record import rundir
 from assay.record.index.base import Index
 from assay.show.sections import Section
@@ -65,7 +65,7 @@ class Comparison:
 
 def compare(index: Index, other_index: Index, left: FoundRun, right: FoundRun) -> Comparison:
     """Each run is looked up in the index of its own root; the two may be the same."""
-    first, second = load_standing(left.dir), load_standing(right.dir)
+    first, second = load_shown(left.dir), load_shown(right.dir)
     code, note = compare_code(first, second, left.dir, right.dir)
     return Comparison(
         left=left.key,

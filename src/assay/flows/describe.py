@@ -13,7 +13,7 @@ from typing import Any
 from assay.flows.collect import find_sources
 from assay.flows.ingest import refresh_run
 from assay.flows.places import StudyPlace
-from assay.flows.standing import Standing, load_standing
+from assay.flows.standing import Standing, load_shown
 from assay.observe.readings import parse_reading
 from assay.record import rundir
 from assay.record.index.base import Index
@@ -64,7 +64,7 @@ class RunDescription:
 
 def describe_run(index: Index, place: StudyPlace, run_dir: str) -> RunDescription:
     """Raises FormatError where run.json is damaged."""
-    standing = load_standing(run_dir)
+    standing = load_shown(run_dir)
     key = place.key(run_dir)
     refresh_run(index, place, run_dir, os.stat(run_dir).st_mtime)
     return RunDescription(

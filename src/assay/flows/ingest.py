@@ -19,6 +19,7 @@ from assay.record.folders import Changes, find_changes
 from assay.record.index.base import Index, RunRow
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness, RunSpec, State
+from assay.values.secrets import hide_named
 
 Complain = Callable[[str], None]
 _SIBLINGS = 20  # runs of a study that are asked for its file
@@ -168,11 +169,14 @@ def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
     name, study = os.path.basename(path), key.partition("/")[0]
     if os.path.exists(os.path.join(path, layout.MLRUNNER_PARAM_FILE)):
         run = originals.load_mlrunner_run(path)
-        row = RunRow(key, study, name, "", _mlrunner_state(run.stat), 1, run.params, origin="mlrunner", stamp=stamp)
+        row = RunRow(
+            key, study, name, "", _mlrunner_state(run.stat), 1, hide_named(run.params), origin="mlrunner", stamp=stamp
+        )
         return row._replace(reason="; ".join(run.problems))
     problems: list[str] = []
     hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
-    row = RunRow(key, study, name, "", State.DONE, 1, _drop_logdir(hparams, name), origin="runx", stamp=stamp)
+    params = hide_named(_drop_logdir(hparams, name))
+    row = RunRow(key, study, name, "", State.DONE, 1, params, origin="runx", stamp=stamp)
     return row._replace(reason="; ".join(problems))
 
 

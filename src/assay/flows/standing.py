@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError, FormatError
@@ -13,6 +13,7 @@ from assay.flows.ingest import conclude, describe_damage, load_history
 from assay.record import presence, rundir
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State
+from assay.values.secrets import hide_spec
 
 if TYPE_CHECKING:
     from assay.flows.prepared import Report
@@ -43,6 +44,12 @@ class Standing:
     @property
     def commands(self) -> tuple[str, ...]:
         return tuple(command.name for command in self.record.spec.commands)
+
+
+def load_shown(run_dir: str) -> Standing:
+    """To be printed: run.json of an earlier version may hold secrets."""
+    standing = load_standing(run_dir)
+    return replace(standing, record=replace(standing.record, spec=hide_spec(standing.record.spec)))
 
 
 def load_standing(run_dir: str) -> Standing:

@@ -16,6 +16,7 @@ from assay.record.index.base import Table as IndexTable
 from assay.record.index.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
 from assay.show.table import Column, Table
 from assay.values import layout
+from assay.values.secrets import hide_named
 from assay.values.series import direction_of
 from assay.values.telling import whole_step
 
@@ -89,7 +90,7 @@ def _load_params(data: IndexTable, places: Sequence[StudyPlace]) -> list[dict[st
 def _params_of(row: RunRow, root: str) -> dict[str, object]:
     if row.origin != "assay":
         return dict(row.params)
-    return {**row.params, **originals.load_hparams(os.path.join(root, row.key))}
+    return {**row.params, **hide_named(originals.load_hparams(os.path.join(root, row.key)))}
 
 
 # ---------------------------------------------------------------- columns

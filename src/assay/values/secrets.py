@@ -305,6 +305,12 @@ def _hide_inside(value: Any, rules: SecretRules) -> Any:
     return value
 
 
+def hide_named(params: Mapping[str, Any], rules: SecretRules = DEFAULT_RULES) -> Mapping[str, Any]:
+    """The same by names alone: quick, for what others have written, or an earlier version."""
+    hidden = [name for name, value in params.items() if is_secret(str(name), value, rules)]
+    return {**params, **dict.fromkeys(hidden, HIDDEN)} if hidden else params
+
+
 def find_values(params: Mapping[str, Any], env: Iterable[tuple[str, str]], rules: SecretRules) -> tuple[str, ...]:
     """The secret values that parameters and variables have, as texts."""
     found = [str(value) for name, value in params.items() if is_secret(str(name), value, rules)]
