@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.executor import Runs, finish, until
+from tests.contracts.executor import Run, Runs, finish, until
 
 from assay.errors import InfrastructureError, UsageError
+from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, slots_directory
+from assay.record import rundir
+from assay.values.run import JobHandle, Outcome, State
 from assay.values.slots import parse_slots
 
 
@@ -36,6 +39,13 @@ def take(pool_: SlotPool) -> HeldSlot:
     held = pool_.acquire()
     assert held is not None
     return held
+
+
+def take_soon(pool_: SlotPool) -> HeldSlot:
+    """A slot that was found taken is not looked at again at once."""
+    taken: list[HeldSlot] = []
+    until(lambda: taken.extend(filter(None, [pool_.acquire()])) or taken, "the slot is free")
+    return taken[0]
 
 
 class TestParse:
@@ -153,7 +163,8 @@ class TestPool:
         original = fcntl.flock
 
         def remove_and_lock(fd: int, how: int) -> None:
-            os.unlink(os.path.join(place, "0.0"))
+            if how & fcntl.LOCK_EX:  # the directory's lock is a shared one
+                os.unlink(os.path.join(place, "0.0"))
             original(fd, how)
 
         one = pool(place, "0")
@@ -333,6 +344,85 @@ class TestJobs:
         executor.cancel([(handle, run.dir)], 5.0)
         until(lambda: not one.busy(), "nothing is left")
         one.close()
+
+    def start(self, one: SlotPool, run: Run, executor: LocalExecutor) -> JobHandle:
+        """A job on the pool's only slot, up and running; the file names it."""
+        held = take(one)
+
+        def publish(handle: JobHandle) -> bool:
+            held.name_occupant(handle, run.dir)
+            return run.publish(handle)
+
+        handle = executor.submit(run.request(slot_fds=held.fds), publish)
+        held.let_go()
+        assert handle is not None
+        until(run.path("code/up").exists, "the command runs")
+        return handle
+
+    def test_what_lives_on_without_the_lock_holds_the_slot(
+        self, place: str, tmp_path: Path, executor: LocalExecutor
+    ) -> None:
+        """As a worker of Python's subprocess, which closes what it inherits."""
+        closing = "import os, time; os.closerange(3, 100); open('up', 'w'); time.sleep(1000)"
+        run = Runs(tmp_path).make(f'exec setsid {sys.executable} -c "{closing}"')
+        one, other = pool(place, "0"), pool(place, "0")
+        handle = self.start(one, run, executor)
+        os.kill(handle.pid, signal.SIGKILL)
+        finish(executor, [handle])
+        assert (one.acquire(), other.acquire()) == (None, None)
+        (holder,) = other.holders()
+        assert (holder.name, holder.is_run, holder.pid == handle.pid) == (run.dir, True, False)
+        executor.cancel([(handle, run.dir)], 5.0)
+        take(other).let_go()
+        for each in (one, other):
+            each.close()
+
+    def test_a_process_that_left_its_attempt_holds_no_slot(
+        self, place: str, tmp_path: Path, executor: LocalExecutor
+    ) -> None:
+        """It has the lock's descriptor, and nothing else by which it would belong to the run."""
+        run = Runs(tmp_path).make("env -i setsid sleep 1000 > /dev/null 2>&1 & echo $! > stray; touch up")
+        one, other = pool(place, "0"), pool(place, "0")
+        handle = self.start(one, run, executor)
+        finish(executor, [handle])
+        stray = int(run.path("code/stray").read_text())
+        until(lambda: os.readlink(f"/proc/{stray}/exe").endswith("sleep"), "it has replaced its environment")
+        try:
+            held = take_soon(other)
+            assert one.acquire() is None, "the old file counts no longer"
+            held.let_go()
+            assert other.holders() == []
+        finally:
+            os.kill(stray, signal.SIGKILL)
+            for each in (one, other):
+                each.close()
+
+    def test_what_writes_the_log_belongs_to_the_run(self, place: str, tmp_path: Path, executor: LocalExecutor) -> None:
+        run = Runs(tmp_path).make("env -i setsid sleep 1000 & echo $! > stray; touch up")
+        one = pool(place, "0")
+        handle = self.start(one, run, executor)
+        finish(executor, [handle])
+        assert one.acquire() is None
+        stray = int(run.path("code/stray").read_text())
+        assert executor.leftovers(handle, run.dir) == (f"sleep 1000 (pid {stray})",)
+        rundir.write_outcome(run.dir, Outcome(State.DONE, 1))  # whoever concludes it has ended or permitted that
+        take_soon(one).let_go()
+        executor.cancel([(handle, run.dir)], 5.0)
+        one.close()
+
+    def test_a_slot_that_was_just_taken_is_not_replaced(self, place: str, tmp_path: Path) -> None:
+        """Its file still names the attempt before, whose last stranger has left this instant."""
+        one, other = pool(place, "0"), pool(place, "0")
+        held = take(one)
+        gone = JobHandle("local", "1", "here", 2**22 + 1, 1, process.boot_id(), None, 1, 0.0, tag="gone.1")
+        held.name_occupant(gone, str(tmp_path / "gone"))
+        assert other.acquire() is not None, "nobody of that attempt lives: the file is replaced"
+        held.let_go()
+        again, third = take(one := pool(place, "1")), pool(place, "1")
+        assert third.acquire() is None, "named nobody yet"
+        again.let_go()
+        for each in (one, other, third):
+            each.close()
 
     def test_several_processes_never_hold_one_slot_at_once(self, place: str, tmp_path: Path) -> None:
         text = f"""

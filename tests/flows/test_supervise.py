@@ -16,8 +16,10 @@ import pytest
 from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
 
 from assay.errors import InfrastructureError
+from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.execute.script import JobText, render_job
+from assay.execute.slots import SlotPool, build_entries
 from assay.flows.attempts import DEATH, GIVEN_UP, RetryPolicy
 from assay.flows.supervise import Entry, Event, Settings, Supervisor
 from assay.record import rundir
@@ -329,6 +331,69 @@ def test_by_hand_and_a_supervisor_at_the_same_moment(shop: Workshop) -> None:
     assert len((shop.base / "ledger").read_text().splitlines()) == 1
 
 
+# ---------------------------------------------------------------- what runs leave running
+
+OUTLIVES = "env -i setsid sleep 1000 & echo $! > $dir/stray"
+
+
+def stray_of(shop: Workshop, run: str = RUN) -> int:
+    return int((shop.dir(run) / "stray").read_text())
+
+
+def is_running(pid: int) -> bool:
+    return process.process_start(pid) is not None
+
+
+@pytest.mark.parametrize(("script", "state"), [(OUTLIVES, State.DONE), (f"{OUTLIVES}; exit 3", State.FAILED)])
+def test_what_a_finished_run_leaves_running_is_ended_and_named(shop: Workshop, script: str, state: State) -> None:
+    write_study(shop, script)
+    ended = shop.run("--slots", "0", "--quiet")
+    assert shop.states(RUN) == [state]
+    assert not is_running(stray_of(shop))
+    named = f"left 1 process running, which Assay ended: sleep 1000 (pid {stray_of(shop)})"
+    assert named in reasons(shop)[0]
+    assert named in ended.err
+    assert named in shop.call("show", str(shop.dir(RUN))).out
+
+
+def test_leave_running_permits_it_and_frees_the_slot(shop: Workshop) -> None:
+    write_study(shop, OUTLIVES, "leave_running: true\nparams: {n: [1, 2]}\n")
+    assert shop.run("--slots", "0").code == 0
+    strays = [stray_of(shop, name) for name in ("n=1", "n=2")]
+    try:
+        assert all(map(is_running, strays))
+        assert "as leave_running permits: sleep 1000" in shop.history("n=1").attempts[0].outcome.reason
+    finally:
+        for pid in strays:
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_stray_process_blocks_no_slot(shop: Workshop) -> None:
+    """Neither for the next run nor for another study under another root."""
+    write_study(shop, f"{OUTLIVES.replace('1000', '1000 > /dev/null 2>&1')}", "params: {n: [1, 2]}\n")
+    try:
+        assert shop.run("--slots", "0").code == 0
+        shop.write("next.yml", "study: next\ncommand: 'true'\n")
+        assert shop.call("run", "next.yml", "--root", str(shop.base / "other"), "--slots", "0", "--quiet").code == 0
+        assert all(is_running(stray_of(shop, name)) for name in ("n=1", "n=2"))
+    finally:
+        for name in ("n=1", "n=2"):
+            os.kill(stray_of(shop, name), signal.SIGKILL)
+
+
+def test_waiting_for_a_slot_reports_who_holds_it_although_quiet(shop: Workshop) -> None:
+    write_study(shop, 'touch "$dir/up"; until [ -e "$dir/go" ]; do sleep 0.02; done')
+    first = shop.start("--plain", "--slots", "0")
+    until((shop.dir(RUN) / "up").exists, "it runs")
+    shop.write("next.yml", "study: next\ncommand: 'true'\n")
+    arguments = ("--root", str(shop.base / "other"), "--slots", "0", "--quiet")
+    second = shop.start(*arguments, file="next.yml")
+    holder = f"held by run {RUN} in {shop.root}/study (pid {load_json(shop.dir(RUN) / 'lease.1')['pid']})"
+    until(lambda: f"warning: waiting for a slot: {holder} for " in shop.words(second), "the holder is named")
+    (shop.dir(RUN) / "go").touch()
+    assert (first.wait(60), second.wait(60)) == (0, 0)
+
+
 # ---------------------------------------------------------------- the loop by itself
 
 
@@ -460,3 +525,33 @@ def test_a_lease_that_is_lost_to_another(tmp_path: Path, monkeypatch: pytest.Mon
     _, silent = supervise([entry])
     assert Path(entry.dir, "code/ran").read_text() == "x\n"
     assert (entry.state, silent.calls) == (State.DONE, ["flush"])
+
+
+def test_waiting_counts_towards_the_time_limit(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    one, other = (SlotPool(build_entries(["0"]), str(tmp_path / "slots")) for _ in range(2))
+    held = one.acquire()
+    assert held is not None
+    entry = build_entry(tmp_path, "x", "true")
+    entry.spec = replace(entry.spec, timeout_s=0.1)
+    supervisor = Supervisor([entry], LocalExecutor(), other, Silent(), Settings(create, tick_s=0.02, counts_wait=True))
+    supervisor.run()
+    assert supervisor.problem is not None
+    assert "no slot came free within the time limit of 0.1 s" in supervisor.problem.message
+    assert (entry.state, entry.is_here) == (State.QUEUED, False)
+    held.let_go()
+    for each in (one, other):
+        each.close()
+    supervisor.executor.close()
+
+
+def test_the_time_waited_is_taken_off_the_limit(shop: Workshop) -> None:
+    spec = RunSpec("x", "x", {}, (Command("run", "sleep 1000"),), timeout_s=3600)
+    text = render_job(spec, JobText("uid", "study", "."))
+    job = shop.base / "job.sh"
+    job.write_text(text)
+    ended = subprocess.run(
+        ["bash", str(job)], env={**os.environ, "ASSAY_WAITED": "3599"}, timeout=60, capture_output=True, check=False
+    )
+    assert ended.returncode == 124
+    assert (shop.base / "run.timeout").exists()

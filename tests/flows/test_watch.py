@@ -58,7 +58,7 @@ def test_slots_that_others_hold_are_waited_for_aloud(supervisor: Supervisor, tmp
     others = take_all(build_pool(tmp_path))
     assert describe_wait(supervisor) == (), "nobody has looked yet"
     assert pool.acquire() is None
-    said = "waiting for a slot: all 2 are taken by other runs (assay ls shows them)"
+    said = "waiting for a slot: all 2 are taken by other runs"
     assert Watcher(SilentProgress(), "study").view(supervisor).messages == (said,)
     let_go(others)
     ours = take_all(pool)

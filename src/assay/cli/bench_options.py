@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.patience import Patience
 from assay.cli.reports import STDOUT, prepare_reports, write_text
 from assay.cli.run import parse_slot_flags
 from assay.cli.telling import tell
-from assay.cli.warnings import say
+from assay.cli.warnings import say, warn
 from assay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -162,10 +161,8 @@ def build_doors(quiet: bool, tell_ends: bool = True) -> Doors:
     """`tell_ends`: say of every run that it has ended; those who tell more of it do not want that."""
     from assay.flows.sweep import Doors
 
-    if quiet:
-        return Doors(tick_s=0.1)
-    doors = Doors(draw=Patience(say, " (another one: --slots)").look, tick_s=0.1)
-    if tell_ends:
+    doors = Doors(warn=warn, owns_process=True, counts_wait=True, tick_s=0.1)
+    if tell_ends and not quiet:
         doors.listen = _tell_event
     return doors
 

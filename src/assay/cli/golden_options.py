@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from assay.cli.run import parse_slot_flags
+from assay.cli.warnings import warn as warn_user
 from assay.errors import UsageError
 from assay.show.words import clean, clean_lines
 
@@ -88,7 +89,8 @@ def build_doors(quiet: bool) -> Doors:
     """A line for every run that begins or ends; a check is short, and a long training has `assay logs -f`."""
     from assay.flows.golden import Doors
 
-    return Doors(listen=(lambda _event: None) if quiet else tell_event, tick_s=0.1)
+    listen = (lambda _event: None) if quiet else tell_event
+    return Doors(listen=listen, warn=warn_user, owns_process=True, counts_wait=True, tick_s=0.1)
 
 
 def tell_event(event: Event) -> None:

@@ -124,7 +124,14 @@ class _Session:
         from assay.flows.sweep import Doors, run_study
 
         began = time.time()
-        doors = Doors(listen=self._listen, draw=lambda _: self._show_output(), note=note, tick_s=0.1)
+        doors = Doors(
+            listen=self._listen,
+            draw=lambda _: self._show_output(),
+            note=note,
+            warn=lambda text: warn([text]),
+            owns_process=True,
+            tick_s=0.1,
+        )
         report = run_study(self._prepared, doors)
         self._copy_yaml()
         self._chronicle.close(report)

@@ -7,12 +7,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.patience import Patience
-from assay.cli.warnings import say
+from assay.cli.warnings import warn
 from assay.errors import UsageError
 from assay.show.terminal import unguard
 
@@ -119,15 +119,16 @@ def following(given: dict[str, Any]) -> Iterator[Doors]:
     from assay.flows.sweep import Doors
     from assay.show.terminal import is_terminal, terminal_width
 
+    doors = Doors(warn=warn, owns_process=True, counts_wait=True, tick_s=0.1)
     if given["quiet"] or given["as_json"]:
-        yield Doors(tick_s=0.1, echo=CacheLines().show) if given["explain"] else Doors(tick_s=0.1)
+        yield replace(doors, echo=CacheLines().show) if given["explain"] else doors
         return
     if given["explain"] or not is_terminal(sys.stderr):
-        yield Doors(tick_s=0.1, echo=_echo, draw=Patience(say).look)
+        yield replace(doors, echo=_echo)
         return
     line = StatusLine(terminal_width(sys.stderr) or 80)
     try:
-        yield Doors(tick_s=0.1, echo=line.show, draw=Patience(say).look)
+        yield replace(doors, echo=line.show)
     finally:
         line.clear()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.cli.telling import build_same_call, note, say, tell
+from assay.cli.warnings import warn
 from assay.errors import ExitCode, UsageError
 from assay.show.words import escape_json
 from assay.values import layout
@@ -142,7 +143,12 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     progress = choose_progress(sys.stderr, quiet=quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.place.name)
     doors = Doors(
-        listen=watcher.listen, draw=watcher.draw, finish=watcher.finish, note=(lambda _line: None) if quiet else note
+        listen=watcher.listen,
+        draw=watcher.draw,
+        finish=watcher.finish,
+        note=(lambda _line: None) if quiet else note,
+        warn=warn if quiet else lambda text: progress.message(f"warning: {text}"),
+        owns_process=True,
     )
     report = run_study(prepared, doors)
     if as_json:

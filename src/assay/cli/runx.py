@@ -114,8 +114,8 @@ def build_doors(prepared: Prepared) -> Doors:
     if prepared.farm is not None:
         return Doors(listen=listen, note=note, tick_s=_TICK_S, leaves=True)
     if prepared.options.slots:
-        return Doors(listen=listen, note=note, tick_s=_TICK_S)
-    return Doors(listen=listen, note=note, echo=echo, one_by_one=True, tick_s=_LIVE_TICK_S)
+        return Doors(listen=listen, note=note, warn=lambda text: warn([text]), owns_process=True, tick_s=_TICK_S)
+    return Doors(listen=listen, note=note, echo=echo, owns_process=True, one_by_one=True, tick_s=_LIVE_TICK_S)
 
 
 def describe_farm(states: Sequence[State], farm: str) -> str:

@@ -36,7 +36,8 @@ from assay.values.study import (
 
 KEYS = (
     "study", "command", "commands", "params", "sweep", "zip", "when", "subset", "repeat", "metrics", "resources",
-    "slots", "timeout", "retries", "priority", "env", "checks", "code", "root", "on", "farms", "golden",
+    "slots", "timeout", "retries", "leave_running", "priority", "env", "checks", "code", "root", "on", "farms",
+    "golden",
 )  # fmt: skip
 LOCAL_FARM = "local"
 _COMMAND_NAME = re.compile(r"\w[\w-]*")
@@ -103,6 +104,7 @@ class _Reader:
             slots=self._slots(),
             timeout_s=self._duration("timeout"),
             retries=self._integer("retries", 0),
+            leave_running=self._boolean("leave_running"),
             priority=self._integer("priority", 0, minimum=None),
             env=self._env(),
             checks=checks,
@@ -121,6 +123,10 @@ class _Reader:
         node = self._node(key)
         found = self._fields.integer(node, key, minimum) if node else default
         return default if found is None else found
+
+    def _boolean(self, key: str) -> bool:
+        node = self._node(key)
+        return bool(node is not None and self._fields.boolean(node, key))
 
     def _duration(self, key: str) -> float | None:
         node = self._node(key)

@@ -49,6 +49,10 @@ class Executor(ABC):
         Returns when nothing of them is left. The caller has written `stop.N` before.
         """
 
+    def leftovers(self, _handle: JobHandle, _run_dir: str) -> Sequence[str]:
+        """The processes that an ended job left running, described; `cancel` ends them."""
+        return ()
+
     def usage(self, _handle: JobHandle) -> Usage | None:
         """What an ended job used, where the executor was its parent."""
         return None

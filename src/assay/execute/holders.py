@@ -19,6 +19,7 @@ class SlotHolder:
     pid: int
     name: str  # its run directory, or its command line where it is none of our runs
     since: float  # seconds since the epoch
+    is_run: bool = False
 
 
 def find_holders(paths: Sequence[str]) -> list[SlotHolder]:
@@ -56,4 +57,4 @@ def _describe(pid: int) -> SlotHolder | None:
     except OSError:
         return None
     run_dir = next((each.removeprefix(_RUN_DIR) for each in variables if each.startswith(_RUN_DIR)), b"")
-    return SlotHolder(pid, os.fsdecode(run_dir or command), since)
+    return SlotHolder(pid, os.fsdecode(run_dir or command), since, is_run=bool(run_dir))

@@ -28,20 +28,28 @@ _GATE_FD = 3
 class _Watched:
     handle: JobHandle
     is_child: bool
+    dir: str
 
 
 class LocalExecutor(Executor):
     name = "local"
 
-    def __init__(self) -> None:
+    def __init__(self, *, owns_process: bool = False) -> None:
+        """`owns_process`: this process has no other children to look after, so it may take in what jobs leave."""
+        self._owns_process = owns_process
         self._bash = shutil.which("bash") or "/bin/bash"
         self._poll = select.epoll()
         self._watched: dict[int, _Watched] = {}  # by pidfd
         self._usage: dict[JobHandle, Usage] = {}
         self._gone: list[JobHandle] = []  # ended before it could be watched
+        self._orphans: process.Orphans | None = None  # made for the first job
+        self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
+        self._strangers: set[int] = set()  # orphans that belong to none of our jobs
         self._environment: process.EncodedEnvironment | None = None  # made for the first job
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
+        if self._owns_process and self._orphans is None:
+            self._orphans = process.Orphans()
         gate, opener = os.pipe()
         try:
             pid = self._spawn(request, gate)
@@ -87,17 +95,17 @@ class LocalExecutor(Executor):
         if not won:
             _end_loser(pid)
             return None
-        self._watch_pid(handle, is_child=True)
+        self._watch_pid(handle, request.dir, is_child=True)
         with contextlib.suppress(BrokenPipeError):  # killed meanwhile: its end is noticed like any other
             os.write(opener, b"1")
         return handle
 
-    def watch(self, handle: JobHandle, run_dir: str) -> None:  # noqa: ARG002 - the pid says it all
+    def watch(self, handle: JobHandle, run_dir: str) -> None:
         if handle.host != process.host_name() or any(w.handle == handle for w in self._watched.values()):
             return  # a pid of another host means nothing here
-        self._watch_pid(handle, is_child=False)
+        self._watch_pid(handle, run_dir, is_child=False)
 
-    def _watch_pid(self, handle: JobHandle, is_child: bool) -> None:
+    def _watch_pid(self, handle: JobHandle, run_dir: str, is_child: bool) -> None:
         if handle.pid <= 0:
             self._gone.append(handle)
             return
@@ -110,19 +118,44 @@ class LocalExecutor(Executor):
             os.close(pidfd)
             self._gone.append(handle)
             return
-        self._watched[pidfd] = _Watched(handle, is_child)
+        self._watched[pidfd] = _Watched(handle, is_child, run_dir)
         self._poll.register(pidfd, select.EPOLLIN)
 
     def wait(self, timeout_s: float) -> Sequence[JobHandle]:
         ended, self._gone = self._gone, []
+        children = []
         for pidfd, _ in self._poll.poll(0 if ended else max(0.0, timeout_s)):
             watched = self._watched.pop(pidfd)
             self._poll.unregister(pidfd)  # a child that is just being spawned may still hold a copy
             os.close(pidfd)
-            if watched.is_child and (used := _reap(watched.handle.pid)) is not None:
-                self._usage[watched.handle] = used
+            if watched.is_child:
+                children.append(watched)
+                if (used := _reap(watched.handle.pid)) is not None:
+                    self._usage[watched.handle] = used
             ended.append(watched.handle)
+        if children and self._orphans is not None and self._orphans.is_active:
+            self._note_leftovers(children, self._orphans)
         return ended
+
+    def _note_leftovers(self, ended: Sequence[_Watched], orphans: process.Orphans) -> None:
+        """All processes are looked through only where one has lost its parent and no running job accounts for it."""
+        running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
+        found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
+        self._strangers &= found
+        suspects = {pid for pid in found - self._strangers if not process.is_of(pid, running)}
+        for each in ended:
+            left = process.find_members([_attempt(each.handle, each.dir)]) if suspects else set()
+            suspects -= left
+            self._left[each.handle] = tuple(map(process.describe_process, sorted(left)))
+        self._strangers |= suspects
+
+    def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
+        known = self._left.pop(handle, None)
+        if known is not None:
+            return known
+        if handle.host != process.host_name() or handle.boot != process.boot_id():
+            return ()
+        return tuple(map(process.describe_process, sorted(process.find_members([_attempt(handle, run_dir)]))))
 
     def usage(self, handle: JobHandle) -> Usage | None:
         return self._usage.pop(handle, None)
@@ -134,9 +167,9 @@ class LocalExecutor(Executor):
         return Liveness.ALIVE if alive else Liveness.GONE
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        here = [handle for handle, _ in jobs if handle.host == process.host_name()]
+        here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == process.host_name()]
         process.end_attempts(
-            [process.Attempt(h.pid, h.start, h.tag) for h in here if h.boot == process.boot_id()], grace_s
+            [_attempt(handle, run_dir) for handle, run_dir in here if handle.boot == process.boot_id()], grace_s
         )
         elsewhere = [handle for handle, _ in jobs if handle.host != process.host_name()]
         if elsewhere:
@@ -148,6 +181,10 @@ class LocalExecutor(Executor):
             os.close(pidfd)
         self._watched.clear()
         self._poll.close()
+
+
+def _attempt(handle: JobHandle, run_dir: str) -> process.Attempt:
+    return process.Attempt(handle.pid, handle.start, handle.tag, run_dir)
 
 
 def _end_loser(pid: int) -> None:

@@ -25,7 +25,7 @@ _FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrit
 # Python ignores these; a job must find them as a shell would
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # what a run started from inside a run must not take over from it
-_OUTER = (layout.ENV_RUN_DIR, layout.ENV_DONE, layout.ENV_TIME, layout.ENV_SLOT, layout.ENV_GATE)
+_OUTER = (layout.ENV_RUN_DIR, layout.ENV_DONE, layout.ENV_TIME, layout.ENV_SLOT, layout.ENV_GATE, layout.ENV_WAITED)
 
 
 Environ = Mapping[str, str] | Mapping[bytes, bytes]
@@ -151,15 +151,17 @@ class Attempt:
     leader: int  # pid of job.sh, which opened the session; 0: known by its tag alone
     start: int
     tag: str
+    dir: str = ""  # the run directory; where it is given, whoever has the run's log open as output counts, too
 
 
 def find_members(attempts: Sequence[Attempt]) -> set[int]:
-    """Live processes of these attempts: by session, and by tag for those that moved to another one."""
+    """Live processes of these attempts: by session, by tag for those that moved to another one, by the run's log."""
     # session 0 is the kernel's own, and in a container everybody's who came from outside
     sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_stranger(attempt)}
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
+    folders = {os.path.realpath(attempt.dir) for attempt in attempts if attempt.dir}
     own = os.getpid()
-    return {pid for pid in all_pids() if pid != own and _belongs(pid, sessions, needles)}
+    return {pid for pid in all_pids() if pid != own and _belongs(pid, sessions, needles, folders)}
 
 
 def _is_stranger(attempt: Attempt) -> bool:
@@ -168,11 +170,97 @@ def _is_stranger(attempt: Attempt) -> bool:
     return fields is not None and int(fields[_START_FIELD]) != attempt.start
 
 
-def _belongs(pid: int, sessions: set[int], needles: set[bytes]) -> bool:
+def _belongs(pid: int, sessions: set[int], needles: set[bytes], folders: set[str]) -> bool:
     fields = _stat_fields(pid)
     if fields is None or fields[0] in (b"Z", b"X"):
         return False
-    return int(fields[_SESSION_FIELD]) in sessions or _has_variable(pid, needles)
+    return int(fields[_SESSION_FIELD]) in sessions or _has_variable(pid, needles) or _writes_log(pid, folders)
+
+
+def _writes_log(pid: int, folders: set[str]) -> bool:
+    """Whether its output, or another descriptor that it may write to, is a log in one of these run directories."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd") if folders else ()
+    except OSError:  # another user's, or gone
+        return False
+    return any(_is_output(pid, number, folders) for number in numbers)
+
+
+def _is_output(pid: int, number: str, folders: set[str]) -> bool:
+    try:
+        folder, _, name = os.readlink(f"/proc/{pid}/fd/{number}").rpartition("/")
+        if folder not in folders or not (number in ("1", "2") or (".log" in name and name[0] != ".")):
+            return False
+        with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
+            flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags:"))
+    except (OSError, StopIteration):
+        return False
+    return flags & os.O_ACCMODE != os.O_RDONLY
+
+
+def describe_process(pid: int) -> str:
+    """For a person who has to find out where it came from: `python worker.py (pid 4711)`."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(200).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        words = ""
+    return f"{words[:60] or 'a process'} (pid {pid})"
+
+
+# ---------------------------------------------------------------- what jobs leave behind
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Orphans:
+    """Processes whose parent has left and that became children of this one, because it asked the kernel for them.
+
+    After a job has ended they are all that it can have left behind: to see that there are none takes one file.
+    """
+
+    def __init__(self) -> None:
+        self._file = f"/proc/self/task/{os.getpid()}/children"
+        self.is_active = os.path.exists(self._file) and _become_subreaper()
+        self._before = self._load() if self.is_active else set()
+
+    def find(self, known: Iterable[int]) -> set[int]:
+        """Those that live; what has ended meanwhile is reaped. `known` are the jobs themselves."""
+        unknown = self._load() - self._before
+        unknown.difference_update(known)
+        return {pid for pid in unknown if self._is_orphan(pid)} if unknown else set()
+
+    def _load(self) -> set[int]:
+        with open(self._file, "rb", buffering=0) as file:
+            return set(map(int, file.read().split()))
+
+    def _is_orphan(self, pid: int) -> bool:
+        """A job's process is never in our own session; what is there was started by some other part of us."""
+        fields = _stat_fields(pid)
+        if fields is None or int(fields[_SESSION_FIELD]) == os.getsid(0):
+            return False
+        if fields[0] != b"Z":
+            return True
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        return False
+
+
+def _become_subreaper() -> bool:
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def is_of(pid: int, attempts: Sequence[Attempt]) -> bool:
+    """Whether a process belongs to one of these attempts by its session or its tag."""
+    fields = _stat_fields(pid)
+    if fields is not None and int(fields[_SESSION_FIELD]) in {attempt.leader for attempt in attempts}:
+        return True
+    return _has_variable(pid, {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag})
 
 
 def _has_variable(pid: int, needles: set[bytes]) -> bool:

@@ -30,6 +30,7 @@ from assay.values.shell import SHELL_WORDS
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
 # - `timeout` only where a limit is set, since it costs a process; 124 alone is no proof, so the duration is compared.
 #   It reaches its own process group only: what moved to another session is ended by tag afterwards.
+# - ASSAY_WAITED: the run's limit counts from the time when it began to wait for a slot, where a command says so.
 _HEAD = r"""#!/usr/bin/env bash
 # {title}
 # Written by Assay. `bash job.sh` runs it again by hand, as a new attempt.
@@ -174,6 +175,7 @@ def _text_variable(spec: RunSpec, name: str) -> str:
 
 _LIMITS = r"""
 _run_limit={run_limit}
+SECONDS=${{ASSAY_WAITED:-0}}
 _limit() {{  # the smaller of the command's own limit and what is left of the run's; 0 is none
   _allowed=$1; [ "$_run_limit" -gt 0 ] || return 0
   local left=$((_run_limit - SECONDS + (SECONDS > 0))); [ "$left" -ge 1 ] || left=1  # SECONDS may tick at once

@@ -1,9 +1,15 @@
 """Slots: the right to use a GPU, some GPUs or a CPU share, held as kernel file locks.
 
 A slot is a file in a directory shared by all supervisors of this user on this host. Whoever runs a job opens the
-file, locks it (flock) and hands the descriptor to the job; the supervisor's own copy is closed. The lock then lives
-exactly as long as the job does: no stale leases to clean, nothing to adopt after a crash, and a frozen supervisor
+file, locks it (flock), writes into it which attempt gets it, and hands the descriptor to the job; the supervisor's own
+copy is closed. The lock then lives as long as the job does: nothing to adopt after a crash, and a frozen supervisor
 blocks nobody.
+
+The lock alone is not the whole truth. A process may close the descriptor and live on, and one that left its attempt
+(its session, its tag and its log) may keep it for ever. So a slot is taken as long as a process of the attempt lives
+that its file names: a free lock with such a process is not given away, and a lock that only strangers hold is replaced
+by a new file. Who takes a lock holds the directory's shared, who replaces a file holds it exclusive and looks again:
+between the lock and the mark that voids the old name nobody may take the file for abandoned.
 
 A supervisor that found nothing free says so in `want.<priority>.<pid>`, a file that it keeps locked and that lists the
 locks it could use. Those of lower priority leave these alone until it got one, is gone, or is frozen.
@@ -14,21 +20,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from assay.errors import InfrastructureError
+from assay.execute import process
 from assay.execute.holders import SlotHolder, find_holders
+from assay.values import layout
+from assay.values.run import JobHandle
 from assay.values.slots import CPU
 
 Wait = Literal["slot", "device"]  # all are taken by other runs; or one is free, and its device is not
 
 _WANT_S = 10.0
+_LOOK_AGAIN_S = 0.5
+_MOST_SWEPT = 1000
+_LINE_BYTES = 8192  # a path has at most 4096
 
 
 def _devices(label: str) -> tuple[str, ...]:
@@ -52,10 +65,44 @@ class HeldSlot:
     entry: SlotEntry
     fds: tuple[int, ...]
 
+    def name_occupant(self, handle: JobHandle, run_dir: str) -> None:
+        """Whose it is from now on. Before the job begins: what it starts inherits the lock."""
+        fields = (run_dir, handle.attempt, handle.tag, handle.pid, handle.start, handle.boot, handle.started_at)
+        line = json.dumps(fields).encode() + b"\n"
+        for fd in self.fds:
+            os.pwrite(fd, line, 0)
+
     def let_go(self) -> None:
         """Close our copies; a job that inherited them keeps the lock."""
         for fd in self.fds:
             os.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """The attempt that a slot's file names."""
+
+    dir: str
+    attempt: int
+    tag: str
+    pid: int  # of job.sh
+    start: int
+    boot: str
+    since: float
+
+    @property
+    def is_job_alive(self) -> bool:
+        return process.is_alive(self.pid, self.start, self.boot)
+
+    @property
+    def is_concluded(self) -> bool:
+        """What it left behind was ended before that, or is permitted to stay."""
+        return self.boot != process.boot_id() or os.path.exists(
+            os.path.join(self.dir, layout.outcome_name(self.attempt))
+        )
+
+    def find_members(self) -> set[int]:
+        return process.find_members([process.Attempt(self.pid, self.start, self.tag, self.dir)])
 
 
 def build_entries(labels: Sequence[str]) -> tuple[SlotEntry, ...]:
@@ -100,6 +147,9 @@ class SlotPool:
         self._priority = priority
         self._want_fd: int | None = None
         self._next = 0
+        self._gate: int | None = None  # the directory, for its lock
+        self._swept: dict[str, None] = {}  # tags of ended attempts that hold nothing any more; the newest last
+        self._looked_at: dict[str, float] = {}  # path -> when it was found to be taken
 
     def acquire(self, held_here: int = 0, *, wants_more: bool = False) -> HeldSlot | None:
         """The next free slot, or None: all are taken, or somebody more important waits for them.
@@ -140,15 +190,37 @@ class SlotPool:
     def holders(self) -> list[SlotHolder]:
         """Who has the slots that this supervisor may use: the first process of each run."""
         paths = [os.path.join(self._directory, lock) for entry in self.entries for lock in entry.locks]
-        return find_holders(paths)
+        occupants = {path: occupant for path in paths if (occupant := _load_occupant(path)) is not None}
+        found: dict[str, SlotHolder] = {}
+        for one in occupants.values():
+            pid = one.pid if one.is_job_alive else min(one.find_members(), default=0)
+            if pid and one.dir not in found:
+                found[one.dir] = SlotHolder(pid, one.dir, one.since, is_run=True)
+        named = sorted(found.values(), key=lambda holder: (holder.since, holder.pid))
+        return named or find_holders([path for path in paths if path not in occupants])
+
+    def note_ended(self, tag: str, *, is_left: bool = False) -> None:
+        """Nothing of this attempt is left, or (`is_left`) what is left may stay: nobody need look at it again."""
+        if is_left:
+            self._looked_at.clear()
+        self._swept.pop(tag, None)
+        self._swept[tag] = None
+        if len(self._swept) > _MOST_SWEPT:
+            del self._swept[next(iter(self._swept))]
 
     def close(self) -> None:
         self.withdraw_want()
+        if self._gate is not None:
+            os.close(self._gate)
+            self._gate = None
 
     def _try(self, entry: SlotEntry, check_usable: bool = True) -> HeldSlot | None:
         fds: list[int] = []
         for lock in entry.locks:
-            fd = _lock(os.path.join(self._directory, lock))
+            path = os.path.join(self._directory, lock)
+            fd = self._take(path)
+            if fd is None and self._replace_abandoned(path):
+                fd = self._take(path)
             if fd is None:
                 break
             fds.append(fd)
@@ -159,6 +231,64 @@ class SlotPool:
             self.wait = "device"
         held.let_go()
         return None
+
+    def _take(self, path: str) -> int | None:
+        """The lock of a slot, unless somebody holds it or lives without holding it."""
+        with self._directory_lock(fcntl.LOCK_SH) as is_ours:
+            fd = _lock(path) if is_ours else None
+            if fd is None:
+                return None
+            if (occupant := _parse_occupant(fd)) is not None and self._is_occupied(occupant):
+                os.close(fd)
+                return None
+            os.pwrite(fd, b"-", 0)  # names nobody until the next attempt is known
+            return fd
+
+    def _is_occupied(self, occupant: Occupant) -> bool:
+        if occupant.tag in self._swept:
+            return False
+        return occupant.is_job_alive or (not occupant.is_concluded and bool(occupant.find_members()))
+
+    def _replace_abandoned(self, path: str) -> bool:
+        """Give the slot a new file where the old one's lock is held by strangers alone. True: try again."""
+        if time.monotonic() - self._looked_at.get(path, -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
+            return False
+        self._looked_at[path] = time.monotonic()
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            occupant = _parse_occupant(fd)
+            if occupant is None or self._is_occupied(occupant):
+                return False
+            return self._remove_if_unchanged(path, fd, occupant)
+        finally:
+            os.close(fd)
+
+    def _remove_if_unchanged(self, path: str, fd: int, occupant: Occupant) -> bool:
+        with self._directory_lock(fcntl.LOCK_EX) as is_ours:
+            if not is_ours or not _is_named(fd, path) or _parse_occupant(fd) != occupant:
+                return False
+            os.unlink(path)
+            return True
+
+    @contextlib.contextmanager
+    def _directory_lock(self, kind: int) -> Iterator[bool]:
+        """Never waited for: who holds it may be frozen. False: somebody else has it."""
+        if self._gate is None:
+            self._gate = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._gate, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def _load_wants(self) -> set[str]:
         """The locks that supervisors of higher priority wait for."""
@@ -193,6 +323,28 @@ class SlotPool:
 
     def _want_path(self) -> str:
         return os.path.join(self._directory, f"want.{self._priority}.{os.getpid()}")
+
+
+def _load_occupant(path: str) -> Occupant | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return _parse_occupant(fd)
+    finally:
+        os.close(fd)
+
+
+def _parse_occupant(fd: int) -> Occupant | None:
+    """None: nobody yet, or an older Assay, which wrote nothing."""
+    line = os.pread(fd, _LINE_BYTES, 0).partition(b"\n")[0]
+    if not line.startswith(b"["):
+        return None
+    try:
+        return Occupant(*json.loads(line))
+    except (ValueError, TypeError):
+        return None
 
 
 def _is_fresh(path: str) -> bool:

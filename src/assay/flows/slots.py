@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
-from assay.execute.slots import SlotEntry
+from assay.execute.holders import SlotHolder
+from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
+from assay.show.words import clean, render_duration
 from assay.values.environment import Gpu
 from assay.values.slots import CPU
 from assay.values.study import Resources, Study
 
+NOTICE_S = 3.0  # how long a study waits for a slot before its user is told
+_MOST_HOLDERS = 3  # that a message names
 _FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
 
 
@@ -95,3 +100,36 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
     # NVML counts GPUs by their place on the bus, CUDA by speed unless it is told otherwise
     env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)
+
+
+# ---------------------------------------------------------------- waiting for one
+
+
+def describe_holders(pool: SlotPool) -> str:
+    """For whoever waits: the run, its folder and its process. It may be under another root, or none of ours."""
+    found, now = pool.holders(), time.time()
+    shown = [f"{_describe_holder(one)} for {render_duration(max(0.0, now - one.since))}" for one in found]
+    more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
+    return clean("held by " + "; ".join(shown[:_MOST_HOLDERS] + more)) if found else "its holder cannot be identified"
+
+
+def _describe_holder(holder: SlotHolder) -> str:
+    folder, _, run = holder.name.rpartition("/")
+    return f"{f'run {run} in {folder}' if holder.is_run else holder.name} (pid {holder.pid})"
+
+
+@dataclass(slots=True)
+class SlotWaitNotice:
+    """Reports once that everything here waits for slots that others hold."""
+
+    warn: Callable[[str], None]
+    is_given: bool = False
+
+    def look(self, waited_s: float, pool: SlotPool | None) -> None:
+        if self.is_given or pool is None or waited_s <= NOTICE_S:
+            return
+        self.is_given = True
+        if pool.wait == "device":
+            self.warn("waiting for a GPU with enough free memory (another one: --slots)")
+        else:
+            self.warn(f"waiting for a slot: {describe_holders(pool)} (other slots: --slots)")

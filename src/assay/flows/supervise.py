@@ -20,6 +20,7 @@ from assay.execute import process
 from assay.execute.base import Executor
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.flows.attempts import Action, Decision, RetryPolicy, decide
+from assay.flows.slots import describe_holders
 from assay.record import rundir
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
@@ -27,6 +28,7 @@ from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, 
 TICK_S = 0.25  # how often logs are read and the view is drawn
 LOOK_S = 2.0  # how often runs of other supervisors are looked at
 GRACE_S = 10.0
+_MOST_LEFT = 3  # processes that a message names
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Entry:
     done_before: set[str] = field(default_factory=set)
     finished_here: bool = False  # ended while this supervisor watched
     has_slot: bool = False  # holds one of this supervisor's slots
+    left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
     wanted: frozenset[str] | None = None  # some of its commands; None is all
     repeats: bool = False  # commands that an earlier attempt finished are run again
 
@@ -95,6 +98,7 @@ class Settings:
     env: Mapping[str, str] = field(default_factory=dict)
     tick_s: float = TICK_S
     grace_s: float = GRACE_S
+    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # go as soon as the executor needs nobody any more
@@ -124,7 +128,7 @@ class Supervisor:
         self.leave = False  # go away without stopping anything
         self.problem: InfrastructureError | None = None
         self._order = 0
-        self._recent: list[tuple[JobHandle, str]] = []  # ended since the last look at leftovers
+        self._waiting_since: float | None = None  # nothing of ours runs, and no slot is free
 
     # ------------------------------------------------------------ the loop
 
@@ -136,6 +140,7 @@ class Supervisor:
         next_tick = next_look = settings.clock()
         while (self.queue or self.running) and not self.interrupted and not self.leave:
             self._fill_slots()
+            self._count_wait()
             if self.problem and not self.running:
                 break
             self._make_ahead()
@@ -150,7 +155,6 @@ class Supervisor:
                 next_tick = settings.clock() + settings.tick_s
             if now >= next_look:
                 self._look_at_others()
-                self._end_leftovers()
                 next_look = now + LOOK_S
         if self.interrupted:
             self.stop(list(self.running.values()), f"{self.interrupted} to the supervisor", "interrupt")
@@ -191,6 +195,24 @@ class Supervisor:
         if self.problem and self.pool:
             self.pool.withdraw_want()
 
+    @property
+    def waited_s(self) -> float:
+        """How long everything here has waited for a slot that others hold."""
+        return 0.0 if self._waiting_since is None else self.settings.clock() - self._waiting_since
+
+    def _count_wait(self) -> None:
+        if self.running or not self.queue or self.pool is None:
+            self._waiting_since = None
+            return
+        if self._waiting_since is None:
+            self._waiting_since = self.settings.clock()
+        limit_s = self.queue[0][2].spec.timeout_s if self.settings.counts_wait else None
+        if limit_s is not None and self.waited_s >= limit_s:
+            self.problem = InfrastructureError(
+                f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
+                "end what holds it, choose another slot (--slots), or allow more time (--timeout)",
+            )
+
     def _count_held(self) -> int:
         return sum(entry.has_slot for entry in self.running.values())
 
@@ -211,9 +233,22 @@ class Supervisor:
         if not ended or self.pool is None or not self.queue:
             return
         for handle in ended:
-            if (entry := self._entry_of(handle)) is not None:
+            if (entry := self._entry_of(handle)) is not None and self._is_rid_of(entry):
                 entry.has_slot = False
         self._fill_slots()
+
+    def _is_rid_of(self, entry: Entry) -> bool:
+        """Whether an ended attempt holds its slot no longer: nothing of it is left, or what is left may stay."""
+        assert entry.handle is not None
+        entry.left = self.executor.leftovers(entry.handle, entry.dir)
+        is_free = not entry.left or (entry.spec.leave_running and self._has_done_marker(entry))
+        if is_free and self.pool is not None:
+            self.pool.note_ended(entry.handle.tag, is_left=bool(entry.left))
+        return is_free
+
+    def _has_done_marker(self, entry: Entry) -> bool:
+        marker = layout.exit_marker_name(entry.commands[-1], entry.attempt, 0)
+        return os.path.exists(os.path.join(entry.dir, marker))
 
     def _make_ahead(self) -> None:
         """Write the directories of the next runs while the slots are busy: without a lease they are merely queued."""
@@ -236,12 +271,12 @@ class Supervisor:
             self._look(entry)
             return
         request = self._build_request(entry, entry.record.uid, held)
-        handle = self.executor.submit(request, lambda handle: self._claim(entry, handle))
+        handle = self.executor.submit(request, lambda handle: self._claim(entry, handle, held))
         if handle is None:  # another supervisor was faster
             self._look(entry)
             return
         entry.handle, entry.state, entry.is_mine, entry.outcome = handle, State.RUNNING, True, None
-        entry.has_slot = held is not None
+        entry.has_slot, entry.left = held is not None, None
         entry.reported.clear()
         self.running[entry.dir] = entry
         self.observer.started(entry)
@@ -253,10 +288,12 @@ class Supervisor:
         lease, token = layout.lease_name(entry.attempt), layout.token_name(entry.attempt)
         return os.access(f"{entry.dir}/{lease}", os.F_OK) or os.access(f"{entry.dir}/{token}", os.F_OK)
 
-    def _claim(self, entry: Entry, handle: JobHandle) -> bool:
+    def _claim(self, entry: Entry, handle: JobHandle, held: HeldSlot | None) -> bool:
         """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
         if self._is_taken(entry) or not rundir.publish_lease(entry.dir, handle):
             return False
+        if held is not None:
+            held.name_occupant(handle, entry.dir)
         if entry.attempt > 1:
             self.settings.renew(entry)
         return True
@@ -268,6 +305,8 @@ class Supervisor:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(held.entry.devices)
         if slot is not None:
             env[layout.ENV_SLOT] = slot
+        if self.settings.counts_wait and self.waited_s >= 1:
+            env[layout.ENV_WAITED] = str(int(self.waited_s))
         env[layout.ENV_TIME] = datetime.now().strftime("%Y%m%d.%H%M%S")  # noqa: DTZ005 a log name in local time
         env[layout.ENV_DONE] = "".join(f":{name}:" for name in sorted(entry.skipped))
         return JobRequest(
@@ -432,14 +471,40 @@ class Supervisor:
 
     def _clean(self, entry: Entry, handle: JobHandle) -> None:
         """What a dead, failed or stopped attempt left behind must not outlive it."""
-        if self.executor.liveness(handle, entry.dir) is Liveness.GONE:
+        if self.executor.liveness(handle, entry.dir) is not Liveness.GONE:
+            return
+        if entry.left is None:
+            entry.left = self.executor.leftovers(handle, entry.dir)
+        if entry.left or entry.state is not State.FAILED:  # what was killed may still be forking
             self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
+
+    def _end_leftovers(self, entry: Entry) -> str:
+        """What a finished run left running is ended, unless its study permits it; the names of both."""
+        if entry.handle is None or entry.left == ():
+            return ""
+        if self._liveness(entry.handle, entry) is not Liveness.GONE:
+            return ""
+        handle = self._tagged(entry, entry.handle)
+        left = self.executor.leftovers(handle, entry.dir) if entry.left is None else entry.left
+        if not left:
+            return ""
+        if entry.spec.leave_running:
+            return _describe_left(left, "as leave_running permits")
+        with suppress(AssayError):
+            self.executor.cancel([(handle, entry.dir)], self.settings.grace_s)
+        return _describe_left(left, "which Assay ended")
 
     def _close(self, entry: Entry, decision: Decision) -> None:
         assert decision.outcome is not None
+        reason = decision.outcome.reason
+        if decision.outcome.state is State.DONE:
+            reason = self._end_leftovers(entry)
+        elif decision.outcome.state is State.FAILED and entry.left:
+            reason = f"{reason}; it {_describe_left(entry.left, 'which Assay ended')}"
         usage = self._usage(entry)
         outcome = replace(
             decision.outcome,
+            reason=reason,
             started_at=entry.handle.started_at if entry.handle else None,
             ended_at=_find_end(entry, decision.outcome),
             peak_rss_bytes=usage.peak_rss_bytes if usage else None,
@@ -452,10 +517,10 @@ class Supervisor:
 
     def _finish(self, entry: Entry) -> None:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
-        entry.has_slot = False
+        entry.has_slot, entry.left = False, None
         self.running.pop(entry.dir, None)
-        if entry.handle and entry.is_mine and entry.state is State.DONE and len(self._recent) < 64:
-            self._recent.append((entry.handle, entry.dir))
+        if entry.handle is not None and self.pool is not None:
+            self.pool.note_ended(entry.handle.tag)
         self._tell_commands(entry)
         self.observer.ended(entry)
         self._tell(Event("ended", entry))
@@ -502,14 +567,6 @@ class Supervisor:
         except OSError as error:  # it is stopped all the same, and counts as dead: the next call goes on with it
             self.problem = InfrastructureError(f"cannot write into {entry.dir}: {error.strerror}")
 
-    def _end_leftovers(self) -> None:
-        """A slot that stays taken after its run ended is held by something the run left behind."""
-        recent, self._recent = self._recent, []
-        if self.pool is None or not self.queue or not recent:
-            return
-        if len(self.pool.busy()) > len(self.running):
-            self.executor.cancel(recent, self.settings.grace_s)
-
     # ------------------------------------------------------------ telling
 
     def _tell(self, event: Event) -> None:
@@ -548,6 +605,11 @@ class Supervisor:
     def _load_codes(self, entry: Entry) -> Mapping[str, int]:
         markers = (layout.parse_exit_marker(name) for name in os.listdir(entry.dir))
         return {marker[0]: marker[2] for marker in markers if marker and marker[1] == entry.attempt}
+
+
+def _describe_left(left: Sequence[str], how: str) -> str:
+    count = "1 process" if len(left) == 1 else f"{len(left)} processes"
+    return f"left {count} running, {how}: {', '.join(left[:_MOST_LEFT])}{', …' if len(left) > _MOST_LEFT else ''}"
 
 
 def _find_end(entry: Entry, outcome: Outcome) -> float:

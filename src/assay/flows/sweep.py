@@ -24,7 +24,7 @@ from assay.flows.making import DirBuilder
 from assay.flows.places import StudyPlace, choose_root, place_of_study
 from assay.flows.preflight import check_prepared
 from assay.flows.prepared import Prepared, Report, RunOptions
-from assay.flows.slots import Slots, choose_slots
+from assay.flows.slots import Slots, SlotWaitNotice, choose_slots
 from assay.flows.supervise import Entry, Event, Observer, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
 from assay.judge.bounds import judge_checks
@@ -182,6 +182,9 @@ class Doors:
     draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
     note: Callable[[str], None] = lambda _line: None  # what there is to say before the first run starts
+    warn: Callable[[str], None] = lambda _text: None  # what a user has to know, also one who asked for quiet
+    owns_process: bool = False  # a command of ours: this process may take in what jobs leave behind
+    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
     tick_s: float = 0.25
     sets_devices: bool = True
@@ -224,7 +227,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
             builder.update(prepared.plan.runs)
         builder.renew_secrets(prepared.plan.runs)
         entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
-        executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable)
+        executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable, doors.owns_process)
         if doors.one_by_one:
             pool, limit = None, 1
         loop = replace(
@@ -245,7 +248,8 @@ def _build_loop(prepared: Prepared, doors: Doors, builder: DirBuilder) -> LoopSe
         create=builder.create,
         renew=builder.renew,
         listen=_choose_listener(prepared, _unheard(doors.listen)),
-        draw=_flushing(builder, _unheard(doors.draw)),
+        draw=_flushing(builder, _with_notice(_unheard(doors.draw), _unheard(doors.warn))),
+        counts_wait=doors.counts_wait,
         tick_s=doors.tick_s,
         grace_s=prepared.options.grace_s,
         sets_devices=doors.sets_devices,
@@ -260,6 +264,16 @@ def _flushing(builder: DirBuilder, draw: Draw) -> Draw:
         draw(supervisor)
 
     return drawn
+
+
+def _with_notice(draw: Draw, warn: Callable[[str], None]) -> Draw:
+    notice = SlotWaitNotice(warn)
+
+    def draw_both(supervisor: Supervisor) -> None:
+        notice.look(supervisor.waited_s, supervisor.pool)
+        draw(supervisor)
+
+    return draw_both
 
 
 def _run(supervisor: Supervisor, doors: Doors, collector: Collector) -> None:
@@ -304,11 +318,11 @@ def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
 
 
 def _choose_executor(
-    prepared: Prepared, labels: Sequence[str], usable: Callable[[Any], bool]
+    prepared: Prepared, labels: Sequence[str], usable: Callable[[Any], bool], owns_process: bool
 ) -> tuple[Executor, SlotPool | None, int | None]:
     if prepared.farm is None:
         pool = SlotPool(build_entries(labels), usable=usable, priority=prepared.study.priority)
-        return build_executor("local"), pool, None
+        return build_executor("local", owns_process=owns_process), pool, None
     from assay.execute.farm import is_shell
 
     limit = len(labels) if is_shell(prepared.farm) else None
@@ -409,4 +423,20 @@ def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilde
     )
     report.notes += builder.describe_other_code(supervisor.entries)
     report.advice += builder.advice
+    report.notes += _describe_leftovers(prepared, supervisor.entries)
     return report
+
+
+def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
+    """Runs that finished here and left processes running; who asked for quiet reads it at the end."""
+    found = [
+        entry
+        for entry in entries
+        if entry.finished_here and entry.state is State.DONE and entry.outcome is not None and entry.outcome.reason
+    ]
+    if not found or prepared.study.leave_running:
+        return []
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    outcome = found[0].outcome
+    example = f"{found[0].spec.name} {outcome.reason}" if outcome else ""
+    return [f"{runs} left processes running when finished: {example} (to keep such processes: leave_running: true)"]

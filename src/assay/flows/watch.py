@@ -102,7 +102,7 @@ def describe_wait(supervisor: Supervisor) -> tuple[str, ...]:
         return (f"waiting for a GPU with {words.render_size(pool.usable.least_bytes)} free",)
     count = len(pool.entries)
     taken = "the only one is" if count == 1 else f"all {count} are"
-    return (f"waiting for a slot: {taken} taken by other runs (assay ls shows them)",)
+    return (f"waiting for a slot: {taken} taken by other runs",)
 
 
 def _build_ended(entry: Entry) -> EndedRow:

@@ -98,6 +98,7 @@ def _build_spec(study: Study, draft: Draft, name: str, rules: SecretRules) -> Ru
         patterns=study.metrics,
         timeout_s=study.timeout_s,
         retries=study.retries,
+        leave_running=study.leave_running,
         priority=study.priority,
         env=study.env,
         pythonpath=study.pythonpath,

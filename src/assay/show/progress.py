@@ -225,10 +225,10 @@ def render_heartbeat(view: ProgressView) -> str:
 
 def render_ended(row: EndedRow) -> str:
     took = "" if row.elapsed_s is None else f" after {words.render_duration(row.elapsed_s)}"
+    reason = f": {words.clean(row.reason)}" if row.reason else ""
     if row.state in _GOOD_STATES:
         metrics = "".join(f"  {words.clean(name)} {words.render_number(value)}" for name, value in row.metrics.items())
-        return f"finished {words.clean(row.name)}{took}{metrics}"
-    reason = f": {words.clean(row.reason)}" if row.reason else ""
+        return f"finished {words.clean(row.name)}{took}{metrics}{reason}"
     return f"{row.state:8} {words.clean(row.name)}{took}{reason}"
 
 

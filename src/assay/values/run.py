@@ -55,6 +55,7 @@ class RunSpec:
     log_stream: LogStream = "both"  # what goes into that log; the other stream goes to `other_log_name`
     other_log_name: str = "{command}{suffix}.other.log"
     sweep: int = 0  # which of the study's sweeps it comes from
+    leave_running: bool = False  # processes that outlive a run that is done are left alone
     chosen: tuple[str, ...] | None = None  # the commands asked for this time (mlrunner's _cmd); None is all
     private: Private | None = field(default=None, repr=False, compare=False)  # never in run.json
 

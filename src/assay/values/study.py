@@ -258,6 +258,7 @@ class Study:
     slots: tuple[str, ...] | None = None  # as given: "0", "1,2", "cpu"
     timeout_s: float | None = None
     retries: int = 0
+    leave_running: bool = False  # processes that outlive a run that is done are left alone
     priority: int = 0
     env: tuple[tuple[str, str], ...] = ()
     pythonpath: str | None = None
