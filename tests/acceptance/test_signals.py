@@ -245,12 +245,14 @@ def test_metrics_survive_their_readers(shop: Workshop) -> None:
 
 def test_two_readers_store_a_point_once(shop: Workshop) -> None:
     """Both adopt the run when its owner dies, and both read its last, unfinished line."""
-    write_study(shop, TALKER, METRICS)
+    waits = 'until [ -e "$dir/killed" ]; do sleep 0.02; done\n'
+    write_study(shop, TALKER.replace("printf", f"{waits}printf"), METRICS)
     owner = start(shop)
     both = [shop.start("--plain", "--slots", "0") for _ in range(2)]
     for each in both:
         until(lambda program=each: "found run still running" in shop.words(program), "it is found")
     shop.end(owner, signal.SIGKILL)
+    (shop.dir("run") / "killed").touch()
     assert [each.wait(60) for each in both] == [0, 0]
     assert tuple(map(list, load_series(shop))) == whole()
 

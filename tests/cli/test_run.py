@@ -148,7 +148,7 @@ def test_waiting_for_a_slot_is_said(own_bench: Bench) -> None:
     said = second.stderr.readline()
     (own_bench.folder / "go").touch()
     said += second.communicate(timeout=60)[1]
-    assert said.startswith("waiting for a slot: the only one is taken by other runs (assay ls shows them)\n")
+    assert said.startswith("waiting for a slot: the only one is taken by other runs\n")
     assert said.count("waiting") == 1
     first.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0)
