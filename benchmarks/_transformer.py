@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Way:
     precision: str = "fp32"  # fp32, tf32, bf16
     parts: int = 2  # of a batch, one after another
     attention: str = "fused"  # or plain
-    optimiser: str = "loop"  # foreach, fused
+    optimiser: str = "foreach"  # loop, fused
     library: str = "cublas"  # or cublaslt
     threads: int = 1
     order: int | None = None  # seed of the order of the rows in a batch, another one at each step
@@ -141,11 +142,12 @@ FAULTS: dict[str, Recipe] = {
 # ---------------------------------------------------------------- data and model
 
 
-def load_bytes(size: Size, device: str) -> Any:
+@cache
+def load_bytes(count: int, device: str) -> Any:
     """Python's own library."""
     import torch
 
-    found = b"".join(path.read_bytes() for path in sorted(Path(os.__file__).parent.glob("*.py")))[: size.text_bytes]
+    found = b"".join(path.read_bytes() for path in sorted(Path(os.__file__).parent.glob("*.py")))[:count]
     return torch.frombuffer(bytearray(found), dtype=torch.uint8).long().to(device)
 
 
@@ -239,7 +241,7 @@ class Training:
         import torch
 
         self.size, self.way, self.recipe = size, way, recipe or Recipe()
-        self.text = load_bytes(size, way.device)
+        self.text = load_bytes(size.text_bytes, way.device)
         self.model = build_model(size).to(way.device)
         decayed = [p for p in self.model.parameters() if p.ndim > 1 or self.recipe.decays_all]
         others = [p for p in self.model.parameters() if p.ndim == 1 and not self.recipe.decays_all]
@@ -357,7 +359,8 @@ class Training:
             if recipe.frozen and recipe.frozen in name:
                 grad.zero_()
             for which, scale in recipe.scaled.items():
-                grad.mul_(scale if which in name else 1.0)
+                if which in name:
+                    grad.mul_(scale)
         if recipe.is_stale:
             self._last.append([p.grad.clone() for _, p in named])
             for (_, parameter), old in zip(named, self._last[0], strict=True):

@@ -26,7 +26,7 @@ from assay.values.golden import Golden, Rule
 from assay.values.verdict import VerdictKind
 
 PEAK = 1e-3
-USUAL = Way(device="cuda", optimiser="foreach")
+USUAL = Way(device="cuda")
 PRECISIONS = ("fp32", "tf32", "bf16")
 RULES = (Rule("loss"), Rule("grad_norm"), Rule("lr"), Rule("eval_loss"))
 VARIANTS: dict[str, dict[str, Any]] = {"plain attention": {"attention": "plain"}, "four parts": {"parts": 4}}
@@ -125,8 +125,8 @@ class Bench:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--warm", type=int, default=100, help="steps before the checkpoint")
-    parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--limit-s", type=float, default=420.0, help="start no further training after this")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--limit-s", type=float, default=440.0, help="start no further training after this")
     options = parser.parse_args()
     try:
         import torch

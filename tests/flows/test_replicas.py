@@ -49,8 +49,8 @@ def build_noise(metric: str, window: float) -> Noise:
 def test_the_noisiest_place_of_each_metric_speaks() -> None:
     found = [build_noise("loss", 0.01), build_noise("loss", 0.04), build_noise("loss", 0.02), build_noise("acc", 0.003)]
     assert describe_noise(found) == [
-        "loss: noise 4% per window, 2% per step (3 replicas); one check finds 3% and more; suggested delta 5%",
-        "acc: noise 0.3% per window, 2% per step (3 replicas); one check finds 3% and more; suggested delta 5%",
+        "loss: noise 4% per window, 2% per step (3 replicas); CHANGED from 0%, FAIL from 3%; suggested delta 5%",
+        "acc: noise 0.3% per window, 2% per step (3 replicas); CHANGED from 0%, FAIL from 3%; suggested delta 5%",
     ]
     assert describe_noise([]) == []
 

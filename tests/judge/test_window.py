@@ -53,7 +53,7 @@ def test_a_worse_run_fails_with_its_effect_and_step(rng):
     assert finding.effect == pytest.approx(0.02, abs=0.001)
     assert 0.015 < finding.interval[0] < finding.effect < finding.interval[1] < 0.025
     assert finding.step == 101
-    assert "more than 0.5%; begins at step 101; 6 of 6 windows" in finding.message
+    assert "more than 0.5%\nbegins at step 101; 6 of 6 windows" in finding.message
     assert finding.value == pytest.approx(1.02 * finding.expected, rel=2e-3)
 
 
@@ -423,9 +423,9 @@ def test_a_change_says_where_it_begins_and_what_the_replicas_show(rng):
     assert finding.step == 281
     assert finding.effect == pytest.approx(0.002, rel=0.01)
     first, second = finding.message.splitlines()
-    assert first == "+0.2% in steps 301 to 350; begins at step 281; 3 of 6 windows"
-    assert second.startswith("replicas stay within")
-    assert second.endswith("delta is 0.5%")
+    assert first == "+0.2% in steps 301 to 350; begins at step 281"
+    assert second.startswith("3 of 6 windows; replicas differ by ")
+    assert second.endswith("% at most; delta is 0.5%")
     assert max(map(len, finding.message.splitlines())) <= 80
 
 
@@ -499,7 +499,7 @@ def test_what_a_declared_variant_shows_passes(rng):
     assert judge_with_variants(golden, [falling() * shift], falling() * 1.006).kind is FAIL
     (finding,) = judge_with_variants(golden, [falling() * (1 + 1e-5)], falling() * shift).findings
     assert finding.kind is CHANGED
-    assert "replicas and variants stay within 0.001% there" in finding.message
+    assert "replicas and variants differ by 0.001% at most" in finding.message
 
 
 def test_a_variant_beyond_delta_is_harmless_all_the_same():

@@ -109,7 +109,7 @@ def _speak(injected: Injected) -> str:
     from assay.show.golden import choose_finding
 
     found = choose_finding(injected.report.verdict.findings)
-    return found.message if found else ""
+    return found.message.split("\n")[0] if found else ""
 
 
 def build_table(report: SelftestReport) -> Table:

@@ -74,7 +74,12 @@ def build_facts(recording: Recording) -> dict[str, Any]:
         "complete": golden.complete,
         "steps_per_segment": golden.steps_per_segment,
         "segments": [
-            {"start_step": each.start_step, "checkpoint": each.checkpoint, "recordings": each.replicas}
+            {
+                "start_step": each.start_step,
+                "checkpoint": each.checkpoint,
+                "recordings": each.replicas,
+                "variants": list(each.variants),
+            }
             for each in golden.segments
         ],
         "noise": dict(golden.noise),

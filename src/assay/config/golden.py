@@ -22,6 +22,9 @@ checkpoints, and by which rules a check is judged:
       metrics:
         loss: paired                   # or {rule: paired, delta: 0.5%, direction: min}
         grad_norm: {rule: paired, direction: both}
+      variants:                        # changes that are harmless: gathered too, and what they show passes
+        two-threads: {env: {OMP_NUM_THREADS: 2}}
+        halves: {flags: --micro-batches 2}
       selftest:                        # faults that `assay golden selftest` injects, one at a time
         env: {CHARLM_FAULT: [lr-up-10, no-gradient-hidden-weight]}
         flags: {--lr: [x0.9, x1.1]}    # x: times what the command says
@@ -44,13 +47,13 @@ from assay.config.fields import Fields
 from assay.config.native import parse_native
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import did_you_mean
-from assay.values.golden import Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind
+from assay.values.golden import Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
 from assay.values.study import MetricFile, Pattern, Study
 
 SECTION = "golden"
 KEYS = (
     "segment", "save", "checkpoint", "resume", "start", "length", "seed", "gather", "check", "metrics", "replicas",
-    "most_checks", "selftest",
+    "most_checks", "selftest", "variants",
 )  # fmt: skip
 RULE_KEYS = ("rule", "delta", "alpha", "window", "direction", "operator", "margin")
 DEFAULT_REPLICAS = 5
@@ -152,6 +155,7 @@ class _Reader:
             env=self._study.env,
             resources=self._study.resources,
             selftest=self._selftest(),
+            variants=self._variants(),
         )
 
     def _key(self, name: str) -> str:
@@ -231,17 +235,38 @@ class _Reader:
     def _words(self, name: str) -> tuple[FlagSpec, ...]:
         """Further arguments, as they would be typed."""
         entry = self._top.get(name)
-        text = (
-            self._fields.text(entry.node, self._key(name), "further arguments, as they would be typed")
-            if entry
-            else None
-        )
-        if entry is None or text is None:
+        return tuple(FlagSpec(name, word) for word in self._split(entry, self._key(name))) if entry else ()
+
+    def _variants(self) -> tuple[Variant, ...]:
+        """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
+        entry = self._top.get("variants")
+        if entry is None:
             return ()
+        key = self._key("variants")
+        named = self._fields.open_mapping(entry.node, key, "a mapping of names to env and flags")
+        return tuple(self._variant(each, join_key(key, each.key)) for each in named)
+
+    def _variant(self, entry: Entry, key: str) -> Variant:
+        fields = self._fields.mapping(entry.node, key, ("env", "flags"))
+        if entry.node.kind == "mapping" and not fields:
+            hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
+            self._problems.add("changes nothing", key, entry.position, hint)
+        place = join_key(key, "env")
+        found = (
+            self._fields.open_mapping(fields["env"].node, place, "a mapping of variables") if "env" in fields else []
+        )
+        texts = [(each.key, self._fields.text(each.node, join_key(place, each.key), "a value")) for each in found]
+        env = tuple((name, text) for name, text in texts if text is not None)
+        flags = self._split(fields["flags"], join_key(key, "flags")) if "flags" in fields else ()
+        return Variant(entry.key, env, flags)
+
+    def _split(self, entry: Entry, key: str) -> tuple[str, ...]:
+        """Arguments as they would be typed."""
+        text = self._fields.text(entry.node, key, "arguments, as they would be typed")
         try:
-            return tuple(FlagSpec(name, word) for word in shlex.split(text))
+            return tuple(shlex.split(text or ""))
         except ValueError as error:
-            self._problems.add(f"cannot be split into words: {error}", self._key(name), entry.node.position)
+            self._problems.add(f"cannot be split into words: {error}", key, entry.node.position)
             return ()
 
     def _selftest(self) -> tuple[Fault, ...]:

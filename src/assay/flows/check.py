@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -65,7 +66,7 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
         golden=golden,
         segments=reports,
-        notes=(*describe_places(scene), *_describe_logs(states, reports)),
+        notes=(*describe_places(scene), *_describe_logs(states, reports), *_describe_acceptance(scene, findings)),
         warnings=(*_build_warnings(scene, golden), *(f"{found.subject}: {found.message}" for _, found in refusals)),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
@@ -175,7 +176,7 @@ class _State:
             for label, track in now.get(rule.metric, {}).items():
                 found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
                 if found is not None:
-                    self.stopped = f"{rule.metric} {label}".strip() + f": {found.message}"
+                    self.stopped = f"{rule.metric} {label}".strip() + f": {found.message.splitlines()[0]}"
                     return self.stopped
         return None
 
@@ -290,6 +291,30 @@ def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -
     """Where to read on about the segments that are no pass."""
     bad = [pair[0] for pair in zip(states, reports, strict=True) if pair[1].verdict.kind is not VerdictKind.PASS]
     return [f"log: {state.logs[-1]} (segment {state.segment.start_step})" for state in bad if state.logs]
+
+
+def _describe_acceptance(scene: Scene, findings: Sequence[Finding]) -> list[str]:
+    """What to type where a change is meant."""
+    kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
+    options = scene.options
+    if kinds != {VerdictKind.CHANGED} or options.is_harness:
+        return []
+    words = [options.file, "-s", options.store]
+    if options.manifest_name != manifests.DEFAULT_NAME:
+        words += ["--manifest-name", options.manifest_name]
+    words += [word for name in options.tests or () for word in ("-t", name)]
+    tail = " ".join(map(shlex.quote, words))
+    lines = [
+        "if this change is meant, accept it",
+        f"  once:            assay golden check {tail} --allow-changed",
+        f"  from now on:     assay golden rebase {tail} --from check --reason 'the change is meant'",
+    ]
+    if not scene.is_original:
+        lines += [
+            f"  as harmless:     name it under golden.variants in {options.file}, then",
+            f"                   assay golden rebase {tail} --allow-wider --reason 'a harmless change'",
+        ]
+    return lines
 
 
 def _find_odd(scene: Scene, golden: Golden) -> list[Finding]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from assay.errors import FormatError, UsageError
 from assay.flows.prepared import Report
 from assay.flows.provenance import build_provenance
-from assay.flows.replicas import Replication, describe_noise
+from assay.flows.replicas import Replication, describe_noise, describe_quiet
 from assay.flows.segment_builder import SegmentBuilder
 from assay.flows.segments import (
     FileFollower,
@@ -31,7 +31,7 @@ from assay.flows.segments import (
 )
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
-from assay.judge.noise import find_refusals, measure_golden_noise, summarise_noise
+from assay.judge.noise import find_equal, find_idle_variants, find_refusals, measure_golden_noise, summarise_noise
 from assay.observe.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.record import golden as manifests
 from assay.record import rundir
@@ -57,7 +57,7 @@ def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     work.conclude(entry)
     runs = [build_run(entry, work.recorder.last_step)]
     is_cut = bool(report.interrupted or report.problem)
-    if work.golden is not None and entry.state is State.DONE and not is_cut and work.replicas:
+    if work.golden is not None and entry.state is State.DONE and not is_cut and (work.replicas or scene.test.variants):
         report, more = work.replicate(doors)
         runs += more
     work.measure()
@@ -213,11 +213,19 @@ class _Gathering:
         found = measure_golden_noise(self.scene.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
         self.notes += describe_noise(found, self.scene.test.rules)
+        self._look_at_variants(self.golden)
         for _, finding in find_refusals(self.scene.test.rules, found):
             if self.scene.is_original:
                 self.warnings.append(f"{finding.subject}: {finding.message}")
             else:
                 self._refusals.append(finding)
+
+    def _look_at_variants(self, golden: Golden) -> None:
+        rules = self.scene.test.rules
+        for name in find_idle_variants(rules, golden):
+            self._warn(f"the variant {name} changes nothing: equal bit for bit to the recording")
+        if not self.scene.test.variants and not self.scene.is_original and find_equal(rules, golden):
+            self.notes += describe_quiet(self.scene)
 
     def settle(self, is_cut: bool) -> None:
         """The new golden takes the old one's place, or stays beside it."""

@@ -39,6 +39,7 @@ def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
         "config": scene.options.file,
         "config_hash": scene.config_hash,
         "rules": build_rule_facts(scene.test.rules),
+        "variants": {variant.name: variant.title for variant in scene.test.variants},
         "command": text,
         "run": entry.dir,
     }

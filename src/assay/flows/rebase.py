@@ -20,7 +20,7 @@ from assay.flows.attempts import RetryPolicy
 from assay.flows.check import CHECK_PREFIX, SEED_BASE
 from assay.flows.gather import gather_test
 from assay.flows.provenance import build_provenance
-from assay.flows.replicas import cut_track, follow_specs
+from assay.flows.replicas import Replication, cut_track, follow_specs
 from assay.flows.segments import (
     GoldenOptions,
     Scene,
@@ -240,7 +240,18 @@ def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doo
     after = replace(
         before, segments=tuple(segments), version=2, provenance=build_provenance(scene, entry), complete=True, notes=()
     )
-    return replace(after, noise=summarise_noise(measure_golden_noise(scene.test.rules, after))), (), None
+    after, problems, interrupted = _add_variants(scene, after, doors)
+    return replace(after, noise=summarise_noise(measure_golden_noise(scene.test.rules, after))), problems, interrupted
+
+
+def _add_variants(scene: Scene, golden: Golden, doors: Doors) -> tuple[Golden, Sequence[str], str | None]:
+    """The file's variants as they are now, from the same checkpoints."""
+    if not scene.test.variants:
+        return golden, (), None
+    work = Replication(scene, golden, 0)
+    report = work.run(doors)
+    problems = [finding.message for finding in work.findings]
+    return work.golden, [*problems, *([report.problem] if report.problem else [])], report.interrupted
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,4 +427,4 @@ def _rebuild(segment: Segment, runs: Sequence[_Run]) -> Segment:
         }
         for metric, labels in segment.tracks.items()
     }
-    return replace(segment, tracks=tracks)
+    return replace(segment, tracks=tracks, variants={})

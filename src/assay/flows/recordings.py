@@ -33,6 +33,7 @@ class Sensitivity:
     suggested_delta: float | None  # an exact rule has none
     replicas: int
     first_delta: float | None = None  # of the first window, where it has one of its own
+    outside: float | None = None  # from where on a difference is CHANGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +123,5 @@ def _combine(rule: Rule, noises: Sequence[Noise]) -> Sensitivity:
         None if rule.kind == "exact" else max(noise.suggested_delta for noise in noises),
         min(noise.replicas for noise in noises),
         find_first_delta(rule),
+        max(noise.outside for noise in noises) if rule.kind in ("paired", "unmatched") else None,
     )

@@ -17,6 +17,7 @@ from assay.flows.segments import (
     build_stamp,
     describe_end,
     run_specs,
+    use_variant,
 )
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
@@ -27,12 +28,12 @@ from assay.values.golden import Golden, Rule, Segment, SegmentRun, Track
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, VerdictKind
 
-Job = tuple[int, int]  # the segment's place, the replica's number
+Job = tuple[int, int, str]  # the segment's place, the replica's number, the variant's name if it is one
 
 
 @dataclass(slots=True)
 class Replication:
-    """Every segment of a golden, `count` times more."""
+    """Every segment of a golden, `count` times more, and once by each variant."""
 
     scene: Scene
     golden: Golden  # with the replicas' values as soon as they are there
@@ -43,10 +44,12 @@ class Replication:
 
     def run(self, doors: Doors) -> Report:
         """What falls one step short is run once more, one step further; a check then asks for that step at once."""
-        jobs = [(index, number) for number in range(1, self.count + 1) for index in range(len(self.golden.segments))]
-        report, short = self._run_jobs(jobs, 0, doors)
-        beyond = 1 if short and not (report.interrupted or report.problem) else 0
-        if beyond:
+        names = ["" for _ in range(self.count)] + [variant.name for variant in self.scene.test.variants]
+        jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
+        beyond = self.golden.steps_beyond
+        report, short = self._run_jobs(jobs, beyond, doors)
+        if short and not beyond and not (report.interrupted or report.problem):
+            beyond = 1
             report, _ = self._run_jobs(short, beyond, doors)
         segments = _add_replicas(self.golden.segments, self._found)
         self.golden = replace(self.golden, segments=segments, steps_beyond=beyond)
@@ -70,7 +73,7 @@ class Replication:
             self._found[job] = follower.values
             return
         subject = f"segment {self._segment(job).start_step}"
-        self.findings.append(self._build_error(subject, f"a replica did not end well: {describe_end(entry)}"))
+        self.findings.append(self._build_error(subject, f"{_name(job)} did not end well: {describe_end(entry)}"))
 
     def _segment(self, job: Job) -> Segment:
         return self.golden.segments[job[0]]
@@ -79,13 +82,16 @@ class Replication:
         return Finding(VerdictKind.ERROR, f"{self.scene.test.name} {subject}", message, step=step)
 
     def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
-        segment, number = self._segment(job), job[1]
+        segment, (_, number, variant) = self._segment(job), job
+        scene = next((use_variant(self.scene, each) for each in self.scene.test.variants if each.name == variant), None)
+        scene = scene or self.scene
         checkpoint = manifests.find_checkpoint(self.scene.manifest, segment.checkpoint) or segment.checkpoint
         seed = number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
-        text = build_check_command(self.scene, checkpoint, segment.start_step, beyond, seed)
+        text = build_check_command(scene, checkpoint, segment.start_step, beyond, seed)
         params = {"mode": "replica", "start_step": segment.start_step, "replica": number}
+        params |= {"variant": variant} if variant else {}
         name = f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}"
-        return build_spec(self.scene, name, text, params)
+        return build_spec(scene, name, text, params)
 
     def _look_for_lost_steps(self) -> None:
         """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
@@ -93,10 +99,14 @@ class Replication:
             segment = self._segment(job)
             for metric, step in _find_lost(segment, values):
                 subject = f"segment {segment.start_step} {metric}"
-                message = f"a replica logs no {metric} at step {step}; the training did"
+                message = f"{_name(job)} logs no {metric} at step {step}; the training did"
                 finding = self._build_error(subject, message, step)
                 if finding not in self.findings:
                     self.findings.append(finding)
+
+
+def _name(job: Job) -> str:
+    return f"the variant {job[2]}" if job[2] else "a replica"
 
 
 def _find_lost(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
@@ -130,17 +140,26 @@ def falls_one_short(segment: Segment, values: Values) -> bool:
     return len(steps) > 1 and missing == steps[-1:] and max(seen, default=0) < steps[-1]
 
 
-def _add_replicas(segments: Sequence[Segment], found: Mapping[tuple[int, int], Values]) -> tuple[Segment, ...]:
-    return tuple(
-        _add_runs(segment, [values for (place, _), values in sorted(found.items()) if place == index])
-        for index, segment in enumerate(segments)
-    )
+def _add_replicas(segments: Sequence[Segment], found: Mapping[Job, Values]) -> tuple[Segment, ...]:
+    added = []
+    for index, segment in enumerate(segments):
+        here = [(name, found[place, at, name]) for place, at, name in sorted(found) if place == index]
+        variants = {name: _cut_all(segment, values) for name, values in here if name}
+        added.append(replace(_add_runs(segment, [values for name, values in here if not name]), variants=variants))
+    return tuple(added)
+
+
+def _cut_all(segment: Segment, values: Values) -> dict[str, dict[str, Track]]:
+    return {
+        metric: {label: cut_track(values, metric, label, first[0].steps) for label, first in labels.items()}
+        for metric, labels in segment.tracks.items()
+    }
 
 
 def _add_runs(segment: Segment, runs: Sequence[Values]) -> Segment:
     tracks = {
         metric: {
-            label: (first[0], *_whole_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
+            label: (*first, *_whole_tracks(runs, metric, label, first[0].steps)) for label, first in labels.items()
         }
         for metric, labels in segment.tracks.items()
     }
@@ -174,7 +193,7 @@ def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[s
             worst[noise.metric] = noise
     return [
         f"{noise.metric}: noise {_share(noise.per_window)} per window, {_share(noise.per_step)} per step "
-        f"({noise.replicas} replicas); one check finds {_share(noise.detectable[0])} and more; "
+        f"({noise.replicas} replicas); CHANGED from {_share(noise.outside)}, FAIL from {_share(noise.detectable[0])}; "
         f"suggested delta {_share(noise.suggested_delta)}"
         for noise in worst.values()
     ]
@@ -182,3 +201,17 @@ def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[s
 
 def _share(value: float) -> str:
     return f"{100 * value:.2g}%"
+
+
+def describe_quiet(scene: Scene) -> list[str]:
+    """Of replicas that are equal bit for bit: what to add to the file, so that a harmless change can be told."""
+    threads = "1" if dict(scene.test.env).get("OMP_NUM_THREADS") == "2" else "2"
+    return [
+        "the replicas are equal bit for bit: nothing shows how far other kernels or threads move a metric,",
+        "so that a check calls more than rounding (0.001%) CHANGED",
+        f"declare a change that you call harmless in {scene.options.file}, such as",
+        "  golden:",
+        "    variants:",
+        f"      other-threads: {{env: {{OMP_NUM_THREADS: {threads}}}}}",
+        "and gather again: what a variant shows, passes",
+    ]

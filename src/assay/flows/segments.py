@@ -24,7 +24,7 @@ from assay.plan.expand import build_plan
 from assay.plan.identity import spec_id
 from assay.record import golden as manifests
 from assay.values import layout
-from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, SegmentRun
+from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
 from assay.values.run import Command, LogStream, Plan, RunSpec, Usage
 from assay.values.secrets import hide_spec
 from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
@@ -188,6 +188,13 @@ def _find_git_root(folder: str) -> str | None:
             return None
         folder = parent
     return folder
+
+
+def use_variant(scene: Scene, variant: Variant) -> Scene:
+    """The same test with a variant's environment and arguments."""
+    test = replace(scene.test, env=(*scene.test.env, *variant.env))
+    options = replace(scene.options, run_arguments=(*scene.options.run_arguments, *variant.flags))
+    return replace(scene, test=test, options=options)
 
 
 # ---------------------------------------------------------------- commands

@@ -8,16 +8,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.judge.convergence import count_peers
+from assay.judge.exact import has_equal_replicas
 from assay.judge.numerics import Array, load_numpy, normal_quantile, t_quantile
-from assay.judge.pairing import describe_subject, line_up
+from assay.judge.pairing import Pair, describe_subject, line_up
+from assay.judge.unmatched import second_half
 from assay.judge.window import (
     build_distances,
+    build_limits,
     build_starts,
     default_delta,
     find_rule_problem,
+    measure_effects,
     measure_size,
     share_variance,
     stack_golden,
+    stack_variants,
 )
 from assay.values.golden import Golden, Rule, Segment
 from assay.values.verdict import Finding, VerdictKind
@@ -41,6 +46,7 @@ class Noise:
     detectable: tuple[float, ...]  # the smallest effect that 1, 2, 3 checks would find, in whichever window it is
     floor: float  # with a delta below this not even a perfect check could pass
     suggested_delta: float
+    outside: float = 0.0  # the smallest distance that is surely a change, in the window where that is largest
 
     @property
     def per_window(self) -> float:
@@ -84,6 +90,7 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
     per_step, spread = _spread(golden, range(golden.shape[1])), _spread(golden, starts)
     largest = math.sqrt(float(share_variance(spread).max()))
     limits = Limits(rule, len(tracks), len(starts), peers, largest)
+    pair = line_up(rule, segment, label, ())
     return Noise(
         describe_subject(segment, rule.metric, label),
         rule.metric,
@@ -95,6 +102,44 @@ def _measure(rule: Rule, segment: Segment, label: str, peers: int) -> Noise:
         tuple(limits.find_detectable(checks) for checks in range(1, MOST_CHECKS + 1)),
         limits.find_floor(),
         limits.suggest_delta(),
+        _find_outside(rule, second_half(pair) if rule.kind == "unmatched" else pair, starts),
+    )
+
+
+def _find_outside(rule: Rule, pair: Pair, starts: Sequence[int]) -> float:
+    golden = stack_golden(pair.golden)
+    effects = measure_effects(golden, golden[:1], starts, stack_variants(pair))
+    return float(build_limits(rule, pair, starts, effects).sure.max())
+
+
+def find_equal(rules: Sequence[Rule], golden: Golden) -> bool:
+    """Whether the replicas, of which there are several, are all equal bit for bit in what is judged by their spread."""
+    judged = {rule.metric for rule in rules if rule.kind == "paired"}
+    found = [
+        tracks
+        for segment in golden.segments
+        for metric, labels in segment.tracks.items()
+        for tracks in labels.values()
+        if metric in judged
+    ]
+    return bool(found) and all(
+        len(tracks) > 1 and has_equal_replicas([track.values for track in tracks]) for tracks in found
+    )
+
+
+def find_idle_variants(rules: Sequence[Rule], golden: Golden) -> list[str]:
+    """Variants that change nothing: equal bit for bit to the first recording in every metric that is judged."""
+    judged = {rule.metric for rule in rules}
+    names = dict.fromkeys(name for segment in golden.segments for name in segment.variants)
+    return [name for name in names if all(_is_idle(segment, name, judged) for segment in golden.segments)]
+
+
+def _is_idle(segment: Segment, name: str, judged: set[str]) -> bool:
+    return all(
+        has_equal_replicas([segment.tracks[metric][label][0].values, track.values])
+        for metric, labels in segment.variants.get(name, {}).items()
+        for label, track in labels.items()
+        if metric in judged and label in segment.tracks.get(metric, {})
     )
 
 

@@ -526,11 +526,10 @@ class Report:
             return f"within {delta}: at most {shown}, in {place}; {many}"
         if kind is VerdictKind.INCONCLUSIVE:
             return self._word_unsure(delta, shown, place, many, worst)
-        begins = f"begins at step {step}; {many}"
         if kind is VerdictKind.FAIL:
-            return f"{shown} in {place}, more than {self._limit(worst)}; {begins}"
+            return f"{shown} in {place}, more than {self._limit(worst)}\nbegins at step {step}; {many}"
         better = "suspiciously better: " if self.find_better()[worst] else ""
-        return f"{better}{shown} in {place}; {begins}\n{self._word_envelope(worst)}"
+        return f"{better}{shown} in {place}; begins at step {step}\n{many}; {self._word_envelope(worst)}"
 
     def _word_unsure(self, delta: str, shown: str, place: str, many: str, worst: int) -> str:
         if self.effects.recordings == 1:
@@ -547,11 +546,8 @@ class Report:
         variants, delta = len(self.pair.variants), f"delta is {100 * default_delta(self.rule):g}%"
         names = "replicas and variants" if variants else "replicas"
         if not known.envelope[window]:
-            return f"the {names} are equal bit for bit, rounding stays within {self._share(window)}; {delta}"
-        return f"{names} stay within {render_share(float(known.envelope[window]))} there; {delta}"
-
-    def _share(self, window: int) -> str:
-        return render_share(float(self.limits.floor[window]))
+            return f"{names} are bit-equal, rounding is below {render_share(float(self.limits.floor[window]))}; {delta}"
+        return f"{names} differ by {render_share(float(known.envelope[window]))} at most; {delta}"
 
     def find_better(self) -> Array:
         """Windows that are better than the golden by more than delta."""

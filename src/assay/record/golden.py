@@ -2,7 +2,7 @@
 
 Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
 original can still read it, and adds keys beside it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
-`noise`, `replicas`, `checkpoints`, `history`, `steps_beyond`.
+`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
@@ -63,8 +64,12 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
     notes: list[str] = []
     try:
         replicas, shas = content.get("replicas", {}), content.get("checkpoints", {})
+        variants = _mapping(content.get("variants", {}), "variants")
         segments = [
-            _parse_segment(key, log, replicas.get(key, {}), shas.get(key, {}), notes)
+            replace(
+                _parse_segment(key, log, replicas.get(key, {}), shas.get(key, {}), notes),
+                variants=_parse_variants(_mapping(variants.get(key, {}), f"variants.{key}")),
+            )
             for key, log in _mapping(content.get("ckpt_logs"), "ckpt_logs").items()
         ]
         segments.sort(key=lambda segment: segment.start_step)
@@ -145,6 +150,16 @@ def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[st
     return Segment(_parse_step(start, where), checkpoint, tracks, _mapping(about, f"checkpoints.{key}").get("sha"))
 
 
+def _parse_variants(variants: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Track]]]:
+    return {
+        name: {
+            metric: {label: _parse_track(run) for label, run in _mapping(labels, f"variants.{name}.{metric}").items()}
+            for metric, labels in _mapping(metrics, f"variants.{name}").items()
+        }
+        for name, metrics in variants.items()
+    }
+
+
 def _parse_step(value: Any, where: str) -> int:
     try:
         return int(value)
@@ -210,6 +225,11 @@ def render_manifest(golden: Golden) -> str:
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
         "replicas": {key: _render_replicas(segment) for key, segment in zip(keys, golden.segments, strict=True)},
+        "variants": {
+            key: _render_variants(segment)
+            for key, segment in zip(keys, golden.segments, strict=True)
+            if segment.variants
+        },
         "checkpoints": {
             key: {"sha": segment.checkpoint_sha} for key, segment in zip(keys, golden.segments, strict=True)
         },
@@ -250,13 +270,24 @@ def _texts(track: Track) -> list[str]:
 
 def _render_replicas(segment: Segment) -> dict[str, Any]:
     return {
-        metric: {
-            label: [{"steps": list(run.steps), "values": _texts(run)} for run in runs[1:]]
-            for label, runs in labels.items()
-        }
+        metric: {label: [_render_track(run) for run in runs[1:]] for label, runs in labels.items()}
         for metric, labels in segment.tracks.items()
         if any(len(runs) > 1 for runs in labels.values())
     }
+
+
+def _render_variants(segment: Segment) -> dict[str, Any]:
+    return {
+        name: {
+            metric: {label: _render_track(track) for label, track in labels.items()}
+            for metric, labels in metrics.items()
+        }
+        for name, metrics in segment.variants.items()
+    }
+
+
+def _render_track(track: Track) -> dict[str, Any]:
+    return {"steps": list(track.steps), "values": _texts(track)}
 
 
 def write_manifest(path: str, golden: Golden) -> None:

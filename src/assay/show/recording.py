@@ -34,12 +34,17 @@ class Sensitivity(Protocol):
     def one_check(self) -> float: ...
     @property
     def most_checks(self) -> float: ...
+    @property
+    def outside(self) -> float | None: ...
 
 
 def build_sections(golden: Golden, manifest: str, sensitivity: Sequence[Sensitivity]) -> list[Section]:
     return [
         Section("", facts=list(_build_facts(golden, manifest))),
-        Section("Noise, and the smallest effect that 1 and 3 checks find", table=_build_noise(sensitivity)),
+        Section(
+            "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail",
+            table=_build_noise(sensitivity),
+        ),
         Section("Drift", table=_build_drift(golden)),
     ]
 
@@ -53,11 +58,21 @@ def _build_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     count = count_recordings(golden)
     said = f"{count} of each segment" if count != 1 else "one recording of each segment, no spread"
     yield "recordings", said + ("" if golden.complete else "; the training did not end")
+    yield from _describe_variants(golden)
     yield from ((name, str(origin[key])) for name, key in _NAMED if origin.get(key) not in (None, "", {}, []))
     if origin.get("commit"):
         yield "commit", f"{origin['commit']}{' with local changes' if origin.get('dirty') else ''}"
     yield from _build_environment(origin)
     yield from (("note", note) for note in golden.notes)
+
+
+def _describe_variants(golden: Golden) -> Iterator[tuple[str, str]]:
+    """What was declared harmless, with how it was set."""
+    names = dict.fromkeys(name for segment in golden.segments for name in segment.variants)
+    told = _mapping(golden.provenance, "variants")
+    if names:
+        shown = (f"{name} ({told[name]})" if told.get(name) else name for name in names)
+        yield "variants", ", ".join(shown)
 
 
 def _describe_length(golden: Golden) -> str:
@@ -93,7 +108,7 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
-    names = ("sd/step", "sd/window", "delta", "1 check", "3 checks")
+    names = ("sd/step", "sd/window", "CHANGED", "delta", "1 check", "3 checks")
     columns = (Column("metric"), Column("rule"), *(Column(name, align="right") for name in names))
     rows = [
         [
@@ -101,6 +116,7 @@ def _build_noise(sensitivity: Sequence[Sensitivity]) -> Table:
             each.rule,
             render_share(each.per_step),
             render_share(each.per_window),
+            None if each.outside is None else render_share(each.outside),
             _render_delta(each),
             render_share(each.one_check),
             render_share(each.most_checks),
