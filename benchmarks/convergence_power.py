@@ -187,7 +187,7 @@ TORCH_WAYS: tuple[dict[str, Any], ...] = (
     {"parts": 3},
     {"parts": 6, "attention": "plain"},
 )
-THREADS_EVERY = 50  # two threads spin on a busy machine, so few null checks have them
+THREADS_EVERY = 50  # of the null checks has two threads
 
 
 def write_transformer(folder: Path) -> None:
@@ -418,6 +418,7 @@ def main() -> int:
     began, is_good, ratios = time.monotonic(), True, []
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # workers import numpy and torch after this
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # two threads that spin are slow on a busy machine
     pool = ProcessPoolExecutor(options.workers, get_context("spawn"), add_flags, (tuple(MORE_FLAGS),))
     with tempfile.TemporaryDirectory() as name, pool:
         for family in map(find_family, names):

@@ -10,7 +10,7 @@ from tests.golden_lab import NATIVE, Lab
 from assay.config import golden as golden_config
 from assay.config.golden import load_golden_file
 from assay.errors import ConfigError, UsageError
-from assay.values.golden import FlagSpec, GoldenTest, Rule
+from assay.values.golden import FlagSpec, GoldenTest, Rule, Variant
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -187,3 +187,34 @@ def test_a_bare_margin_is_told_its_mapping_form(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a margin needs its operator and its size") as caught:
         load_golden_file(str(path))
     assert "loss: {operator: '<=', margin: 0.1}" in str(caught.value)
+
+
+def test_variants_are_environment_and_flags(tmp_path: Path) -> None:
+    section = """  variants:
+    two-threads: {env: {OMP_NUM_THREADS: 2, MODE: a b}}
+    halves: {flags: --parts 2 --name 'a b'}
+"""
+    test = load(tmp_path, NATIVE + section)
+    assert test.variants == (
+        Variant("two-threads", (("OMP_NUM_THREADS", "2"), ("MODE", "a b"))),
+        Variant("halves", (), ("--parts", "2", "--name", "a b")),
+    )
+    assert [variant.title for variant in test.variants] == [
+        "OMP_NUM_THREADS=2 MODE='a b'",
+        "--parts 2 --name 'a b'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("variants: [a]", "golden.variants"),
+        ("variants: {a: {}}", "changes nothing"),
+        ("variants: {a: {enviroment: {B: 1}}}", "known: env, flags"),
+        ('variants: {a: {flags: "--x \'open"}}', "cannot be split into words"),
+        ("variants: {a: {env: 3}}", "golden.variants.a.env"),
+        ("variants: {a: --x}", "golden.variants.a"),
+    ],
+)
+def test_a_variant_that_cannot_be_used_is_refused(tmp_path: Path, section: str, words: str) -> None:
+    assert words in refuse(tmp_path, f"{NATIVE}  {section}\n")

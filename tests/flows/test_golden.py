@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import stat
 import sys
 import threading
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 from tests.golden_lab import NATIVE, Lab, messages
 
+from assay.cli.main import run
+from assay.config.golden import load_golden_file
 from assay.errors import ConfigError, ExitCode, NotFoundError, UsageError
 from assay.flows.golden import Doors, check_file, gather_file, validate_file
 from assay.flows.supervise import Entry, Event
@@ -118,6 +121,75 @@ def test_a_program_that_counts_from_0_is_told_to_go_one_step_further(native: Lab
     assert report.verdict.comparisons == 12
     untils = {call[call.index("--until") + 1] for call in native.calls()[before:]}
     assert untils == {str(9 + 6 + 1), str(19 + 6 + 1)}
+
+
+def use_shift(lab: Lab, section: str) -> None:
+    """A program whose loss is moved by a variable and a flag, judged by windows."""
+    script = lab.folder / "training.py"
+    script.write_text(
+        script.read_text().replace(
+            "change.get('scale', 1.0)",
+            "change.get('scale', 1.0) * float(os.environ.get('SHIFT', 1)) * float(options.x or 1)",
+        )
+    )
+    lab.write_native(NATIVE.replace("  metrics: {loss: exact}", f"  gather: --until 20\n{section}"))
+
+
+def test_variants_are_gathered_and_what_they_show_passes(native: Lab) -> None:
+    use_shift(native, "  variants:\n    by-env: {env: {SHIFT: 1.001}}\n    by-flag: {flags: --x 0.999}\n")
+    gathered = native.gather(replicas=1).tests[0]
+    assert gathered.verdict.kind is VerdictKind.PASS, messages(gathered)
+    golden = load_manifest(str(native.manifest_path), "demo")
+    (segment,) = golden.segments
+    assert segment.replicas == 2
+    first = segment.tracks["loss"][""][0].values
+    assert segment.variants["by-env"]["loss"][""].values == pytest.approx([1.001 * value for value in first], rel=1e-4)
+    assert segment.variants["by-flag"]["loss"][""].values == pytest.approx([0.999 * value for value in first], rel=1e-4)
+    assert golden.provenance["variants"] == {"by-env": "SHIFT=1.001", "by-flag": "--x 0.999"}
+    native.change(scale=1.002)  # within four times what the variants show
+    assert native.check_one().verdict.kind is VerdictKind.PASS
+    native.change(scale=1.0)
+    assert native.check_one().verdict.kind is VerdictKind.PASS
+    native.change(scale=1.02)
+    assert native.check_one().verdict.kind is VerdictKind.FAIL
+
+
+def test_a_variant_that_fails_or_changes_nothing_is_reported(native: Lab) -> None:
+    use_shift(native, "  variants:\n    idle: {env: {OTHER: 1}}\n")
+    report = native.gather().tests[0]
+    assert "the variant idle changes nothing: equal bit for bit to the recording" in report.warnings
+    use_shift(native, "  variants:\n    broken: {flags: --no-such-flag}\n")
+    report = native.gather().tests[0]
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "the variant broken did not end well" in messages(report)
+
+
+def test_equal_replicas_without_a_variant_get_an_offer_of_one(native: Lab) -> None:
+    use_shift(native, "  metrics: {loss: paired}\n")
+    notes = native.gather().tests[0].notes
+    start = next(at for at, note in enumerate(notes) if "equal bit for bit" in note)
+    offer = "\n".join(note for note in notes[start:] if note.startswith("  "))
+    native.file.write_text(native.file.read_text() + offer.replace("  golden:\n", "").replace("    ", "  ") + "\n")
+    (variant,) = load_golden_file(str(native.file)).tests[0].variants
+    assert variant.env == (("OMP_NUM_THREADS", "2"),)
+    assert not any("equal bit for bit:" in note for note in native.gather().tests[0].notes)
+
+
+def test_a_change_is_reported_with_commands_that_accept_it(native: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    use_shift(native, "  metrics: {loss: paired}\n")
+    assert native.gather().exit_code() is ExitCode.OK
+    native.change(scale=1.001)
+    report = native.check_one()
+    assert report.verdict.kind is VerdictKind.CHANGED, messages(report)
+    (finding,) = report.segments[0].metrics[0].verdict.findings
+    assert finding.effect == pytest.approx(0.001, rel=0.01)
+    assert finding.step == 10
+    commands = [note.split("assay ", 1)[1] for note in report.notes if "assay golden" in note]
+    assert len(commands) == 3
+    for command, code in zip(commands, (0, 0, 0), strict=True):
+        assert run([*shlex.split(command), "--root", str(native.folder / "runs"), "--quiet"]) == code, command
+        capsys.readouterr()
+    assert native.check_one().verdict.kind is VerdictKind.PASS
 
 
 def test_the_originals_gather_makes_no_replicas(lab: Lab) -> None:

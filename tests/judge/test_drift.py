@@ -92,3 +92,12 @@ def test_a_metric_that_is_not_recorded_any_more_is_said():
 def test_a_golden_of_the_original_has_no_rules_to_compare():
     old = golden(provenance={}, noise={}, steps_per_segment=0, replicas=1)
     assert find_widening(old, golden()) == []
+
+
+def test_a_new_variant_widens_a_golden():
+    before = golden()
+    variants = {"halves": {"loss": {"": Track((101, 102), (1.0, 1.0))}}}
+    after = replace(before, segments=tuple(replace(segment, variants=variants) for segment in before.segments))
+    assert find_widening(before, after) == ["the variant halves is new: what it changes will pass"]
+    assert find_widening(after, after) == []
+    assert find_widening(after, before) == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from tests.judge.curves import falling, noisy, run, segment, track
 from assay.judge.convergence import judge_segment
 from assay.judge.noise import (
     check_margin,
+    find_equal,
+    find_idle_variants,
     find_refusals,
     measure_golden_noise,
     measure_noise,
@@ -172,3 +175,26 @@ def test_rounding_up(value, rounded):
 @given(st.floats(1e-12, 1e6))
 def test_rounding_up_never_falls_below(value):
     assert value * (1 - 1e-9) <= round_up(value) <= 2.5 * value * (1 + 1e-9)
+
+
+def test_replicas_that_are_all_equal_are_told_from_those_that_are_not(rng):
+    rules = [Rule("loss")]
+    assert find_equal(rules, Golden("t", (segment(falling(), falling()),)))
+    assert not find_equal(rules, Golden("t", (segment(falling()),)))
+    assert not find_equal(rules, Golden("t", (segment(falling(), falling()), segment(*noisy(rng, 2)))))
+    assert not find_equal([Rule("loss", "exact")], Golden("t", (segment(falling(), falling()),)))
+
+
+def test_a_variant_that_changes_nothing_is_named():
+    moved = replace(segment(falling(), falling()), variants={"idle": run(falling()), "moves": run(falling() * 1.1)})
+    assert find_idle_variants([Rule("loss")], Golden("t", (moved,))) == ["idle"]
+
+
+def test_what_is_called_outside_is_where_a_change_begins(rng):
+    for golden in ([falling()] * 5, noisy(rng, 5, step=1e-4), noisy(rng, 5, step=1e-7)):
+        limit = measure(golden).outside
+        centre = np.exp(np.log(golden).mean(axis=0))
+        above = judge_segment(Rule("loss"), segment(*golden), [run(centre * (1 + 1.02 * limit))])
+        assert above.kind is VerdictKind.CHANGED
+    below = judge_segment(Rule("loss"), segment(*[falling()] * 5), [run(falling() * (1 + 9e-6))])
+    assert below.kind is VerdictKind.PASS

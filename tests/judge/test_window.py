@@ -431,10 +431,11 @@ def test_a_change_says_where_it_begins_and_what_the_replicas_show(rng):
 
 def test_a_learning_rate_that_differs_at_all_is_a_change():
     curve = np.linspace(1e-3, 5e-4, 60)
-    for name in ("lr", "learning_rate", "train/lr", "optimizer_lr"):
+    for name in ("lr", "learning_rate", "train/lr", "optimizer_lr", "lr-group0", "LearningRate"):
         golden, rule = [curve] * 5, Rule(name)
         assert judge(golden, curve, rule=rule).kind is PASS
-        assert judge(golden, curve * (1 + 1e-5), rule=rule).kind is CHANGED
+        assert judge(golden, curve * (1 + 5e-6), rule=rule).kind is CHANGED
+    assert judge([curve] * 5, curve * (1 + 5e-6), rule=Rule("clrs_score")).kind is PASS
 
 
 @pytest.mark.parametrize("digits", [3, 4])

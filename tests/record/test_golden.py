@@ -239,3 +239,27 @@ def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp
     assert not path.exists()
     write_manifest(str(path), dataclasses.replace(golden, complete=False))
     assert path.exists()
+
+
+def test_variants_are_kept_with_their_segment() -> None:
+    golden = make_golden()
+    variants = {"halves": {"loss": {"": Track((11, 12), (0.5, 0.27), ("0.5", "0.27"))}}}
+    golden = dataclasses.replace(
+        golden, segments=tuple(dataclasses.replace(segment, variants=variants) for segment in golden.segments)
+    )
+    assert parse_manifest(render_manifest(golden), "m.json", "demo").segments == golden.segments
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json")), ids=lambda path: path.name)
+def test_older_manifests_have_no_variants(path: Path) -> None:
+    golden = load_manifest(str(path), "demo")
+    assert golden.segments
+    assert not any(segment.variants for segment in golden.segments)
+
+
+@pytest.mark.parametrize("damage", [[], {"10": []}, {"10": {"halves": 3}}, {"10": {"halves": {"loss": {"": 5}}}}])
+def test_damaged_variants_are_a_damaged_manifest(damage: object) -> None:
+    content = json.loads(render_manifest(make_golden()))
+    content["variants"] = damage
+    with pytest.raises(FormatError, match="damaged"):
+        parse_manifest(json.dumps(content), "m.json", "demo")

@@ -21,6 +21,7 @@ class Told:
     first_delta: float | None = None
     one_check: float = 0.0061
     most_checks: float = 0.0055
+    outside: float | None = 0.0008
 
 
 def render(golden: Golden, *told: Told) -> str:
@@ -34,14 +35,14 @@ def test_origin_segments_and_sensitivity():
         "hardware": {"cpu": "a cpu", "gpus": [{"name": "H200"}]},
         "packages": {f"package{n}": "1" for n in range(12)},
     }
-    text = render(made.golden(provenance=origin), Told(), Told("lr", "exact", delta=None))
+    text = render(made.golden(provenance=origin), Told(), Told("lr", "exact", delta=None, outside=None))
     assert "segments    1 of 20 steps, at 100" in text
     assert "recordings  3 of each segment" in text
     assert "commit      abcdef0123456789 with local changes" in text
     assert "seeds       seed 7" in text
     assert "hardware    a cpu, H200" in text
     assert "and 4 more" in text
-    assert "loss    paired     0.1%      0.02%   0.5%    0.61%     0.55%" in text
+    assert "loss    paired     0.1%      0.02%    0.08%   0.5%    0.61%     0.55%" in text
     assert "Drift" not in text, "nothing was rebased"
 
 
@@ -53,7 +54,7 @@ def test_a_manifest_of_the_original_and_an_incomplete_one_say_so():
 def test_eighty_columns_hold_every_heading_and_both_limits_of_a_gradient_norm():
     told = (Told("grad_norm", delta=0.05, first_delta=0.01), Told("lr", "exact", delta=None))
     text = render_sections(build_sections(made.golden(), "m.json", told), width=80)
-    assert "metric     rule    sd/step  sd/window        delta  1 check  3 checks" in text
+    assert "metric     rule    sd/step  sd/window  CHANGED        delta  1 check  3 checks" in text
     assert "1%, then 5%" in text
 
 
@@ -97,3 +98,9 @@ def test_a_metric_without_finite_values_is_said_not_drawn():
     nan = Golden("t", (Segment(1, "c", {"loss": {"": (Track((1, 2), (float("nan"), float("nan"))),)}}),))
     (text,) = render_charts(build_charts(nan))
     assert "no finite values" in text
+
+
+def test_variants_are_shown_with_how_they_were_set():
+    golden = made.golden(provenance={"variants": {"halves": "--parts 2"}})
+    segments = tuple(replace(segment, variants={"halves": {}, "other": {}}) for segment in golden.segments)
+    assert "variants    halves (--parts 2), other" in render(replace(golden, segments=segments))

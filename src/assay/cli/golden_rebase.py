@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="A fresh gathering, or the runs of the last check, from the same checkpoints.",
 )
 @click.option("--replicas", type=click.IntRange(min=1), metavar="N", help="Recordings of each segment in all.")
-@click.option("--allow-wider", is_flag=True, help="Accept more noise, looser rules, or fewer recordings than before.")
+@click.option("--allow-wider", is_flag=True, help="Accept more noise, looser rules, fewer recordings, or new variants.")
 @click.option("--allow-failed", is_flag=True, help="With --from check: also when the last check did not pass.")
 @click.option("--fresh", is_flag=True, help="Do not take what an earlier call has staged, or the runs of a check.")
 def rebase(reason: str, quiet: bool, as_json: bool, **given: Any) -> int:

@@ -12,6 +12,7 @@ docs/explanation/convergence-statistics.md.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -43,7 +44,6 @@ FLOOR = 1e-5
 FLOOR_STEPS = 20  # where nothing shows how rounding grows, the floor grows by itself as much again each twenty steps
 LARGEST_FLOOR = 1e-4
 FLOOR_SCHEDULE = 1e-6  # of learning rates: they are set, not computed from data
-SCHEDULES = ("lr", "learningrate", "learning_rate")
 MANY_DIGITS = 15  # a value logged with that many was not rounded for people
 
 Way = Literal["min", "max", "both"]
@@ -263,10 +263,9 @@ def share_variance(spread: Array) -> Array:
 
 
 def is_schedule(rule: Rule) -> bool:
-    """A learning rate: by the last part of the metric's name."""
-    return rule.metric.lower().replace("-", "_").replace(".", "/").split("/")[-1].strip("_") in SCHEDULES or (
-        rule.metric.lower().endswith(("_lr", "learning_rate"))
-    )
+    """A learning rate, by a part of the metric's name: `lr`, `train/lr_group0`, `learning_rate`."""
+    name = rule.metric.lower()
+    return "lr" in re.split(r"[^a-z]+", name) or re.search("learning.?rate", name) is not None
 
 
 def build_floor(rule: Rule, pair: Pair, starts: Sequence[int], effects: Effects) -> Array:
@@ -460,7 +459,7 @@ def _judge_single(pair: Pair, effects: Effects, starts: Sequence[int]) -> Findin
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Turns marked windows into a finding: the one with the largest effect speaks, the first gives the step."""
+    """Turns marked windows into a finding: the one with the largest effect speaks, the first tells where it begins."""
 
     rule: Rule
     pair: Pair
@@ -471,13 +470,15 @@ class Report:
 
     def describe(self, kind: VerdictKind, marks: Array) -> Finding:
         np = load_numpy()
-        shown = self._build_shown()
-        worst = int(np.argmax(np.where(marks, np.abs(shown), -1.0)))
+        signed = np.array([self._is_signed(window) for window in range(len(self.starts))])
+        relative, distance = (self.effects.relative(each) for each in (self.effects.effect, self.effects.distance))
+        shown = np.where(signed, relative, distance)
+        speaking = marks & signed if (marks & signed).any() else marks
+        worst = int(np.argmax(np.where(speaking, np.abs(shown), -1.0)))
         sure = kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
         tests = len(self.starts) * self.peers if sure else 1
         low, high = self.effects.bounds(self.rule.alpha / tests)
-        is_signed = self._is_signed(worst)
-        interval = (float(low[worst]), float(high[worst])) if is_signed else None
+        interval = (float(low[worst]), float(high[worst])) if signed[worst] else None
         step = self._find_onset(marks) if sure else self.pair.steps[self.starts[int(np.argmax(marks))]]
         return Finding(
             kind,
@@ -491,14 +492,8 @@ class Report:
             tuple(self._ends(int(window)) for window in np.flatnonzero(marks)) if kind is not VerdictKind.PASS else (),
         )
 
-    def _build_shown(self) -> Array:
-        """The effect of each window; where differences of both signs cancel, the distance."""
-        np = load_numpy()
-        relative = self.effects.relative(self.effects.effect)
-        signed = np.array([self._is_signed(window) for window in range(len(self.starts))])
-        return np.where(signed, relative, self.effects.relative(self.effects.distance))
-
     def _is_signed(self, window: int) -> bool:
+        """Whether its effect speaks for it; where differences of both signs cancel, the distance does."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
         is_far = distance > float(self.limits.inside[window])
         return not (is_far and abs(effect) < distance / 2)
