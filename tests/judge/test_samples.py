@@ -498,3 +498,26 @@ def test_values_near_the_ends_of_floats_do_not_overflow():
     assert judge_pair((1e-300,) * 6, (1e300,) * 6, "min").kind is FAIL
     assert judge_pair((-1e308,) * 6, (1e308,) * 6, "min").kind is FAIL
     assert judge_pair((-1e308,) * 6, (1e308,) * 6, "max").kind is CHANGED
+
+
+def test_single_values_show_their_ratio_and_are_unsure():
+    found = compare((10.0,), (12.0,))
+    assert found.kind is VerdictKind.INCONCLUSIVE
+    assert (found.base, found.head, found.interval) == (10.0, 12.0, None)
+    assert found.effect == pytest.approx(0.2)
+    assert found.message.startswith("+20.00%, unsure: too few clean trials")
+
+
+def test_so_few_trials_that_the_number_of_metrics_lets_none_fail_ask_for_enough():
+    """2 / 252 is below alpha, and not when it is corrected for two metrics."""
+    slow = [
+        build_pair(name, (1.0, 1.01, 1.02, 1.03, 1.04), (2.0, 2.01, 2.02, 2.03, 2.04), Question("min")) for name in "ab"
+    ]
+    alone, *_ = compare_pairs(slow[:1])
+    both = compare_pairs(slow)
+    assert alone.kind is VerdictKind.FAIL
+    assert [one.kind for one in both] == [VerdictKind.INCONCLUSIVE] * 2
+    assert [one.missing_trials for one in both] == [1, 1]
+    assert "so few trials of 2 metrics cannot reach" in both[0].message
+    more = [build_pair(p.subject, (*p.base.values, 1.05), (*p.head.values, 2.05), p.question) for p in slow]
+    assert [one.kind for one in compare_pairs(more)] == [VerdictKind.FAIL] * 2

@@ -332,3 +332,12 @@ def test_a_search_that_is_stuck_says_why_and_what_to_do() -> None:
     assert "--fresh asks again" in text
     assert "2 of them by an earlier call" in text
     assert "--fresh" not in render_bisect(Bisect(stuck="both are good"))
+
+
+def test_where_there_is_no_room_empty_columns_leave_first() -> None:
+    by = ("label", "cudnn", "framework")
+    rows = [(("before", "-", "-"), 3, {"wall_time": (1.0, 1.1), "throughput": (5.0, 6.0)})]
+    text = render_setups(by, ("wall_time", "throughput"), rows, "text", width=44)
+    assert "throughput" in text.splitlines()[0]
+    assert "cudnn" not in text
+    assert "no room" not in text

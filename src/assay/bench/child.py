@@ -10,6 +10,7 @@ was reported before stands.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
@@ -79,6 +81,7 @@ def _list(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     (method,) = options.methods
     write_line({"kind": "begin", "time": time.time(), "pid": os.getpid(), "python": sys.version.split()[0]})
+    _show_crashes()
     end: dict[str, Any] = {"kind": "end", "ok": False}
     try:
         target = _find(method, options)
@@ -97,6 +100,12 @@ def _run(options: argparse.Namespace) -> int:
     end |= {"time": time.time(), "framework": find_framework(), "packages": find_packages(), "peaks": load_peaks()}
     write_line(end)
     return 0 if end["ok"] else 1
+
+
+def _show_crashes() -> None:
+    """A crash in native code prints where Python was; without a stderr there is nowhere to."""
+    with suppress(OSError, ValueError, AttributeError):
+        faulthandler.enable()
 
 
 def _find(method: str, options: argparse.Namespace) -> Target:
@@ -166,7 +175,9 @@ def _describe(error: BaseException) -> str:
     """A framework that is missing here is often there for another interpreter."""
     if isinstance(error, ModuleNotFoundError) and is_library((error.name or "").split(".")[0]):
         return f"{error}; {sys.executable} does not have it: name an interpreter that has with --python PATH"
-    return str(error)
+    if isinstance(error, MemoryError) and not str(error):
+        return "Python could not get the memory that it asked for (the error has no message of its own)"
+    return str(error) or "without a message"
 
 
 def _last_lines(error: BaseException) -> list[str]:

@@ -115,8 +115,8 @@ def _measure(pair: SamplePair) -> Comparison:
     if more:
         message = _explain_need(pair, more)
         warnings = describe_trials(pair.base, pair.head)
-        kind = VerdictKind.INCONCLUSIVE
-        return replace(empty, kind=kind, message=message, missing_trials=more, warnings=warnings)
+        found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more, warnings=warnings)
+        return _look_at_few(found, base, head)
     scale = Scale.of((*base, *head), find_median(base))
     shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
     shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
@@ -131,6 +131,18 @@ def _measure(pair: SamplePair) -> Comparison:
         detectable=scale.relate(_find_detectable(shift, pair.question.alpha)),
         warnings=describe_trials(pair.base, pair.head),
     )
+
+
+def _look_at_few(found: Comparison, base: Sequence[float], head: Sequence[float]) -> Comparison:
+    """How far the medians are apart, where there are too few values to be sure of anything: without an interval."""
+    if not base or not head:
+        return found
+    levels = find_median(base), find_median(head)
+    scale = Scale.of(levels, levels[0])
+    before, after = scale.apply(levels)
+    effect = scale.relate(after - before)
+    seen = f"{effect:+.2%}, unsure: {found.message}"
+    return replace(found, base=levels[0], head=levels[1], effect=effect, message=seen)
 
 
 def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from assay.show.table import Column, Table, fit_columns, render_table
-from assay.show.words import clean, escape_markdown, escape_xml, render_duration, render_number, wrap
+from assay.show.words import clean, escape_markdown, escape_xml, render_duration, render_number, render_size, wrap
 from assay.values.bench_history import INTERRUPTED
 from assay.values.benchmark import BenchExecution, BenchReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -80,6 +80,8 @@ def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) 
     columns = [Column("method", cut="left"), *([Column("label")] if has_labels else []), Column("ok")]
     columns += build_figure_columns(names)
     columns += [Column("peak memory", "size", key="max_rss")]
+    has_gpu = any(e.peaks.gpu_memory_bytes for found in groups.values() for e in found)
+    columns += [Column("peak GPU memory", "size", key="gpu_memory_bytes")] if has_gpu else []
     rows = []
     for (method, label), found in groups.items():
         ended = [execution for execution in found if not execution.is_interrupted]
@@ -87,7 +89,9 @@ def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) 
         values = [[e.result.numbers[name] for e in ended if name in e.result.numbers] for name in names]
         cells = [render_values(name, each) for name, each in zip(names, values, strict=True)]
         peak = max(execution.peaks.max_rss for execution in found)
-        rows.append([method, *([label] if has_labels else []), f"{good}/{len(ended)}", *cells, peak or None])
+        peaks = [peak, *([max(e.peaks.gpu_memory_bytes or 0 for e in found)] if has_gpu else [])]
+        sizes = [each or None for each in peaks]
+        rows.append([method, *([label] if has_labels else []), f"{good}/{len(ended)}", *cells, *sizes])
     return Table(tuple(columns), rows)
 
 
@@ -101,9 +105,18 @@ def render_fitting(table: Table, hint: str, *, color: bool = False, width: int |
     if width is None:
         return render_table(table, color=color)
     fitting, dropped = fit_columns(table, width)
+    if dropped:  # what is empty leaves first
+        fitting, dropped = fit_columns(drop_empty(table), width)
     rest = ", ".join(clean(column.name) for column in dropped)
     note = wrap(f"(no room for {rest}: {hint})", width, "  ") + "\n" if rest else ""
     return render_table(fitting, width=width, color=color) + note
+
+
+def drop_empty(table: Table) -> Table:
+    """Without the columns that no row has anything in; the first names the rows, and stays."""
+    full = [any(row[place] not in (None, "", "-") for row in table.rows) for place in range(len(table.columns))]
+    kept = [place for place, has_any in enumerate(full) if has_any or not place]
+    return Table(tuple(table.columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
 
 
 def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
@@ -135,7 +148,15 @@ def _is_time(name: str) -> bool:
     return name.rpartition(".")[2] in ("wall_time", "cpu_time")
 
 
+def is_size(name: str) -> bool:
+    """In bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
+    own = name.rpartition(".")[2]
+    return own in ("memory", "peak_memory", "peak_gpu_memory", "max_rss", "max_vms") or own.endswith("_bytes")
+
+
 def _render_value(name: str, value: float) -> str:
+    if is_size(name):
+        return render_size(value)
     if not _is_time(name) or value <= 0:
         return render_large(value)
     unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
@@ -202,7 +223,7 @@ def _render_range(shares: Sequence[int]) -> str:
 
 def build_execution_facts(execution: BenchExecution) -> dict[str, Any]:
     facts = asdict(execution)
-    facts["numbers"] = execution.result.numbers
+    facts["numbers"] = execution.numbers
     facts["succeeded"] = execution.succeeded
     return facts
 

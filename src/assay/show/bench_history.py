@@ -182,8 +182,14 @@ def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | None]:
         *([metric.method] if has_methods else []),
         metric.metric,
         *(render_values(metric.metric, side.values) for side in (metric.base, metric.head)),
-        _render_effect(metric.finding),
+        _render_unsure(metric.finding),
     ]
+
+
+def _render_unsure(finding: Finding) -> str | None:
+    """A ratio of too few values to have an interval is marked."""
+    text = _render_effect(finding)
+    return f"{text} unsure" if text and not finding.interval else text
 
 
 def _render_effect(finding: Finding) -> str | None:

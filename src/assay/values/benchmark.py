@@ -18,6 +18,8 @@ STUDY = "bench"  # every execution, through whatever door, is a run of this stud
 WALL_TIME = "wall_time"
 CPU_TIME = "cpu_time"
 THROUGHPUT = "throughput"
+PEAK_MEMORY = "peak_memory"  # in bytes, of the benchmark and everything that it started; asv's peakmem is the same
+PEAK_GPU_MEMORY = "peak_gpu_memory"  # in bytes, of its own processes
 NOT_REPORTED = -1.0  # wall_time of a benchmark that never reported
 SITE_PACKAGES = "site_package_info"  # in `extra`: repositories that were checked out for it (PerfZero's)
 PROFILE = "profile"  # in `extra` of executions that were profiled: windows, profiler; notes where a window has none
@@ -331,6 +333,12 @@ class BenchExecution:
     @property
     def succeeded(self) -> bool:
         return self.result.succeeded and not self.refused
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Every number that has a history: what was reported, and the peaks of memory."""
+        peaks = {PEAK_MEMORY: self.peaks.max_rss, PEAK_GPU_MEMORY: self.peaks.gpu_memory_bytes}
+        return {name: float(value) for name, value in peaks.items() if value} | self.result.numbers
 
     @property
     def is_compared(self) -> bool:

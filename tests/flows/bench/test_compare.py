@@ -28,9 +28,17 @@ from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.sides import Executions
 from assay.judge.samples import ALPHA
 from assay.record.benchmarks import Triage, add_triage
-from assay.show.bench_history import build_comparison_cases
+from assay.show.bench_history import build_comparison_cases, render_comparison
 from assay.values.bench_history import ComparisonReport
-from assay.values.benchmark import BenchExecution, BenchMethod, BenchReport, BenchRequest, BenchResult, BenchVariant
+from assay.values.benchmark import (
+    BenchExecution,
+    BenchMethod,
+    BenchReport,
+    BenchRequest,
+    BenchResult,
+    BenchVariant,
+    Peaks,
+)
 from assay.values.verdict import Finding, VerdictKind
 
 
@@ -464,3 +472,21 @@ def test_nothing_left_is_an_error() -> None:
     report = compare_executions(side("base", 10), spoken, CompareOptions())
     assert report.verdict.kind is VerdictKind.ERROR
     assert "head has no values" in report.verdict.findings[0].message
+
+
+# ---------------------------------------------------------------- as people read it
+
+
+def test_a_ratio_of_single_values_is_marked_as_unsure() -> None:
+    sides = [Executions(name, (execution(1, value),)) for name, value in (("base", 10.0), ("head", 12.0))]
+    text = render_comparison(compare_executions(*sides, CompareOptions()), color=False, width=100)
+    assert "+20.0% unsure" in text
+
+
+def test_sizes_have_units() -> None:
+    peaks = Peaks(max_rss=300 << 20, gpu_memory_bytes=3 << 30)
+    sides = [Executions(name, tuple(execution(n, 10.0, peaks=peaks) for n in range(8))) for name in ("base", "head")]
+    text = render_comparison(compare_executions(*sides, CompareOptions()), color=False, width=120)
+    assert "peak_memory" in text
+    assert "300 MiB ±0.0%" in text
+    assert "3 GiB ±0.0%" in text

@@ -17,6 +17,7 @@ from tests.flows.bench.laboratory import request
 from assay.errors import ExitCode, UsageError
 from assay.flows.bench import run
 from assay.flows.bench.archive import find_place, load_executions
+from assay.flows.bench.history import HistoryOptions, build_history
 from assay.flows.bench.options import parse_commands
 from assay.flows.bench.run import resolve_methods, run_benchmarks
 from assay.record import rundir
@@ -359,3 +360,36 @@ def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
     assert [one.name for one in take_queue("runs/bench", str(lab))] == ["never-started"]
     path.write_text("{")
     assert take_queue("runs/bench", str(lab)) == []
+
+
+# ---------------------------------------------------------------- memory and crashes
+
+
+def test_peaks_of_memory_are_metrics_with_a_history(lab: Path) -> None:
+    executions = run_benchmarks(request("mod.B.large", trials=6)).executions
+    assert all(execution.numbers["peak_memory"] > 120_000_000 for execution in executions)
+    found = build_history("mod.B.large", "peak_memory", executions, HistoryOptions(everything=True), [])
+    assert found.direction == "min"
+    assert len(found.series[0].points) == 6
+    gpu = replace(executions[0], peaks=replace(executions[0].peaks, gpu_memory_bytes=5 << 30))
+    assert gpu.numbers["peak_gpu_memory"] == 5 << 30
+    other = replace(executions[0], result=replace(executions[0].result, extras={"peak_memory": 7.0}))
+    assert other.numbers["peak_memory"] == 7.0, "what it reports itself comes first"
+
+
+def test_a_crash_in_native_code_shows_the_python_stack(lab: Path) -> None:
+    Path("crash.py").write_text("import ctypes\ndef inner(): ctypes.string_at(0)\ndef outer(): inner()\n")
+    command = parse_commands(["c=python3 -c 'import crash; crash.outer()'"])
+    asked = replace(request("crash.outer"), methods=(*request("crash.outer").methods, *command))
+    for execution in run_benchmarks(asked).executions:
+        (finding,) = execution.result.findings
+        assert "SIGSEGV" in finding.message
+        assert "Segmentation fault in string_at" in finding.message
+        assert "called by inner (crash.py:2) called by outer (crash.py:3)" in finding.message
+
+
+def test_an_error_without_a_message_says_so(lab: Path) -> None:
+    Path("empty.py").write_text("def memory(): raise MemoryError\ndef value(): raise ValueError\n")
+    memory, value = run_benchmarks(request("empty.memory", "empty.value")).executions
+    assert "MemoryError: Python could not get the memory that it asked for" in memory.result.findings[0].message
+    assert value.result.findings[0].message == "ValueError: without a message (empty.py:2)"

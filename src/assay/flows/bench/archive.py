@@ -146,7 +146,7 @@ def _build_git(known: Mapping[str, Any], commit: str | None) -> GitState | None:
 
 
 def choose_metric(metric: str, executions: Sequence[BenchExecution]) -> str:
-    known = {name for execution in executions for name in execution.result.numbers}
+    known = {name for execution in executions for name in execution.numbers}
     if metric not in known:
         raise NotFoundError("metric", metric, sorted(known))
     return metric

@@ -287,7 +287,7 @@ def _find_new(base: Executions, head: Executions) -> list[str]:
 
 
 def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
-    names = [{n for e in side.good(method) for n in e.result.numbers} for side in (base, head)]
+    names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
     common = names[0] & names[1]
     missing = [name for name in options.metrics if name not in common]
     if missing and common:

@@ -41,6 +41,11 @@ COMMAND = "bench"
 ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
 ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the door wants to be kept with the execution
 _TAIL_BYTES = 2000
+_CRASH_BYTES = 60_000  # a hundred frames of each of some threads
+_MOST_FRAMES = 8
+_FATAL = "Fatal Python error: "
+_CRASH_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.+)')
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _SHELLS_BYTES = 12 << 20  # at most, of job.sh, a shell in it and a time limit, where nobody has looked
 _DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell tells that a signal ended its command
 _KILLED = 128 + signal.SIGKILL
@@ -155,13 +160,36 @@ def _load_last_words(path: str, was_killed: bool = False) -> str:
     """Of the benchmark: what a shell says of its death, with all of its command line, are no words of its own."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            file.seek(max(0, os.fstat(file.fileno()).st_size - (_CRASH_BYTES if was_killed else _TAIL_BYTES)))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
+    crash = _find_crash(lines) if was_killed else ""
+    if crash:
+        return crash
     if was_killed:
         lines = lines[: next((number for number, line in enumerate(lines) if _DEATH.match(line)), len(lines))]
     return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
+
+
+def _find_crash(lines: Sequence[str]) -> str:
+    """What Python's faulthandler printed: the error, and where the thread was that crashed, innermost first."""
+    starts = [number for number, line in enumerate(lines) if line.startswith(_FATAL)]
+    if not starts:
+        return ""
+    frames: list[str] = []
+    for line in lines[starts[-1] + 1 :]:
+        match = _CRASH_FRAME.match(line)
+        if match and not _is_ours(match["file"]):
+            frames.append(f"{match['name']} ({os.path.basename(match['file'])}:{match['line']})")
+        elif frames and not match:  # other threads
+            break
+    stack = " called by ".join(frames[:_MOST_FRAMES]) or "no Python code"
+    return f"{lines[starts[-1]].removeprefix(_FATAL).strip()} in {stack}"
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(("<frozen ", os.path.join(_OWN_FOLDER, "bench") + os.sep))
 
 
 def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchResult:
@@ -334,7 +362,7 @@ def build_fingerprint(setup: Mapping[str, str]) -> str:
 
 def render_points(execution: BenchExecution) -> str:
     """The execution as metrics of its run: one line of numbers, then a line for each sample."""
-    lines: list[dict[str, float]] = [dict(execution.result.numbers)]
+    lines: list[dict[str, float]] = [dict(execution.numbers)]
     longest = max((len(values) for values in execution.result.samples.values()), default=0)
     for place in range(longest):
         samples = {

@@ -76,7 +76,7 @@ def load_histories(
     place = find_place(options.root)
     executions = load_executions(place, method, complain)
     meant = _choose_labelled(executions, options.label)
-    named = {execution.method for execution in meant if metric in execution.result.numbers}
+    named = {execution.method for execution in meant if metric in execution.numbers}
     if not named:
         choose_metric(metric, meant)
     chosen = sorted(named)
@@ -171,7 +171,7 @@ def _describe_newest(
     if not meant or meant[-1].execution_id in find_invalid(executions, said):
         return ""
     result = meant[-1].result
-    if math.isfinite(result.numbers.get(metric, math.nan)) and result.succeeded:
+    if math.isfinite(meant[-1].numbers.get(metric, math.nan)) and result.succeeded:
         return ""
     reason = result.findings[0].message if result.findings else f"it did not report {metric}"
     return f"the newest execution, {meant[-1].execution_id}, failed: {reason}"
@@ -198,7 +198,7 @@ def _why_not(execution: BenchExecution, metric: str, options: HistoryOptions, in
         return ""
     if execution.is_interrupted:
         return "" if execution.is_compared else INTERRUPTED
-    value = execution.result.numbers.get(metric)
+    value = execution.numbers.get(metric)
     if value is None:
         return ""
     if not math.isfinite(value) or not execution.result.is_figure:
@@ -273,7 +273,7 @@ def _group(executions: Sequence[BenchExecution]) -> dict[tuple[str | None, str],
 def build_point(execution: BenchExecution, metric: str) -> Point:
     return Point(
         execution.execution_id,
-        execution.result.numbers[metric],
+        execution.numbers[metric],
         execution.started_at,
         execution.commit,
         execution.result.samples.get(metric, ()),
@@ -430,7 +430,7 @@ def _find_predecessor(found: Sequence[BenchExecution], place: int) -> BenchExecu
 
 
 def _collect(found: Sequence[BenchExecution], like: BenchExecution, metric: str) -> list[float]:
-    return [e.result.numbers[metric] for e in found if e.fingerprint == like.fingerprint]
+    return [e.numbers[metric] for e in found if e.fingerprint == like.fingerprint]
 
 
 def _still_holds(

@@ -44,6 +44,7 @@ from assay.values.study import CodePolicy, Pattern, Resources, Study
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _COMMAND_SCRIPT = os.path.join(_SOURCE, "assay", "bench", "command.py")
+_FAULTHANDLER = "PYTHONFAULTHANDLER"
 _LIST_TIMEOUT_S = 300.0
 _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
@@ -273,6 +274,7 @@ def _build_spec(
     if label is not None:
         params["label"] = label
     env = {
+        **({} if _FAULTHANDLER in os.environ else {_FAULTHANDLER: "1"}),  # a crash prints where Python was
         **dict(request.env),
         **dict(variant.env if variant else ()),
         layout.ENV_BENCH_REPORT: f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_REPORT_FILE}",

@@ -60,7 +60,7 @@ class Executions:
         )
 
     def _reporting(self, key: Key) -> list[BenchExecution]:
-        return [e for e in self.good(key[0]) if key[1] in e.result.numbers]
+        return [e for e in self.good(key[0]) if key[1] in e.numbers]
 
 
 def _why_aside(execution: BenchExecution) -> str:
@@ -111,7 +111,7 @@ def collect_samples(name: str, found: Sequence[BenchExecution], metric: str, *, 
         dirt = dict.fromkeys(range(len(samples)), one.contaminated[0]) if one.contaminated and not everything else {}
         return Samples(samples, name, dirt, is_one_process=True)
     dirt = {} if everything else {n: e.contaminated[0] for n, e in enumerate(found) if e.contaminated}
-    return Samples(tuple(e.result.numbers[metric] for e in found), name, dirt)
+    return Samples(tuple(e.numbers[metric] for e in found), name, dirt)
 
 
 def is_single(found: Sequence[BenchExecution], metric: str) -> bool:

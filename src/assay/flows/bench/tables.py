@@ -170,7 +170,7 @@ def value_of(execution: BenchExecution, key: str) -> str:
 
 
 def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExecution]) -> list[str]:
-    known = list(dict.fromkeys(name for execution in executions for name in execution.result.numbers))
+    known = list(dict.fromkeys(name for execution in executions for name in execution.numbers))
     for name in metrics or ():
         if name not in known:
             raise NotFoundError("metric", name, known)
@@ -179,5 +179,5 @@ def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExe
 
 
 def _values(found: Sequence[BenchExecution], name: str) -> tuple[float, ...]:
-    numbers = (execution.result.numbers.get(name) for execution in found)
+    numbers = (execution.numbers.get(name) for execution in found)
     return tuple(value for value in numbers if value is not None and math.isfinite(value))
