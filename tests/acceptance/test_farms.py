@@ -324,6 +324,13 @@ class TestRefused:
         assert len(desk.submissions) <= 4
         assert set(states(desk)) == {"stopped"}
 
+    def test_a_shell_that_does_not_know_a_flag_is_not_asked_again(self, desk: Desk) -> None:
+        desk.write(".runx", "LOGROOT: logs\nFARM: f\nf: {SUBMIT_CMD: bash, RESOURCES: {gpu: 2}}\n")
+        said = desk.assay("runx", "sweep.yml")
+        assert said.code == 4
+        assert "submission failed: the submit command ended with code 2" in said.err
+        assert {len(list(run.glob("lease.*"))) for run in desk.runs("logs/sweep")} <= {0, 1}, "nothing is tried again"
+
     def test_nothing_is_asked_for_twice(self, desk: Desk) -> None:
         desk.write("sweep.yml", f"CMD: 'true'\nHPARAMS: {{a: {list(range(30))}}}\n")
         (desk.farm / "REFUSE").touch()

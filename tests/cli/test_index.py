@@ -52,7 +52,7 @@ def test_reparse_passes_a_damaged_run_by(cli, own_bench: Bench, bench: Bench) ->
 
 def test_reparse_refuses_what_it_cannot_use(cli, bench: Bench) -> None:
     bench.write("none.yml", "study: fit\ncommand: 'true'\n")
-    assert "names no metrics" in cli("index", "reparse", "fit", "--file", "none.yml").err
+    assert "has no metrics" in cli("index", "reparse", "fit", "--file", "none.yml").err
     assert cli("index", "reparse", "fit", "--file", "gone.yml").code == 2
     assert cli("index", "reparse", "fitt").code == 2
 

@@ -54,6 +54,7 @@ _EMPTY_TOKEN_S = 5.0  # between creating the token and writing it lie microsecon
 _ELSEWHERE_S = 15.0  # beyond the grace: the watcher on the other host looks every two seconds, and then has its own
 _CANCEL_COMMAND_S = 60.0
 _CANNOT_START = 126
+_HIGHEST_OWN_CODE = 128  # above it: ended by a signal
 _LOG_TAIL_BYTES = 4096
 _NOBODY = "-"  # the host in a token that we took, so that the job never begins
 
@@ -158,7 +159,10 @@ class SubmitExecutor(Executor):
         return not self._is_shell and not self._pending and self._under_way() == 0
 
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
-        return None if self._is_shell else load_submit_failure(run_dir, handle.attempt)
+        code = load_submit_code(run_dir, handle.attempt)
+        if self._is_shell and (code is None or code > _HIGHEST_OWN_CODE):
+            return None  # a shell that was killed has refused nothing: its job is tried again
+        return load_submit_failure(run_dir, handle.attempt)
 
     def _start_pending(self) -> None:
         while self._pending and self._under_way() < self._parallel:
