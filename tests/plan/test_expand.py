@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -218,6 +219,20 @@ def test_what_speaks_to_runx_does_not_reach_the_script():
 def test_skipped_runs_are_left_out():
     plan = runx(sweep(**{"a": [1, 2], "RUNX.SKIP": [True]}), sweep(a=[3]))
     assert [run.params["a"] for run in plan.runs] == [3]
+
+
+def test_the_first_runs_of_a_large_runx_sweep_are_there_before_the_last():
+    plan = runx(sweep(lr=range(1000), wd=range(1000)))
+    first = [run.commands[0].text for run in islice(plan.runs, 3)]
+    assert first == ["python t.py --lr 0 --wd 0", "python t.py --lr 0 --wd 1", "python t.py --lr 0 --wd 2"]
+    assert len(plan.runs._made) == 3
+    few = runx(sweep(lr=range(3)))
+    assert (len(few.runs), few.runs[-1], list(few.runs)[1:]) == (3, list(few.runs)[2], few.runs[1:])
+
+
+def test_a_value_that_no_command_can_carry_is_refused_before_the_first_run():
+    with pytest.raises(ConfigError, match="NUL"):
+        runx(sweep(lr=[1, "a\0"]))
 
 
 def test_runx_has_no_orphans():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from assay.flows.prepared import Report
 
 Parsed = argparse.Namespace
+_LINES_AT_ONCE = 2048
 
 
 class _Unparsed(click.Command):
@@ -60,7 +62,12 @@ def warn(lines: Iterable[object]) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    tell("".join(f"{line}\n" for line in lines))
+    """A little at first, so that something is there at once; then much in one write."""
+    waiting = iter(lines)
+    size = 1
+    while some := list(islice(waiting, size)):
+        tell("".join(f"{line}\n" for line in some))
+        size = min(2 * size, _LINES_AT_ONCE)
 
 
 def write_report(report: Report, elapsed_s: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
-from assay.flows.prepared import Prepared, left_commands
+from assay.flows.prepared import Prepared, left_commands, wanted_commands
 from assay.values import layout
 from assay.values.run import JobRequest, RunSpec
 
@@ -13,14 +14,24 @@ from assay.values.run import JobRequest, RunSpec
 def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     """Every command line that would be started, with the run directory filled in, as the shell would get it."""
     kept = 0
+    present = _list_names(prepared.place.dir)
     for spec in prepared.plan.runs:
-        left = left_commands(prepared, spec)
+        is_new = spec.name not in present
+        left = wanted_commands(spec, prepared.options.commands) if is_new else left_commands(prepared, spec)
         kept += not left
         for command in (command for command in spec.commands if command.name in left):
             yield build_line(prepared, spec, command.text)
     if kept:
         runs = f"{kept} of {len(prepared.plan.runs)} runs"
         yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
+
+
+def _list_names(folder: str) -> set[str]:
+    """One look at the study's folder instead of one for each run."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
 
 
 def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1) -> str:

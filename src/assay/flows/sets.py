@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from assay.errors import FormatError
 from assay.flows.standing import load_standing
 from assay.record.whole_file import publish
 from assay.values import layout
-from assay.values.run import State
+from assay.values.run import LazyRuns, RunSpec, State
 
 if TYPE_CHECKING:
     from assay.flows.places import StudyPlace
@@ -47,13 +47,17 @@ def enter_set(prepared: Prepared) -> Prepared:
 
 def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]) -> Prepared:
     """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
-    names = dict(known)
-    taken = set(known.values())
-    for spec in prepared.plan.runs:
-        if spec.id not in names:
-            names[spec.id] = _find_free(prepared.place, spec.name, taken)
-            taken.add(names[spec.id])
-    return _rename(prepared, names, last.number + 1 if last else 1)
+    runs = LazyRuns(_name_freely(prepared.plan.runs, known, _list_names(prepared.place)))
+    number = last.number + 1 if last else 1
+    return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
+
+
+def _name_freely(runs: Iterable[RunSpec], known: Mapping[str, str], present: set[str]) -> Iterator[RunSpec]:
+    taken = present.union(known.values())
+    for spec in runs:
+        name = known.get(spec.id) or _find_free(spec.name, taken)
+        taken.add(name)
+        yield spec if name == spec.name else replace(spec, name=name)
 
 
 def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepared:
@@ -61,9 +65,16 @@ def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepar
     return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
 
 
-def _find_free(place: StudyPlace, name: str, taken: set[str]) -> str:
-    candidates = chain([name], (f"{name}_{number}" for number in count(2)))
-    return next(n for n in candidates if n not in taken and not os.path.lexists(os.path.join(place.dir, n)))
+def _list_names(place: StudyPlace) -> set[str]:
+    """Every name in the study's folder, also of what is no run."""
+    try:
+        return set(os.listdir(place.dir))
+    except OSError:
+        return set()
+
+
+def _find_free(name: str, taken: set[str]) -> str:
+    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
 
 
 def pin(prepared: Prepared) -> Prepared:

@@ -13,8 +13,8 @@ from assay.plan.grid import Grid, Row, draw_rows
 from assay.plan.identity import canonical, spec_id
 from assay.plan.naming import name_runs
 from assay.plan.render import render_command
-from assay.plan.runx_names import build_tag
-from assay.values.run import Command, Plan, RunSpec
+from assay.plan.runx_names import Namer, build_tag
+from assay.values.run import Command, LazyRuns, Plan, RunSpec
 from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
 from assay.values.study import (
     AllFlags,
@@ -56,6 +56,9 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
     _check_size(study, grids)
     warnings = [*study.warnings, *_find_repeats(study, grids)]
     rows = draw_rows(grids, study.subset, distinct=distinct)
+    if _cannot_fail(study):
+        runs = LazyRuns(_stream_runx(study, rows, names, rules))
+        return Plan(study, runs, (), tuple(warnings), is_hidden=True)
     drafts = _build_drafts(study, _drop_duplicates(study, rows, warnings) if distinct else rows)
     _fill_commands(study, drafts)
     _number(study, drafts)
@@ -68,6 +71,33 @@ def build_plan(study: Study, names: NameSource | None = None, rules: SecretRules
         for draft in drafts:
             draft.tag = build_tag(draft, names)
     return _build_plan(study, drafts, directories, warnings, rules)
+
+
+def _cannot_fail(study: Study) -> bool:
+    """runx's commands take every parameter, whatever it is; only a NUL character cannot be in one."""
+    if study.dialect != "runx" or _used_names(study.commands) is not None:
+        return False
+    axes = [axis for sweep in study.sweeps for axis in sweep.axes.values()]
+    return "\\x00" not in repr((axes, study.commands))
+
+
+def _stream_runx(study: Study, rows: Iterable[Row], names: NameSource | None, rules: SecretRules) -> Iterator[RunSpec]:
+    """One run after the other: a dry run of very many prints the first before the last is known."""
+    chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
+    namer, seen, hides = Namer(study, names), Counter[str](), _hold_secrets(study, rules)
+    for place, row in rows:
+        draft = _build_runx(study, place, row)
+        if draft is None:
+            continue
+        draft.commands = tuple(
+            Command(each.name, render_command(each, draft.params, "runx"), each.timeout_s) for each in chosen[place]
+        )
+        _number_runx(draft, seen)
+        if hides:
+            _hide(study, draft, rules)
+        name = namer.name(draft)
+        draft.tag = build_tag(draft, names)
+        yield _build_spec(study, draft, name, rules)
 
 
 def _build_plan(
@@ -267,13 +297,17 @@ def _number(study: Study, drafts: Sequence[Draft]) -> None:
     for draft in drafts:
         # mlrunner's folders go by parameters alone: who edits the test command keeps the trained model
         commands = () if study.dialect == "mlrunner" else draft.commands
-        draft.id = spec_id(commands, draft.params, draft.ordinal)
-        if study.dialect != "runx":
-            continue
-        first, draft.ordinal = draft.id, seen[draft.id]
-        seen[first] += 1
-        if draft.ordinal:
-            draft.id = spec_id(draft.commands, draft.params, draft.ordinal)
+        if study.dialect == "runx":
+            _number_runx(draft, seen)
+        else:
+            draft.id = spec_id(commands, draft.params, draft.ordinal)
+
+
+def _number_runx(draft: Draft, seen: Counter[str]) -> None:
+    first = spec_id(draft.commands, draft.params)
+    draft.ordinal = seen[first]
+    seen[first] += 1
+    draft.id = spec_id(draft.commands, draft.params, draft.ordinal) if draft.ordinal else first
 
 
 # ---------------------------------------------------------------- secrets

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
 
@@ -17,14 +18,35 @@ NONE = "None"  # unquoted None is a text in YAML; to runx it means: leave this o
 MAX_NAME_BYTES = 240  # a file name has 255; the rest is for temporary names
 
 _DATE = "_%Y.%m.%d_%H.%M"
-_DRAWS = 50  # before a number is put behind a name that keeps coming up
+_DRAWS = 4  # before a number is put behind a name that keeps coming up
 _RESOURCE_KEYS = {"nodes": "SUBMIT_JOB.NODES", "partition": "SUBMIT_JOB.PARTITION"}
 
 
 def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
     """A name per draft, in order, no two alike. Without a source of names they follow from what the runs are."""
-    taken: dict[str, int] = {}
-    return [_take(_candidates(build_tag(draft, names), draft, study, names), taken) for draft in drafts]
+    namer = Namer(study, names)
+    return [namer.name(draft) for draft in drafts]
+
+
+class Namer:
+    """Names one run after the other; no two alike."""
+
+    def __init__(self, study: Study, names: NameSource | None = None) -> None:
+        self._study = study
+        self._names = names
+        self._date = names.now.strftime(_DATE) if names else ""
+        self._taken: dict[str, int] = {}
+
+    def name(self, draft: Draft) -> str:
+        tag = build_tag(draft, self._names)
+        if self._names is not None and not self._names.cooldir:
+            return _take((_join(tag, self._study.name, cooldir=False),), self._taken)
+        rng = self._names.rng if self._names else random.Random(draft.id or repr(draft.params))
+        return _take((_join(tag, slug, cooldir=True) for slug in self._draw(rng)), self._taken)
+
+    def _draw(self, rng: random.Random) -> Iterator[str]:
+        for _ in range(_DRAWS):
+            yield f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}"
 
 
 def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
@@ -40,21 +62,10 @@ def fill_tag(tag: str, params: Mapping[str, object]) -> str:
     return re.sub(r"\{([^{}]*)\}", lambda place: str(params[place[1]]) if place[1] in params else place[0], tag)
 
 
-def _candidates(tag: str | None, draft: Draft, study: Study, names: NameSource | None) -> Iterator[str]:
-    """Names to try, one after the other."""
-    if names is not None and not names.cooldir:
-        yield _join(tag, study.name, cooldir=False)
-        return
-    rng = names.rng if names else random.Random(draft.id or repr(draft.params))
-    date = names.now.strftime(_DATE) if names else ""
-    for _ in range(_DRAWS):
-        yield _join(tag, f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{date}", cooldir=True)
-
-
 def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
     """A tag that says LOGDIR says where the rest of the name goes: the directory has no other name yet."""
     if not tag:
-        return build_directory_name(slug)
+        return slug if cooldir else build_directory_name(slug)  # our own words can be a name as they are
     if LOGDIR in tag:
         return build_directory_name(tag.replace(LOGDIR, slug))
     return build_directory_name(tag, f"_{slug}" if cooldir else "")
@@ -62,13 +73,19 @@ def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
 
 def build_directory_name(head: str, tail: str = "", limit: int = MAX_NAME_BYTES) -> str:
     """A single path component: no slash, no leading dot, printable, and a head that is too long ends in a hash."""
-    clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
-    clean = re.sub(r"^\.+", "_", clean)
+    clean = _clean(head)
     encoded, room = clean.encode("utf-8", "replace"), limit - len(tail.encode())
     if len(encoded) > room:
         suffix = "~" + blake2b(head.encode("utf-8", "replace")).hexdigest()[:8]
         clean = encoded[: room - len(suffix)].decode("utf-8", "ignore") + suffix
     return clean + tail
+
+
+@lru_cache(maxsize=256)
+def _clean(head: str) -> str:
+    """Tags come up again and again."""
+    clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
+    return re.sub(r"^\.+", "_", clean)
 
 
 def _take(candidates: Iterable[str], taken: dict[str, int]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, overload
 
 from assay.values.state import State as State  # noqa: PLC0414 whoever knows runs finds it here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
@@ -69,12 +69,51 @@ def replace_texts(spec: RunSpec, change: Callable[[str], str]) -> RunSpec:
     return replace(spec, commands=commands, private=private)
 
 
+class LazyRuns(Sequence[RunSpec]):
+    """Runs that are made when they are looked at, and kept: the first is there long before the last."""
+
+    def __init__(self, source: Iterable[RunSpec]) -> None:
+        self._source = iter(source)
+        self._made: list[RunSpec] = []
+
+    def __iter__(self) -> Iterator[RunSpec]:
+        place = 0
+        while place < len(self._made) or self._make_one():
+            yield self._made[place]
+            place += 1
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, place: int) -> RunSpec: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[RunSpec]: ...
+    def __getitem__(self, place: int | slice) -> RunSpec | Sequence[RunSpec]:
+        return self._all()[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _make_one(self) -> bool:
+        made = next(self._source, None)
+        if made is not None:
+            self._made.append(made)
+        return made is not None
+
+    def _all(self) -> list[RunSpec]:
+        self._made.extend(self._source)
+        return self._made
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Every run of a study, in order, and what there is to say about it."""
 
     study: Study
-    runs: tuple[RunSpec, ...]
+    runs: Sequence[RunSpec]
     links: tuple[tuple[str, str], ...] = ()  # (folder name, the run whose results it shares)
     warnings: tuple[Problem, ...] = ()
     is_hidden: bool = False  # the runs show no secrets any more
