@@ -13,7 +13,7 @@ import pytest
 from assay.errors import UsageError
 from assay.flows.summary import StudySummary, SummaryOptions, build_summary, fit_summary
 from assay.record.index.base import MetricColumns, RunRow, Table
-from assay.show.table import render_json, render_table
+from assay.show.table import render_csv, render_json, render_table
 from assay.values.state import State
 
 
@@ -159,3 +159,30 @@ def test_a_diverged_metric_has_a_mean_and_a_deviation() -> None:
     summary = grouped(build_data(2, metric("loss", [1e200, 3e200])))
     assert column(summary, "loss") == [2e200]
     assert column(summary, "loss_sd") == pytest.approx([math.sqrt(2) * 1e200])
+
+
+# ---------------------------------------------------------------- narrow terminals
+
+
+def test_columns_that_repeat_another_or_are_empty_give_way_first() -> None:
+    last = [0.25, 0.125]
+    data = build_data(2, metric("validation_loss", last), metric("test_loss", last, [0.2, 0.1]))
+    data.metrics["unseen_accuracy"] = metric("unseen_accuracy", last)._replace(count=array("d", [0.0, 0.0]))
+    wide = build_summary(data, SummaryOptions(best=True))
+    assert {"best validation_loss", "unseen_accuracy", "best unseen_accuracy"} <= set(names(fit_summary(wide, 200)))
+    fitted = fit_summary(wide, 60)
+    assert names(fitted) == ["run", "seed", "test_loss", "best test_loss", "validation_loss", "step"]
+    assert fitted.hidden == 0
+
+
+def test_the_deviation_of_single_runs_gives_way_first() -> None:
+    data = with_params(build_data(2, *(metric(f"validation_loss_{n}", [0.1 + n, 0.2]) for n in range(3))), lr=[1, 2])
+    assert names(fit_summary(grouped(data), 54)) == ["lr", "n", *(f"validation_loss_{n}" for n in range(3))]
+
+
+def test_every_column_of_a_grouped_csv_has_a_name_of_its_own() -> None:
+    data = build_data(
+        4, metric("loss", [0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.05]), metric("acc", [1.0, 2.0, 3.0, 4.0])
+    )
+    head = render_csv(grouped(data, sort=("loss",)).table).splitlines()[0]
+    assert head == "lr,n,loss,loss_sd,best loss,loss_best_sd,acc,acc_sd"

@@ -27,7 +27,7 @@ from assay.record.index.ranking import (
     sort_groups,
     sort_rows,
 )
-from assay.show.table import Column, Table, fit_columns
+from assay.show.table import Column, Table, drop_spare, fit_columns
 from assay.values.state import State
 from assay.values.telling import Direction, direction_of, tellingness, whole_step
 
@@ -81,8 +81,9 @@ def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
 
 
 def fit_summary(summary: StudySummary, width: int) -> StudySummary:
-    """For a terminal: whole metrics leave the table before names become unreadable."""
-    table, dropped = fit_columns(summary.table, width)
+    """For a terminal: what is empty or said twice leaves the table first, then whole metrics, before names become
+    unreadable."""
+    table, dropped = fit_columns(drop_spare(summary.table, width), width)
     metrics = {column.rank for column in dropped if column.rank % 2 == 0}
     return summary._replace(table=table, hidden=summary.hidden + len(metrics))
 

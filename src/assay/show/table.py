@@ -225,12 +225,41 @@ def fit_columns(table: Table, width: int) -> tuple[Table, tuple[Column, ...]]:
             if _total(need for place, need in enumerate(needs) if place not in gone) <= width:
                 break
             gone.update(place for place, column in enumerate(table.columns) if column.rank == rank)
+    return _without(table, gone), tuple(table.columns[place] for place in sorted(gone))
+
+
+def drop_spare(table: Table, width: int) -> Table:
+    """Where the table is too wide, without columns that are empty or repeat their metric (`best x`), from the right."""
+    needs = [_needed(each, is_name=not place) for place, each in enumerate(_lay_out(table))]
+    if not table.rows or _total(needs) <= width:
+        return table
+    gone: set[int] = set()
+    for place in reversed(_find_spare(table)):
+        if _total(need for each, need in enumerate(needs) if each not in gone) <= width:
+            break
+        gone.add(place)
+    return _without(table, gone)
+
+
+def _find_spare(table: Table) -> list[int]:
+    """The first column names the rows, and stays."""
+    keys = [column.key or column.name for column in table.columns]
+    cells = dict(zip(keys, zip(*table.rows, strict=True), strict=False))
+    spare = []
+    for place, key in enumerate(keys[1:], 1):
+        plain = key.replace("_best", "")
+        is_repeated = plain != key and cells[key] == cells.get(plain)
+        if is_repeated or all(value is None for value in cells[key]):
+            spare.append(place)
+    return spare
+
+
+def _without(table: Table, gone: set[int]) -> Table:
     if not gone:
-        return table, ()
-    kept = [place for place in range(len(laid)) if place not in gone]
+        return table
+    kept = [place for place in range(len(table.columns)) if place not in gone]
     rows = [[row[place] for place in kept] for row in table.rows]
-    dropped = tuple(table.columns[place] for place in sorted(gone))
-    return Table(tuple(table.columns[place] for place in kept), rows), dropped
+    return Table(tuple(table.columns[place] for place in kept), rows)
 
 
 def _total(widths: Iterable[int], gap: int = 2) -> int:
