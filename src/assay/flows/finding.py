@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.flows.places import HOW_TO_START, Roots, StudyPlace, find_candidates, find_studies, find_study, show_path
 from assay.record.folders import find_changes, find_run_dirs, is_run_dir
-from assay.record.index.base import Index, Table
+from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
+from assay.values import layout
 from assay.values.shell import build_command
+from assay.values.study import MetricFile, Pattern
 
 if TYPE_CHECKING:
     from assay.config.options import LoadOptions
@@ -23,6 +27,7 @@ __all__ = [
     "find_one_run",
     "find_places",
     "find_runs",
+    "find_step_name",
     "load_fresh_table",
     "load_logroots",
     "load_roots",
@@ -217,3 +222,43 @@ def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Calla
             apply_changes(index, place, changes, complain)
             is_stale = True
     return index.load_table(names) if is_stale else data
+
+
+# ---------------------------------------------------------------- what a step is
+
+
+def find_step_name(places: Sequence[StudyPlace], rows: Sequence[RunRow]) -> str:
+    """`epoch` where the runs count nothing else, else `step`. The first run of each study answers for its study."""
+    first = {row.study: row for row in reversed(rows)}
+    folders = {place.name: place.root for place in places}
+    units = {unit for row in first.values() for unit in _find_units(os.path.join(folders[row.study], row.key), row)}
+    return "epoch" if units == {"epoch"} else "step"
+
+
+def _find_units(run_dir: str, row: RunRow) -> set[str]:
+    if row.origin == "runx":
+        return {"epoch"}  # logx counts the validations of runx's runs by epoch
+    from assay.record import rundir
+
+    try:
+        patterns = rundir.load_record(run_dir).spec.patterns
+    except (FormatError, OSError):
+        return {"step"}
+    texts = [each for each in patterns if isinstance(each, Pattern)]
+    named = {name for each in texts for name in (each.metric, *_GROUP_NAME.findall(each.regex))}
+    units = {"step" if "step" in named else "epoch"} & named
+    units |= {each.step or "step" for each in patterns if isinstance(each, MetricFile)}
+    return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
+
+
+_GROUP_NAME = re.compile(r"\(\?P<(\w+)>")
+
+
+def _find_script_units(folder: str) -> set[str]:
+    """What `assay.log` was given: the first line of each process tells."""
+    units: set[str] = set()
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        with open(path, "rb") as file:
+            line = file.readline(4096)
+        units.update(name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+    return units

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from assay.errors import FormatError, NotFoundError, UsageError
-from assay.flows.finding import FoundRun, load_fresh_table, show_command
+from assay.flows.finding import FoundRun, find_step_name, load_fresh_table, show_command
 from assay.flows.places import HOW_TO_START, StudyPlace
 from assay.record import rundir
 from assay.record.index.base import Index, RunRow
@@ -64,7 +64,8 @@ def build_charts(
         if metric not in known:
             raise NotFoundError("metric", metric, known)
     chosen = options.metrics or (choose_metric(counts),)
-    return [_build(index, data, keep, metric, options, known) for metric in chosen]
+    step_name = find_step_name(places, [data.rows[i] for i in keep])
+    return [_build(index, data, keep, metric, options, known, step_name) for metric in chosen]
 
 
 def describe_metrics(place: StudyPlace) -> str:
@@ -92,7 +93,13 @@ def choose_metric(counts: Mapping[str, int]) -> str:
 
 
 def _build(
-    index: Index, data: IndexTable, keep: Sequence[int], metric: str, options: PlotOptions, known: Sequence[str]
+    index: Index,
+    data: IndexTable,
+    keep: Sequence[int],
+    metric: str,
+    options: PlotOptions,
+    known: Sequence[str],
+    step_name: str,
 ) -> BuiltChart:
     drawn = [i for i in keep if data.metrics[metric].count[i]]
     loaded = {i: _load_line(index, data.rows[i].key, metric) for i in drawn}
@@ -110,7 +117,7 @@ def _build(
     chart = Chart(
         tuple(shown),
         title=f"{studies}: {metric}",
-        x_name="step" if by_step else "point",
+        x_name=step_name if by_step else "point",
         y_name=metric,
         scale="log" if options.log else "linear",
     )

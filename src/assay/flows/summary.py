@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 from assay.errors import NotFoundError, UsageError
-from assay.flows.finding import load_fresh_table
+from assay.flows.finding import find_step_name, load_fresh_table
 from assay.flows.places import HOW_TO_START, StudyPlace
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
@@ -61,10 +61,10 @@ def summarise(
     if not data.rows:
         names = ", ".join(place.name for place in places)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)
-    return build_summary(data, options)
+    return build_summary(data, options, find_step_name(places, data.rows))
 
 
-def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
+def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
     states = options.states
     keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
     sort = choose_sort(options.sort, data, [data.rows[i].params for i in keep])
@@ -74,7 +74,7 @@ def build_summary(data: IndexTable, options: SummaryOptions) -> StudySummary:
         return _grouped(data, keep, options, sort, metrics, hidden)
     params = differing_params([data.rows[i].params for i in keep], options.ignore)
     order = sort_rows(data, keep, sort, [row.params for row in data.rows])[: options.limit]
-    columns, cells = _run_columns(data, order, params, metrics, sort, options)
+    columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
     rows = list(zip(*cells, strict=True)) if order else []
     table = Table(tuple(columns), rows)
     return StudySummary(table, [data.rows[i] for i in order], sort, hidden, len(keep) - len(order))
@@ -127,6 +127,7 @@ def _run_columns(
     metrics: Sequence[str],
     sort: Sequence[SortKey],
     options: SummaryOptions,
+    step_name: str,
 ) -> tuple[list[Column], list[list[Any]]]:
     several = len(set(_gather(data, "study", order))) > 1
     columns = [Column("run")]
@@ -143,7 +144,7 @@ def _run_columns(
         before = len(columns)
         _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
         columns[before:] = [column._replace(rank=_metric_rank(place, options)) for column in columns[before:]]
-    _add_progress(columns, cells, data, order, metrics)
+    _add_progress(columns, cells, data, order, metrics, step_name)
     return columns, cells
 
 
@@ -196,13 +197,18 @@ def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Dir
 
 
 def _add_progress(
-    columns: list[Column], cells: list[list[Any]], data: IndexTable, order: Sequence[int], metrics: Sequence[str]
+    columns: list[Column],
+    cells: list[list[Any]],
+    data: IndexTable,
+    order: Sequence[int],
+    metrics: Sequence[str],
+    step_name: str,
 ) -> None:
     """How far each run came, and what a step of it costs."""
     chosen = [data.metrics[name] for name in metrics]
     steps = _combine([column.last_step for column in chosen], order, max)
     if steps.count(None) < len(steps):
-        columns.append(Column("step", "number", digits=12, rank=_STEP_RANK))
+        columns.append(Column(step_name, "number", digits=12, rank=_STEP_RANK))
         cells.append(list(map(whole_step, steps)))
     starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
     seconds = list(map(_elapsed, starts, ends))
@@ -211,7 +217,8 @@ def _add_progress(
         cells.append(seconds)
     per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
     if any(value is not None and value >= 0.05 for value in per_step):
-        columns.append(Column("time/step", "duration", key="seconds_per_step", rank=_STEP_TIME_RANK))
+        key = f"seconds_per_{step_name}"
+        columns.append(Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK))
         cells.append(per_step)
 
 
