@@ -11,16 +11,20 @@ from assay.flows.ingest import refresh_study
 from assay.flows.places import StudyPlace
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
+from assay.values.run import State
 from assay.values.series import Summary, direction_of
 
 
 def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[str, Any]]]:
-    """Root, the study's name, and the fields of each run; a run that cannot be read is a Python warning."""
+    """Root, the study's name, and the fields of each run; a damaged run is a Python warning."""
     (place,) = find_places([study], root)
     with open_index(place.root) as index:
         refresh_study(index, place, lambda text: warnings.warn(text, stacklevel=4))
         rows = index.load_runs([place.name])
         summaries = index.load_summaries([place.name])
+    for row in rows:
+        if row.state is State.DAMAGED:
+            warnings.warn(f"{row.key} is damaged: {row.reason}", stacklevel=3)
     return place.root, place.name, [_build_fields(place, row, summaries.get(row.key, {})) for row in rows]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from assay.config.load import load_study
-from assay.errors import AssayError, UsageError
+from assay.errors import UsageError
 from assay.flows import ingest
 from assay.flows.places import StudyPlace, find_foreign_dirs, find_studies, is_study
 from assay.record import rundir
@@ -128,17 +128,13 @@ def reparse(index: Index, place: StudyPlace, file: str | None, complain: Complai
 
     ingest.refresh_study(index, place, complain)
     before = tuple(index.load_metric_names([place.name]))
-    keys = [place.key(run_dir) for run_dir in rundir.find_run_dirs(place.dir) if _is_readable(run_dir)]
+    found = list(rundir.find_run_dirs(place.dir))
+    damaged = [run_dir for run_dir in found if rundir.try_record(run_dir) is None]
+    for run_dir in damaged:
+        complain(f"{run_dir} is damaged: {ingest.describe_damage(run_dir)}")
+    keys = [place.key(run_dir) for run_dir in found if run_dir not in damaged]
     count = ingest.reparse(index, place, adjust, keys)
     return Reparsed(count, before, tuple(index.load_metric_names([place.name])))
-
-
-def _is_readable(run_dir: str) -> bool:
-    try:
-        rundir.load_record(run_dir)
-    except (AssayError, OSError):  # the refresh has said so
-        return False
-    return True
 
 
 # ---------------------------------------------------------------- folders of the originals
