@@ -298,7 +298,9 @@ def test_a_killed_supervisor_loses_nothing(lab: Lab) -> None:
     process.communicate()
     (lab.folder / "go").touch()
     until(lambda: list(lab.root.glob("bench/*/bench.exit.0")))
-    code, out, err = lab.call("table", "slow.second", "--json")
+    code, _, err = lab.call("table", "slow.second", "--json")
+    assert (code, "1 not observed" in err) == (2, True), "not observed is not clean"
+    code, out, err = lab.call("table", "slow.second", "--json", "--all")
     assert code == 0, err
     assert [(row["n"], row["wall_time.median"]) for row in json.loads(out)] == [(1, 2.0)]
 
