@@ -107,3 +107,12 @@ def test_what_is_computed_around_one_is_off_by_a_unit_of_one() -> None:
     assert default_tolerance("float16", "Sigmoid").abs == 2.0**-10
     assert default_tolerance("float16", "Conv").abs == 2.0**-14
     assert default_tolerance("bfloat16", "Tanh").abs == 2.0**-7
+
+
+@pytest.mark.parametrize("op", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention"])
+def test_what_rounds_its_own_inputs_to_steps_has_a_bound_in_steps(op: str) -> None:
+    found = default_tolerance("float32", op)
+    assert (found.rel or 0) >= 0.1
+    assert found.min_cosine == 0.99
+    assert default_tolerance("uint8", "QLinearWhatever").int_abs == 1
+    assert default_tolerance("int32", "MatMulInteger").int_abs == default_tolerance("int32", "ConvInteger").int_abs == 0

@@ -265,7 +265,7 @@ def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> Tensor
     np = load_numpy()
     tolerance = found.tolerance
     is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
-    if is_by_size or tolerance.allow_constant:
+    if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was looked at
         return found
     bound = tolerance.abs or 0.0
     is_small = all((np.abs(expected[block]) <= bound).all() for block in walk_blocks(expected.shape))

@@ -507,3 +507,16 @@ def _find_factor(node: Node, sizes: Sequence[float], place: int) -> float:
     if node.op_type != "Mul":
         return 1.0
     return math.prod(size for other, size in enumerate(sizes) if other != place)
+
+
+def find_steps(model: Model) -> dict[str, float]:
+    """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most."""
+    import numpy as np
+
+    wiring = build_wiring(model.graph)
+    found = {}
+    for node in wiring.nodes:
+        scale = find_constant(wiring, node.input[1]) if node.op_type == "DequantizeLinear" else None
+        if scale is not None and scale.size:
+            found[node.output[0]] = float(np.abs(scale.astype(np.float64)).max())
+    return found

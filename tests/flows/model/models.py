@@ -119,3 +119,19 @@ def write_old(folder: Path, opset: int = 9) -> Path:
         helper.make_node("Relu", ["normal"], ["y"]),
     ]
     return write_model(folder / "old.onnx", nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 6, 6]}, weights, opset)
+
+
+def write_coarse(path: Path) -> Path:
+    """Three products with a quantiser of few steps behind each: `p1` → `q1` → `d1` → `p2` → … → `d3`."""
+    rng = np.random.default_rng(11)
+    weights: dict[str, np.ndarray] = {"s": np.float32(2.5), "z": np.int8(0)}
+    nodes, given = [], "x"
+    for number in (1, 2, 3):
+        weights[f"w{number}"] = (rng.standard_normal((32, 32)) / 3).astype(np.float32)
+        nodes += [
+            helper.make_node("MatMul", [given, f"w{number}"], [f"p{number}"]),
+            helper.make_node("QuantizeLinear", [f"p{number}", "s", "z"], [f"q{number}"]),
+            helper.make_node("DequantizeLinear", [f"q{number}", "s", "z"], [f"d{number}"]),
+        ]
+        given = f"d{number}"
+    return write_model(path, nodes, {"x": [512, 32]}, {"d3": [512, 32]}, weights)

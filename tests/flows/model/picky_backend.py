@@ -155,3 +155,7 @@ class FaultyOneOutput(FaultyBackend):
         if job.step is Step.COMPILE and len(onnx.load(job.source).graph.output) > 1:
             raise BackendError("one output, please", ending=Ending.UNSUPPORTED)
         return super().perform(job)
+
+
+class ScaledAndFaulty(Scaled, FaultyBackend):
+    """Both: a tensor that is a little off, and a fault elsewhere."""

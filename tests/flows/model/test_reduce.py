@@ -19,6 +19,7 @@ from tests.flows.model.models import (
     off_where_large,
     picky,
     request_for,
+    write_coarse,
     write_long_chain,
     write_model,
     write_old,
@@ -76,6 +77,36 @@ def test_a_vote_that_counts_in_a_check_counts_in_every_search(chain: Path, tmp_p
     for search in (check_model, bisect_model, reduce_failure):
         report = search(request_for(chain, target, voter=voter, inputs=LARGE), shared, str(tmp_path / "keep"))
         assert (report.verdict.kind, report.first_wrong) == (VerdictKind.INCONCLUSIVE, None), search
+
+
+# ---------------------------------------------------------------- models that compute in steps
+
+
+def nearly_right(**fault: str) -> Target:
+    """The first product is 0.028% off, which is right; a few elements come out a step further for it."""
+    options: dict[str, Any] = {"at": "p1", "by": 1.00028}
+    if fault:
+        return Target("nearly", "picky_backend:ScaledAndFaulty", {**options, "fault": fault})
+    return Target("nearly", "picky_backend:Scaled", options)
+
+
+@pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
+def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Path, shared: Workshop) -> None:
+    report = search(request_for(write_coarse(tmp_path / "coarse.onnx"), nearly_right()), shared, str(tmp_path / "keep"))
+    assert report.verdict.kind is VerdictKind.PASS, [each.message for each in report.verdict.findings]
+    assert report.first_wrong is None
+
+
+@pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
+@pytest.mark.parametrize(("at", "label"), [("p2", "MatMul_3"), ("d2", "DequantizeLinear_5"), ("p3", "MatMul_6")])
+def test_a_fault_behind_steps_that_moved_is_named(
+    search: Any, at: str, label: str, tmp_path: Path, shared: Workshop
+) -> None:
+    target = nearly_right(kind="scaled", at=at)
+    request = request_for(write_coarse(tmp_path / "coarse.onnx"), target, output=str(tmp_path / "small.onnx"))
+    report = search(request, shared, str(tmp_path / "keep"))
+    found = report.verdict.kind, report.first_wrong, report.confirmed
+    assert found == (VerdictKind.FAIL, f"coarse_layer_{label}", True)
 
 
 # ---------------------------------------------------------------- nothing to reduce

@@ -23,7 +23,7 @@ from assay.probe.convert import can_help, find_newest_opset, find_obstacle
 from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.inputs import build_samples, parse_files
 from assay.probe.mark import build_marked, build_typed
-from assay.probe.operators import Magnitudes
+from assay.probe.operators import Magnitudes, find_steps
 from assay.probe.split import build_layers
 from assay.probe.submodel import describe_array
 from assay.probe.tensorfile import load_ref, load_refs, write_tensors
@@ -35,7 +35,14 @@ Arrays = Mapping[str, Any]  # name → numpy array
 _CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
 _LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
 _CARRIED = 4  # operators that an output is followed back through, to where it was rounded
-_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QGemm", "QAttention")
+_ROUNDING = (
+    "QuantizeLinear",
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeLSTM",
+    "DynamicQuantizeMatMul",
+    "QGemm",
+    "QAttention",
+)
 
 
 class StepFailedError(AssayError):
@@ -186,6 +193,11 @@ class Cases:
     @cached_property
     def quantized(self) -> bool:
         return is_quantized(self.proto)
+
+    @cached_property
+    def steps(self) -> dict[str, float]:
+        """By tensor that a DequantizeLinear makes: the size of a step, where that is a constant."""
+        return find_steps(self.proto)
 
     def _close_dims(self, number: int) -> Product:
         if all(spec.is_static for spec in self.outline.inputs):

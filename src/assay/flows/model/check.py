@@ -22,10 +22,11 @@ from assay.flows.model.voter import VoterTests
 from assay.flows.model.workshop import Dumps, Work, Workshop
 from assay.judge.layers import Blame, Localisation, localise
 from assay.judge.tensors import judge_outputs
+from assay.judge.tolerances import step_tolerance
 from assay.judge.voting import judge_votes
 from assay.probe.tensorfile import write_tensors
 from assay.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome, Target, Tolerances
-from assay.values.tensors import TensorComparison
+from assay.values.tensors import TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Say = Callable[[CaseReport], None]
@@ -123,7 +124,7 @@ class Examination:
     def choose_tolerances(self, case: Case) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
         given = self.request.tolerances
-        return relax(given, {name: case.makers.get(name) for name in case.outputs}) if case.quantized else given
+        return self._relax({name: case.makers.get(name) for name in case.outputs}) if case.quantized else given
 
     def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
         """What a second reference says where the target differs. One that cannot compute it has no voice."""
@@ -191,7 +192,7 @@ class Examination:
         """
         marked = part or self.cases.marked
         ops = self.cases.makers
-        tolerances = relax(self.request.tolerances, ops) if marked.quantized else self.request.tolerances
+        tolerances = self._relax(ops) if marked.quantized else self.request.tolerances
         worst = dict[str, TensorComparison]()
         with self.workshop.borrowing(), self.workshop.forgetting():
             work, results = self.compute(marked)
@@ -209,6 +210,15 @@ class Examination:
                     _keep_worst(worst, compared)
             self._keep_inside(marked, worst, results)
         return worst, None
+
+    def _relax(self, ops: Mapping[str, str | None]) -> Tolerances:
+        """Of a model that computes in steps; behind a quantiser they are counted, unless a bound was asked for."""
+        relaxed, given = relax(self.request.tolerances, ops), self.request.tolerances
+        steps = {
+            name: step for name, step in self.cases.steps.items() if given.choose(name, ops.get(name)) == Tolerance()
+        }
+        counted = {name: step_tolerance(step) for name, step in steps.items()}
+        return replace(relaxed, by_tensor={**relaxed.by_tensor, **counted})
 
     def _keep_inside(self, marked: Case, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
         """In the order in which they are computed: the first are where it begins."""
