@@ -116,3 +116,11 @@ def test_what_rounds_its_own_inputs_to_steps_has_a_bound_in_steps(op: str) -> No
     assert found.min_cosine == 0.99
     assert default_tolerance("uint8", "QLinearWhatever").int_abs == 1
     assert default_tolerance("int32", "MatMulInteger").int_abs == default_tolerance("int32", "ConvInteger").int_abs == 0
+
+
+def test_what_amplifies_at_the_end_of_a_quantised_model_amplifies_steps_too() -> None:
+    given, pair = Tolerance(quantized=True), ("float32", "float32")
+    assert complete_tolerance(given, pair, maker="Gemm").rel == 0.1
+    assert complete_tolerance(given, pair, maker="Softmax").rel == 0.5
+    assert complete_tolerance(given, pair, maker="Softmax").min_cosine == 0.99
+    assert complete_tolerance(Tolerance(), pair, maker="Softmax").rel == default_tolerance("float32", "Softmax").rel

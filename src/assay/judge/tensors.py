@@ -63,7 +63,7 @@ def compare_tensors(
     """
     left, right = _native(expected), _native(actual)
     dtypes = name_dtype(left), name_dtype(right)
-    full = complete_tolerance(tolerance, dtypes, op or maker)
+    full = complete_tolerance(tolerance, dtypes, op, maker)
     empty = TensorComparison(name, Verdict.of((), 0), dtypes, (left.shape, right.shape), tolerance=full)
     formal = list(_judge_form(empty, find_common_kind(left, right)))
     if left.shape != right.shape or find_common_kind(left, right) is None:

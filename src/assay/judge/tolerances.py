@@ -92,12 +92,14 @@ _QUANTIZED_SHARE = 0.5
 _QUANTIZED_COSINE = 0.99
 
 
-def default_tolerance(dtype: str, op: str | None = None, *, quantized: bool = False) -> Tolerance:
+def default_tolerance(
+    dtype: str, op: str | None = None, *, quantized: bool = False, maker: str | None = None
+) -> Tolerance:
     """For a tensor of this type that this operator made; with no operator, for the output of a whole model.
 
     `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
     of them moves by a whole one, and all that follows moves with it. That counts for what the whole model gives; a
-    layer by itself is as exact as ever.
+    layer by itself is as exact as ever. `maker`: the last operator of such a model, which may amplify.
     """
     is_loose = quantized and op is None
     kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
@@ -109,7 +111,8 @@ def default_tolerance(dtype: str, op: str | None = None, *, quantized: bool = Fa
     plain = Tolerance(abs=_absolute(kind, op), rel=rel, int_abs=0, int_share=0.0)
     if op in _QUANTIZING:
         return replace(plain, rel=max(rel, _QUANTIZING[op]), min_cosine=_QUANTIZED_COSINE)
-    return replace(plain, rel=max(rel, _QUANTIZED_REL), min_cosine=_QUANTIZED_COSINE) if is_loose else plain
+    loose = _QUANTIZED_REL * _WIDER.get(maker or "", 1.0)
+    return replace(plain, rel=max(rel, loose), min_cosine=_QUANTIZED_COSINE) if is_loose else plain
 
 
 def _absolute(kind: FloatType, op: str | None) -> float:
@@ -142,10 +145,17 @@ def step_tolerance(step: float) -> Tolerance:
     return Tolerance(abs=_QUANTIZED_STEPS * step, rel=0.0, min_cosine=_QUANTIZED_COSINE, quantized=True)
 
 
-def complete_tolerance(given: Tolerance, dtypes: tuple[str, str], op: str | None = None) -> Tolerance:
-    """With every bound that was left open filled in; of two types the coarser one counts. Raises UsageError."""
+def complete_tolerance(
+    given: Tolerance, dtypes: tuple[str, str], op: str | None = None, maker: str | None = None
+) -> Tolerance:
+    """With every bound that was left open filled in; of two types the coarser one counts. Raises UsageError.
+
+    `maker`: the operator that an output of a whole model comes from. Its bound holds, unless the model computes in
+    steps.
+    """
     check_tolerance(given)
-    defaults = [default_tolerance(dtype, op, quantized=given.quantized) for dtype in dtypes]
+    op = op or (None if given.quantized else maker)
+    defaults = [default_tolerance(dtype, op, quantized=given.quantized, maker=maker) for dtype in dtypes]
     default = max(defaults, key=lambda each: each.rel or 0.0)
     has_bounds = given.abs is not None or given.rel is not None
     return replace(

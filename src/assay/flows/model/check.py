@@ -117,9 +117,8 @@ class Examination:
         """One sample."""
         expected = case.trials[number].expected
         wanted = {name: expected[name] for name in case.outputs if name in expected}
-        makers = {} if case.quantized else case.makers  # of a model that computes in steps none is as exact as alone
         reach = partial(self.cases.find_magnitude, case, number)
-        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=makers, reach=reach)
+        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=case.makers, reach=reach)
 
     def choose_tolerances(self, case: Case) -> Tolerances:
         """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
@@ -205,6 +204,7 @@ class Examination:
                         {name: result[name]} if name in result else {},
                         tolerances,
                         op=None if marked.quantized else ops.get(name),
+                        makers=ops,
                         reach=partial(self.cases.find_magnitude, marked, number),
                     )
                     _keep_worst(worst, compared)
