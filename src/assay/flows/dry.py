@@ -14,13 +14,14 @@ from assay.values.run import JobRequest, RunSpec
 def build_dry_lines(prepared: Prepared) -> Iterator[str]:
     """Every command line that would be started, with the run directory filled in, as the shell would get it."""
     kept = 0
-    present = _list_names(prepared.place.dir)
+    folder = prepared.place.dir
+    present = _list_names(folder)
     for spec in prepared.plan.runs:
         is_new = spec.name not in present
         left = wanted_commands(spec, prepared.options.commands) if is_new else left_commands(prepared, spec)
         kept += not left
         for command in (command for command in spec.commands if command.name in left):
-            yield build_line(prepared, spec, command.text)
+            yield build_line(prepared, spec, command.text, run_dir=f"{folder}/{spec.name}")
     if kept:
         runs = f"{kept} of {len(prepared.plan.runs)} runs"
         yield f"# {runs} {'is' if kept == 1 else 'are'} kept: finished, under way, or failed"
@@ -34,9 +35,9 @@ def _list_names(folder: str) -> set[str]:
         return set()
 
 
-def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1) -> str:
+def build_line(prepared: Prepared, spec: RunSpec, text: str, attempt: int = 1, run_dir: str = "") -> str:
     """The training command, inside what submits it where there is a farm; tagged runs are named, as runx shows them."""
-    run_dir, farm = prepared.dir_of(spec), prepared.farm
+    run_dir, farm = run_dir or prepared.dir_of(spec), prepared.farm
     if farm is None:
         return layout.show_command(text, run_dir)
     from assay.execute.farm import build_state_dir

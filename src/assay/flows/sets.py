@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import count
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
@@ -74,7 +74,9 @@ def _list_names(place: StudyPlace) -> set[str]:
 
 
 def _find_free(name: str, taken: set[str]) -> str:
-    return next(each for each in chain([name], (f"{name}_{number}" for number in count(2))) if each not in taken)
+    if name not in taken:
+        return name
+    return next(each for number in count(2) if (each := f"{name}_{number}") not in taken)
 
 
 def pin(prepared: Prepared) -> Prepared:

@@ -37,6 +37,7 @@ MAX_RUNS = 1_000_000
 # parameters of runx that speak to runx, not to the script
 _TAG, _SKIP, _SUBMIT_JOB = "RUNX.TAG", "RUNX.SKIP", "SUBMIT_JOB."
 _FARM_KEYS = ("SUBMIT_JOB.NODES", "SUBMIT_JOB.PARTITION")
+_RUNX_KEYS = frozenset((_TAG, _SKIP, *_FARM_KEYS))
 _SHORTEN: dict[Dialect, str] = {
     "native": "shorten the lists, zip some of them, or add `subset: {count: 100, seed: 0}`",
     "runx": "shorten the lists in HPARAMS, or make a list of smaller mappings of it",
@@ -198,7 +199,7 @@ def _build_runx(study: Study, place: int, row: dict[str, Any]) -> Draft | None:
         return None
     farm = tuple((key.removeprefix(_SUBMIT_JOB).lower(), row[key]) for key in _FARM_KEYS if row.get(key) is not None)
     tag = row.get(_TAG)
-    params = {key: value for key, value in row.items() if key not in (_TAG, _SKIP, *_FARM_KEYS)}
+    params = {key: value for key, value in row.items() if key not in _RUNX_KEYS}
     sweep = study.sweeps[place]
     return Draft(place, params, params, title=sweep.title, tag=None if tag is None else str(tag), farm_resources=farm)
 

@@ -19,6 +19,7 @@ MAX_NAME_BYTES = 240  # a file name has 255; the rest is for temporary names
 
 _DATE = "_%Y.%m.%d_%H.%M"
 _DRAWS = 4  # before a number is put behind a name that keeps coming up
+_MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws come up again
 _RESOURCE_KEYS = {"nodes": "SUBMIT_JOB.NODES", "partition": "SUBMIT_JOB.PARTITION"}
 
 
@@ -42,10 +43,12 @@ class Namer:
         if self._names is not None and not self._names.cooldir:
             return _take((_join(tag, self._study.name, cooldir=False),), self._taken)
         rng = self._names.rng if self._names else random.Random(draft.id or repr(draft.params))
+        if not tag:
+            return _take(self._draw(rng), self._taken)
         return _take((_join(tag, slug, cooldir=True) for slug in self._draw(rng)), self._taken)
 
     def _draw(self, rng: random.Random) -> Iterator[str]:
-        for _ in range(_DRAWS):
+        for _ in range(_DRAWS if len(self._taken) < _MANY else 1):
             yield f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}"
 
 
