@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.golden_lab import Lab
@@ -72,12 +74,80 @@ def test_missing_sections_and_flags_are_key_errors(lab: Lab) -> None:
     assert issubclass(MissingMandatoryFlagException, KeyError)
 
 
+SECTIONS = {"gather": ("checkpoint_output",), "run": ("checkpoint_input", "start_step", "run_for")}
+
+
+def _build_flags(common: bool, misc: tuple[str, ...], without: tuple[str, ...], flags: str) -> dict[str, Any]:
+    """The part `flags` of a file; `without` these sections, and with all, none, or all but the last of our flags."""
+    found: dict[str, Any] = {"common": {"log": {"key": "--log", "value": 1}}} if common else {}
+    for mode, names in SECTIONS.items():
+        kept = {"all": names, "none": (), "all but the last": names[:-1]}[flags]
+        section: dict[str, Any] = {name: {"key": f"--{name}", "set_in_script": True} for name in kept}
+        found[mode] = {**section, "misc": {"x": {"key": "--x"}}} if mode in misc else section
+    return {name: section for name, section in found.items() if name not in without}
+
+
+@pytest.mark.parametrize("flags", ["all", "none", "all but the last"])
+@pytest.mark.parametrize("mode", ["gather", "run"])
+def test_the_originals_192_cases_of_flags_raise_what_the_original_raises(lab: Lab, mode: str, flags: str) -> None:
+    """Both sections must be there, whatever the mode; then the mode's own flags, and only those."""
+    lab.store.write_text("no folder: a file that is accepted is not run")
+    cases = [
+        (common, misc, without)
+        for common in (False, True)
+        for misc in ((), ("gather",), ("run",), ("gather", "run"))
+        for without in ((), ("gather",), ("run",), ("gather", "run"))
+    ]
+    for common, misc, without in cases:
+        lab.test["flags"] = _build_flags(common, misc, without, flags)
+        lab.write()
+        expected = ConvergenceFailure if flags == "all" else MissingMandatoryFlagException
+        with pytest.raises(MissingConfigurationOptionException if without else expected) as caught:
+            do_convergence_test(lab.store, NAME, lab.file, do_gather=mode == "gather")
+        assert type(caught.value) is (MissingConfigurationOptionException if without else expected)
+    assert len(cases) * 6 == 192
+
+
+@pytest.mark.parametrize("mode", ["gather", "run"])
+def test_a_flag_that_only_the_other_mode_needs_is_not_missed(lab: Lab, mode: str) -> None:
+    lab.store.write_text("no folder: a file that is accepted is not run")
+    other = "run" if mode == "gather" else "gather"
+    lab.test["flags"][other] = {}
+    lab.write()
+    with pytest.raises(ConvergenceFailure):
+        do_convergence_test(lab.store, NAME, lab.file, do_gather=mode == "gather")
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        (("flag", "section"), MissingMandatoryFlagException),
+        (("section", "flag"), MissingConfigurationOptionException),
+    ],
+)
+def test_of_several_tests_the_first_that_lacks_something_decides(
+    lab: Lab, broken: tuple[str, str], expected: type[Exception]
+) -> None:
+    paths = {"flag": ("flags", "run", "start_step"), "section": ("flags", "gather")}
+    for name, kind in zip(("one", "two"), broken, strict=True):
+        test = lab.config[name] = copy.deepcopy(lab.test)
+        *above, last = paths[kind]
+        for key in above:
+            test = test[key]
+        del test[last]
+    del lab.config["demo"]
+    lab.write()
+    with pytest.raises(expected):
+        do_convergence_test(lab.store, NAME, lab.file)
+
+
 def test_other_mistakes_are_config_errors(lab: Lab) -> None:
     lab.test["metrics"]["loss"]["comparison"] = "=>"
     lab.write()
     with pytest.raises(ConfigError) as caught:
         do_convergence_test(lab.store, NAME, lab.file)
     assert not isinstance(caught.value, KeyError)
+    assert "did you mean '>='?" in str(caught.value)
     with pytest.raises(UsageError, match="there is no file"):
         do_convergence_test(lab.store, NAME, lab.folder / "none.yml")
 

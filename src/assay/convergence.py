@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from assay.errors import ConfigError
-from assay.values.golden import GoldenReport, MissingFlag, MissingOption
+from assay.values.golden import GoldenReport, MissingFlag, MissingOption, MissingSection
 
 if TYPE_CHECKING:
     from assay.values.verdict import Finding
@@ -92,10 +92,12 @@ def do_convergence_test(
 
 
 def _translate(error: ConfigError) -> ConfigError:
-    kinds = {type(problem) for problem in error.problems}
-    if MissingFlag in kinds:
+    """As the original, test by test: first the sections of `flags`, then its flags; then whatever else is missing."""
+    kinds = [type(problem) for problem in error.problems]
+    first = next((kind for kind in kinds if kind in (MissingSection, MissingFlag)), None)
+    if first is MissingFlag:
         return MissingMandatoryFlagException(error.problems)
-    if MissingOption in kinds:
+    if first is MissingSection or MissingOption in kinds:
         return MissingConfigurationOptionException(error.problems)
     return error
 

@@ -115,7 +115,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     import difflib
 
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    swapped = [candidate for candidate in names if sorted(candidate) == sorted(name)]  # `=>` for `>=`
+    close = swapped or difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if not close:
         by_lower = {candidate.lower(): candidate for candidate in names}
         close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]

@@ -596,9 +596,9 @@ def test_steps_that_come_back_behind_a_recording_are_an_error(lab: Lab) -> None:
 
 
 def test_gathering_needs_to_know_how_to_check_except_in_the_originals_door(lab: Lab) -> None:
-    del lab.test["flags"]["run"]
+    del lab.test["flags"]["run"]["run_for"]
     lab.write()
-    with pytest.raises(ConfigError, match="the section run is missing"):
+    with pytest.raises(ConfigError, match="the mandatory flag run_for is missing"):
         lab.gather()
     told: list[str] = []
     report = gather_file(lab.options(is_harness=True), tell=told.append)

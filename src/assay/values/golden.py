@@ -172,6 +172,10 @@ class MissingOption(Problem):
     """A section that the file must have."""
 
 
+class MissingSection(MissingOption):
+    """A part of `flags`: the original looks for these before anything else."""
+
+
 class MissingFlag(Problem):
     """A flag that the program must offer and the file must name."""
 

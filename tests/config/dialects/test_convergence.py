@@ -12,7 +12,7 @@ from tests.golden_lab import CONFIG
 from assay.config.dialects.convergence import looks_like_convergence, parse_convergence
 from assay.config.source import parse_documents
 from assay.errors import ConfigError
-from assay.values.golden import FlagSpec, GoldenTest, MissingFlag, MissingOption
+from assay.values.golden import FlagSpec, GoldenTest, MissingFlag, MissingOption, MissingSection
 from assay.values.study import Problem
 
 DOCUMENT = r"""
@@ -179,11 +179,13 @@ def test_numbers_that_yaml_reads_as_text_are_margins_too() -> None:
     assert test.rules[0].margin == 1e-4
 
 
-def test_a_mode_that_is_not_used_may_be_missing() -> None:
-    (test,), _ = parse(config(drop("flags", "run")), ("gather",))
-    assert test.run_flags == ()
-    (test,), _ = parse(config(drop("flags", "gather")), ("run",))
-    assert test.gather_flags == ()
+def test_the_flags_of_a_mode_that_is_not_used_may_be_missing() -> None:
+    (test,), warnings = parse(config(drop("flags", "run", "run_for")), ("gather",))
+    assert [flag.name for flag in test.run_flags if flag.is_set] == ["checkpoint_input", "start_step"]
+    assert "checking will need it" in warnings[0].message
+    (test,), warnings = parse(config(put({}, "flags", "gather")), ("run",))
+    assert not any(flag.is_set for flag in test.gather_flags)
+    assert "gathering will need it" in warnings[0].message
 
 
 def test_it_is_recognised_by_its_content() -> None:
@@ -250,13 +252,13 @@ def test_a_fixed_value_takes_the_place_of_ours() -> None:
         (drop("metrics"), MissingOption, "demo", "the section metrics is missing"),
         (drop("recording"), MissingOption, "demo", "the section recording is missing"),
         (drop("flags"), MissingOption, "demo", "the section flags is missing"),
-        (drop("flags", "gather"), MissingOption, "demo.flags", "the section gather is missing"),
-        (drop("flags", "run"), MissingOption, "demo.flags", "the section run is missing"),
+        (drop("flags", "gather"), MissingSection, "demo.flags", "the section gather is missing"),
+        (drop("flags", "run"), MissingSection, "demo.flags", "the section run is missing"),
         (drop("flags", "gather", "checkpoint_output"), MissingFlag, "demo.flags.gather", "checkpoint_output"),
         (drop("flags", "run", "checkpoint_input"), MissingFlag, "demo.flags.run", "checkpoint_input"),
         (drop("flags", "run", "start_step"), MissingFlag, "demo.flags.run", "start_step"),
         (drop("flags", "run", "run_for"), MissingFlag, "demo.flags.run", "run_for"),
-        (drop("flags", "run", "run_for", "key"), MissingFlag, "demo.flags.run.run_for", "says no key"),
+        (drop("flags", "run", "run_for", "key"), MissingFlag, "demo.flags.run.run_for", "has no `key`"),
         (drop("log_parsing", "step_num"), MissingOption, "demo.log_parsing", "the parser step_num is missing"),
         (drop("log_parsing", "model_save"), MissingOption, "demo.log_parsing", "the parser model_save is missing"),
         (drop("log_parsing", "loss", "regex"), MissingOption, "demo.log_parsing.loss", "says no regex"),

@@ -16,7 +16,7 @@ from assay.config.dialects.base import build_duplicate_warnings
 from assay.config.fields import Fields, describe
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import did_you_mean
-from assay.values.golden import FlagSpec, GoldenTest, MissingFlag, MissingOption, Operator, Rule
+from assay.values.golden import FlagSpec, GoldenTest, MissingFlag, MissingOption, MissingSection, Operator, Rule
 from assay.values.study import STUDY_NAME_RULE, Pattern, Problem, is_study_name
 
 Mode = Literal["gather", "run"]
@@ -30,6 +30,7 @@ SET_BY_US: dict[str, tuple[str, ...]] = {
 _KEYS = ("directory", "executable", "log_output", "log_parsing", "metrics", "recording", "flags", "timeout")
 _NEEDED = ("executable", "log_parsing", "metrics", "recording", "flags")
 _FLAG_KEYS = ("key", "value", "set_in_script")
+_FLAG_EXAMPLE = "{key: --flag, set_in_script: true}"
 _LENGTH = "run_for"  # the flag that may say what it counts
 _STEPS = "steps_to_record_after_save"
 _SHAPE = "each top-level name is a test with the keys " + ", ".join(_KEYS)
@@ -44,7 +45,10 @@ def looks_like_convergence(nodes: Sequence[Node]) -> bool:
 def parse_convergence(
     nodes: Sequence[Node], needs: Sequence[Mode] = ("gather", "run")
 ) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
-    """Tests and warnings; raises ConfigError with all problems. `needs`: the parts of `flags` that will be used."""
+    """Tests and warnings; raises ConfigError with all problems.
+
+    As in the original, `flags` must have both sections, and only a section that is used (`needs`) must be whole.
+    """
     problems = Problems()
     documents = [node for node in nodes if not node.is_null]
     for extra in documents[1:]:
@@ -274,18 +278,14 @@ class _TestReader:
         key = self._key("flags")
         sections = self._known(entry.node, key, ("common", "gather", "run"))
         common = self._plain_flags(sections.get("common"), join_key(key, "common"))
-        found: dict[str, tuple[FlagSpec, ...]] = {}
-        for mode in ("gather", "run"):
-            section = sections.get(mode)
-            if section is None:
-                if mode in self._needs:
-                    self._miss(MissingOption, f"the section {mode} is missing", key, entry)
-                elif mode == "run":
-                    self._warn("the section run is missing: checking will need it", key, entry)
-                found[mode] = ()
-                continue
-            found[mode] = (*self._mode_flags(mode, section, join_key(key, mode)), *common)
-        return found
+        missing = [mode for mode in SET_BY_US if mode not in sections]
+        for mode in missing:  # reported before any flag: the original looks for the sections first
+            hint = f"both gather and run must be there, as in {mode}: {{{SET_BY_US[mode][0]}: {_FLAG_EXAMPLE}}}"
+            self._miss(MissingSection, f"the section {mode} is missing", key, entry, hint)
+        return {
+            mode: (*self._mode_flags(mode, sections[mode], join_key(key, mode)), *common) if mode in sections else ()
+            for mode in SET_BY_US
+        }
 
     def _mode_flags(self, mode: str, section: Entry, key: str) -> tuple[FlagSpec, ...]:
         if section.node.kind != "mapping":
@@ -299,16 +299,17 @@ class _TestReader:
                 self._warn("this flag is passed over", join_key(key, entry.key), entry, hint)
         for name in names:
             if name not in entries:
-                self._miss(
-                    MissingFlag,
-                    f"the mandatory flag {name} is missing",
-                    key,
-                    section,
-                    f"as in {name}: {{key: --flag, set_in_script: true}}",
-                )
-        found = [self._flag(entries[name], join_key(key, name), ours=True) for name in names if name in entries]
+                self._miss_flag(mode, f"the mandatory flag {name} is missing", key, section, f"{name}: {_FLAG_EXAMPLE}")
+        found = [self._flag(entries[name], join_key(key, name), mode) for name in names if name in entries]
         misc = self._plain_flags(entries.get("misc"), join_key(key, "misc"))
         return (*(flag for flag in found if flag is not None), *misc)
+
+    def _miss_flag(self, mode: str, message: str, key: str, place: Entry, example: str) -> None:
+        """A flag of the mode that is not used is missed when that mode is."""
+        if mode in self._needs:
+            self._miss(MissingFlag, message, key, place, f"as in {example}")
+        else:
+            self._warn(f"{message}: {'checking' if mode == 'run' else 'gathering'} will need it", key, place)
 
     def _plain_flags(self, section: Entry | None, key: str) -> tuple[FlagSpec, ...]:
         if section is None or section.node.is_null:
@@ -316,16 +317,18 @@ class _TestReader:
         if section.node.kind != "mapping":
             self._fields.refuse(section.node, key, "a mapping of flags")
             return ()
-        found = [self._flag(entry, join_key(key, entry.key), ours=False) for entry in section.node.items()]
+        found = [self._flag(entry, join_key(key, entry.key)) for entry in section.node.items()]
         return tuple(flag for flag in found if flag is not None)
 
-    def _flag(self, entry: Entry, key: str, ours: bool) -> FlagSpec | None:
-        has_length = ours and entry.key == _LENGTH
+    def _flag(self, entry: Entry, key: str, ours: str | None = None) -> FlagSpec | None:
+        """`ours`: the mode of a flag that we set."""
+        has_length = ours is not None and entry.key == _LENGTH
         fields = self._known(entry.node, key, (*_FLAG_KEYS, "counts") if has_length else _FLAG_KEYS)
         if "key" not in fields:
-            if entry.node.kind == "mapping":
-                kind = MissingFlag if ours else MissingOption
-                self._miss(kind, "says no key", key, entry, "as in {key: --flag, value: 5}")
+            if entry.node.kind == "mapping" and ours is not None:
+                self._miss_flag(ours, "has no `key`", key, entry, f"{entry.key}: {_FLAG_EXAMPLE}")
+            elif entry.node.kind == "mapping":
+                self._miss(MissingOption, "has no `key`", key, entry, "as in {key: --flag, value: 5}")
             return None
         name = self._fields.text(fields["key"].node, join_key(key, "key"), "a flag such as --steps")
         is_set = (
