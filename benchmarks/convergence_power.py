@@ -379,6 +379,7 @@ class Bench:
         found = [each for each in self.pool.map(run_job, jobs, chunksize=3) if not each.is_equal]
         counted = [each for each in faults if each.ratio >= COUNTS_FROM]
         print_sums("faults found", counted)
+        print_sums("all faults  ", faults)
         print_sums("null alarms ", found)
         return counted, found
 
