@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from tests.flows.workbench import BAD, GOOD, STUDY, Bench
+from tests.flows.workbench import BAD, GOOD, STUDY, Bench, until
 
 
 def test_studies_are_listed_with_their_states(cli) -> None:
@@ -30,6 +30,7 @@ def test_studies_as_json(cli, bench: Bench) -> None:
 def test_runs_are_listed_with_state_metrics_and_reason(cli) -> None:
     lines = cli("ls", "fit").out.splitlines()
     assert lines[0].split() == ["run", "state", "slot", "time", "step", "test.acc", "loss", "reason"]
+    assert lines[-1] == "4 runs: 2 done, 2 failed"
     by_name = {line.split()[0]: line for line in lines[2:]}
     assert by_name[GOOD].split()[1:] == ["done", "cpu", "0:00", "3", "0.7", "1.7"]
     assert "failed" in by_name[BAD]
@@ -110,3 +111,26 @@ def test_attempts_show_when_there_is_more_than_one(cli, own_bench: Bench) -> Non
     own_bench.run(STUDY, "--retry", "failed")
     own_bench.run(STUDY, "--retry", "failed")
     assert cli("ls", "fit").out.splitlines()[0].split()[2] == "attempt"
+
+
+def test_after_a_kill_all_runs_of_the_study_are_listed_with_their_times(own_bench: Bench) -> None:
+    """Those that nobody saw end have lease and marker, those that never began are in the plan."""
+    text = "command: 'until [ -e go ]; do sleep 0.02; done; [ {n} != 1 ]'\nparams: {n: {range: 9}}\ncode: live\n"
+    supervisor = own_bench.start("run", own_bench.write("killed.yml", text), "-j", "2", "--quiet")
+    until((own_bench.root / "killed/n=1/lease.1").exists, "two runs began")
+    supervisor.kill()
+    supervisor.communicate(timeout=60)
+    (own_bench.folder / "go").touch()
+    until((own_bench.root / "killed/n=1/run.exit.1").exists, "the second failed")
+    until((own_bench.root / "killed/n=0/run.exit.0").exists, "the first is done")
+    rows = json.loads(own_bench.assay("ls", "killed", "--json").stdout)
+    assert [row["name"] for row in rows] == [f"n={n}" for n in range(9)]
+    assert [row["state"] for row in rows] == ["done", "failed", *["queued"] * 7]
+    for row, marker in zip(rows, ("run.exit.0", "run.exit.1"), strict=False):
+        assert row["ended_at"] == (own_bench.root / "killed" / row["name"] / marker).stat().st_mtime
+        assert row["elapsed_s"] == max(0.0, row["ended_at"] - row["started_at"])
+    assert own_bench.assay("ls", "killed").stdout.splitlines()[-1] == "9 runs: 7 queued, 1 done, 1 failed"
+    assert json.loads(own_bench.assay("ls", "--json").stdout)[0]["runs"] == 9
+    assert own_bench.assay("run", "killed.yml", "-j", "2", "--quiet").returncode == 1
+    shutil.rmtree(own_bench.root / "killed/n=5")
+    assert own_bench.assay("ls", "killed").stdout.splitlines()[-1] == "8 runs: 7 done, 1 failed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -145,14 +146,27 @@ class TestHandle:
 
 
 class TestUsage:
-    def test_of_an_ended_job(self, runs: Runs) -> None:
-        run = runs.make(f"{sys.executable} -c 'x = bytearray(100_000_000); sum(range(1_000_000))'")
+    def test_the_peak_of_a_small_job_is_unknown(self, runs: Runs) -> None:
+        """It inherits ours over exec."""
+        run = runs.make("true")
         executor = LocalExecutor()
         handle = start(executor, run)
         finish(executor, [handle])
         usage = executor.usage(handle)
         assert usage is not None
-        assert usage.peak_rss_bytes > 100_000_000
+        assert usage.peak_rss_bytes == 0
+        executor.close()
+
+    def test_of_an_ended_job(self, runs: Runs) -> None:
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        large = own + 50_000_000
+        run = runs.make(f"{sys.executable} -c 'x = bytearray({large}); sum(range(1_000_000))'")
+        executor = LocalExecutor()
+        handle = start(executor, run)
+        finish(executor, [handle])
+        usage = executor.usage(handle)
+        assert usage is not None
+        assert usage.peak_rss_bytes > large
         assert usage.cpu_s > 0
         assert executor.usage(handle) is None
         executor.close()

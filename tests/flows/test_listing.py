@@ -57,7 +57,7 @@ def test_a_failed_run_does_not_cost_the_others_their_metrics() -> None:
     assert found.remarks == (f"failed: learning_rate=1.0,norm=batch: {reason}",)
     many = listing.build_run_table([*fine, *bad], 0.0, 80)
     assert len(many.remarks) == 6
-    assert many.remarks[-1] == "(2 more: assay show RUN)"
+    assert many.remarks[-1] == "and 2 more; `assay show` explains a single run"
     assert "reason" in names(listing.build_run_table([*fine, *bad], 0.0, 200))
     assert listing.build_run_table([*fine, *bad], 0.0, 200).remarks == ()
 

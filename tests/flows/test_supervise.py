@@ -331,6 +331,25 @@ def test_by_hand_and_a_supervisor_at_the_same_moment(shop: Workshop) -> None:
     assert len((shop.base / "ledger").read_text().splitlines()) == 1
 
 
+# ---------------------------------------------------------------- markers and what is recorded of a run
+
+
+def test_a_marker_that_contradicts_the_exit_code_fails_the_run(shop: Workshop) -> None:
+    write_study(shop, "touch $dir/run.exit.1")
+    assert shop.run("--slots", "0").code == 1
+    assert shop.states(RUN) == [State.FAILED]
+    assert reasons(shop) == ["run: exit markers contradict each other in attempt 1"]
+
+
+def test_the_peak_of_a_small_run_is_not_that_of_the_supervisor(shop: Workshop) -> None:
+    """exec keeps the peak of the image that it replaces."""
+    write_study(shop, "true")
+    assert shop.run("--slots", "0").code == 0
+    outcome = shop.history(RUN).attempts[0].outcome
+    assert outcome is not None
+    assert (outcome.peak_rss_bytes, outcome.cpu_s is not None) == (None, True)
+
+
 # ---------------------------------------------------------------- what runs leave running
 
 OUTLIVES = "env -i setsid sleep 1000 & echo $! > $dir/stray"

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import FormatError, InfrastructureError
+from assay.flows.attempts import build_outcome
 from assay.observe.environment import load_environment
 from assay.record import rundir
 from assay.record.rundir import Attempt, History, RunRecord, conclude
@@ -470,3 +471,44 @@ def test_run_dirs_of_a_study(run_dir: Path, tmp_path: Path) -> None:
     (study / "file").write_text("")
     assert list(rundir.find_run_dirs(str(study))) == [str(run_dir)]
     assert list(rundir.find_run_dirs(str(tmp_path / "gone"))) == []
+
+
+# ---------------------------------------------------------------- markers that contradict each other
+
+
+@pytest.mark.parametrize("suffix", ["", ".2"])
+@pytest.mark.parametrize("concluded", [True, False])
+def test_contradicting_exit_markers_are_never_done(tmp_path: Path, suffix: str, concluded: bool) -> None:
+    number = 2 if suffix else 1
+    for code in (0, 1):
+        (tmp_path / f"train{suffix}.exit.{code}").touch()
+    (tmp_path / f"test{suffix}.exit.0").touch()
+    if concluded:
+        rundir.write_outcome(str(tmp_path), Outcome(State.DONE, number, {"train": 0, "test": 0}))
+    history = rundir.load_history(str(tmp_path))
+    (attempt,) = history.attempts
+    assert history.finished_commands() == {"test"}
+    outcome = attempt.outcome or build_outcome(attempt, ("train", "test"), set())
+    assert (outcome.state, outcome.exit_code) == (State.FAILED, 1)
+    assert outcome.reason == f"train: exit markers contradict each other in attempt {number}"
+
+
+def test_two_attempts_may_end_differently(tmp_path: Path) -> None:
+    (tmp_path / "train.exit.1").touch()
+    (tmp_path / "train.2.exit.0").touch()
+    assert rundir.load_history(str(tmp_path)).finished_commands() == {"train"}
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"runs": []}', '{"runs": {"a/b": "1", "..": "2", "": "3", "c": 4}}', "{"])
+def test_a_damaged_plan_plans_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".assay").mkdir()
+    rundir.write_plan(str(tmp_path), {"a": "1", "b": "2"})
+    (tmp_path / "a").mkdir()
+    assert rundir.load_planned(str(tmp_path)) == {"b": "2"}
+    (tmp_path / ".assay/plan.json").write_text(text)
+    assert rundir.load_planned(str(tmp_path)) == {}
+    rundir.remove_plan(str(tmp_path))
+    assert rundir.load_planned(str(tmp_path)) == {}

@@ -131,6 +131,8 @@ def test_a_frame_says_what_matters():
     assert lines[0].startswith("norm  ━")
     assert lines[0].endswith("5/10  50%  about 2m 5s left")
     assert lines[1] == "4 done  1 failed  2 running  3 queued  slots 2/2  1:02"
+    counts = render_frame(view(failed=4, timed_out=2, lost=1, total=13), 79, 24)[1]
+    assert "".join(text for text, _ in counts).startswith("4 done  1 failed  2 timed out  1 lost  2 running")
     assert lines[2].split() == ["run", "slot", "time", "step", "loss"]
     assert lines[3].split() == ["run-0", "0", "0:00", "0", "0.50"]
     assert lines[4].split() == ["run-1", "1", "1:01", "100", "0.25"]

@@ -55,7 +55,7 @@ def _list_studies(root: str | None, states: frozenset[State] | None, as_json: bo
 
 def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_json: bool) -> int:
     from assay.flows.finding import find_places, open_index_of
-    from assay.flows.listing import build_run_facts, build_run_table, list_runs
+    from assay.flows.listing import build_run_facts, build_run_table, describe_total, list_runs
     from assay.show.table import render_json
     from assay.show.terminal import terminal_width
     from assay.show.words import clean, wrap
@@ -70,6 +70,7 @@ def _list_runs(name: str, root: str | None, states: frozenset[State] | None, as_
         found = build_run_table(runs, time.time(), width)
         sys.stdout.write(render(found.table))
         sys.stdout.write("".join(f"{wrap(clean(remark), width, '  ')}\n" for remark in found.remarks))
+        print(describe_total(runs))
     else:
         print(f"{place.name}: no run{' in this state' if states else 's yet'}", file=sys.stderr)
     return 0

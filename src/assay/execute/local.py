@@ -200,4 +200,4 @@ def _reap(pid: int) -> Usage | None:
         _, _, used = os.wait4(pid, 0)
     except ChildProcessError:
         return None
-    return Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=used.ru_maxrss * 1024)
+    return Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=process.find_peak_bytes(used.ru_maxrss))

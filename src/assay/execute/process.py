@@ -137,6 +137,27 @@ def _encode(env: Mapping[str, str]) -> dict[bytes, bytes]:
     return {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
 
 
+# ---------------------------------------------------------------- what a job used
+
+_known_peak_kib = 0
+
+
+def find_peak_bytes(ru_maxrss_kib: int) -> int:
+    """The largest process of an ended child of ours; 0 where the kernel's figure may be our own.
+
+    exec keeps the peak of the image that it replaces, and between spawn and exec that image was this process.
+    """
+    global _known_peak_kib  # noqa: PLW0603 a peak only grows
+    if ru_maxrss_kib > _known_peak_kib:
+        _known_peak_kib = _load_own_peak_kib()
+    return ru_maxrss_kib * 1024 if ru_maxrss_kib > _known_peak_kib else 0
+
+
+def _load_own_peak_kib() -> int:
+    with open("/proc/self/status", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"VmHWM:")), 0)
+
+
 # ---------------------------------------------------------------- finding and ending
 
 

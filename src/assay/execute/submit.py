@@ -182,7 +182,7 @@ class SubmitExecutor(Executor):
             _, status, used = os.wait4(client.pid, 0)
             self._pause_s = _SHORTEST_PAUSE_S
             if self._is_shell:
-                peak = used.ru_maxrss * 1024
+                peak = process.find_peak_bytes(used.ru_maxrss)
                 self._usage[client.handle] = Usage(cpu_s=used.ru_utime + used.ru_stime, peak_rss_bytes=peak)
             if os.WIFSIGNALED(status) and load_submit_code(client.run_dir, client.handle.attempt) is None:
                 code, message = 128 + os.WTERMSIG(status), f"the submit command was killed ({os.WTERMSIG(status)})"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from assay.record.rundir import Attempt, History, conclude
+from assay.record.rundir import Attempt, History, conclude, describe_contradiction
 from assay.values.run import JobHandle, Liveness, Outcome, State
 
 MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
@@ -140,18 +140,25 @@ def finished_before(history: History) -> set[str]:
 
 def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> Outcome:
     """The conclusion about an attempt that is no longer alive."""
+    state, reason = _conclude(attempt, commands, finished_before)
+    began_at = attempt.handle.started_at if attempt.handle else None
+    return Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at)
+
+
+def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> tuple[State, str]:
     said = conclude(attempt, commands, finished_before)
     if said is State.DONE:
-        return Outcome(State.DONE, attempt.number, attempt.codes)
+        return said, ""
     if attempt.stop is not None:
-        return Outcome(State.STOPPED, attempt.number, attempt.codes, attempt.stop.why)
+        return State.STOPPED, attempt.stop.why
+    if attempt.contradictory:
+        return State.FAILED, describe_contradiction(attempt)
     if said is None:
-        return Outcome(State.LOST, attempt.number, attempt.codes, DEATH)
+        return State.LOST, DEATH
     name, code = next((name, code) for name, code in attempt.codes.items() if code != 0)
-    reason = (
-        "ran into its time limit" if said is State.TIMEOUT else f"{name} ended with exit code {code}{_signal(code)}"
-    )
-    return Outcome(said, attempt.number, attempt.codes, f"{name} {reason}" if said is State.TIMEOUT else reason)
+    if said is State.TIMEOUT:
+        return said, f"{name} ran into its time limit"
+    return said, f"{name} ended with exit code {code}{_signal(code)}"
 
 
 def _signal(code: int) -> str:

@@ -114,6 +114,7 @@ def replace_state(row: RunRow, path: str, record: rundir.RunRecord, history: run
         state=decision.state,
         exit_code=outcome.exit_code if outcome else None,
         reason=outcome.reason if outcome else "",
+        ended_at=outcome.ended_at if outcome else None,
     )
 
 

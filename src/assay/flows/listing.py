@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from assay.flows.ingest import refresh_root, refresh_study
 from assay.flows.places import StudyPlace, find_studies
+from assay.record import rundir
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
 from assay.show import words
@@ -47,8 +49,15 @@ def list_studies(roots: Sequence[str], complain: Complain) -> list[ListedStudy]:
         with open_index(root) as index:
             refresh_root(index, root, complain)
             known = {row.name: row for row in index.load_studies()}
-        found += [ListedStudy(root, known.get(name) or StudyRow(name, {}, None)) for name in names]
+        found += [ListedStudy(root, _add_planned(root, known.get(name) or StudyRow(name, {}, None))) for name in names]
     return found
+
+
+def _add_planned(root: str, row: StudyRow) -> StudyRow:
+    planned = len(rundir.load_planned(os.path.join(root, row.name)))
+    if not planned:
+        return row
+    return row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
 
 
 def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
@@ -105,7 +114,22 @@ def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, 
             continue
         values = {name: (c.last[i], c.last_step[i]) for name, c in data.metrics.items() if c.count[i]}
         found.append(ListedRun(row, values))
-    return found
+    return [*found, *_list_planned(place, states)]
+
+
+def _list_planned(place: StudyPlace, states: frozenset[State] | None) -> Iterator[ListedRun]:
+    """Runs without a directory yet: their call waits for slots, or was interrupted or killed."""
+    if states is not None and State.QUEUED not in states:
+        return
+    for name, run_id in rundir.load_planned(place.dir).items():
+        yield ListedRun(RunRow(f"{place.name}/{name}", place.name, name, run_id, State.QUEUED, 0, {}), {})
+
+
+def describe_total(runs: Sequence[ListedRun]) -> str:
+    """`24 runs: 18 done, 6 queued`."""
+    counts = Counter(run.row.state for run in runs)
+    states = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    return f"{words.render_count(len(runs), 'run')}: {states}"
 
 
 @dataclass(frozen=True, slots=True)

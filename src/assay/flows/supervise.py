@@ -448,10 +448,13 @@ class Supervisor:
         return next((entry for entry in self.running.values() if entry.handle == handle), None)
 
     def _close_if_done(self, entry: Entry) -> bool:
-        """The common end, in one look at one name: the only command ended with 0."""
+        """The common end, in one look at the names: the only command ended with 0."""
         name = entry.commands[0]
-        marker = layout.exit_marker_name(name, entry.attempt, 0)
-        if not os.path.exists(os.path.join(entry.dir, marker)):
+        begin = layout.exit_marker_name(name, entry.attempt, 0)[:-1]
+        try:
+            if [each for each in os.listdir(entry.dir) if each.startswith(begin)] != [f"{begin}0"]:
+                return False
+        except FileNotFoundError:
             return False
         entry.state = State.DONE
         self._close(
@@ -507,7 +510,7 @@ class Supervisor:
             reason=reason,
             started_at=entry.handle.started_at if entry.handle else None,
             ended_at=_find_end(entry, decision.outcome),
-            peak_rss_bytes=usage.peak_rss_bytes if usage else None,
+            peak_rss_bytes=(usage.peak_rss_bytes or None) if usage else None,
             cpu_s=usage.cpu_s if usage else None,
         )
         is_written = self._write_outcome(entry, outcome)
@@ -613,16 +616,16 @@ def _describe_left(left: Sequence[str], how: str) -> str:
 
 
 def _find_end(entry: Entry, outcome: Outcome) -> float:
-    """Now, where we saw it end; else when its last marker was made: nobody may have looked for days."""
+    """Now, where we saw it end; else when its last marker was made or, without one, its last line was written: nobody
+    may have looked for days."""
     if entry.finished_here:
         return time.time()
-    markers = [layout.exit_marker_name(name, outcome.attempt, code) for name, code in outcome.codes.items()]
-    times = [seen for name in markers if (seen := _load_mtime(os.path.join(entry.dir, name))) is not None]
-    return max(times, default=time.time())
+    return outcome.ended_at or _find_last_line(entry.dir) or time.time()
 
 
-def _load_mtime(path: str) -> float | None:
+def _find_last_line(run_dir: str) -> float | None:
     try:
-        return os.stat(path).st_mtime
+        logs = [each.stat().st_mtime for each in os.scandir(run_dir) if ".log" in each.name and each.is_file()]
     except OSError:
         return None
+    return max(logs, default=None)

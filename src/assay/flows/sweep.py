@@ -216,6 +216,8 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
 def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
     prepared = sets.pin(prepared)
     _link_shared(prepared)
+    with suppress(OSError):  # a full disk: what matters is written, or refused, later
+        rundir.write_plan(prepared.place.dir, {spec.name: spec.id for spec in prepared.plan.runs})
     builder = DirBuilder(prepared)
     for line in builder.describe_size():
         _unheard(doors.note)(f"warning: {line}")
@@ -237,6 +239,8 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         )
         supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
         _run(supervisor, doors, collector)
+        if all(entry.state.is_over for entry in entries):
+            rundir.remove_plan(prepared.place.dir)
         verdict = _judge(prepared, entries, index)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
     report.notes += [*repairs, *([collector.failure] if collector.failure else [])]

@@ -72,6 +72,8 @@ class Watcher:
             total=len(states),
             done=states.count(State.DONE),
             failed=sum(state in _FAILED for state in states),
+            timed_out=states.count(State.TIMEOUT),
+            lost=states.count(State.LOST),
             stopped=states.count(State.STOPPED),
             running=running,
             queued=queued,

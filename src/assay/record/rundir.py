@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -113,6 +114,27 @@ def _load_codes(path: str) -> dict[str, str]:
     """What is damaged is not known: those runs get the current code."""
     codes = (_load_json(path) or {}).get("codes")
     return {key: code for key, code in codes.items() if isinstance(code, str)} if isinstance(codes, dict) else {}
+
+
+def write_plan(study_dir: str, runs: Mapping[str, str]) -> None:
+    """What a call is going to run (name → id), before the first directory is made: a killed one leaves it."""
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)
+    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": dict(runs)}))
+
+
+def remove_plan(study_dir: str) -> None:
+    """All of it is over."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE))
+
+
+def load_planned(study_dir: str) -> dict[str, str]:
+    """Planned runs that have no directory yet, name → id, in the plan's order."""
+    found = (_load_json(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)) or {}).get("runs")
+    if not isinstance(found, dict):
+        return {}
+    names = {name: id_ for name, id_ in found.items() if isinstance(id_, str) and "/" not in name and name[:1] != "."}
+    return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
 
 
 def write_environment(path: str, environment: Environment) -> None:
@@ -321,6 +343,8 @@ class Attempt:
     outcome: Outcome | None = None
     codes: Mapping[str, int] = field(default_factory=dict)
     timeouts: frozenset[str] = frozenset()
+    contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
+    ended_at: float | None = None  # of its last marker, where nobody has concluded the attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,9 +374,13 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
     numbered: dict[int, set[str]] = {}
     codes: dict[int, dict[str, int]] = {}
     timeouts: dict[int, set[str]] = {}
+    contradictory: dict[int, set[str]] = {}
     for name in names if names is not None else os.listdir(run_dir):
         if (marker := layout.parse_exit_marker(name)) is not None:
-            codes.setdefault(marker[1], {})[marker[0]] = marker[2]
+            known = codes.setdefault(marker[1], {})
+            if known.get(marker[0], marker[2]) != marker[2]:
+                contradictory.setdefault(marker[1], set()).add(marker[0])
+            known[marker[0]] = max(known.get(marker[0], 0), marker[2])  # of several never the good one
         elif (item := layout.parse_numbered(name)) is not None:
             numbered.setdefault(item[1], set()).add(item[0])
         elif (late := layout.parse_timeout_marker(name)) is not None:
@@ -361,20 +389,47 @@ def load_history(run_dir: str, names: list[str] | None = None) -> History:
         _load_attempt(run_dir, number, numbered.get(number, set()), codes.get(number, {}), timeouts.get(number, set()))
         for number in sorted({*numbered, *codes})
     ]
-    return History(tuple(attempts))
+    return History(tuple(_doubt(attempt, contradictory.get(attempt.number)) for attempt in attempts))
 
 
 def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
     handle = _load_lease(run_dir, number) if "lease" in kinds else _load_token(run_dir, number)
+    outcome = load_outcome(run_dir, number) if "outcome" in kinds else None
     return Attempt(
         number=number,
         handle=handle,
         by_hand="token" in kinds and "lease" not in kinds,
         stop=_load_stop(run_dir, number) if "stop" in kinds else None,
-        outcome=load_outcome(run_dir, number) if "outcome" in kinds else None,
+        outcome=outcome,
         codes=codes,
         timeouts=frozenset(timeouts),
+        ended_at=_find_end(run_dir, number, codes) if outcome is None else None,
     )
+
+
+def _doubt(attempt: Attempt, contradictory: set[str] | None) -> Attempt:
+    """Markers that contradict each other are never taken for a good end, whatever was concluded before."""
+    if not contradictory:
+        return attempt
+    attempt = replace(attempt, contradictory=frozenset(contradictory))
+    if attempt.outcome is None or attempt.outcome.state is not State.DONE:
+        return attempt
+    reason = describe_contradiction(attempt)
+    return replace(attempt, outcome=replace(attempt.outcome, state=State.FAILED, reason=reason, codes=attempt.codes))
+
+
+def describe_contradiction(attempt: Attempt) -> str:
+    names = ", ".join(sorted(attempt.contradictory))
+    return f"{names}: exit markers contradict each other in attempt {attempt.number}"
+
+
+def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | None:
+    """When the last command ended, by its marker."""
+    times = []
+    for name, code in codes.items():
+        with suppress(OSError):
+            times.append(os.stat(os.path.join(run_dir, layout.exit_marker_name(name, number, code))).st_mtime)
+    return max(times, default=None)
 
 
 def _load_json(path: str) -> dict[str, Any] | None:

@@ -56,6 +56,8 @@ class ProgressView:
     total: int
     done: int = 0
     failed: int = 0
+    timed_out: int = 0  # of `failed`
+    lost: int = 0  # of `failed`
     stopped: int = 0
     running: tuple[RunningRow, ...] = ()
     queued: int = 0
@@ -152,7 +154,9 @@ def _fill_bar(view: ProgressView, width: int, plain: bool) -> Iterator[Segment]:
 def _render_counts(view: ProgressView) -> list[Segment]:
     counts = (
         (view.done, "done", "green"),
-        (view.failed, "failed", "bold red"),
+        (view.failed - view.timed_out - view.lost, "failed", "bold red"),
+        (view.timed_out, "timed out", "bold red"),
+        (view.lost, "lost", "bold red"),
         (view.stopped, "stopped", "yellow"),
         (len(view.running), "running", "cyan"),
         (view.queued, "queued", "dim"),

@@ -67,11 +67,13 @@ def _outcome_style(report: StudyReport) -> str:
 
 def _render_outcome(report: StudyReport) -> str:
     late = sum(run.state == "timeout" for run in report.failed)
+    lost = sum(run.state == "lost" for run in report.failed)
     kept = f" ({report.kept} of them earlier)" if report.kept else ""
     counts = (
         (report.done, f"done{kept}"),
-        (len(report.failed) - late, "failed"),
+        (len(report.failed) - late - lost, "failed"),
         (late, "timed out"),
+        (lost, "lost"),
         (report.stopped, "stopped"),
         (report.running, "still running"),
         (report.queued, "not started"),

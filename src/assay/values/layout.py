@@ -48,6 +48,7 @@ METRICS_DIR = "metrics"
 READINGS_FILE = "readings.jsonl"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
+PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"

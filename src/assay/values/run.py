@@ -163,7 +163,7 @@ class Usage:
     """What the kernel says that a finished job used: exact, however short it was."""
 
     cpu_s: float
-    peak_rss_bytes: int  # of its largest process
+    peak_rss_bytes: int  # of its largest process; 0: not known
 
 
 class Liveness(StrEnum):
