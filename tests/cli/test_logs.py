@@ -112,3 +112,24 @@ def test_following_a_run_and_a_study_until_they_are_over(own_bench: Bench) -> No
     for process in (runs, one, both):
         process.communicate(timeout=60)
     assert (runs.returncode, one.returncode, both.returncode) == (0, 0, 0)
+
+
+def test_following_a_study_waits_for_retries_that_are_still_queued(own_bench: Bench) -> None:
+    """Both runs have failed; they are repeated one after the other, and neither has begun again when we begin to look."""
+    go = own_bench.folder / "GO"
+    text = "study: talk\ncommand: 'echo {x}; until [ -e GO ]; do sleep 0.05; done; [ -e GO2 ] && echo again {x}'\n"
+    text += "params: {x: [1, 2]}\nresources: {gpus: 0}\ncode: live\n"
+    go.touch()
+    assert own_bench.run(text, file="talk.yml").returncode == 1
+    go.unlink()
+    (own_bench.folder / "GO2").touch()
+    held = own_bench.start("run", "talk.yml", "-j", "1", "--retry", "failed", "--quiet")
+    until(lambda: list((own_bench.root / "talk").glob("x=*/lease.2")), "the first is repeated")
+    logs = own_bench.start("logs", "-f", "talk")
+    assert logs.stdout is not None
+    assert logs.stdout.readline() == "x=1 | 1\n"
+    go.touch()
+    lines = logs.stdout.read().splitlines()
+    assert lines == ["x=1 | again 1", "x=2 | 2", "x=2 | again 2"]
+    for process in (held, logs):
+        process.communicate(timeout=60)

@@ -18,7 +18,7 @@ from tests.golden_lab import NATIVE, Lab, messages
 
 from assay.cli.main import run
 from assay.config.golden import load_golden_file
-from assay.errors import ConfigError, ExitCode, NotFoundError, UsageError
+from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
 from assay.flows.golden import Doors, check_file, gather_file, validate_file
 from assay.flows.supervise import Entry, Event
 from assay.record.golden import load_manifest
@@ -724,3 +724,15 @@ def test_savings_are_counted_from_where_it_stopped() -> None:
     run = _count_savings(SegmentRun("d", State.STOPPED, elapsed_s=2.0, last_step=15, stopped_early="x"), segment)
     assert run.saved_steps == 5
     assert math.isclose(run.saved_s, 2.0)
+
+
+@pytest.mark.parametrize("mode", ["gather", "check"])
+def test_a_missing_library_is_reported_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    lab = Lab(tmp_path)
+    lab.write_native(NATIVE.replace("exact", "paired"))
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(MissingExtraError, match="pip install 'assay\\[stats\\]'"):
+        getattr(lab, mode)()
+    assert not (tmp_path / "calls.jsonl").exists()  # the training was not called

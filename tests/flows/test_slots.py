@@ -12,6 +12,7 @@ from assay.config.settings import Settings
 from assay.errors import UsageError
 from assay.execute.slots import build_entries
 from assay.flows.slots import choose_slots
+from assay.observe import devices
 from assay.values.study import Resources, Study
 
 GIB = 1 << 30
@@ -162,3 +163,28 @@ class TestGpus:
         machine(0, 10)
         slots = choose_slots(study(gpus=2), None, NOTHING)
         assert not slots.usable(build_entries(slots.labels)[0])
+
+
+class TestGpusThatCannotBeUsed:
+    def test_one_that_is_visible_is_a_warning_not_a_cpu_in_silence(self, machine, tmp_path, monkeypatch) -> None:
+        machine(None)
+        (tmp_path / "nvidia0").touch()
+        monkeypatch.setattr(devices, "DEVICE_FOLDER", str(tmp_path))
+        slots = choose_slots(study(), None, NOTHING)
+        assert set(slots.labels) == {"cpu"}
+        (warning,) = slots.warnings
+        assert warning.startswith("this machine has a GPU that cannot be used, so runs use the CPU: ")
+        assert "no driver" in warning
+
+    def test_a_machine_without_one_has_nothing_to_warn_of(self, machine, tmp_path, monkeypatch) -> None:
+        machine(None)
+        monkeypatch.setattr(devices, "DEVICE_FOLDER", str(tmp_path))
+        assert choose_slots(study(), None, NOTHING).warnings == ()
+
+    def test_more_memory_than_any_gpu_has_is_an_error_and_more_than_is_free_a_wait(self, machine) -> None:
+        machine(15, 15)
+        with pytest.raises(UsageError, match="of GPU memory, and the largest GPU here has"):
+            choose_slots(study(gpu_memory_bytes=17 * GIB), None, NOTHING)
+        slots = choose_slots(study(gpu_memory_bytes=12 * GIB), None, NOTHING)
+        assert slots.labels == ("0", "1")
+        assert not any(slots.usable(entry) for entry in build_entries(slots.labels))

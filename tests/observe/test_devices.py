@@ -4,6 +4,7 @@ import types
 
 import pytest
 
+from assay.observe import devices as device_module
 from assay.observe.devices import ENV_FAKE, Devices, GpuProcess
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading
@@ -100,11 +101,29 @@ def test_this_machine_has_gpus_or_a_reason():
     assert bool(devices.driver()) == bool(gpus)
 
 
+@pytest.fixture
+def visible(monkeypatch, tmp_path):
+    """As on a machine with a card."""
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(device_module, "DEVICE_FOLDER", str(tmp_path))
+
+
+@pytest.mark.usefixtures("visible")
 def test_a_missing_package_is_named_with_its_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     devices = Devices({})
     assert devices.list() == ()
-    assert "pip install 'assay[gpu]'" in devices.reason
+    assert "pip install nvidia-ml-py" in devices.reason
+    assert devices.warning == devices.reason  # a GPU is there, and is not used
+
+
+def test_without_a_device_file_nothing_is_loaded_and_nothing_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setattr(device_module, "DEVICE_FOLDER", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    devices = Devices({})
+    assert devices.list() == ()
+    assert "no GPU is visible" in devices.reason
+    assert devices.warning is None
 
 
 # ---------------------------------------------------------------- the driver's library, played by a module
@@ -151,6 +170,7 @@ def build_call(name, answer, broken):
     return call
 
 
+@pytest.mark.usefixtures("visible")
 def test_figures_of_the_driver(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", build_nvml())
     devices = Devices({})
@@ -162,6 +182,7 @@ def test_figures_of_the_driver(monkeypatch):
     assert devices.free_memory(1) == 0
 
 
+@pytest.mark.usefixtures("visible")
 def test_figures_that_a_gpu_does_not_offer_are_zero(monkeypatch):
     broken = {
         "nvmlDeviceGetUtilizationRates",
@@ -178,6 +199,7 @@ def test_figures_that_a_gpu_does_not_offer_are_zero(monkeypatch):
     assert devices.processes(0) == ()
 
 
+@pytest.mark.usefixtures("visible")
 def test_a_driver_that_does_not_answer(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", build_nvml(broken={"nvmlInit"}))
     devices = Devices({})
@@ -185,6 +207,7 @@ def test_a_driver_that_does_not_answer(monkeypatch):
     assert devices.reason == "no NVIDIA driver answers: Not Supported"
 
 
+@pytest.mark.usefixtures("visible")
 def test_a_gpu_that_falls_off_the_bus(monkeypatch):
     broken = set()
     monkeypatch.setitem(sys.modules, "pynvml", build_nvml(broken=broken))

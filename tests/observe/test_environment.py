@@ -285,3 +285,19 @@ def test_a_fingerprint_that_stays(change):
 )
 def test_a_fingerprint_that_changes(change):
     assert build_fingerprint(**SAME | change) != build_fingerprint(**SAME)
+
+
+def test_a_git_that_refuses_is_complained_of(repository):
+    """A damaged index, and a repository of another owner, are not the same as no repository."""
+    said = []
+    (repository.path / ".git" / "index").write_bytes(b"damaged")
+    assert load_git(repository.path, said.append) is None
+    assert len(said) == 1
+    assert "git cannot be asked about" in said[0]
+    assert "index file" in said[0]
+
+
+def test_no_repository_is_nothing_to_complain_of(tmp_path):
+    said = []
+    assert load_git(tmp_path, said.append) is None
+    assert said == []

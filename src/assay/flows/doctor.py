@@ -36,7 +36,6 @@ _EXTRAS = (
     ("pandas", "frames", "assay.runs(...).to_pandas()"),
     ("matplotlib", "plot", "plots in files: assay plot -o"),
     ("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
-    ("nvidia-ml-py", "gpu", "finding GPUs and reading them"),
     ("numpy", "demo", "assay demo"),
     ("scipy", "stats", "assay golden check"),
     ("ruptures", "stats", "change points: assay bench history"),

@@ -28,6 +28,7 @@ from assay.flows.segments import (
     hide_command,
 )
 from assay.flows.sweep import Doors
+from assay.judge.numerics import load_numpy, t_quantile
 from assay.observe.recorder import LogReader, RunRecorder
 from assay.record import golden as manifests
 from assay.values.golden import GoldenFile, GoldenReport, GoldenTest, GoldenTestReport
@@ -42,13 +43,23 @@ def gather_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell =
     """Record every test of the file. `tell` hears warnings about the file before anything runs."""
     makes_replicas = options.replicas is None or options.replicas > 0
     file = load_file(options, "gather", replicas=makes_replicas)
+    if makes_replicas and any(test.replicas for test in file.tests):
+        check_libraries(file)
     return _each_test(file, options, doors or Doors(), tell, gather_test)
 
 
 def check_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
     """Check every test of the file against its golden recording."""
     file = load_file(options, "check")
+    check_libraries(file)
     return _each_test(file, options, doors or Doors(), tell, check_test)
+
+
+def check_libraries(file: GoldenFile) -> None:
+    """What judging or measuring noise will need, before a training that may take hours. Raises MissingExtraError."""
+    if any(rule.kind in ("paired", "unmatched") for test in file.tests for rule in test.rules):
+        load_numpy()
+        t_quantile(1, 0.25)
 
 
 def load_file(options: GoldenOptions, mode: str, replicas: bool = False) -> GoldenFile:

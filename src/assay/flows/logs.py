@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from assay.errors import AssayError, NotFoundError, UsageError
@@ -144,7 +145,7 @@ class RunFollower:
     def read(self) -> Iterator[bytes]:
         """What is new. A log has come to its end when a newer one has appeared."""
         logs = self._list_logs()
-        if self._tail is None and logs:
+        if self._tail is None and (logs := [name for name in logs if name not in self._finished]):
             self._begin(logs)
         while self._tail is not None:
             while data := self._tail.read():
@@ -155,6 +156,11 @@ class RunFollower:
                 return
             self._finished.add(current)
             self._tail = Tail(os.path.join(self.run_dir, later[0]))
+
+    def skip(self) -> None:
+        """Pass over every log that is there."""
+        with suppress(OSError, AssayError):
+            self._finished.update(self._list_logs())
 
     def look(self) -> bool:
         """Whether the run is over. Twice in a row, since a failed attempt may be followed by another at once."""
@@ -230,27 +236,55 @@ def follow_study(
 ) -> int:
     """Every run of a study that is not over, new ones as they come; how many there were."""
     voices: dict[str, _Voice] = {}
-    silent: set[str] = set()  # over, or not to be read
+    rests: dict[str, tuple[int, _Voice]] = {}  # over; at which attempt, and who goes on if another begins
     supervisors: set[SupervisorProcess] = set()
     heard = 0
     while True:
-        fresh = [path for path in rundir.find_run_dirs(study_dir) if path not in silent and path not in voices]
-        for path in fresh:
-            if _is_over(path) and not heard:  # what had ended before is not followed
-                silent.add(path)
+        had_heard = heard > 0  # what appears later is followed from its beginning, however short it was
+        for path in rundir.find_run_dirs(study_dir):
+            if path in voices or not _begins(path, rests.get(path), had_heard):
                 continue
-            voices[path] = _Voice(os.fsencode(os.path.basename(path)), RunFollower(path, command, lines))
-        heard += sum(path in voices for path in fresh)
-        supervisors |= set(find_supervisors(voices))
+            known = rests.pop(path, None)
+            voices[path] = known[1] if known else _Voice(_name(path), RunFollower(path, command, lines))
+            heard += 1
+        supervisors |= set(find_supervisors(voices, study_dir))  # also one that has only queued what it repeats
         for path, voice in list(voices.items()):
             over = voice.follower.look()
             voice.speak(write, over)
             if over:
-                silent.add(path)
-                del voices[path]
+                rests[path] = (_load_attempt(path), voices.pop(path))
         if not voices and not any(supervisor.is_alive for supervisor in supervisors):
             return heard
+        for path in rundir.find_run_dirs(study_dir):
+            if path not in voices and path not in rests:  # had ended before: followed when another attempt begins
+                rests[path] = (_load_attempt(path), _silenced(path, command, lines))
         wait(POLL_S)
+
+
+def _name(run_dir: str) -> bytes:
+    return os.fsencode(os.path.basename(run_dir))
+
+
+def _begins(run_dir: str, rest: tuple[int, _Voice] | None, has_heard: bool) -> bool:
+    """Whether a run is to be followed from now on: it is not over, or new, or has begun another attempt."""
+    if rest is not None:
+        return _load_attempt(run_dir) > rest[0]
+    return has_heard or not _is_over(run_dir)
+
+
+def _silenced(run_dir: str, command: str | None, lines: int | None) -> _Voice:
+    """What it has written until now is history."""
+    follower = RunFollower(run_dir, command, lines)
+    follower.skip()
+    return _Voice(_name(run_dir), follower)
+
+
+def _load_attempt(run_dir: str) -> int:
+    try:
+        last = rundir.load_history(run_dir).last
+    except OSError:
+        return 0
+    return last.number if last else 0
 
 
 def _is_over(run_dir: str) -> bool:

@@ -64,6 +64,7 @@ class DirBuilder:
         self.advice: list[str] = []
         self._store = Path(prepared.place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
         self.flusher = Flusher(prepared.place.dir)
+        self.notes: list[str] = []  # what the report of the study ends with
         self.snapshot = self._take_snapshot()
         self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
         self._codes = self._pin_codes()
@@ -251,6 +252,7 @@ class DirBuilder:
                 prepared.options.command_line,
                 rules=prepared.settings.secrets,
                 known=_find_secret_values(prepared.plan),
+                complain=self.notes.append,
             )
             name = f"environment-{rundir.new_uid()}.json"
             self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)

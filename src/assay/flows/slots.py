@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
 from assay.execute.holders import SlotHolder
 from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
-from assay.show.words import clean, render_duration
+from assay.show.words import clean, render_duration, render_size
 from assay.values.environment import Gpu
 from assay.values.slots import CPU
 from assay.values.study import Resources, Study
@@ -44,6 +44,7 @@ class Slots:
     usable: Callable[[SlotEntry], bool] = lambda _entry: True
     env: Mapping[str, str] = field(default_factory=dict)
     was_asked: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) -> Slots:
@@ -59,11 +60,19 @@ def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) 
     if gpus:
         return _gpu_slots(study.resources, gpus, devices)
     if study.resources.gpus is None:
-        return _cpu_slots(study.resources, devices)
+        return replace(_cpu_slots(study.resources, devices), warnings=_warn_of_gpus(devices))
     raise UsageError(
         f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {devices.reason}",
         "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
     )
+
+
+def _warn_of_gpus(devices: Devices) -> tuple[str, ...]:
+    """A GPU that is there and cannot be used must not become a CPU in silence."""
+    if devices.warning is None:
+        return ()
+    hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
+    return (f"this machine has a GPU that cannot be used, so runs use the CPU: {devices.warning} ({hint})",)
 
 
 def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
@@ -84,6 +93,19 @@ def _thread_limits(cpus: int) -> dict[str, str]:
     return {name: str(max(1, cpus)) for name in names if name not in os.environ}
 
 
+def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[Gpu]]:
+    """GPUs that have this much memory in all: for what is in use now a run waits, for more than there is it would for
+    ever."""
+    kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
+    if not kept:
+        most = max(gpu.memory_bytes for group in groups for gpu in group)
+        raise UsageError(
+            f"each run asks for {render_size(needed)} of GPU memory, and the largest GPU here has {render_size(most)}",
+            "ask for less: resources: {gpu_memory: SIZE}",
+        )
+    return kept
+
+
 def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> Slots:
     size = resources.gpus or 1
     groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
@@ -91,6 +113,7 @@ def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> S
         raise UsageError(
             f"each run asks for {size} GPUs, this machine has {len(gpus)}", "ask for fewer: resources: {gpus: N}"
         )
+    groups = _keep_large(groups, resources.gpu_memory_bytes or 0)
     labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
     needed = {
         gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu)

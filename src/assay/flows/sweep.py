@@ -219,7 +219,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         rundir.write_plan(prepared.place.dir, {spec.name: spec.id for spec in prepared.plan.runs})
     builder = DirBuilder(prepared)
-    for line in builder.describe_size():
+    for line in (*slots.warnings, *builder.describe_size()):
         _unheard(doors.note)(f"warning: {line}")
     with closing_quietly(open_index(prepared.place.root)) as index:
         collector = Collector(index, prepared.place, slots.devices, doors.echo)
@@ -243,7 +243,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
             rundir.remove_plan(prepared.place.dir)
         verdict = _judge(prepared, entries, index)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
-    report.notes += [*repairs, *([collector.failure] if collector.failure else [])]
+    report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else [])]
     return report
 
 

@@ -15,6 +15,7 @@ that has none.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,9 @@ from assay.values.environment import Gpu
 from assay.values.series import GpuReading
 
 ENV_FAKE = "ASSAY_FAKE_NVML"
-INSTALL_COMMAND = "pip install 'assay[gpu]'"
+INSTALL_COMMAND = "pip install nvidia-ml-py"
+DEVICE_FOLDER = "/dev"
+_DEVICE_FILES = ("nvidia[0-9]*", "dxg", "nvhost-gpu*")  # of a card, of Windows' Linux, of a Jetson
 
 _FAKE_MEMORY_BYTES = 16 << 30
 # bits of NVML's clocks-event reasons; idling is none
@@ -66,6 +69,11 @@ class Devices:
         self._is_open = False
         self.reason: str | None = None  # why there are no GPUs, and what to do; None when nothing is missing
 
+    @property
+    def warning(self) -> str | None:
+        """What keeps a GPU that this machine shows from being used; None also where none is shown."""
+        return self.reason if self.reason is not None and is_gpu_visible() else None
+
     def list(self) -> tuple[Gpu, ...]:
         return self._ask(lambda source: source.gpus(), ())
 
@@ -106,6 +114,9 @@ class Devices:
         return self._source
 
     def _open_nvml(self) -> Source | None:
+        if not is_gpu_visible():  # without a card the driver's library takes long to say so
+            self.reason = f"no GPU is visible in {DEVICE_FOLDER} ({DEVICE_FOLDER}/nvidia0)"
+            return None
         try:
             return NvmlSource()
         except ImportError:
@@ -113,6 +124,10 @@ class Devices:
         except OSError as error:
             self.reason = f"no NVIDIA driver answers: {error}"
         return None
+
+
+def is_gpu_visible() -> bool:
+    return any(glob.glob(os.path.join(DEVICE_FOLDER, pattern)) for pattern in _DEVICE_FILES)
 
 
 def _build_reading(found: Sequence[GpuReading]) -> GpuReading | None:

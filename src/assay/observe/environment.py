@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from assay.observe.devices import Devices
@@ -72,6 +72,7 @@ def load_environment(
     devices: Devices | None = None,
     rules: SecretRules = DEFAULT_RULES,
     known: Iterable[str] = (),
+    complain: Callable[[str], None] = lambda _text: None,
 ) -> Environment:
     """`folder` is where the study's code lies; `command_line` what the user typed; `known`: secret values of the study.
 
@@ -84,7 +85,7 @@ def load_environment(
     job_python, job_packages = _load_job_python(os.environ.get("PATH"))
     cpu, cpu_count = load_cpu(), os.cpu_count() or 1
     python = ".".join(map(str, sys.version_info[:3]))
-    git, known = load_git(folder), tuple(known)
+    git, known = load_git(folder, complain), tuple(known)
     if git is not None and git.diff:
         git = replace(git, diff=hide_diff(git.diff, rules, known))
     return Environment(
@@ -216,9 +217,9 @@ def _list_folders(path: str, prefix: str) -> list[str]:
 # ---------------------------------------------------------------- git
 
 
-def load_git(folder: str | os.PathLike[str]) -> GitState | None:
-    """None outside a repository, before its first commit, and without git."""
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal")
+def load_git(folder: str | os.PathLike[str], complain: Callable[[str], None] = lambda _text: None) -> GitState | None:
+    """None outside a repository, before its first commit, and without git. A git that refuses is complained of."""
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", complain=complain)
     if status is None:
         return None
     state = parse_git_status(status.decode(errors="surrogateescape"))
@@ -263,7 +264,12 @@ def _render_diff(diff: bytes) -> str:
     return text if len(diff) <= DIFF_LIMIT_BYTES else f"{text}\n[cut off after {DIFF_LIMIT_BYTES} bytes]\n"
 
 
-def _git(folder: str | os.PathLike[str], *arguments: str, limit: int = -1) -> bytes | None:
+def _git(
+    folder: str | os.PathLike[str],
+    *arguments: str,
+    limit: int = -1,
+    complain: Callable[[str], None] = lambda _text: None,
+) -> bytes | None:
     """What git prints, up to one byte more than `limit`; None when it fails."""
     env = {key: value for key, value in os.environ.items() if key not in _GIT_VARIABLES}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}  # a look must not lock what the user is working on
@@ -274,14 +280,32 @@ def _git(folder: str | os.PathLike[str], *arguments: str, limit: int = -1) -> by
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
     except OSError:
         return None
-    return _collect(process, limit)
+    output, said = _collect(process, limit)
+    if output is None and (why := _find_refusal(said, folder)):
+        complain(f"git cannot be asked about {os.fspath(folder)}, so no commit is recorded: {why}")
+    return output
 
 
-def _collect(process: subprocess.Popen[bytes], limit: int) -> bytes | None:
+def _find_refusal(said: bytes, folder: str | os.PathLike[str]) -> str | None:
+    """What git says about a repository that it does not read; None where there is none."""
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    text = next(
+        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "it was ended"
+    )
+    path = os.path.realpath(folder)
+    parents = [path]
+    while os.path.dirname(parents[-1]) != parents[-1]:
+        parents.append(os.path.dirname(parents[-1]))
+    is_repository = any(os.path.lexists(os.path.join(parent, ".git")) for parent in parents)
+    return text if is_repository else None
+
+
+def _collect(process: subprocess.Popen[bytes], limit: int) -> tuple[bytes | None, bytes]:
+    """What it prints, None when it fails, and what it complains of."""
     import threading
 
     watchdog = threading.Timer(GIT_TIMEOUT_S, process.kill)
@@ -293,6 +317,8 @@ def _collect(process: subprocess.Popen[bytes], limit: int) -> bytes | None:
             is_cut = 0 <= limit < len(output)
             if is_cut:
                 process.kill()
+            assert process.stderr is not None
+            said = process.stderr.read(1 << 14)
     finally:
         watchdog.cancel()
-    return output if process.returncode == 0 or is_cut else None
+    return (output if process.returncode == 0 or is_cut else None), said
