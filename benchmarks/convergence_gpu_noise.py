@@ -111,12 +111,14 @@ class Bench:
 
     def _print_sums(self, nulls: Sequence[VerdictKind], kinds: dict[str, VerdictKind], counted: Sequence[str]) -> None:
         alarms = sum(kind is not VerdictKind.PASS for kind in nulls)
-        worse = sum(kind not in (VerdictKind.PASS, VerdictKind.CHANGED) for kind in nulls)
+        worse = sum(kind in (VerdictKind.FAIL, VerdictKind.ERROR) for kind in nulls)
         inside = [name for name, kind in kinds.items() if kind is VerdictKind.PASS]
         outside = len(counted) - len(set(counted) & set(inside))
-        print(f"{self.way.precision}: outside {len(kinds) - len(inside)} of {len(kinds)} faults", end="")
+        unsure = sum(kind is VerdictKind.INCONCLUSIVE for kind in kinds.values())
+        print(f"{self.way.precision}: {len(kinds) - len(inside)} of {len(kinds)} faults do not pass", end="")
+        print(f" ({unsure} of them INCONCLUSIVE)", end="")
         print(f", {outside} of the {len(counted)} whose weights differ ten times more than the variants'")
-        print(f"  inside: {', '.join(inside) or 'none'}")
+        print(f"  pass: {', '.join(inside) or 'none'}")
         if len(kinds) < len(FAULTS):
             print(f"  {len(FAULTS) - len(kinds)} faults were not run: the time was up")
         print(f"  harmless, not declared: {alarms} of {len(nulls)} alarm, {worse} with more than CHANGED\n", flush=True)
