@@ -51,6 +51,7 @@ import argparse, os, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("artifact"); parser.add_argument("--input", action="append", default=[])
 parser.add_argument("--output", action="append", default=[]); parser.add_argument("--by", type=float, default=1.0)
+parser.add_argument("--above", type=float, default=-1e9)
 parser.add_argument("--hang", action="store_true")
 given = parser.parse_args()
 with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as stream:
@@ -61,7 +62,7 @@ import numpy as np, onnxruntime
 session = onnxruntime.InferenceSession(given.artifact, providers=["CPUExecutionProvider"])
 feeds = dict(zip([each.name for each in session.get_inputs()], map(np.load, given.input)))
 for path, array in zip(given.output, session.run(None, feeds)):
-    np.save(path, (array * given.by).astype(array.dtype))
+    np.save(path, np.where(array > given.above, array * given.by, array).astype(array.dtype))
 print("ran", len(given.output), "outputs")
 """
 
