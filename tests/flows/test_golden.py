@@ -192,9 +192,44 @@ def test_a_change_is_reported_with_commands_that_accept_it(native: Lab, capsys: 
     assert native.check_one().verdict.kind is VerdictKind.PASS
 
 
-def test_the_originals_gather_makes_no_replicas(lab: Lab) -> None:
+def test_the_originals_gather_makes_no_replicas_and_learns_how_the_program_counts(lab: Lab) -> None:
     lab.gather()
-    assert len(lab.calls()) == 1
+    assert [call[-1] for call in lab.calls()[1:]] == ["13"]  # one run, up to where the original's counting ends
+    assert lab.manifest["steps_beyond"] == 1
+    assert lab.manifest["replicas"] == {"9": {}, "19": {}}
+    report = lab.check_one()
+    assert report.verdict.kind is VerdictKind.PASS
+    assert len(lab.calls()) == 4  # each segment once
+    assert not any("counts its steps" in warning for warning in report.warnings)
+
+
+def test_a_golden_without_the_counting_says_what_that_costs_and_how_to_record_it(lab: Lab) -> None:
+    lab.gather()
+    original = json.dumps({"ckpt_logs": lab.logs}, indent=4)
+    lab.manifest_path.write_text(original)
+    report = lab.check_one()
+    assert report.verdict.kind is VerdictKind.PASS
+    (warning,) = [text for text in report.warnings if "counts its steps" in text]
+    assert "2 of 2 segments were run twice" in warning
+    assert f"assay golden gather {lab.file} -s {lab.store} -t demo --counting" in warning
+    assert lab.manifest_path.read_text() == original  # a check writes nothing
+    before = len(lab.calls())
+    assert lab.gather(counting=True).exit_code() is ExitCode.OK
+    assert lab.manifest == {"ckpt_logs": json.loads(original)["ckpt_logs"], "steps_beyond": 1}
+    report = lab.check_one()
+    assert len(lab.calls()) == before + 1 + 2
+    assert not any("counts its steps" in text for text in report.warnings)
+
+
+def test_a_recording_stays_good_where_the_run_that_shows_the_counting_fails(lab: Lab) -> None:
+    script = lab.folder / "training.py"
+    script.write_text(
+        script.read_text().replace("if options.load and not Path(options.load).exists():", "if options.load:")
+    )
+    report = lab.gather()
+    assert report.exit_code() is ExitCode.OK
+    assert any("how the program counts its steps is not recorded" in text for text in report.tests[0].warnings)
+    assert "steps_beyond" not in lab.manifest
     assert lab.manifest["replicas"] == {"9": {}, "19": {}}
 
 
@@ -684,7 +719,7 @@ def test_validate_prints_every_command_and_runs_nothing(lab: Lab) -> None:
 def test_validate_shows_the_checks_of_a_golden(lab: Lab) -> None:
     lab.gather()
     found = validate_file(lab.options())
-    assert found.commands[1][2] == f"python3 training.py --load {lab.store}/ckpts/model_10.bin --start 9 --until 13"
+    assert found.commands[1][2] == f"python3 training.py --load {lab.store}/ckpts/model_10.bin --start 9 --until 14"
     assert len(found.commands) == 3
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.errors import ExitCode, FormatError, InfrastructureError, UsageError
 from assay.record.golden import (
     find_checkpoint,
     hash_checkpoint,
@@ -263,3 +265,73 @@ def test_damaged_variants_are_a_damaged_manifest(damage: object) -> None:
     content["variants"] = damage
     with pytest.raises(FormatError, match="damaged"):
         parse_manifest(json.dumps(content), "m.json", "demo")
+
+
+# ---------------------------------------------------------------- less than it states
+
+
+def _lose(content: dict[str, Any], what: str) -> None:
+    first = next(iter(content["ckpt_logs"]))
+    results = content["ckpt_logs"][first]["results"]
+    if what == "segment":
+        del content["ckpt_logs"][first]
+    elif what == "replicas":
+        content["replicas"] = {}
+    elif what == "one replica":
+        for labels in content["replicas"][first].values():
+            for runs in labels.values():
+                runs.pop()
+    elif what == "step":
+        del results[next(iter(results))]
+    elif what == "metric":
+        for metrics in results.values():
+            metrics.popitem()
+    else:
+        content["variants"] = {}
+
+
+def _make_whole() -> dict[str, Any]:
+    golden = make_golden()
+    segments = [
+        replace(
+            segment,
+            variants={
+                "threads": {
+                    metric: {label: runs[0] for label, runs in labels.items()}
+                    for metric, labels in segment.tracks.items()
+                }
+            },
+        )
+        for segment in golden.segments
+    ]
+    content: dict[str, Any] = json.loads(render_manifest(replace(golden, segments=tuple(segments))))
+    return content
+
+
+@pytest.mark.parametrize("what", ["segment", "replicas", "one replica", "step", "metric", "variants"])
+def test_a_manifest_that_holds_less_than_it_states_is_damaged(what: str) -> None:
+    content = _make_whole()
+    parse_manifest(json.dumps(content), "m.json", "demo")
+    _lose(content, what)
+    with pytest.raises(FormatError, match=r"this golden recording is damaged: it (states|lacks)") as caught:
+        parse_manifest(json.dumps(content), "m.json", "demo")
+    assert caught.value.exit_code is ExitCode.INTERNAL
+
+
+@pytest.mark.parametrize("what", ["segment", "replicas"])
+def test_a_manifest_of_an_earlier_version_betrays_what_was_deleted(what: str) -> None:
+    content = _make_whole()
+    del content["counts"], content["variants"]
+    content["noise"] = {"loss": 0.001}
+    parse_manifest(json.dumps(content), "m.json", "demo")
+    _lose(content, what)
+    with pytest.raises(FormatError, match=r"this golden recording is damaged: it (states|lacks)"):
+        parse_manifest(json.dumps(content), "m.json", "demo")
+
+
+def test_the_originals_manifest_states_nothing_and_stays_valid() -> None:
+    content = {"ckpt_logs": _make_whole()["ckpt_logs"]}
+    _lose(content, "segment")
+    golden = parse_manifest(json.dumps(content), "m.json", "demo")
+    assert golden.version == 1
+    assert golden.steps_beyond is None

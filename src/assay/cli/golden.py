@@ -33,8 +33,11 @@ def command() -> None:
     metavar="N",
     help="Recordings of each segment in all.  [default: the file's]",
 )
+@click.option(
+    "--counting", is_flag=True, help="Only record how the program counts its steps, into the recording that is there."
+)
 @report_options
-def gather(replicas: int | None, quiet: bool, as_json: bool, **given: Any) -> int:
+def gather(replicas: int | None, counting: bool, quiet: bool, as_json: bool, **given: Any) -> int:
     """Record a training and its noise.
 
     Trains once and records what follows each checkpoint; then repeats the segments to measure the noise.
@@ -42,7 +45,7 @@ def gather(replicas: int | None, quiet: bool, as_json: bool, **given: Any) -> in
     from assay.flows.golden import gather_file
 
     stream = sys.stderr if prepare_reports({**given, "as_json": as_json}) else sys.stdout
-    options = build_options(given, replicas=None if replicas is None else replicas - 1)
+    options = build_options(given, replicas=None if replicas is None else replicas - 1, counting=counting)
     report = gather_file(options, build_doors(quiet or as_json), warn)
     write_reports(report, given)
     return show_report(report, as_json, stream=stream)

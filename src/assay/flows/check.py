@@ -11,6 +11,7 @@ from assay.errors import ConfigError
 from assay.flows.prepared import Report
 from assay.flows.replicas import cut_track, falls_one_short
 from assay.flows.segments import (
+    GoldenOptions,
     Listening,
     Scene,
     SegmentFollower,
@@ -67,7 +68,11 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         golden=golden,
         segments=reports,
         notes=(*describe_places(scene), *_describe_logs(states, reports), *_describe_acceptance(scene, findings)),
-        warnings=(*_build_warnings(scene, golden), *(f"{found.subject}: {found.message}" for _, found in refusals)),
+        warnings=(
+            *_build_warnings(scene, golden),
+            *_describe_counting(states),
+            *(f"{found.subject}: {found.message}" for _, found in refusals),
+        ),
         interrupted=end.interrupted if end else None,
         problem=end.problem if end else None,
     )
@@ -128,7 +133,7 @@ class _State:
 
     def prepare(self) -> bool:
         """Whether it can be run at all."""
-        self.beyond = self.golden.steps_beyond
+        self.beyond = self.golden.steps_beyond or 0
         path = manifests.find_checkpoint(self.scene.manifest, self.segment.checkpoint)
         if path is None:
             self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
@@ -217,7 +222,7 @@ class _State:
         last = self.runs[-1]
         if last.state is not State.DONE or self.findings:
             return False
-        if not self.beyond and falls_one_short(self.segment, self.values[-1]):
+        if self.golden.steps_beyond is None and not self.beyond and falls_one_short(self.segment, self.values[-1]):
             self.beyond = 1
             self.runs.pop()
             self.values.pop()
@@ -299,11 +304,7 @@ def _describe_acceptance(scene: Scene, findings: Sequence[Finding]) -> list[str]
     options = scene.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
         return []
-    words = [options.file, "-s", options.store]
-    if options.manifest_name != manifests.DEFAULT_NAME:
-        words += ["--manifest-name", options.manifest_name]
-    words += [word for name in options.tests or () for word in ("-t", name)]
-    tail = " ".join(map(shlex.quote, words))
+    tail = _build_arguments(options)
     lines = [
         "if this change is meant, accept it",
         f"  once:            assay golden check {tail} --allow-changed",
@@ -315,6 +316,27 @@ def _describe_acceptance(scene: Scene, findings: Sequence[Finding]) -> list[str]
             f"                   assay golden rebase {tail} --allow-wider --reason 'a harmless change'",
         ]
     return lines
+
+
+def _build_arguments(options: GoldenOptions) -> str:
+    """What a subcommand of `assay golden` takes to mean the same golden."""
+    words = [options.file, "-s", options.store]
+    if options.manifest_name != manifests.DEFAULT_NAME:
+        words += ["--manifest-name", options.manifest_name]
+    words += [word for name in options.tests or () for word in ("-t", name)]
+    return " ".join(map(shlex.quote, words))
+
+
+def _describe_counting(states: Sequence[_State]) -> list[str]:
+    """Of a golden that does not state how its program counts: what that costs, and the command that ends it."""
+    if not states or states[0].golden.steps_beyond is not None:
+        return []
+    twice, scene = sum(state.beyond for state in states), states[0].scene
+    cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
+    command = f"assay golden gather {_build_arguments(replace(scene.options, tests=(scene.test.name,)))} --counting"
+    return [
+        f"the golden recording does not state how the program counts its steps: {cost}; record it once:\n  {command}"
+    ]
 
 
 def _find_odd(scene: Scene, golden: Golden) -> list[Finding]:

@@ -21,6 +21,7 @@ from assay.flows.segments import (
     build_run,
     build_spec,
     build_stamp,
+    can_check,
     check_store,
     describe_end,
     describe_places,
@@ -41,6 +42,7 @@ from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 GATHER_PREFIX = "gather-"
+_NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
 def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
@@ -60,9 +62,38 @@ def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     if work.golden is not None and entry.state is State.DONE and not is_cut and (work.replicas or scene.test.variants):
         report, more = work.replicate(doors)
         runs += more
+    elif work.golden is not None and entry.state is State.DONE and not is_cut and can_check(scene):
+        report, more = work.learn(doors)
+        runs += more
     work.measure()
     work.settle(is_cut or bool(report.interrupted or report.problem))
     return replace(work.report(runs), interrupted=report.interrupted, problem=report.problem)
+
+
+def count_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+    """Add to a golden that is there how its program counts its steps: one run of one segment."""
+    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    if not golden.segments:
+        raise UsageError("the golden recording has no segment", "gather it again")
+    work = Replication(scene, replace(golden, steps_beyond=None), 0)
+    report = work.learn(doors)
+    findings, steps = list(work.findings), work.golden.steps_beyond
+    if steps is not None:
+        manifests.write_offset(scene.manifest, work.golden)
+        how = (
+            "a check trains one step further than the file says" if steps else "a check trains as far as the file says"
+        )
+        findings.append(Finding(VerdictKind.PASS, scene.test.name, f"the counting is recorded: {how}"))
+    return GoldenTestReport(
+        test=scene.test.name,
+        manifest=scene.manifest,
+        verdict=Verdict.of(findings, 1 if steps is not None else 0),
+        golden=work.golden,
+        runs=tuple(work.runs),
+        notes=tuple(finding.message for finding in findings if finding.kind is VerdictKind.PASS),
+        interrupted=report.interrupted,
+        problem=report.problem,
+    )
 
 
 # ---------------------------------------------------------------- the training
@@ -199,6 +230,16 @@ class _Gathering:
         report = work.run(doors)
         self.golden = work.golden
         self.findings += work.findings
+        return report, work.runs
+
+    def learn(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
+        """Without replicas: how the program counts its steps, by one run. Where it fails the recording is good all the
+        same, and a check finds it out."""
+        assert self.golden is not None
+        work = Replication(self.scene, self.golden, 0)
+        report = work.learn(doors)
+        self.golden = work.golden
+        self.warnings += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
         return report, work.runs
 
     def measure(self) -> None:

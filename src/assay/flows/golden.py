@@ -12,7 +12,7 @@ from assay.config.fields import parse_duration
 from assay.config.golden import load_golden_file
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.flows.check import check_test
-from assay.flows.gather import gather_test, place_checkpoints
+from assay.flows.gather import count_test, gather_test, place_checkpoints
 from assay.flows.preflight import first_program
 from assay.flows.segments import (
     NO_LINE,
@@ -41,6 +41,8 @@ Tell = Callable[[str], None]
 
 def gather_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
     """Record every test of the file. `tell` hears warnings about the file before anything runs."""
+    if options.counting:
+        return _each_test(load_file(options, "check"), options, doors or Doors(), tell, count_test)
     makes_replicas = options.replicas is None or options.replicas > 0
     file = load_file(options, "gather", replicas=makes_replicas)
     if makes_replicas and any(test.replicas for test in file.tests):
@@ -93,7 +95,7 @@ def _each_test(file: GoldenFile, options: GoldenOptions, doors: Doors, tell: Tel
         reports.append(_run_test(file, test, options, doors, run))
         if reports[-1].interrupted:
             break
-    return GoldenReport("gather" if run is gather_test else "check", options.file, tuple(reports), time.time() - began)
+    return GoldenReport("check" if run is check_test else "gather", options.file, tuple(reports), time.time() - began)
 
 
 def _run_test(file: GoldenFile, test: GoldenTest, options: GoldenOptions, doors: Doors, run: Run) -> GoldenTestReport:
@@ -156,7 +158,7 @@ def _build_commands(scene: Scene, notes: list[str]) -> list[tuple[str, str, str]
         return [*found, (name, "check", hide_command(scene, build_check_command(scene, "CHECKPOINT", 0)))]
     for segment in golden.segments:
         path = manifests.find_checkpoint(scene.manifest, segment.checkpoint) or segment.checkpoint
-        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond)
+        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0)
         found.append((name, "check", hide_command(scene, text)))
     return found
 

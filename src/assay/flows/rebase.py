@@ -217,6 +217,12 @@ def _load_staged(path: str, scene: Scene) -> Golden | None:
 
 def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
     """The checkpoints stay; what a check of now logs after them becomes what is expected."""
+    if before.steps_beyond is None and before.segments:
+        work = Replication(scene, before, 0)
+        end = work.learn(doors)
+        if end.interrupted or end.problem:
+            return None, (), end.interrupted or end.problem
+        before = work.golden
     wanted = (scene.options.replicas + 1) if scene.options.replicas is not None else max(1, _count(before))
     last = {} if options.fresh else _find_last_check(scene, before)
     failures = [] if options.allow_failed else _find_failures(scene, before, last)
@@ -351,7 +357,7 @@ def _segment_of(spec: RunSpec, scene: Scene, golden: Golden) -> int | None:
         if path is None or spec.params.get("start_step") != segment.start_step:
             continue
         seed = _seed_of(scene, spec.params.get("replica"))
-        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond, seed)
+        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0, seed)
         if spec.commands[0].text == hide_command(scene, text):
             return index
     return None
@@ -414,7 +420,7 @@ def _build_spec(scene: Scene, golden: Golden, index: int, number: int, stamp: st
     path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
     if path is None:
         raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather anew: --from gather")
-    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond, _seed_of(scene, number))
+    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0, _seed_of(scene, number))
     params = {"mode": "check", "start_step": segment.start_step, "replica": number}
     return build_spec(scene, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
 

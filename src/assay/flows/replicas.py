@@ -43,18 +43,38 @@ class Replication:
     _found: dict[Job, Values] = field(default_factory=dict)
 
     def run(self, doors: Doors) -> Report:
-        """What falls one step short is run once more, one step further; a check then asks for that step at once."""
+        """Where nobody knows how the program counts, one run shows it before the others start."""
         names = ["" for _ in range(self.count)] + [variant.name for variant in self.scene.test.variants]
         jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
-        beyond = self.golden.steps_beyond
-        report, short = self._run_jobs(jobs, beyond, doors)
-        if short and not beyond and not (report.interrupted or report.problem):
-            beyond = 1
-            report, _ = self._run_jobs(short, beyond, doors)
-        segments = _add_replicas(self.golden.segments, self._found)
-        self.golden = replace(self.golden, segments=segments, steps_beyond=beyond)
+        report = None
+        if self.golden.steps_beyond is None:
+            report, jobs = self._learn(jobs, doors)
+        if jobs and (report is None or not (report.interrupted or report.problem)):
+            report, short = self._run_jobs(jobs, self.golden.steps_beyond or 0, doors)
+            if short and not self.golden.steps_beyond and not (report.interrupted or report.problem):
+                self.golden = replace(self.golden, steps_beyond=1)
+                report, _ = self._run_jobs(short, 1, doors)
+        assert report is not None
+        self.golden = replace(self.golden, segments=_add_replicas(self.golden.segments, self._found))
         self._look_for_lost_steps()
         return report
+
+    def learn(self, doors: Doors) -> Report:
+        """Only how the program counts: one run, whose values are not kept."""
+        return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], doors)[0]
+
+    def _learn(self, jobs: Sequence[Job], doors: Doors) -> tuple[Report, list[Job]]:
+        """By the segment that reaches furthest from its checkpoint: of one that was cut short no step can be missing.
+
+        Returns how it ended, and the jobs that are still to be run.
+        """
+        job = max(jobs, key=lambda each: (_reach(self._segment(each)), -each[1]))
+        report, short = self._run_jobs([job], 0, doors)
+        if job in self._found:
+            self.golden = replace(self.golden, steps_beyond=1 if short else 0)
+        if short:
+            del self._found[job]
+        return report, [each for each in jobs if each != job or short]
 
     def _run_jobs(self, jobs: Sequence[Job], beyond: int, doors: Doors) -> tuple[Report, list[Job]]:
         """How it ended, and the jobs that lack exactly the last step."""
@@ -103,6 +123,11 @@ class Replication:
                 finding = self._build_error(subject, message, step)
                 if finding not in self.findings:
                     self.findings.append(finding)
+
+
+def _reach(segment: Segment) -> int:
+    steps = [step for labels in segment.tracks.values() for runs in labels.values() for step in runs[0].steps]
+    return max(steps, default=segment.start_step) - segment.start_step
 
 
 def _name(job: Job) -> str:

@@ -55,6 +55,7 @@ class GoldenOptions:
     on: str | None = None
     tests: tuple[str, ...] | None = None
     replicas: int | None = None  # further runs of each segment while gathering; None: what the file says
+    counting: bool = False  # gather: only how the program counts its steps, into the golden that is there
     most_checks: int | None = None
     early_stop: bool = True
     timeout_s: float | None = None
@@ -215,6 +216,12 @@ def build_check_command(scene: Scene, checkpoint: str, start: int, beyond: int =
     if seed is not None:
         values["seed"] = str(seed)
     return build_command(scene.test, scene.test.run_flags, values, scene.options.run_arguments)
+
+
+def can_check(scene: Scene) -> bool:
+    """Whether the file says how a check is started; the original also gathers where it does not."""
+    named = {flag.name for flag in scene.test.run_flags}
+    return "checkpoint_input" in named and bool(named & {"run_for", "run_length"})
 
 
 def build_command(

@@ -2,7 +2,11 @@
 
 Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
 original can still read it, and adds keys beside it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
-`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`.
+`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `counts`.
+
+`counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
+and without its replicas a metric would be judged by less. Files without `counts` (the original's, and earlier ones of
+ours) are compared with whatever else they say about themselves.
 """
 
 from __future__ import annotations
@@ -72,6 +76,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             )
             for key, log in _mapping(content.get("ckpt_logs"), "ckpt_logs").items()
         ]
+        _check_counts(content, dict(zip(content["ckpt_logs"], segments, strict=True)))
         segments.sort(key=lambda segment: segment.start_step)
         return Golden(
             test=str(content.get("test", test)),
@@ -82,7 +87,7 @@ def parse_manifest(text: str, file: str, test: str) -> Golden:
             noise={str(name): float(value) for name, value in _mapping(content.get("noise", {}), "noise").items()},
             history=tuple(content.get("history", ())),
             complete=bool(content.get("complete", True)),
-            steps_beyond=int(content.get("steps_beyond", 0)),
+            steps_beyond=_parse_offset(content, segments),
             notes=tuple(notes),
         )
     except _BrokenError as error:
@@ -160,6 +165,66 @@ def _parse_variants(variants: Mapping[str, Any]) -> dict[str, dict[str, dict[str
     }
 
 
+def _parse_offset(content: Mapping[str, Any], segments: Sequence[Segment]) -> int | None:
+    """Earlier versions of ours wrote 0 also where no run had shown it."""
+    value, is_earlier = content.get("steps_beyond"), "format" in content and "counts" not in content
+    if value is None or (value == 0 and is_earlier and all(each.replicas < 2 for each in segments)):
+        return None
+    return int(value)
+
+
+# ---------------------------------------------------------------- what a file says it holds
+
+
+def _count_contents(segment: Segment) -> dict[str, Any]:
+    tracks = [track for labels in segment.tracks.values() for runs in labels.values() for track in runs]
+    varied = [
+        track for metrics in segment.variants.values() for labels in metrics.values() for track in labels.values()
+    ]
+    return {
+        "recordings": segment.replicas,
+        "variants": sorted(segment.variants),
+        "values": sum(len(track.steps) for track in (*tracks, *varied)),
+    }
+
+
+def _render_counts(keys: Sequence[str], segments: Sequence[Segment]) -> dict[str, Any]:
+    return {"segments": {key: _count_contents(segment) for key, segment in zip(keys, segments, strict=True)}}
+
+
+def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
+    """Raises for a file that holds less than it states."""
+    counts = content.get("counts")
+    if counts is None:
+        _check_traces(content, segments)
+        return
+    stated = _mapping(_mapping(counts, "counts").get("segments"), "counts.segments")
+    for key, each in stated.items():
+        expected = _mapping(each, f"counts.segments.{key}")
+        if key not in segments:
+            raise _BrokenError(f"it states {len(stated)} segments and lacks segment {key}")
+        found = _count_contents(segments[key])
+        if found["recordings"] < expected["recordings"]:
+            stated_as = f"it states {expected['recordings']} recordings of segment {key}"
+            raise _BrokenError(f"{stated_as} and holds {found['recordings']}")
+        lost = sorted(set(expected["variants"]) - set(found["variants"]))
+        if lost:
+            raise _BrokenError(f"it lacks the variant {lost[0]} of segment {key}")
+        if found["values"] < expected["values"]:
+            raise _BrokenError(f"it states {expected['values']} values of segment {key} and holds {found['values']}")
+
+
+def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
+    """Of a file without counts: parts that belong to a segment that is gone, and noise without the replicas."""
+    for part in ("checkpoints", "replicas", "variants"):
+        lost = sorted(set(_mapping(content.get(part, {}), part)) - set(segments))
+        if lost:
+            raise _BrokenError(f"it lacks segment {lost[0]}, which `{part}` names")
+    has_more = any(segment.replicas > 1 or segment.variants for segment in segments.values())
+    if _mapping(content.get("noise", {}), "noise") and not has_more:
+        raise _BrokenError("it states the noise of replicas and holds no replica")
+
+
 def _parse_step(value: Any, where: str) -> int:
     try:
         return int(value)
@@ -221,7 +286,8 @@ def render_manifest(golden: Golden) -> str:
         "test": golden.test,
         "complete": golden.complete,
         "steps_per_segment": golden.steps_per_segment,
-        "steps_beyond": golden.steps_beyond,
+        **({} if golden.steps_beyond is None else {"steps_beyond": golden.steps_beyond}),
+        "counts": _render_counts(keys, golden.segments),
         "provenance": dict(golden.provenance),
         "noise": dict(golden.noise),
         "replicas": {key: _render_replicas(segment) for key, segment in zip(keys, golden.segments, strict=True)},
@@ -298,6 +364,19 @@ def write_manifest(path: str, golden: Golden) -> None:
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         write_atomic(path, render_manifest(golden))
+    except OSError as error:
+        raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
+
+
+def write_offset(path: str, golden: Golden) -> None:
+    """Add `steps_beyond` to a manifest of whatever version; what is recorded stays as it is."""
+    with open(path, encoding="utf-8") as file:
+        content = _parse_object(file.read(), path)
+    content["steps_beyond"] = golden.steps_beyond
+    if golden.version > 1:
+        content["counts"] = _render_counts(_build_keys(golden.segments), golden.segments)
+    try:
+        write_atomic(path, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
     except OSError as error:
         raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
 

@@ -239,7 +239,7 @@ def _render_test(
             yield f"{'...' if look['plain'] else '…'} {len(rows) - len(shown)} more passed; --all shows them"
         yield ""
     yield from render_findings(rows, look["color"])
-    yield from (f"warning: {words.clean(text)}" for text in test.warnings)
+    yield from (f"warning: {words.clean_lines(text)}" for text in test.warnings)
     if notes:
         yield from (words.clean(text) for text in test.notes)
         yield from _render_origin(test, report.mode)

@@ -80,7 +80,8 @@ class Golden:
     )  # metric -> measured sd of the paired log-ratio, per window
     history: tuple[Mapping[str, object], ...] = ()  # rebases: when, who, why, effect on each metric
     complete: bool = True  # False: the training was not over when this was written
-    steps_beyond: int = 0  # added to the length of a check, for a program that counts from 0 and stops one step short
+    steps_beyond: int | None = None  # added to the length of a check, for a program that counts from 0 and stops one
+    # step short; None: nobody has tried
     notes: tuple[str, ...] = ()  # what is odd about the file that it was read from
 
 
