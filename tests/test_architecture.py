@@ -59,6 +59,7 @@ FLOW_PARTS = (
     "heritage",
     "finding",
     "standing",
+    "stopping",
     "making",
     "bench",
     "model",

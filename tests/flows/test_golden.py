@@ -10,8 +10,9 @@ import shlex
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.golden_lab import NATIVE, Lab, messages
@@ -19,10 +20,11 @@ from tests.golden_lab import NATIVE, Lab, messages
 from assay.cli.main import run
 from assay.config.golden import load_golden_file
 from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
+from assay.execute import process
 from assay.flows.golden import Doors, check_file, gather_file, validate_file
 from assay.flows.supervise import Entry, Event
 from assay.record.golden import load_manifest
-from assay.values.golden import Segment, Track
+from assay.values.golden import GoldenReport, Segment, Track
 from assay.values.run import State
 from assay.values.verdict import VerdictKind
 
@@ -440,8 +442,8 @@ def test_checking_never_writes_into_the_store(lab: Lab) -> None:
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
 
 
-def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
-    """The supervisor leaves, as if killed; the next one takes up the very same training."""
+def _leave_a_gathering(lab: Lab) -> Entry:
+    """The supervisor leaves, as if killed; the training goes on."""
     lab.change(hold_at=12)
 
     def listen(event: Event) -> None:
@@ -457,6 +459,12 @@ def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
     gather_file(lab.options(), Doors(listen=listen, draw=draw, tick_s=0.02))
     held: Entry = lab.started  # type: ignore[attr-defined]
     assert held.handle is not None
+    return held
+
+
+def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
+    """The next supervisor takes up the very same training."""
+    held = _leave_a_gathering(lab)
     seen: list[str] = []
 
     def watch(event: Event) -> None:
@@ -471,6 +479,72 @@ def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
     assert len(lab.calls()) == 1
     assert report.exit_code() is ExitCode.FAILED  # we ended it
     assert list(lab.partial["ckpt_logs"]) == ["9"]  # and what it had recorded is kept
+
+
+def _change_code(lab: Lab, _: pytest.MonkeyPatch) -> dict[str, object]:
+    lab.change()
+    return {}
+
+
+def _change_command(lab: Lab, _: pytest.MonkeyPatch) -> dict[str, object]:
+    lab.flags("gather", x=2)
+    script = lab.folder / "training.py"
+    script.write_text(script.read_text().replace('change.get("hold_at")', "None"))
+    return {}
+
+
+def _change_environment(_: Lab, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    monkeypatch.setenv("HOLD", "no")
+    return {}
+
+
+def _change_option(_: Lab, __: pytest.MonkeyPatch) -> dict[str, object]:
+    return {"env": (("HOLD", "no"),)}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_change_code, "the code has changed"),
+        (_change_command, "the code and the command have changed"),
+        (_change_environment, "the environment has changed"),
+        (_change_option, "the environment has changed"),
+    ],
+)
+def test_a_training_from_other_code_command_or_environment_is_ended_and_not_continued(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, change: Callable[..., dict[str, Any]], words: str
+) -> None:
+    script = lab.folder / "training.py"
+    script.write_text(
+        script.read_text().replace('change.get("hold_at"):', 'change.get("hold_at") and "HOLD" not in os.environ:')
+    )
+    held = _leave_a_gathering(lab)
+    assert held.handle is not None
+    given = change(lab, monkeypatch)
+    warned: list[str] = []
+    report = gather_file(lab.options(**given), Doors(warn=warned.append, tick_s=0.02))
+    assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
+    assert f"{held.spec.name} is not continued: {words}" in warned[0]
+    assert warned[0] in report.tests[0].notes
+    assert not process.is_alive(held.handle.pid, held.handle.start, held.handle.boot)
+    assert report.tests[0].runs[0].dir != held.dir
+    assert "complete" in lab.manifest
+
+
+def test_a_second_gathering_is_refused_with_the_name_of_the_first(lab: Lab) -> None:
+    lab.change(hold_at=12)
+    second: list[GoldenReport] = []
+
+    def draw(supervisor: object) -> None:
+        if not second:
+            second.append(lab.gather())
+        supervisor.interrupted = "SIGTERM"  # type: ignore[attr-defined]
+
+    gather_file(lab.options(), Doors(draw=draw, tick_s=0.02))
+    (refused,) = second[0].tests
+    assert refused.exit_code is ExitCode.USAGE
+    assert f"pid {os.getpid()} on {os.uname().nodename} gathers demo into {lab.store} right now" in messages(refused)
+    assert not list(lab.store.glob("*.lock"))
 
 
 def _children(pid: int) -> list[int]:

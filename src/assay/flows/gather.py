@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from assay.errors import FormatError, UsageError
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.flows.finding import FoundRun
 from assay.flows.prepared import Report
-from assay.flows.provenance import build_provenance
+from assay.flows.provenance import build_origin, build_provenance
 from assay.flows.replicas import Replication, describe_noise, describe_quiet
 from assay.flows.segment_builder import SegmentBuilder
 from assay.flows.segments import (
@@ -30,6 +33,7 @@ from assay.flows.segments import (
     load_log,
     run_specs,
 )
+from assay.flows.stopping import StopOptions, stop
 from assay.flows.supervise import Entry
 from assay.flows.sweep import Doors
 from assay.judge.noise import find_equal, find_idle_variants, find_refusals, measure_golden_noise, summarise_noise
@@ -42,6 +46,7 @@ from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 GATHER_PREFIX = "gather-"
+LOCK_SUFFIX = ".lock"
 _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
@@ -53,7 +58,13 @@ def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     """
     scene = place_checkpoints(scene)
     check_store(scene)
-    work = _Gathering(scene)
+    with _owned(scene):
+        return _gather(scene, doors)
+
+
+def _gather(scene: Scene, doors: Doors) -> GoldenTestReport:
+    spec, notes = _choose_spec(scene, doors)
+    work = _Gathering(scene, spec, notes)
     report = run_specs(scene, [work.spec], replace(doors, observe=lambda inner: Listening(inner, work.follow)))
     entry = report.entries[0]
     work.conclude(entry)
@@ -119,16 +130,16 @@ class _Follower:
 class _Gathering:
     """The state of one gathering."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, spec: RunSpec, notes: Sequence[str]) -> None:
         self.scene = scene
+        self.spec = spec
         self.replicas = scene.options.replicas if scene.options.replicas is not None else scene.test.replicas
         self.recorder = _Recorder(scene)
         self.file_values = Values()
-        self.spec = _choose_spec(scene)
         self.golden: Golden | None = None
         self.findings: list[Finding] = []
         self.warnings: list[str] = []
-        self.notes: list[str] = describe_places(scene)
+        self.notes: list[str] = [*notes, *describe_places(scene)]
         self.manifest = manifests.partial_path(scene.manifest)
         self._segments = SegmentBuilder(scene, self._warn)
         self._refusals: list[Finding] = []
@@ -353,26 +364,88 @@ def _stream_words(scene: Scene, entry: Entry) -> str:
 # ---------------------------------------------------------------- before the training
 
 
-def _choose_spec(scene: Scene) -> RunSpec:
-    """A gathering that was interrupted, or whose supervisor died, is gone on with; otherwise a new one."""
+def _choose_spec(scene: Scene, doors: Doors) -> tuple[RunSpec, list[str]]:
+    """The training that an interrupted or killed gathering left, where it was started from the same code, command and
+    environment; otherwise a new one, after ending whatever still writes into the same folder of checkpoints."""
     text = build_gather_command(scene)
-    spec = build_spec(scene, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather"})
+    origin = build_origin(scene, text)
+    spec = build_spec(scene, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
+    notes: list[str] = []
     for path in reversed(list(rundir.find_run_dirs(scene.place.dir))):
-        name = os.path.basename(path)
-        if name.startswith(GATHER_PREFIX) and _is_open(path, spec.id):
-            return replace(spec, name=name)
-    return spec
+        name, found = os.path.basename(path), _load_open(path, scene)
+        if found is None:
+            continue
+        if found.id == spec.id:
+            return replace(spec, name=name), notes
+        notes.append(_end(scene, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
+        doors.warn(notes[-1])
+    return spec, notes
 
 
-def _is_open(path: str, wanted: str) -> bool:
+def _load_open(path: str, scene: Scene) -> RunSpec | None:
+    """What a gathering into the same folder left without an end."""
+    if not os.path.basename(path).startswith(GATHER_PREFIX):
+        return None
     try:
-        record = rundir.load_record(path)
+        spec = rundir.load_record(path).spec
     except (OSError, FormatError):
-        return False
+        return None
     last = rundir.load_history(path).last
-    if record.spec.id != wanted or last is None:
-        return False
-    return last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
+    words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
+    if last is None or shlex.quote(scene.checkpoints) not in words:
+        return None
+    is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
+    return spec if is_open else None
+
+
+def _describe_difference(found: RunSpec, spec: RunSpec) -> str:
+    parts = [name for name in ("code", "environment") if found.params.get(name) != spec.params[name]]
+    parts += ["command"] if found.commands != spec.commands else []
+    return f"the {' and the '.join(parts)} {'have' if len(parts) > 1 else 'has'} changed"
+
+
+def _end(scene: Scene, path: str, why: str) -> str:
+    """Stop a training of ours; nothing to do for one that was interrupted. Raises where it may go on writing."""
+    last = rundir.load_history(path).last
+    if last is None or last.outcome is not None:
+        return why
+    stopped = stop([FoundRun(scene.place, path)], (), StopOptions(scene.options.grace_s, why)).runs[0]
+    if not stopped.is_well:
+        raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
+    return f"{why}; {stopped.text}"
+
+
+@contextlib.contextmanager
+def _owned(scene: Scene) -> Iterator[None]:
+    """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
+    path = scene.manifest + LOCK_SUFFIX
+    fd = _take_lock(path, scene)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(fd)
+
+
+def _take_lock(path: str, scene: Scene) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
+            os.close(fd)
+            hint = f"wait for it, or end it: assay stop {scene.place.name}"
+            raise UsageError(f"{owner} gathers {scene.test.name} into {scene.store} right now", hint) from None
+        except OSError:  # a file system without locks
+            return fd
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(fd)):  # else its owner has just removed it
+                return fd
+        os.close(fd)
 
 
 def place_checkpoints(scene: Scene) -> Scene:

@@ -174,6 +174,15 @@ def load_packages(paths: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def list_installed(program: str | None) -> list[str]:
+    """Every package with its version that belongs to an interpreter; of another program nothing."""
+    found = shutil.which(program) if program else None
+    if found is None:
+        return []
+    folders = _site_folders(os.path.dirname(os.path.dirname(os.path.abspath(found))), os.path.basename(found))
+    return sorted(name for folder in folders for name in _list_folders(folder, "") if name.endswith("-info"))
+
+
 def _list_distributions(path: str) -> list[tuple[str, str]]:
     try:
         names = os.listdir(path)
