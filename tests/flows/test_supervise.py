@@ -18,6 +18,7 @@ from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.local import LocalExecutor
+from assay.execute.machine_lease import MachineLease
 from assay.execute.script import JobText, render_job
 from assay.execute.slots import SlotPool, build_entries
 from assay.flows.attempts import DEATH, GIVEN_UP, RetryPolicy
@@ -561,6 +562,30 @@ def test_waiting_counts_towards_the_time_limit(tmp_path: Path) -> None:
     held.let_go()
     for each in (one, other):
         each.close()
+    supervisor.executor.close()
+
+
+def test_a_run_starts_when_the_benchmark_has_ended_and_what_runs_is_not_paused(tmp_path: Path) -> None:
+    (tmp_path / "slots").mkdir()
+    benchmark, lease = (MachineLease(use, str(tmp_path / "slots")) for use in ("benchmark", "run"))
+    first, second = build_entry(tmp_path, "a", "sleep 0.3"), build_entry(tmp_path, "b", "true")
+    waits: list[float] = []
+
+    def draw(supervisor: Supervisor) -> None:
+        if first.state is State.QUEUED:
+            return
+        waits.append(supervisor.leased_s)
+        if first.state is State.RUNNING and not waits[-1]:
+            assert benchmark.try_enter()
+        elif first.state is State.DONE and waits[-1]:
+            assert (second.state, supervisor.problem) == (State.QUEUED, None)
+            benchmark.close()
+
+    settings = Settings(create, tick_s=0.02, limit=1, lease=lease, max_wait_s=60, draw=draw)
+    supervisor = Supervisor([first, second], LocalExecutor(), None, Silent(), settings)
+    supervisor.run()
+    assert (first.state, second.state) == (State.DONE, State.DONE)
+    assert max(waits) > 0
     supervisor.executor.close()
 
 

@@ -33,6 +33,9 @@ all_option = click.option(
 better_option = click.option(
     "--better", multiple=True, metavar="METRIC:min|max", help="Which way is better, where the name does not tell."
 )
+max_wait_option = click.option(
+    "--max-wait", metavar="DURATION", help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]"
+)
 most_option = click.option(
     "--most-trials",
     type=click.IntRange(min=1),
@@ -106,6 +109,7 @@ def run_options(function: Options) -> Options:
             metavar="SHARE",
             help="How much of all cores others may use.",
         ),
+        max_wait_option,
         root_option,
         click.option("--quiet", is_flag=True, help="Say nothing until the end."),
     ]
@@ -132,7 +136,14 @@ def _decorate(function: Options, options: Sequence[Callable[[Options], Options]]
 
 
 def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any) -> BenchRequest:
-    from assay.flows.bench.options import check_python, parse_arguments, parse_commands, parse_pairs, parse_timeout
+    from assay.flows.bench.options import (
+        check_python,
+        parse_arguments,
+        parse_commands,
+        parse_pairs,
+        parse_timeout,
+        parse_wait,
+    )
     from assay.values.benchmark import BenchRequest, parse_method
 
     chosen = (*map(parse_method, methods), *parse_commands(given["commands"]))
@@ -151,6 +162,7 @@ def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any)
         env=parse_pairs(given["env"], "--env"),
         patterns=parse_pairs(given["patterns"], "--metric"),
         refuse_contaminated=given["refuse_contaminated"],
+        max_wait_s=parse_wait(given["max_wait"]),
         foreign_limit=given["foreign_limit"],
         command_line=tuple(sys.argv),
         **{key: value for key, value in further.items() if key != "default_trials"},

@@ -61,11 +61,14 @@ def reduce(**given: Any) -> int:
 
 
 def _go(given: dict[str, Any], goal: Goal) -> int:
+    from assay.flows.bench.options import parse_wait
     from assay.flows.model.run import RunChoice, run_model
 
     takes_stdout = prepare_reports(given)
     request = build_request(given, goal)
-    choice = RunChoice(given["root"], _timeout(given), tuple(sys.argv), given["label"])
+    choice = RunChoice(
+        given["root"], _timeout(given), tuple(sys.argv), given["label"], given["jobs"], parse_wait(given["max_wait"])
+    )
     with following(given) as doors:
         finished = run_model(request, choice, doors)
     for note in finished.notes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.bench_options import max_wait_option
 from assay.cli.warnings import warn
 from assay.errors import UsageError
 from assay.show.terminal import unguard
@@ -69,6 +70,10 @@ TARGET_OPTIONS = [
     click.option("--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."),
     click.option("--root", metavar="DIR", help="Where the runs go.  [default: ./runs]"),
     click.option("--timeout", metavar="DURATION", help="Time limit of the whole, as in 90s or 2h."),
+    click.option(
+        "--jobs", type=click.IntRange(min=1), metavar="N", help="Checks at once here.  [default: one per core]"
+    ),
+    max_wait_option,
     click.option("--quiet", is_flag=True, help="Say nothing until the end."),
     click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
 ]

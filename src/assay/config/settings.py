@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.config.fields import parse_duration
 from assay.config.source import Problems, load_text
-from assay.errors import ConfigError, did_you_mean
+from assay.errors import ConfigError, UsageError, did_you_mean
 from assay.values.layout import DEFAULT_ROOT
 from assay.values.secrets import DEFAULT_RULES, SecretRules
 from assay.values.slots import parse_slots
@@ -23,8 +24,8 @@ from assay.values.study import Position, Problem
 
 TABLES = ("targets", "models")
 PATTERNS = ("secret_names", "secret_files")
-KEYS = ("root", "slots", "farm", *PATTERNS, *TABLES)
-ENVIRONMENT = {"root": "ASSAY_ROOT", "slots": "ASSAY_SLOTS", "farm": "ASSAY_FARM"}
+KEYS = ("root", "slots", "farm", "max_wait", *PATTERNS, *TABLES)
+ENVIRONMENT = {"root": "ASSAY_ROOT", "slots": "ASSAY_SLOTS", "farm": "ASSAY_FARM", "max_wait": "ASSAY_MAX_WAIT"}
 _OURS = r"^\s*\[+\s*tool\s*\.\s*assay\s*[].]"  # a head in pyproject.toml: our table, or one inside it
 
 
@@ -62,6 +63,7 @@ class Settings:
     targets: Mapping[str, TargetTable] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
     secrets: SecretRules = DEFAULT_RULES
+    max_wait_s: float | None = None  # for the machine lease
 
 
 def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -83,7 +85,10 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     farm, farm_from = found.get("farm", (None, None))
     models, _ = found.get("models", ({}, None))
     secrets = SecretRules(patterns["secret_names"], patterns["secret_files"])
-    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from, targets, models, secrets)
+    max_wait, _ = found.get("max_wait", (None, None))
+    return Settings(
+        root, root_from, slots, farm, tuple(files), slots_from, farm_from, targets, models, secrets, max_wait
+    )
 
 
 # ---------------------------------------------------------------- where
@@ -120,9 +125,19 @@ def _from_environment(env: Mapping[str, str], folder: str) -> dict[str, tuple[An
         text = env.get(variable, "").strip()
         if not text:
             continue
-        value: Any = parse_slots(text) if key == "slots" else text
+        value: Any = _PARSERS[key](text) if key in _PARSERS else text
         found[key] = (_absolute(text, folder) if key == "root" else value, variable)
     return found
+
+
+def _parse_wait(text: str) -> float:
+    seconds = parse_duration(text)
+    if not seconds:
+        raise UsageError(f"ASSAY_MAX_WAIT={text} is not a duration", "write for example ASSAY_MAX_WAIT=4h")
+    return seconds
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {"slots": parse_slots, "max_wait": _parse_wait}
 
 
 def _absolute(path: str, folder: str) -> str:
@@ -189,6 +204,11 @@ class _Table:
             self._refuse(key, "must be a text", f'as in {key} = "…"')
         elif key == "root":
             return _absolute(value, os.path.dirname(self._path))
+        elif key == "max_wait":
+            seconds = parse_duration(value)
+            if not seconds:
+                self._refuse(key, "must be a duration", 'as in max_wait = "4h"')
+            return seconds
         return value
 
     def _inner(self, key: str, value: Any) -> Any:

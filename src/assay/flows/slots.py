@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
 from assay.execute.holders import SlotHolder
+from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
-from assay.show.words import clean, render_duration, render_size
+from assay.show.words import clean, render_duration, render_size, shorten
 from assay.values.environment import Gpu
 from assay.values.slots import CPU
 from assay.values.study import Resources, Study
 
 NOTICE_S = 3.0  # how long a study waits for a slot before its user is told
 _MOST_HOLDERS = 3  # that a message names
+_COMMAND_WIDTH = 100
 _FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
 
 
@@ -139,6 +141,36 @@ def describe_holders(pool: SlotPool) -> str:
 def _describe_holder(holder: SlotHolder) -> str:
     folder, _, run = holder.name.rpartition("/")
     return f"{f'run {run} in {folder}' if holder.is_run else holder.name} (pid {holder.pid})"
+
+
+def describe_lease(lease: MachineLease) -> str:
+    """Who measures, or which checks a benchmark waits for: the command, its folder and its process."""
+    what = "a benchmark has this machine for itself" if lease.blocked_by != "checks" else "model checks are running"
+    holders = lease.holders()
+    commands = [one for one in holders if not one.is_run] or holders
+    found = [f"{_describe_process(one)} (pid {one.pid})" for one in commands]
+    more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
+    return clean(f"{what}: {'; '.join(found[:_MOST_HOLDERS] + more) or 'its process cannot be identified'}")
+
+
+def _describe_process(holder: SlotHolder) -> str:
+    try:
+        return f"{shorten(holder.name, _COMMAND_WIDTH)} in {os.readlink(f'/proc/{holder.pid}/cwd')}"
+    except OSError:
+        return shorten(holder.name, _COMMAND_WIDTH)
+
+
+@dataclass(slots=True)
+class LeaseNotice:
+    """Reports once that nothing starts while a benchmark has the machine, or that a benchmark waits for checks."""
+
+    warn: Callable[[str], None]
+    is_given: bool = False
+
+    def look(self, leased_s: float, lease: MachineLease | None) -> None:
+        if not self.is_given and lease is not None and leased_s > NOTICE_S:
+            self.is_given = True
+            self.warn(f"waiting to start: {describe_lease(lease)}")
 
 
 @dataclass(slots=True)

@@ -18,9 +18,10 @@ from typing import Literal, Protocol
 from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
 from assay.execute import process
 from assay.execute.base import Executor
+from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.flows.attempts import Action, Decision, RetryPolicy, decide
-from assay.flows.slots import describe_holders
+from assay.flows.slots import describe_holders, describe_lease
 from assay.record import rundir
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
@@ -99,6 +100,9 @@ class Settings:
     tick_s: float = TICK_S
     grace_s: float = GRACE_S
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
+    keeps_slots: bool = False  # a slot is this command's, not its job's: what a killed command leaves holds none
+    lease: MachineLease | None = None  # asked before each start; None: nothing is measured where the jobs run
+    max_wait_s: float | None = None  # for the lease, while nothing of ours runs
     sets_devices: bool = True  # CUDA_VISIBLE_DEVICES from the slot
     limit: int | None = None  # how many runs at once, where there is no pool
     leaves: bool = False  # go as soon as the executor needs nobody any more
@@ -129,6 +133,8 @@ class Supervisor:
         self.problem: InfrastructureError | None = None
         self._order = 0
         self._waiting_since: float | None = None  # nothing of ours runs, and no slot is free
+        self._kept: dict[str, HeldSlot] = {}  # by directory
+        self._leased_since: float | None = None  # others have the machine for themselves
 
     # ------------------------------------------------------------ the loop
 
@@ -186,14 +192,42 @@ class Supervisor:
             held = self.pool.acquire(self._count_held(), wants_more=len(self.queue) > 1) if self.pool else None
             if held is None and self.pool is not None:
                 return
+            if not self._may_start():
+                if held is not None:
+                    held.let_go()
+                return
             entry = heapq.heappop(self.queue)[2]
             try:
                 self._try(self._start, entry, held)
             finally:
                 if held is not None:
-                    held.let_go()
+                    self._hand_over(entry, held)
+        if not self.queue:
+            self._leased_since = None
         if self.problem and self.pool:
             self.pool.withdraw_want()
+
+    def _hand_over(self, entry: Entry, held: HeldSlot) -> None:
+        if self.settings.keeps_slots and entry.has_slot:
+            self._kept[entry.dir] = held
+        else:
+            held.let_go()
+
+    def _may_start(self) -> bool:
+        """With the slot in hand: nobody waits for the lease and keeps a slot from others, or the other way round."""
+        lease = self.settings.lease
+        if lease is None or lease.try_enter():
+            self._leased_since = None
+            return True
+        if self._leased_since is None:
+            self._leased_since = self.settings.clock()
+        self._waiting_since = None
+        return False
+
+    @property
+    def leased_s(self) -> float:
+        """How long a start has waited for the machine lease."""
+        return 0.0 if self._leased_since is None else self.settings.clock() - self._leased_since
 
     @property
     def waited_s(self) -> float:
@@ -201,6 +235,9 @@ class Supervisor:
         return 0.0 if self._waiting_since is None else self.settings.clock() - self._waiting_since
 
     def _count_wait(self) -> None:
+        if self._leased_since is not None:
+            self._count_lease()
+            return
         if self.running or not self.queue or self.pool is None:
             self._waiting_since = None
             return
@@ -212,6 +249,15 @@ class Supervisor:
                 f"no slot came free within the time limit of {limit_s:g} s: {describe_holders(self.pool)}",
                 "end what holds it, choose another slot (--slots), or allow more time (--timeout)",
             )
+
+    def _count_lease(self) -> None:
+        lease, limit_s = self.settings.lease, self.settings.max_wait_s
+        if lease is None or limit_s is None or self.running or self.leased_s < limit_s:
+            return
+        self.problem = InfrastructureError(
+            f"nothing was started within {limit_s:g} s: {describe_lease(lease)}",
+            "end that process, or set ASSAY_MAX_WAIT=4h to wait longer",
+        )
 
     def _count_held(self) -> int:
         return sum(entry.has_slot for entry in self.running.values())
@@ -292,7 +338,7 @@ class Supervisor:
         """From the lease to the gate the attempt is ours and nothing of it runs: the time to renew its code."""
         if self._is_taken(entry) or not rundir.publish_lease(entry.dir, handle):
             return False
-        if held is not None:
+        if held is not None and not self.settings.keeps_slots:
             held.name_occupant(handle, entry.dir)
         if entry.attempt > 1:
             self.settings.renew(entry)
@@ -305,6 +351,8 @@ class Supervisor:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(held.entry.devices)
         if slot is not None:
             env[layout.ENV_SLOT] = slot
+        if self.settings.lease is not None:
+            env |= self.settings.lease.env
         if self.settings.counts_wait and self.waited_s >= 1:
             env[layout.ENV_WAITED] = str(int(self.waited_s))
         env[layout.ENV_TIME] = datetime.now().strftime("%Y%m%d.%H%M%S")  # noqa: DTZ005 a log name in local time
@@ -315,12 +363,17 @@ class Supervisor:
             attempt=entry.attempt,
             env=env,
             slot=slot,
-            slot_fds=held.fds if held else (),
+            slot_fds=self._choose_fds(held),
             tag=f"{uid}.{entry.attempt}",
             command_line=" && ".join(command.text for command in entry.spec.commands),
             farm_resources=entry.spec.farm_resources,
             label=entry.spec.name if entry.spec.tag else "",
         )
+
+    def _choose_fds(self, held: HeldSlot | None) -> tuple[int, ...]:
+        """The locks that the job holds: they are as old as it is."""
+        shared = self.settings.lease.shared_fds if self.settings.lease is not None else ()
+        return shared if held is None or self.settings.keeps_slots else (*held.fds, *shared)
 
     # ------------------------------------------------------------ looking
 
@@ -522,6 +575,8 @@ class Supervisor:
         """The attempt is concluded, by this supervisor or by another: nothing of it is watched any longer."""
         entry.has_slot, entry.left = False, None
         self.running.pop(entry.dir, None)
+        if entry.dir in self._kept:
+            self._kept.pop(entry.dir).let_go()
         if entry.handle is not None and self.pool is not None:
             self.pool.note_ended(entry.handle.tag)
         self._tell_commands(entry)

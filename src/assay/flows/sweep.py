@@ -6,17 +6,18 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from assay.config.load import load_study
 from assay.config.settings import ENVIRONMENT, Settings, load_settings
 from assay.errors import ConfigError, NotFoundError, UsageError
+from assay.execute.machine_lease import MachineLease, Use
 from assay.execute.registry import build_executor
-from assay.execute.slots import SlotPool, build_entries
+from assay.execute.slots import SlotPool, build_entries, slots_directory
 from assay.flows import sets
 from assay.flows.attempts import RetryPolicy
 from assay.flows.collect import Collector, closing_quietly
@@ -24,7 +25,7 @@ from assay.flows.making import DirBuilder
 from assay.flows.places import StudyPlace, choose_root, place_of_study
 from assay.flows.preflight import check_prepared
 from assay.flows.prepared import Prepared, Report, RunOptions
-from assay.flows.slots import Slots, SlotWaitNotice, choose_slots
+from assay.flows.slots import LeaseNotice, Slots, SlotWaitNotice, choose_slots
 from assay.flows.supervise import Entry, Event, Observer, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
 from assay.judge.bounds import judge_checks
@@ -170,6 +171,8 @@ def _load_ids(place: StudyPlace) -> dict[str, str]:
 # ---------------------------------------------------------------- running
 
 
+_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
+
 Listen = Callable[[Event], None]
 Draw = Callable[[Supervisor], None]
 
@@ -190,6 +193,9 @@ class Doors:
     sets_devices: bool = True
     one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
     leaves: bool = False  # go when the farm has everything
+    slots_name: str | None = None  # of slots apart from those of trainings
+    use: Use = "run"  # what it is to the machine lease
+    max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
     observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
     decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
 
@@ -229,13 +235,16 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
             builder.update(prepared.plan.runs)
         builder.renew_secrets(prepared.plan.runs)
         entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
-        executor, pool, limit = _choose_executor(prepared, slots.labels, slots.usable, doors.owns_process)
+        executor, pool, limit = _choose_executor(prepared, slots, doors)
         if doors.one_by_one:
             pool, limit = None, 1
         loop = replace(
             _build_loop(prepared, doors, builder),
-            env=slots.env if prepared.farm is None else {},  # what suits this machine says nothing about a farm's
+            env=_choose_env(prepared, doors, slots),
             limit=limit,
+            keeps_slots=doors.slots_name is not None,
+            lease=MachineLease(doors.use) if prepared.farm is None else None,
+            max_wait_s=doors.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[doors.use],
         )
         supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
         _run(supervisor, doors, collector)
@@ -271,10 +280,11 @@ def _flushing(builder: DirBuilder, draw: Draw) -> Draw:
 
 
 def _with_notice(draw: Draw, warn: Callable[[str], None]) -> Draw:
-    notice = SlotWaitNotice(warn)
+    notice, lease_notice = SlotWaitNotice(warn), LeaseNotice(warn)
 
     def draw_both(supervisor: Supervisor) -> None:
         notice.look(supervisor.waited_s, supervisor.pool)
+        lease_notice.look(supervisor.leased_s, supervisor.settings.lease)
         draw(supervisor)
 
     return draw_both
@@ -290,6 +300,8 @@ def _run(supervisor: Supervisor, doors: Doors, collector: Collector) -> None:
             collector.flush()
             if supervisor.pool is not None:
                 supervisor.pool.close()
+            if supervisor.settings.lease is not None:
+                supervisor.settings.lease.close()
             supervisor.executor.close()
 
 
@@ -321,16 +333,30 @@ def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
     return heritage.keep_files(listen, prepared.output_of)
 
 
-def _choose_executor(
-    prepared: Prepared, labels: Sequence[str], usable: Callable[[Any], bool], owns_process: bool
-) -> tuple[Executor, SlotPool | None, int | None]:
+def _choose_executor(prepared: Prepared, slots: Slots, doors: Doors) -> tuple[Executor, SlotPool | None, int | None]:
     if prepared.farm is None:
-        pool = SlotPool(build_entries(labels), usable=usable, priority=prepared.study.priority)
-        return build_executor("local", owns_process=owns_process), pool, None
+        directory = _find_slots(doors.slots_name)
+        pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
+        return build_executor("local", owns_process=doors.owns_process), pool, None
     from assay.execute.farm import is_shell
 
-    limit = len(labels) if is_shell(prepared.farm) else None
+    limit = len(slots.labels) if is_shell(prepared.farm) else None
     return build_executor("submit", farm=prepared.farm), None, limit
+
+
+def _choose_env(prepared: Prepared, doors: Doors, slots: Slots) -> Mapping[str, str]:
+    """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
+    return slots.env if prepared.farm is None and doors.slots_name is None else {}
+
+
+def _find_slots(name: str | None) -> str:
+    """Model checks have slots of their own: a check never waits for a training, nor a training for a check."""
+    folder = slots_directory()
+    if name is None:
+        return folder
+    own = os.path.join(folder, name)
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    return own
 
 
 def _build_entry(spec: RunSpec, prepared: Prepared) -> Entry:

@@ -158,6 +158,7 @@ class BenchRequest:
     foreign_limit: float = 0.1  # share of all cores that others may use before a figure counts as contaminated
     variants: tuple[BenchVariant, ...] = ()  # each method runs once per variant and trial, interleaved
     extra: Mapping[str, Any] = field(default_factory=dict)  # JSON-like, kept with each execution (a door's own facts)
+    max_wait_s: float | None = None  # for checks that run, and for another benchmark
     grace_s: float = 5.0
     command_line: tuple[str, ...] = ()
 

@@ -95,6 +95,7 @@ ENV_GATE = "ASSAY_GATE"  # the inherited descriptor that job.sh waits on
 ENV_DONE = "ASSAY_DONE"  # ":train:avg:": commands that an earlier attempt finished
 ENV_TIME = "ASSAY_TIME"  # %Y%m%d.%H%M%S of the attempt, for log names
 ENV_SLOT = "ASSAY_SLOT"
+ENV_LEASE = "ASSAY_LEASE"  # <pid>.<start>.<boot> of the command above it that holds the machine lease
 ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by while the run waited for its slot
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory

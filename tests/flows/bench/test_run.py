@@ -15,6 +15,7 @@ import pytest
 from tests.flows.bench.laboratory import request
 
 from assay.errors import ExitCode, UsageError
+from assay.execute.machine_lease import MachineLease
 from assay.flows.bench import run
 from assay.flows.bench.archive import find_place, load_executions
 from assay.flows.bench.history import HistoryOptions, build_history
@@ -393,3 +394,16 @@ def test_an_error_without_a_message_says_so(lab: Path) -> None:
     memory, value = run_benchmarks(request("empty.memory", "empty.value")).executions
     assert "MemoryError: Python could not get the memory that it asked for" in memory.result.findings[0].message
     assert value.result.findings[0].message == "ValueError: without a message (empty.py:2)"
+
+
+def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(lab: Path, tmp_path: Path) -> None:
+    check = MachineLease("check")
+    assert check.try_enter()
+    try:
+        report = run_benchmarks(request("mod.B.good", max_wait_s=0.5))
+    finally:
+        check.close()
+    assert report.exit_code is ExitCode.INTERNAL
+    assert "nothing was started within 0.5 s: model checks are running" in (report.problem or "")
+    assert run_benchmarks(request("mod.B.good")).exit_code is ExitCode.OK
+    assert MachineLease("run").try_enter()  # what it held is free again

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,17 @@ import pytest
 from tests.flows.model.models import faulty, hide_library, picky, request_for
 
 from assay.errors import AssayError, InfrastructureError
+from assay.execute.machine_lease import MachineLease
+from assay.execute.slots import SlotPool, build_entries
 from assay.flows.bench.archive import load_executions
 from assay.flows.model.run import Finished, RunChoice, build_spec, conclude, run_model
 from assay.flows.places import StudyPlace
 from assay.flows.prepared import Report
+from assay.flows.sweep import Doors
 from assay.record.models import load_report
 from assay.record.rundir import load_record
-from assay.values.model import ModelRequest, Target
+from assay.values.model import Limits, ModelRequest, Target
+from assay.values.plain import build_plain
 from assay.values.verdict import VerdictKind
 
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
@@ -196,3 +204,95 @@ def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path
     request = ask(chain, tmp_path, origin="x" * 200_000)
     with pytest.raises(InfrastructureError, match="the request cannot be written"):
         build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))
+
+
+# ---------------------------------------------------------------- who waits for whom
+
+
+@pytest.fixture
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
+    (tmp_path / "slots").mkdir()
+    return tmp_path / "slots"
+
+
+def test_a_check_does_not_wait_for_the_slots_of_trainings(chain: Path, tmp_path: Path, slots: Path) -> None:
+    training = SlotPool(build_entries(["cpu"] * 16), str(slots))
+    held = [training.acquire() for _ in range(16)]
+    try:
+        finished = run_model(ask(chain, tmp_path), RunChoice(timeout_s=60), Doors(tick_s=0.1, counts_wait=True))
+        assert finished.report is not None
+    finally:
+        for each in held:
+            assert each is not None
+            each.let_go()
+        training.close()
+
+
+@pytest.mark.parametrize("profiles", [False, True])
+def test_who_has_the_machine_is_named_when_the_limit_of_the_wait_is_over(
+    chain: Path, tmp_path: Path, slots: Path, profiles: bool
+) -> None:
+    """A check waits for a benchmark; one that profiles waits for checks too."""
+    other = hold_lease("check" if profiles else "benchmark", slots)
+    request = ask(chain, tmp_path, run_profile_dir=str(tmp_path / "p") if profiles else None)
+    try:
+        with pytest.raises(InfrastructureError) as caught:
+            run_model(request, RunChoice(max_wait_s=0.5), Doors(tick_s=0.1))
+    finally:
+        other.kill()
+        other.wait()
+        assert other.stdout is not None
+        other.stdout.close()
+    what = "model checks are running" if profiles else "a benchmark has this machine for itself"
+    assert what in caught.value.message
+    assert f"in {tmp_path} (pid {other.pid})" in caught.value.message
+    assert "ASSAY_MAX_WAIT" in caught.value.render()
+    assert caught.value.exit_code == 4
+
+
+def hold_lease(use: str, slots: Path) -> subprocess.Popen[bytes]:
+    code = f"""
+import time
+from assay.execute.machine_lease import MachineLease
+assert MachineLease({use!r}, {str(slots)!r}).try_enter()
+print("in", flush=True); time.sleep(100)
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    other.stdout.readline()
+    return other
+
+
+def test_what_a_killed_check_leaves_holds_no_slot_and_a_benchmark_waits_for_it(
+    chain: Path, tmp_path: Path, slots: Path
+) -> None:
+    mark = tmp_path / "hangs"
+    request = ask(chain, tmp_path, picky(hang="Add", says=str(mark)), limits=Limits(compile_s=4.0))
+    code = f"""
+import json
+from assay.flows.model.run import RunChoice, run_model
+from assay.values.model import ModelRequest
+from assay.values.plain import parse_plain
+run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))!r})), RunChoice(jobs=1))
+"""
+    pool, benchmark = SlotPool(build_entries(["cpu"]), str(slots / "checks")), MachineLease("benchmark", str(slots))
+    with subprocess.Popen([sys.executable, "-c", code]) as command:
+        wait_for(mark.exists)
+        assert pool.busy()
+        command.kill()
+    assert not pool.busy()
+    assert not benchmark.try_enter()
+    assert "_picky_check_" in benchmark.holders()[0].name
+    wait_for(benchmark.try_enter)
+    assert len(list((tmp_path / "runs" / "model").glob("*/model.json"))) == 1  # it went on to its end
+    for each in (pool, benchmark):
+        each.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not come")

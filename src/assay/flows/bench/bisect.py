@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
 from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.execute.machine_lease import keeping_lease
 from assay.flows.bench.compare import CompareOptions, Contest, Run
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.workshop import Workshop, open_workshop
@@ -90,7 +91,7 @@ def bisect_benchmark(
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
     options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
-    with open_workshop(request, options.build, tell) as workshop:
+    with open_workshop(request, options.build, tell) as workshop, keeping_lease():
         good, bad = (load_commit(workshop.repository, name) for name in (question.good, question.bad))
         parents = load_parents(workshop.repository, good.sha, bad.sha)
         log = _open_log(workshop, (good, bad), request, options, question.fresh)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import NotFoundError, UsageError
+from assay.execute.machine_lease import keeping_lease
 from assay.flows.bench.archive import (
     Complain,
     find_place,
@@ -321,7 +322,7 @@ def compare_git(
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
     names = parse_span(span)
-    with open_workshop(request, options.build, tell) as workshop:
+    with open_workshop(request, options.build, tell) as workshop, keeping_lease():
         base, head = (load_commit(workshop.repository, name) for name in names)
         variants = (workshop.check_out("base", base), workshop.check_out("head", head))
         found = Contest(replace(request, variants=variants), options, run, tell).run()

@@ -70,6 +70,13 @@ def parse_timeout(text: str | None) -> float | None:
     return seconds
 
 
+def parse_wait(text: str | None) -> float | None:
+    seconds = parse_duration(text) if text is not None else None
+    if text is not None and not seconds:
+        raise UsageError(f"--max-wait {text} is not a duration", "write for example --max-wait 30m")
+    return seconds
+
+
 def parse_arguments(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}

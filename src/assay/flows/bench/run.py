@@ -65,7 +65,12 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
     witness = Witness(request, {job.spec.name: job.variant for job in jobs}, noter.told if request.profile else told)
     given = doors or Doors()
     specs = [job.spec for job in jobs]
-    watched = replace(given, observe=lambda inner: given.observe(witness.around(inner)))
+    watched = replace(
+        given,
+        use="benchmark",
+        max_wait_s=request.max_wait_s or given.max_wait_s,
+        observe=lambda inner: given.observe(witness.around(inner)),
+    )
     with hold_queue(place.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
         report = _run(request, place, slots, specs, watched)
     found = witness.found | noter.found

@@ -114,6 +114,9 @@ class Witness:
 
     def tick(self, running: Sequence[Entry], now: float) -> None:
         self.inner.tick(running, now)
+        if not running:  # it waits for others to end: what they use until then disturbs nothing
+            self._outlook.forget()
+            self._outlook.mark()
         for entry in running:
             live = self._live.get(entry.dir)
             if live is not None and now >= live.next_look and _gpus_of(entry):

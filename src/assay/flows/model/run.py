@@ -13,6 +13,7 @@ from datetime import datetime
 
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
+from assay.execute.machine_lease import Use
 from assay.flows.model.history import Witness, add_to_history
 from assay.flows.places import StudyPlace, choose_root
 from assay.flows.prepared import Prepared, Report, RunOptions
@@ -29,6 +30,7 @@ from assay.values.state import State
 from assay.values.study import CodePolicy, Resources, Study
 
 COMMAND = "model"
+SLOTS_NAME = "checks"
 _TAIL_BYTES = 3000
 _LONGEST_ARGUMENT = 100_000  # characters, plain ASCII: Linux takes 128 KiB, and quoting adds some
 
@@ -41,6 +43,8 @@ class RunChoice:
     timeout_s: float | None = None  # of the whole
     command_line: tuple[str, ...] = ()
     label: str | None = None
+    jobs: int | None = None  # checks at once on this machine; None: one for each core
+    max_wait_s: float | None = None  # for a benchmark that has the machine, or of one for checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,24 @@ def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = No
     study = Study(
         STUDY, "native", "assay model", os.getcwd(), (), (), resources=Resources(gpus=0), code=CodePolicy("live")
     )
-    options = RunOptions("", slots=(CPU,), command_line=choice.command_line)
+    jobs = choice.jobs or len(os.sched_getaffinity(0))
+    options = RunOptions("", slots=(CPU,) * jobs, command_line=choice.command_line)
     prepared = Prepared(study, Plan(study, (spec,)), place, True, None, settings, options)
     witness = Witness()
-    watched = run_study(prepared, doors or Doors(tick_s=0.1))
+    given = doors or Doors(tick_s=0.1)
+    use: Use = "benchmark" if is_profiling(request) else "check"
+    watched = run_study(
+        prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
+    )
     finished = conclude(watched)
     return replace(
         finished, notes=(*finished.notes, *_remember(place.root, request, finished, witness, watched, choice))
     )
+
+
+def is_profiling(request: ModelRequest) -> bool:
+    """Such a check is a measurement: it has the machine for itself, as a benchmark has."""
+    return request.compile_profile_dir is not None or request.run_profile_dir is not None
 
 
 def _remember(

@@ -1,0 +1,143 @@
+"""The machine lease: while a benchmark measures, no model check and no run of a sweep starts on this machine.
+
+Two files next to the slots, locked with flock. A benchmark first locks `turn` exclusively: from then on nothing new
+starts. Then it waits until it can lock `checks` exclusively, which every running model check holds shared. A run of a
+sweep holds neither: it only looks whether `turn` is free before it starts, and one that runs already is not waited for.
+
+The locks belong to the command that asked for them: when it dies, the kernel releases them. Only the job of a check has
+the check's as well, and what works inside it does not inherit it. What a holder starts finds the holder in its
+environment and does not wait for it. Nothing here blocks: the caller asks again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+from assay.execute import process
+from assay.execute.holders import SlotHolder, find_holders
+from assay.execute.slots import slots_directory
+from assay.values.layout import ENV_LEASE
+
+Use = Literal["run", "check", "benchmark"]
+
+_FOLDER = "lease"
+_TURN, _CHECKS = "turn", "checks"
+_kept: list[dict[str, int]] = []  # locks of this process that outlive the lease which took them
+
+
+class MachineLease:
+    """What one command may start on this machine. Not for several threads at once."""
+
+    def __init__(self, use: Use, directory: str | None = None) -> None:
+        self.use = use
+        self._folder = os.path.join(directory or slots_directory(), _FOLDER)
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._locks: dict[str, int] = {}
+        self._is_inside = _is_holder_alive(os.environ.get(ENV_LEASE, ""))
+        self.blocked_by: str | None = None  # the file that the last `try_enter` found locked
+
+    def try_enter(self) -> bool:
+        """Whether something may start now. A benchmark and a check hold the lease from then on."""
+        if self._is_inside:
+            return True
+        self.blocked_by = self._find_obstacle()
+        return self.blocked_by is None
+
+    def _find_obstacle(self) -> str | None:
+        if self.use == "benchmark":
+            wanted = ((_TURN, fcntl.LOCK_EX), (_CHECKS, fcntl.LOCK_EX))
+            return next((name for name, kind in wanted if not self._hold(name, kind)), None)
+        if self.use == "check" and _CHECKS not in self._locks:
+            return self._find_check_obstacle()
+        return None if self.use == "check" or self._is_free(_TURN) else _TURN
+
+    def _find_check_obstacle(self) -> str | None:
+        if not self._is_free(_TURN):
+            return _TURN
+        if not self._hold(_CHECKS, fcntl.LOCK_SH):
+            return _CHECKS
+        if self._is_free(_TURN):
+            return None
+        os.close(self._locks.pop(_CHECKS))  # a benchmark came first
+        return _TURN
+
+    def close(self) -> None:
+        if _kept and self.use == "benchmark" and self.blocked_by is None:
+            _kept[-1].update(self._locks)
+            self._locks.clear()
+        self._release()
+
+    def _release(self) -> None:
+        for fd in self._locks.values():
+            os.close(fd)
+        self._locks.clear()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """For what this command starts."""
+        if self._is_inside or self.use == "run":
+            return {}
+        return {ENV_LEASE: f"{os.getpid()}.{process.own_start()}.{process.boot_id()}"}
+
+    @property
+    def shared_fds(self) -> tuple[int, ...]:
+        """For the job of a check: it counts as running while it does, whatever became of its command."""
+        return tuple(self._locks.values()) if self.use == "check" else ()
+
+    def holders(self) -> list[SlotHolder]:
+        """Who is in the way."""
+        return [] if self.blocked_by is None else find_holders([os.path.join(self._folder, self.blocked_by)])
+
+    def _hold(self, name: str, kind: int) -> bool:
+        if name in self._locks or any(name in locks for locks in _kept):
+            return True
+        fd = self._lock(name, kind)
+        if fd is not None:
+            self._locks[name] = fd
+        return fd is not None
+
+    def _is_free(self, name: str) -> bool:
+        fd = self._lock(name, fcntl.LOCK_SH)
+        if fd is not None:
+            os.close(fd)
+        return fd is not None
+
+    def _lock(self, name: str, kind: int) -> int | None:
+        path = os.path.join(self._folder, name)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        except FileNotFoundError:
+            pass  # removed between open and lock
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                os.close(fd)
+                raise
+        os.close(fd)
+        return None
+
+
+@contextmanager
+def keeping_lease() -> Iterator[None]:
+    """A lease that a benchmark takes in here is kept until the end: nothing starts between its parts."""
+    _kept.append({})
+    try:
+        yield
+    finally:
+        for fd in _kept.pop().values():
+            os.close(fd)
+
+
+def _is_holder_alive(text: str) -> bool:
+    pid, _, rest = text.partition(".")
+    start, _, boot = rest.partition(".")
+    with suppress(ValueError):
+        return process.is_alive(int(pid), int(start), boot)
+    return False
