@@ -53,7 +53,7 @@ def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Va
         return {}
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problems.append(f"{HPARAMS_FILE}: not JSON ({error})")
         return {}
     if isinstance(found, dict):

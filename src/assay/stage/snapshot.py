@@ -21,7 +21,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -132,9 +132,16 @@ def list_changes(store: Path, old: str, new: str) -> list[Change]:
     changed = [Change(path, right / path, is_new=True) for path in after - before]
     changed += [Change(path, left / path) for path in before - after]
     for path in before & after:
-        if not filecmp.cmp(left / path, right / path, shallow=False):
+        if not _is_same_file(left / path, right / path):
             changed.append(Change(path, right / path))
     return sorted(changed, key=lambda change: change.name)
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except (OSError, ValueError):  # a copy that somebody has removed, or that never was
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,11 +445,30 @@ def _check_manifest(manifest: Any, folder: str) -> dict[str, Any]:
     fields: dict[str, Any] = manifest if isinstance(manifest, dict) else {}
     if type(fields.get("format")) is int and fields["format"] != _FORMAT:
         raise FormatError(f"the copy of the code in {folder!r} was made by another version of Assay")
-    if not all(isinstance(fields.get(key), kind) for key, kind in _KEYS.items()) or not isinstance(
-        fields.get("secret", []), list
-    ):
+    if not _is_manifest(fields):
         raise FormatError(f"the copy of the code in {folder!r} is damaged: its list of files is not as it was written")
     return fields
 
 
-_KEYS: dict[str, type] = {"format": int, "source": str, "files": list, "linked": list, "bytes": int}
+def _is_manifest(fields: Mapping[str, Any]) -> bool:
+    kinds = {**_KEYS, **{key: kind for key, kind in _ADDED_KEYS.items() if key in fields}}
+    if not all(isinstance(fields.get(key), kind) for key, kind in kinds.items()):
+        return False
+    names = (*fields["linked"], *fields["empty"], *fields.get("secret", ()), *fields.get("modes", {}))
+    kinds_of_file = ([str, int, int], [str, bool, int])  # older versions kept the x bit alone
+    files = all(isinstance(each, list) and list(map(type, each)) in kinds_of_file for each in fields["files"])
+    symlinks = all(isinstance(each, list) and list(map(type, each)) == [str, str] for each in fields["symlinks"])
+    modes = all(type(mode) is int for mode in fields.get("modes", {}).values())
+    return files and symlinks and modes and all(isinstance(name, str) for name in names)
+
+
+_KEYS: dict[str, type] = {
+    "format": int,
+    "source": str,
+    "bytes": int,
+    "files": list,
+    "linked": list,
+    "symlinks": list,
+    "empty": list,
+}
+_ADDED_KEYS: dict[str, type] = {"secret": list, "modes": dict}  # by later versions
