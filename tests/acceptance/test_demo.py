@@ -19,7 +19,7 @@ def test_the_whole_story_ends_well(tmp_path: Path) -> None:
     assert "charlm: recorded" in gathered
     assert "charlm: PASS" in harmless
     assert "charlm: FAIL" in broken
-    assert "first shows from step 101" in broken
+    assert "begins at step 10" in broken
     assert "loss       paired  FAIL" in broken
 
 

@@ -44,7 +44,7 @@ golden:
   length: --steps
   replicas: 3
   selftest:
-    env: {{WORSE: ['1.05', '1.0001']}}
+    env: {{WORSE: ['1.05', '1.0000001']}}
     flags: {{--scale: [x1.1]}}
 resources: {{gpus: 0}}
 """
@@ -342,7 +342,7 @@ def test_selftest_says_which_faults_would_be_caught(golden: Golden) -> None:
     assert facts["control"] == "PASS"
     assert {each["fault"]: each["result"] for each in facts["faults"]} == {
         "WORSE=1.05": "caught",
-        "WORSE=1.0001": "missed",
+        "WORSE=1.0000001": "missed",
         "--scale x1.1": "caught",
         "--scale x0.99": "caught",
         "WORSE=nonsense": "not tried",
