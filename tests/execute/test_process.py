@@ -103,6 +103,46 @@ class TestMembers:
         child.wait()
         assert process.find_members([attempt]) == set()
 
+    def test_a_member_that_was_seen_is_ended_although_it_has_left_the_session_since(
+        self, sleeper: subprocess.Popen[bytes]
+    ) -> None:
+        start = process.process_start(sleeper.pid) or 0
+        stranger = Attempt(0, 0, "", seen=frozenset({(sleeper.pid, start + 1)}))
+        assert process.find_members([stranger]) == set()
+        assert process.end_attempts([Attempt(0, 0, "", seen=frozenset({(sleeper.pid, start)}))], 5.0)
+        assert sleeper.wait() == -signal.SIGTERM
+
+    def test_a_daemon_that_forks_twice_while_orphans_are_looked_for_is_found(self) -> None:
+        text = """
+import os, signal, time
+from assay.execute import process
+
+class Late(process.Orphans):
+    def _load(self):
+        pids = super()._load()
+        if first in pids:
+            os.kill(first, signal.SIGTERM)  # between the list and the look at each the first one leaves
+            os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        return pids
+
+first = 0
+orphans = Late()
+ready, tell = os.pipe()
+first = os.fork()
+if not first:
+    os.setsid()
+    if not os.fork():
+        os.write(tell, b"1")
+        time.sleep(1000)
+    signal.pause()
+os.read(ready, 1)
+found = orphans.find([])
+for pid in found:
+    os.kill(pid, signal.SIGKILL)
+assert len(found) == 1 and first not in found, found
+"""
+        subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+
     def test_a_tag_is_compared_whole(self, sleeper: subprocess.Popen[bytes]) -> None:
         child = tagged("exec sleep 1000", "tag-of-test.12")
         until(lambda: process.find_members([Attempt(0, 0, "tag-of-test.12")]), "it is up")

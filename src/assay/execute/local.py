@@ -13,7 +13,7 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from assay.errors import InfrastructureError, explain_refusal
 from assay.execute import process
@@ -22,6 +22,7 @@ from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 
 _GATE_FD = 3
+_LOOKS = 10
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class LocalExecutor(Executor):
         self._gone: list[JobHandle] = []  # ended before it could be watched
         self._orphans: process.Orphans | None = None  # made for the first job
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
+        self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # the same, as pid and start
         self._strangers: set[int] = set()  # orphans that belong to none of our jobs
         self._environment: process.EncodedEnvironment | None = None  # made for the first job
 
@@ -139,15 +141,27 @@ class LocalExecutor(Executor):
 
     def _note_leftovers(self, ended: Sequence[_Watched], orphans: process.Orphans) -> None:
         """All processes are looked through only where one has lost its parent and no running job accounts for it."""
+        for _ in range(_LOOKS):
+            suspects = self._find_suspects(orphans)
+            for each in ended:
+                left = process.find_members([_attempt(each.handle, each.dir)]) if suspects else set()
+                suspects -= left
+                self._left[each.handle] = self._remember(each.handle, left)
+            if all(process.process_start(pid) for pid in suspects):
+                break  # otherwise one has left during the look, and what it had forked may have been missed
+        self._strangers |= suspects
+
+    def _find_suspects(self, orphans: process.Orphans) -> set[int]:
         running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
         found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
         self._strangers &= found
-        suspects = {pid for pid in found - self._strangers if not process.is_of(pid, running)}
-        for each in ended:
-            left = process.find_members([_attempt(each.handle, each.dir)]) if suspects else set()
-            suspects -= left
-            self._left[each.handle] = tuple(map(process.describe_process, sorted(left)))
-        self._strangers |= suspects
+        return {pid for pid in found - self._strangers if not process.is_of(pid, running)}
+
+    def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
+        """Their descriptions. What is named as left is ended, also where it opens a session of its own meanwhile."""
+        if left:
+            self._seen[handle] = frozenset((pid, process.process_start(pid) or 0) for pid in left)
+        return tuple(map(process.describe_process, sorted(left)))
 
     def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
         known = self._left.pop(handle, None)
@@ -155,7 +169,7 @@ class LocalExecutor(Executor):
             return known
         if handle.host != process.host_name() or handle.boot != process.boot_id():
             return ()
-        return tuple(map(process.describe_process, sorted(process.find_members([_attempt(handle, run_dir)]))))
+        return self._remember(handle, process.find_members([_attempt(handle, run_dir)]))
 
     def usage(self, handle: JobHandle) -> Usage | None:
         return self._usage.pop(handle, None)
@@ -168,9 +182,9 @@ class LocalExecutor(Executor):
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
         here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == process.host_name()]
-        process.end_attempts(
-            [_attempt(handle, run_dir) for handle, run_dir in here if handle.boot == process.boot_id()], grace_s
-        )
+        ours = [(handle, run_dir) for handle, run_dir in here if handle.boot == process.boot_id()]
+        seen = {handle: self._seen.pop(handle, frozenset()) for handle, _ in ours}
+        process.end_attempts([replace(_attempt(handle, where), seen=seen[handle]) for handle, where in ours], grace_s)
         elsewhere = [handle for handle, _ in jobs if handle.host != process.host_name()]
         if elsewhere:
             places = ", ".join(f"pid {handle.pid} on {handle.host}" for handle in elsewhere)

@@ -19,6 +19,7 @@ _START_FIELD = 19
 _POLL_S = 0.02
 _EXEC_LOOKS = 5
 _EXEC_S = 0.0005
+_ORPHAN_LOOKS = 50  # a daemon forks twice
 _KILL_ROUNDS = 250
 _FIRST_SLOT_FD = 20
 _FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites what a later one needs
@@ -173,6 +174,7 @@ class Attempt:
     start: int
     tag: str
     dir: str = ""  # the run directory; where it is given, whoever has the run's log open as output counts, too
+    seen: frozenset[tuple[int, int]] = frozenset()  # pid and start of members that were found before
 
 
 def find_members(attempts: Sequence[Attempt]) -> set[int]:
@@ -182,7 +184,9 @@ def find_members(attempts: Sequence[Attempt]) -> set[int]:
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
     folders = {os.path.realpath(attempt.dir) for attempt in attempts if attempt.dir}
     own = os.getpid()
-    return {pid for pid in all_pids() if pid != own and _belongs(pid, sessions, needles, folders)}
+    found = {pid for pid in all_pids() if pid != own and _belongs(pid, sessions, needles, folders)}
+    # what was a member may have left the session since
+    return found | {pid for attempt in attempts for pid, start in attempt.seen if process_start(pid) == start}
 
 
 def _is_stranger(attempt: Attempt) -> bool:
@@ -247,9 +251,18 @@ class Orphans:
 
     def find(self, known: Iterable[int]) -> set[int]:
         """Those that live; what has ended meanwhile is reaped. `known` are the jobs themselves."""
-        unknown = self._load() - self._before
-        unknown.difference_update(known)
-        return {pid for pid in unknown if self._is_orphan(pid)} if unknown else set()
+        others = self._before.union(known)
+        before: set[int] = set()
+        living: set[int] = set()
+        for _ in range(_ORPHAN_LOOKS):  # one that ends during a look may have left us a child of its own
+            unknown = self._load() - others
+            if unknown == before:
+                break
+            living = {pid for pid in unknown if self._is_orphan(pid)}
+            if living == unknown:
+                break
+            before = unknown
+        return living
 
     def _load(self) -> set[int]:
         with open(self._file, "rb", buffering=0) as file:
