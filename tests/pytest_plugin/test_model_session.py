@@ -48,6 +48,17 @@ def test_every_outcome_is_in_the_archive(project: Project, processes: tuple[str,
     assert {"compilation_time", "e2e_inference_time"} <= {metric["name"] for metric in manifest["metrics"]}
 
 
+def test_times_from_the_cache_are_no_new_measurements(project: Project) -> None:
+    project.model("net", RELU)
+    for is_first in (True, False):
+        project.pytest("-k", "full", "--report-output-file=results.zip")
+        manifest, runs, _ = load(project.folder / "results.zip")
+        measured = runs["net_full_model-sim-default"].get("measurements", {})
+        assert ("e2e_inference_time" in measured, "compilation_time" in measured) == (is_first, is_first)
+        assert runs["net_full_model-sim-default"]["outcome"] == "passed"
+    assert not {"compilation_time", "e2e_inference_time"} & {metric["name"] for metric in manifest["metrics"]}
+
+
 def test_a_step_that_failed_is_told_by_its_phase(project: Project) -> None:
     project.model("net", RELU)
     project.pytest("--extra-compiler-options=--lacks Relu", "--report-output-file=results.zip")

@@ -14,6 +14,7 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 STUDY = "model"  # every check, bisection and reduction is a run of this study
 FULL_MODEL = "full_model"
+SKIPPED = "trivial"
 NOT_COMPARED = "not compared"
 SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # what they tell of times are estimates
 
@@ -233,6 +234,7 @@ class CaseReport:
     local: tuple[TensorComparison, ...] = ()  # fed with the reference's inputs
     accumulated: tuple[TensorComparison, ...] = ()  # as it comes out of the model on the target
     diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
+    skipped: str = ""  # why it was not computed alone, though it is right
 
     @property
     def failed_step(self) -> StepOutcome | None:
@@ -241,12 +243,15 @@ class CaseReport:
     @property
     def outcome(self) -> str:
         """In one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A case that the
-        target was never given, since the reference has no result for it, is `not compared`."""
+        target was never given, since the reference has no result for it, is `not compared`; a layer of shapes and
+        constants that is right inside the model is `trivial`."""
         failed = self.failed_step
         if failed is not None:
             return f"{failed.step} {failed.ending}"
         if self.verdict.kind is VerdictKind.ERROR and not self.local:
             return NOT_COMPARED
+        if self.skipped:
+            return SKIPPED
         words = {VerdictKind.PASS: "ok", VerdictKind.FAIL: "mismatch"}
         return words.get(self.verdict.kind, str(self.verdict.kind).lower())
 

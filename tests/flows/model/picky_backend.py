@@ -159,3 +159,24 @@ class FaultyOneOutput(FaultyBackend):
 
 class ScaledAndFaulty(Scaled, FaultyBackend):
     """Both: a tensor that is a little off, and a fault elsewhere."""
+
+
+class WrongShape(OrtBackend):
+    """Doubles what the last Shape of a model gives."""
+
+    def perform(self, job: Job) -> Made:
+        if job.step is not Step.COMPILE:
+            return super().perform(job)
+        import numpy as np
+        import onnx
+        from onnx import helper, numpy_helper
+
+        model = onnx.load(job.source)
+        found = [place for place, node in enumerate(model.graph.node) if node.op_type == "Shape"]
+        if found and "shape1" in model.graph.node[found[-1]].output:
+            model.graph.node[found[-1]].output[0] = "right"
+            model.graph.node.insert(found[-1] + 1, helper.make_node("Mul", ["right", "two"], ["shape1"]))
+            model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+        path = os.path.join(os.path.dirname(job.source), "wrong_shape.onnx")
+        onnx.save(model, path)
+        return super().perform(replace(job, source=path))

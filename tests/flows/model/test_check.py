@@ -24,6 +24,7 @@ from tests.flows.model.models import (
 
 from assay.flows.model.cases import Cases, is_quantized
 from assay.flows.model.check import build_source, check_model
+from assay.flows.model.signature import WRONG
 from assay.flows.model.workshop import Workshop
 from assay.probe.tensorfile import load_array
 from assay.values.model import Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
@@ -583,3 +584,56 @@ def test_a_report_says_where_its_commands_are_to_be_typed(chain: Path, shared: W
     report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", folder=str(tmp_path), notes=("by the way",))
     assert report.folder == str(tmp_path)
     assert report.notes == ("by the way",)
+
+
+# ---------------------------------------------------------------- layers that a compiler computes beforehand
+
+
+def write_shapely(path: Path) -> Path:
+    """x → Abs, and twice Shape → Gather → Concat → Reshape."""
+    nodes, last = [helper.make_node("Abs", ["x"], ["a"])], "a"
+    for turn in range(2):
+        nodes += [
+            helper.make_node("Shape", [last], [f"shape{turn}"]),
+            helper.make_node("Gather", [f"shape{turn}", "first"], [f"rows{turn}"], axis=0),
+            helper.make_node("Concat", [f"rows{turn}", "four"], [f"wanted{turn}"], axis=0),
+            helper.make_node("Reshape", [last, f"wanted{turn}"], [f"r{turn}"]),
+        ]
+        last = f"r{turn}"
+    weights = {"first": np.array([0]), "four": np.array([4])}
+    return write_model(path, nodes, {"x": ["rows", 4]}, {"r1": ["rows", 4]}, weights)
+
+
+def test_layers_of_shapes_and_constants_are_not_computed_alone(shared: Workshop, tmp_path: Path) -> None:
+    model = write_shapely(tmp_path / "s.onnx")
+    report = check(model, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    outcomes = {case.name.rpartition("layer_")[2]: (case.outcome, bool(case.steps)) for case in report.cases}
+    assert outcomes["Abs_0"] == outcomes["Reshape_4"] == ("ok", True)
+    assert [name for name, found in outcomes.items() if found == ("trivial", False)] == [
+        *("Shape_1", "Gather_2", "Concat_3", "Shape_5", "Gather_6", "Concat_7")
+    ]
+    assert any("6 layers compute shapes and constants only" in note for note in report.notes)
+    asked = check(model, UNOPTIMIZED, shared, tmp_path / "keep", only=("Gather_*",))
+    assert [(case.outcome, bool(case.steps)) for case in asked.cases] == [("ok", True)] * 2
+
+
+def test_where_the_inside_is_not_known_one_of_a_kind_is_computed(shared: Workshop, tmp_path: Path) -> None:
+    report = check(
+        write_shapely(tmp_path / "s.onnx"),
+        picky(refuses_among="Reshape", refuses_alone="Abs"),
+        shared,
+        tmp_path / "keep",
+    )
+    outcomes = {case.name.rpartition("layer_")[2]: case.outcome for case in report.cases}
+    assert [outcomes[name] for name in ("Shape_1", "Gather_2", "Concat_3")] == ["ok"] * 3
+    assert [outcomes[name] for name in ("Shape_5", "Gather_6", "Concat_7")] == ["trivial"] * 3
+    assert "the same operation as Gather_2, which is right" in report.cases[6].skipped
+
+
+def test_a_fault_in_a_layer_of_shapes_is_found(shared: Workshop, tmp_path: Path) -> None:
+    target = Target("off", "picky_backend:WrongShape", {})
+    report = check(write_shapely(tmp_path / "s.onnx"), target, shared, tmp_path / "keep")
+    assert report.verdict.kind in WRONG
+    wrong = [case.name for case in report.cases if case.layer and case.verdict.kind in WRONG]
+    assert wrong == ["s_layer_Shape_5"]  # the model fails at Reshape_8, and is not seen inside

@@ -43,6 +43,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         {"y": shape},
         weights,
     )
+    (tmp_path / "empty.onnx").touch()
     return "net.onnx"
 
 
@@ -53,6 +54,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("flags", "words"),
     [
         ({"model": "nosuch.onnx", "target": "ort"}, "there is no model nosuch.onnx"),
+        ({"model": "empty.onnx", "target": "ort"}, "empty.onnx is not an ONNX model: the file is empty"),
         ({"model": ".", "target": "ort"}, "is a folder"),
         ({}, "which target?"),
         ({"target": "irre"}, "did you mean 'iree'"),
@@ -291,7 +293,7 @@ def test_bounds_of_the_model_s_own_table_are_said(model: str, tmp_path: Path) ->
     )
     request = build_request(ModelFlags(model, "ort"), "check")
     assert request.manner == "--reference ort --target ort --tolerance abs=0.5,rel=0.1"
-    (tmp_path / "other.onnx").write_bytes(b"")
+    (tmp_path / "other.onnx").write_bytes(b"x")
     again = parse_back("other.onnx", request.manner)
     assert again.tolerances == request.tolerances
     assert build_request(ModelFlags("other.onnx", "ort"), "check").manner == "--reference ort --target ort"

@@ -20,6 +20,7 @@ from typing import Any
 from assay.errors import AssayError, ExitCode, NotFoundError, UsageError
 from assay.flows.model.workshop import Product, Wants, Workshop, load_product
 from assay.probe.convert import can_help, find_newest_opset, find_obstacle
+from assay.probe.fold import build_folding
 from assay.probe.graph import build_outline, load_model, write_model
 from assay.probe.inputs import build_samples, parse_files
 from assay.probe.mark import build_marked, build_typed
@@ -27,7 +28,7 @@ from assay.probe.operators import Magnitudes, find_steps
 from assay.probe.split import build_layers
 from assay.probe.submodel import describe_array
 from assay.probe.tensorfile import load_ref, load_refs, write_tensors
-from assay.probe.wiring import find_subgraphs
+from assay.probe.wiring import build_wiring, find_subgraphs
 from assay.values.model import InputChoice, Layer, Outline, StepOutcome, Target
 from assay.values.tensors import TensorRef, TensorSpec
 
@@ -232,6 +233,12 @@ class Cases:
             trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
         return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
 
+    @cached_property
+    def trivial_layers(self) -> tuple[Layer, ...]:
+        """Those that a compiler computes beforehand: from shapes and constants alone."""
+        folding = build_folding(build_wiring(self.proto.graph))
+        return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
+
     def find_magnitude(self, case: Case, number: int, tensor: str) -> Any:
         """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
 
@@ -344,6 +351,20 @@ class _Joined(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def name_kind(case: Case) -> str:
+    """Of a layer that was taken out: its operators with their attributes, and the types and shapes around them."""
+    kinds = []
+    for trial in case.trials:
+        graph = load_model(trial.model.path).graph
+        nodes = [
+            (node.op_type, node.domain, [each.SerializeToString() for each in node.attribute]) for node in graph.node
+        ]
+        weights = [(each.data_type, tuple(each.dims)) for each in graph.initializer]
+        values = [value.type.SerializeToString() for value in (*graph.input, *graph.output)]
+        kinds.append((nodes, weights, values))
+    return hashlib.sha256(repr(kinds).encode()).hexdigest()
 
 
 def load_specs(folder: str) -> tuple[TensorSpec, ...]:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
-from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors
+from assay.flows.model.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, name_kind
 from assay.flows.model.signature import WRONG, build_signature, find_same
 from assay.flows.model.voter import VoterTests
 from assay.flows.model.workshop import Dumps, Work, Workshop
@@ -325,6 +325,8 @@ def _check(examination: Examination, chosen: Sequence[str]) -> Found:
     full = examination.examine(cases.full) if full_name in chosen else None
     accumulated, marked_failed = examination.accumulate() if layers else ({}, None)
     reports = list(_examine_layers(examination, layers, accumulated))
+    if full is not None and full.verdict.kind in WRONG and all(each.verdict.kind not in WRONG for each in reports):
+        reports = _examine_skipped(examination, reports)
     found = conclude(cases.outline.layers, accumulated, reports, full)
     notes = list(found.notes)
     if marked_failed is not None and (full is None or full.failed_step is None):
@@ -338,9 +340,78 @@ def _check(examination: Examination, chosen: Sequence[str]) -> Found:
 def _examine_layers(
     examination: Examination, names: Sequence[str], accumulated: Mapping[str, TensorComparison]
 ) -> Iterator[CaseReport]:
-    for case in examination.cases.iterate(names) if names else ():
-        yield examination.examine(case, select(case.layer, accumulated))
-        examination.cases.discard(case)
+    cases, trivial = examination.cases, Trivial(examination, accumulated)
+    seen = {name: reason for name in names if (reason := trivial.find_reason(name))}
+    left = [name for name in names if name not in seen]
+    walk = cases.iterate(left) if left else iter(())
+    for name in names:
+        if name in seen:
+            yield trivial.skip(name, seen[name])
+            continue
+        case = next(walk)
+        same = trivial.find_same(case)
+        report = trivial.skip(name, same) if same else examination.examine(case, select(case.layer, accumulated))
+        trivial.note(case, report)
+        cases.discard(case)
+        yield report
+    trivial.conclude()
+
+
+def _examine_skipped(examination: Examination, reports: Sequence[CaseReport]) -> list[CaseReport]:
+    """The model is wrong and no layer is: those that were only taken to be right are computed after all."""
+    names = [each.name for each in reports if each.skipped and not each.accumulated]
+    found = {case.name: examination.examine(case) for case in examination.cases.iterate(names)} if names else {}
+    return [found.get(each.name, each) for each in reports]
+
+
+class Trivial:
+    """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds of them, and to
+    compile each alone takes longer than all others together. One that is right inside the model, or the same as another
+    one that is right alone, is not computed alone, unless it was asked for by its name."""
+
+    def __init__(self, examination: Examination, accumulated: Mapping[str, TensorComparison]) -> None:
+        self._examination = examination
+        self._accumulated = accumulated
+        is_asked = bool(examination.request.only)
+        self._layers = {} if is_asked else {layer.name: layer for layer in examination.cases.trivial_layers}
+        self._right: dict[str, str] = {}  # kind of a layer → the first one of it
+        self._count = 0
+
+    def find_reason(self, name: str) -> str:
+        """Why it need not be computed alone; empty: it must be."""
+        layer = self._layers.get(name)
+        found = select(layer, self._accumulated)
+        if layer is None or len(found) < len(layer.outputs):
+            return ""
+        is_right = all(each.verdict.kind is VerdictKind.PASS and not each.error for each in found)
+        return "computed from shapes and constants; equal inside the model" if is_right else ""
+
+    def find_same(self, case: Case) -> str:
+        label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
+        return f"computed from shapes and constants; the same operation as {label}, which is right" if label else ""
+
+    def note(self, case: Case, report: CaseReport) -> None:
+        is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
+        if case.name in self._layers and case.layer is not None and is_right and not report.skipped:
+            self._right.setdefault(name_kind(case), case.layer.label)
+
+    def skip(self, name: str, reason: str) -> CaseReport:
+        self._count += 1
+        layer = self._layers[name]
+        found = select(layer, self._accumulated)
+        verdict = Verdict.of([], max(1, len(found)))
+        target = self._examination.request.target.name
+        report = CaseReport(name, target, verdict, layer, accumulated=found, skipped=reason)
+        self._examination.say(report)
+        return report
+
+    def conclude(self) -> None:
+        if self._count:
+            layers = "1 layer computes" if self._count == 1 else f"{self._count} layers compute"
+            self._examination.notes.append(
+                f"{layers} shapes and constants only: right inside the model, or as another such layer, and not "
+                "computed alone ('trivial' in the table; --only NAME computes one)"
+            )
 
 
 def conclude(

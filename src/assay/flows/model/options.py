@@ -125,6 +125,8 @@ def _check_flags(flags: ModelFlags, goal: Goal) -> None:
         raise UsageError(f"there is no model {flags.model}", "give the path of an ONNX file")
     if not os.path.isfile(flags.model):
         raise UsageError(f"{flags.model} is a folder, not a model", "give the path of an ONNX file")
+    if not os.path.getsize(flags.model):
+        raise UsageError(f"{flags.model} is not an ONNX model: the file is empty", "export or download it again")
     if flags.only and goal != "check":
         raise UsageError(f"--only is for check: {goal} looks for the layer itself", "leave it out")
     if flags.function and flags.inputs:
