@@ -407,6 +407,17 @@ def test_differences_of_both_signs_beyond_delta_fail(rng, shape):
     assert "up and down" in finding.message
 
 
+@pytest.mark.parametrize("metric, sign", [("loss", -1), ("accuracy", 1)])
+def test_a_failure_by_the_worse_part_is_not_reported_as_an_improvement(rng, metric, sign):
+    shape = np.where(PLACES % 3, 0.06, -0.04) * sign  # two steps of three better: so is the mean
+    rule = Rule(metric)
+    finding = judge(noisy(rng, 5, step=1e-4), falling() * np.exp(shape), rule=rule).findings[0]
+    assert finding.kind is FAIL
+    assert "up and down" in finding.message
+    assert finding.effect > 0
+    assert finding.interval is None
+
+
 def test_rounding_passes_with_quiet_and_with_equal_replicas():
     rng = np.random.default_rng(8)
     for _ in range(100):

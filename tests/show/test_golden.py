@@ -44,6 +44,13 @@ def test_a_finding_of_the_whole_test_is_not_lost_beside_segments_that_pass():
     assert [row.kind for row in rows] == [VerdictKind.PASS, VerdictKind.ERROR]
 
 
+def test_a_delta_that_gathering_refuses_is_named_with_its_metric():
+    refused = replace(made.finding(VerdictKind.ERROR, "a delta of 0.005 is too small"), subject="segment at 100: acc")
+    told = made.report(rest=(refused,))
+    assert "ERROR golden segment at 100: acc: a delta of 0.005 is too small" in render_golden(told)
+    assert build_rows(told)[0].tell(refused).startswith("segment at 100: acc: ")
+
+
 def test_the_cause_stands_before_its_consequences():
     crash = made.finding(VerdictKind.ERROR, "the check did not end well")
     lost = made.finding(VerdictKind.ERROR, "the check holds no loss")

@@ -470,7 +470,7 @@ class Report:
 
     def describe(self, kind: VerdictKind, marks: Array) -> Finding:
         np = load_numpy()
-        signed = np.array([self._is_signed(window) for window in range(len(self.starts))])
+        signed = np.array([self._is_signed(window, kind) for window in range(len(self.starts))])
         relative, distance = (self.effects.relative(each) for each in (self.effects.effect, self.effects.distance))
         shown = np.where(signed, relative, distance)
         speaking = marks & signed if (marks & signed).any() else marks
@@ -492,9 +492,12 @@ class Report:
             tuple(self._ends(int(window)) for window in np.flatnonzero(marks)) if kind is not VerdictKind.PASS else (),
         )
 
-    def _is_signed(self, window: int) -> bool:
-        """Whether its effect speaks for it; where differences of both signs cancel, the distance does."""
+    def _is_signed(self, window: int, kind: VerdictKind) -> bool:
+        """Whether its effect is reported; where differences of both signs cancel, or a window fails by its worse part
+        although its mean is better, the distance is."""
         distance, effect = float(self.effects.distance[window]), float(self.effects.effect[window])
+        if kind is VerdictKind.FAIL and {"min": effect < 0, "max": effect > 0}.get(better_way(self.rule), False):
+            return False
         is_far = distance > float(self.limits.inside[window])
         return not (is_far and abs(effect) < distance / 2)
 
@@ -551,7 +554,7 @@ class Report:
         return effect < -delta if way == "min" else effect > delta if way == "max" else np.zeros_like(effect, bool)
 
     def _render(self, window: int, kind: VerdictKind) -> str:
-        if not self._is_signed(window):
+        if not self._is_signed(window, kind):
             return f"{render_share(float(self.effects.relative(self.effects.distance)[window]))} up and down"
         sure = kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
         low, high = self.effects.bounds(self.rule.alpha / (len(self.starts) * self.peers if sure else 1))

@@ -65,6 +65,8 @@ class Row:
 
     def label_of(self, finding: Finding, before: str = "") -> str:
         """What the finding's subject says beyond the metric; nothing for a metric without labels."""
+        if self.segment is None and finding.subject.startswith("segment at "):  # what gathering refuses
+            return f"{before}{finding.subject}"
         start = f"segment at {self.segment}: {self.metric}"
         rest = finding.subject.removeprefix(start) if finding.subject.startswith(start) else ""
         if rest[:1] == ",":  # `, second half`
