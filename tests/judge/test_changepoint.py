@@ -233,6 +233,13 @@ def test_a_clear_step_in_a_young_history_is_found(n, height, share):
     assert sum(any(abs(place - n // 2) <= 1 for place in one) for one in found) >= share * 60
 
 
+@pytest.mark.parametrize(("count", "after"), [(20, 3), (20, 6), (30, 3), (60, 4), (110, 3)])
+def test_a_step_at_the_end_of_equal_values_is_found(count, after):
+    (found,) = find_change_points([100.0] * (count - after) + [150.0] * after)
+    assert found.index == count - after
+    assert found.size == pytest.approx(0.5)
+
+
 def test_a_step_of_counts_is_found_in_the_shortest_history():
     assert places([7.0, 7.0, 7.0, 8.0, 8.0, 8.0]) == [3]
 

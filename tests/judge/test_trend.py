@@ -83,3 +83,11 @@ def test_outliers_make_less_visible():
     calm = draw(24, 0)
     wild = [value * (1.5 if place % 8 == 0 else 1) for place, value in enumerate(calm)]
     assert find_detectable(wild) > 1.5 * find_detectable(calm)
+
+
+def test_counts_that_vary_by_a_large_step_do_not_show_a_small_change():
+    rng = np.random.default_rng(4)
+    values = [5.0 if draw < 0.3 else 4.0 for draw in rng.random(24)]
+    assert find_detectable(values) > 0.05
+    assert find_detectable([4.0] * 23 + [5.0]) == 0.0  # one outlier
+    assert find_detectable([4.0] * 12 + [4.0001, 4.0] * 6) < 0.01

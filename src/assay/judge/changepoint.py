@@ -293,7 +293,7 @@ def weigh_young(signal: Signal, start: int, cut: int, stop: int) -> float:
     gain = float(measure_student_gains(x)[at])
     if len(signal.x) < MANY:
         return max(gain / needed, _weigh_few(x[:at], x[at:], len(signal.x)))
-    return _allow_for_memory(gain, x[:at], x[at:]) / needed
+    return max(_allow_for_memory(gain, x[:at], x[at:]) / needed, _weigh_exact(x[:at], x[at:], len(signal.x)))
 
 
 def _allow_for_memory(gain: float, left: Array, right: Array) -> float:
@@ -307,6 +307,15 @@ def _allow_for_memory(gain: float, left: Array, right: Array) -> float:
         return gain
     jump = (find_middle(right[:SHORTEST_PIECE]) - find_middle(left[-SHORTEST_PIECE:])) / spread
     return min(gain, gain / thinning + max(0.0, 2 * math.log1p(jump * jump / 3) - USUAL_JUMP))
+
+
+def _weigh_exact(left: Array, right: Array, points: int) -> float:
+    """Two levels without any noise: how few of all orders of these values separate them. 0 where there is noise."""
+    if left.min() < left.max() or right.min() < right.max():
+        return 0.0
+    count = len(left) + len(right)
+    orders = math.log(math.comb(count, len(left)))
+    return orders / (SHARPNESS * math.log(points / count) - math.log(CHANCE / 2))
 
 
 def _weigh_few(left: Array, right: Array, points: int) -> float:

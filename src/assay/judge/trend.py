@@ -15,7 +15,7 @@ from assay.judge.changepoint import (
     find_young_bound,
     measure_residual_memory,
 )
-from assay.judge.likelihood import MAD_TO_SIGMA, find_level, measure_student_loss, split_pieces
+from assay.judge.likelihood import MAD_TO_SIGMA, find_grid_noise, find_level, measure_student_loss, split_pieces
 from assay.judge.numerics import Array, load_numpy, normal_quantile
 from assay.judge.series import SHORTEST_SERIES, Signal, build_signal, find_thinning
 from assay.values.bench import ChangePoint, Trend
@@ -26,6 +26,7 @@ MOST_MEMORY = 0.9  # about a line: a creep that is not quite even looks like mem
 # points: the step, in units of the noise, that nine of ten series show when it is there for their last third
 VISIBLE = {6: 7.5, 8: 6.0, 12: 4.7, 16: 4.2, 24: 4.0, 36: 2.8, 50: 2.3, 80: 1.8, 120: 1.6}
 FAR_OUT = 4.0  # spreads from the level: an outlier
+MOST_OUTLIERS = 0.1  # of all points; where more are not on a level that most of them are on, it is not exact
 OUTLIERS_COST = 300.0  # times their number, divided by the square of that of all points: how much higher it must be
 
 
@@ -121,6 +122,8 @@ def measure_visibility(values: Sequence[float | None], known: Sequence[ChangePoi
     pieces = _split_known(signal, known)
     about = np.abs(np.concatenate([piece - find_level(piece) for piece in pieces]))
     noise = MAD_TO_SIGMA * find_middle(about) * math.sqrt(len(about) / max(len(about) - len(pieces), 1))
+    if (about > 0).mean() > MOST_OUTLIERS:
+        noise = max(noise, find_grid_noise(about))  # what a step of counts is compared with
     return Visibility(signal, noise, int((about > FAR_OUT * noise).sum()) if noise else 0, find_level(pieces[-1]))
 
 
