@@ -407,7 +407,7 @@ def test_differences_of_both_signs_beyond_delta_fail(rng, shape):
     assert "up and down" in finding.message
 
 
-@pytest.mark.parametrize("metric, sign", [("loss", -1), ("accuracy", 1)])
+@pytest.mark.parametrize(("metric", "sign"), [("loss", -1), ("accuracy", 1)])
 def test_a_failure_by_the_worse_part_is_not_reported_as_an_improvement(rng, metric, sign):
     shape = np.where(PLACES % 3, 0.06, -0.04) * sign  # two steps of three better: so is the mean
     rule = Rule(metric)
