@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from tests.golden_lab import NATIVE, Lab, messages
@@ -24,6 +25,7 @@ from assay.execute import process
 from assay.flows.golden import Doors, check_file, gather_file, validate_file
 from assay.flows.supervise import Entry, Event
 from assay.record.golden import load_manifest
+from assay.show.junit import render_junit
 from assay.values.golden import GoldenReport, Segment, Track
 from assay.values.run import State
 from assay.values.verdict import VerdictKind
@@ -255,6 +257,45 @@ def test_a_failing_run_is_stopped_early_and_the_others_are_judged(lab: Lab) -> N
     assert report.saved_steps >= run.saved_steps
     stop = json.loads((Path(run.dir) / "stop.1").read_text())
     assert stop["kind"] == "early"
+
+
+def test_an_early_stop_gives_one_line_and_no_finding_for_each_other_metric(lab: Lab) -> None:
+    lab.test["recording"]["steps_to_record_after_save"] = 8
+    lab.test["log_parsing"]["acc"] = {"regex": r"Acc: ([\d\.]+)"}
+    lab.test["log_parsing"]["same"] = {"regex": r"Acc: ([\d\.]+)"}
+    lab.test["metrics"] |= {name: {"margin": 0.05, "comparison": "=="} for name in ("acc", "same")}
+    lab.write()
+    assert lab.gather().exit_code() is ExitCode.OK
+    lab.change(hold_at=12, loss={"11": "99"})
+    report = lab.check()
+    (test,) = report.tests
+    first = test.segments[0]
+    assert first.verdict.kind is VerdictKind.FAIL
+    assert [metric.metric for metric in first.metrics] == ["loss"]
+    assert {finding.kind for finding in first.verdict.findings} == {VerdictKind.FAIL}
+    assert test.notes.count("segment 9 was stopped at step 12; not judged there: acc, same") == 1
+    cases = [(case.get("classname"), case.get("name")) for case in ET.fromstring(render_junit(report)).iter("testcase")]
+    assert [name for place, name in cases if place == "demo.segment 9"] == ["loss"]
+
+
+def test_what_a_program_forked_and_left_is_ended_with_its_check(lab: Lab) -> None:
+    """The fixture `no_leaks` looks for processes that are still there; one that is left keeps the only slot."""
+    assert lab.gather().exit_code() is ExitCode.OK
+    script = lab.folder / "training.py"
+    child = "subprocess.Popen(['setsid', 'sleep', '600'], stdin=subprocess.DEVNULL, start_new_session=True)\n"
+    script.write_text(script.read_text().replace('if change.get("close")', f'{child}if change.get("close")'))
+    report = lab.check_one(slots=("cpu",))
+    assert report.verdict.kind is VerdictKind.PASS
+    tags = {f"ASSAY_RUN_DIR={run.dir}".encode() for segment in report.segments for run in segment.runs}
+    left = [pid for pid in process.all_pids() if tags & set(_load_environ(pid).split(b"\0"))]
+    assert not left
+
+
+def _load_environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import pytest
+from tests.golden_lab import NATIVE, Lab
 
+from assay.cli.golden_selftest import render
 from assay.errors import ExitCode, UsageError
-from assay.flows.selftest import Injected, SelftestReport, build_arguments, choose_segment
+from assay.flows.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file
 from assay.values.golden import Fault, Golden, Segment, SegmentReport
 from assay.values.verdict import Finding, Verdict, VerdictKind
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Lab(tmp_path)
+
 
 COMMAND = "python train.py --lr 0.01 --beta=0.9 --name 'a b' --lr 0.02 --bare"
 
@@ -67,3 +76,21 @@ def test_only_a_passing_control_and_no_missed_fault_are_a_success(control, kinds
     assert report.exit_code is code
     words = {"FAIL": "caught", "CHANGED": "caught", "ERROR": "not tried"}
     assert [each.word for each in injected] == [words.get(kind, "missed") for kind in kinds]
+
+
+def test_a_fault_that_changes_nothing_has_no_effect(lab):
+    lab.write_native(
+        NATIVE.replace(
+            "  metrics: {loss",
+            "  selftest: {env: {UNREAD: [a]}, flags: {--seed: ['3'], --log-every: ['2']}}\n  metrics: {loss",
+        )
+    )
+    assert lab.gather().exit_code() is ExitCode.OK
+    (report,) = selftest_file(lab.options())
+    assert [(each.fault.title, each.word) for each in report.injected][:2] == [
+        ("UNREAD=a", "no effect: equal bit for bit"),
+        ("--seed 3", "no effect: equal bit for bit"),
+    ]
+    assert not report.injected[2].is_idle
+    assert "no effect: equal bit for bit: UNREAD=a" in render(report)
+    assert report.exit_code is ExitCode.FAILED

@@ -12,6 +12,7 @@ from assay.show.golden import (
     build_rows,
     choose_finding,
     describe_headline,
+    render_findings,
     render_golden,
     render_interval,
     render_percent,
@@ -198,3 +199,15 @@ def test_of_forty_segments_the_failing_ones_and_the_ends_are_shown():
     assert "more passed" not in render_golden(report)
     few = made.report(*segments[:5])
     assert "more passed" not in render_golden(few, every_row=False)
+
+
+@pytest.mark.parametrize("width", [None, 72, 200])
+def test_findings_fit_80_columns_and_their_commands_stay_whole(width):
+    long = made.finding(VerdictKind.FAIL, " ".join(["too", "far"] * 40) + "\n" + "because " * 30)
+    told = made.finding(
+        VerdictKind.FAIL, "damaged\n  gather it: assay golden gather " + "/a/long/path" * 8 + " -s golden"
+    )
+    lines = list(render_findings(build_rows(made.report(made.segment(made.metric((long, told))))), width=width))
+    assert all(len(line) <= (72 if width == 72 else 80) for line in lines if "assay golden gather" not in line)
+    assert any(line.endswith("/a/long/path -s golden") for line in lines)
+    assert " ".join(" ".join(lines).split()).count("too far") == 40

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from tests.show import golden_reports as made
 
-from assay.show.html import render_html
+from assay.show.html import STYLE, render_html
 from assay.show.svg import Panel, build_band, describe_step, render_panel, thin
 from assay.values.golden import GoldenReport
 
@@ -188,3 +188,14 @@ def test_what_was_found_names_its_label():
     found = replace(made.FAILED, subject="segment at 100: loss NSP")
     page = render_html(made.report(made.segment(made.metric((found,)))))
     assert "<div>NSP: +2%" in page
+
+
+def test_the_golden_line_stays_visible_under_an_equal_check():
+    """It is drawn first, and wider than the check that covers it."""
+    width = {
+        name: float(found) for name, found in re.findall(r"svg (path|\.golden) \{[^}]*stroke-width: ([\d.]+)", STYLE)
+    }
+    assert width[".golden"] >= 2 * width["path"]
+    steps, values = (1, 2, 3), (3.0, 2.0, 1.0)
+    svg = render_panel(Panel("loss", ((steps, values),), ((steps, values),)))
+    assert svg.index('class="golden"') < svg.index('class="check"')

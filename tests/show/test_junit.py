@@ -92,15 +92,6 @@ def test_a_step_is_a_whole_number_and_the_label_is_named():
     assert str(failure.get("message")).startswith("MLM: ")
 
 
-def test_what_another_metric_cut_off_is_skipped_where_that_one_failed():
-    cut = made.finding(VerdictKind.INCONCLUSIVE, "stopped at step 110 for another metric, after 10 values")
-    both = made.segment(made.metric((made.FAILED,)), made.metric((cut,), "acc"))
-    top = parse(made.report(both))
-    assert (top.get("failures"), top.get("skipped")) == ("1", "1")
-    (skipped,) = top.iter("skipped")
-    assert str(skipped.get("message")).startswith("undecided: ")
-
-
 def test_what_is_inconclusive_is_neither_red_nor_passed():
     open_end = made.finding(VerdictKind.INCONCLUSIVE, "too noisy to tell <&>")
     top = parse(made.report(made.segment(made.metric((open_end,)), made.metric((made.PASSED,), "acc"))))

@@ -61,6 +61,7 @@ def parse_faults(texts: Sequence[str], kind: Literal["env", "flag"]) -> list[Fau
 
 
 def render(report: SelftestReport) -> str:
+    from assay.flows.selftest import NO_EFFECT
     from assay.show import words
     from assay.show.table import render_table, table_width
     from assay.show.terminal import can_encode, terminal_width, use_color
@@ -71,7 +72,9 @@ def render(report: SelftestReport) -> str:
     if width is not None and table_width(whole) > width:
         table += "".join(f"{line}\n" for line in _list_faults(report, width))
     score = f"{report.caught} of {len(report.injected)} faults would be caught"
+    idle = [each.fault.title for each in report.injected if each.is_idle]
     lines = [f"{words.clean(report.test)}, segment at {report.start_step}: {score}"]
+    lines += [f"{NO_EFFECT}: {words.clean(title)}: does the program read it?" for title in idle]
     if report.control.verdict.kind != "PASS":
         lines.append(f"but without any fault the check is {report.control.verdict.kind} already, so this says nothing")
         lines += [

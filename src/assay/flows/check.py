@@ -67,7 +67,12 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
         verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
         golden=golden,
         segments=reports,
-        notes=(*describe_places(scene), *_describe_logs(states, reports), *_describe_acceptance(scene, findings)),
+        notes=(
+            *describe_places(scene),
+            *(line for state in states if (line := state.describe_stop()) is not None),
+            *_describe_logs(states, reports),
+            *_describe_acceptance(scene, findings),
+        ),
         warnings=(
             *_build_warnings(scene, golden),
             *_describe_counting(states),
@@ -246,7 +251,8 @@ class _State:
 
     def report(self) -> SegmentReport:
         runs = self._past_tracks()
-        metrics = tuple(self._judge(rule, runs) for rule in self.scene.test.rules) if runs else ()
+        judged = [self._judge(rule, runs) for rule in self.scene.test.rules] if runs else []
+        metrics = tuple(report for report in judged if report is not None)
         findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
         if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
             findings.append(Finding(VerdictKind.FAIL, self._subject, f"stopped early: {self.stopped}"))
@@ -259,26 +265,38 @@ class _State:
             runs=tuple(self.runs),
         )
 
-    def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport:
+    def describe_stop(self) -> str | None:
+        """One line about an early stop, for all metrics that it left undecided."""
+        last = self.values[-1].last_step if self.values else None
+        if self.stopped is None or last is None:
+            return None
+        kept = {report.metric for report in self.report().metrics}
+        others = [rule.metric for rule in self.scene.test.rules if rule.metric not in kept]
+        rest = f"; not judged there: {', '.join(others)}" if others else ""
+        return f"segment {self.segment.start_step} was stopped at step {last}{rest}"
+
+    def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
+        """None: the run was stopped for another metric before this one was decided."""
         labels = self.segment.tracks.get(rule.metric, {})
         seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
         check = {
             label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen
         }
         verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
+        kept = self._forgive_stop(verdict)
+        if kept is None:
+            return None
         noise, delta = self.golden.noise.get(rule.metric), default_delta(rule) if rule.kind != "margin" else rule.margin
-        return MetricReport(rule, self._forgive_stop(verdict, rule), labels, check, noise, delta)
+        return MetricReport(rule, kept, labels, check, noise, delta)
 
-    def _forgive_stop(self, verdict: Verdict, rule: Rule) -> Verdict:
+    def _forgive_stop(self, verdict: Verdict) -> Verdict | None:
         """After an early stop the steps that were saved are no gaps of the metrics that had not failed."""
         last = self.values[-1].last_step if self.values else None
         if self.stopped is None or last is None:
             return verdict
         kept = [found for found in verdict.findings if found.step is None or found.step <= last]
-        if verdict.kind is VerdictKind.ERROR and not any(found.kind is VerdictKind.ERROR for found in kept):
-            message = f"stopped at step {last} for another metric, after {verdict.comparisons} values"
-            kept.append(Finding(VerdictKind.INCONCLUSIVE, f"{self._subject}: {rule.metric}", message))
-        return Verdict.of(kept, verdict.comparisons)
+        decided = [found for found in kept if found.kind not in (VerdictKind.PASS, VerdictKind.INCONCLUSIVE)]
+        return Verdict.of(kept, verdict.comparisons) if decided else None
 
 
 def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:

@@ -24,12 +24,16 @@ _HOW_TO = """say which faults to inject, in the file or here:
   --env BREAK_IT=a    --flag --lr=x0.9"""
 
 
+NO_EFFECT = "no effect: equal bit for bit"
+
+
 @dataclass(frozen=True, slots=True)
 class Injected:
     """One fault and what the check made of it."""
 
     fault: Fault
     report: SegmentReport
+    is_idle: bool = False  # every value is that of the run without a fault
 
     @property
     def is_caught(self) -> bool:
@@ -40,6 +44,8 @@ class Injected:
     def word(self) -> str:
         if self.report.verdict.kind is VerdictKind.ERROR:
             return "not tried"
+        if self.is_idle:
+            return NO_EFFECT
         return "caught" if self.is_caught else "missed"
 
 
@@ -97,11 +103,29 @@ def _try_test(scene: Scene, faults: tuple[Fault, ...], start_step: int | None, d
         scene.test.name,
         segment.start_step,
         reports[0],
-        tuple(Injected(fault, report) for fault, report in zip(faults, reports[1:], strict=True)),
+        tuple(
+            Injected(fault, report, _is_equal(report, reports[0]))
+            for fault, report in zip(faults, reports[1:], strict=True)
+        ),
         time.monotonic() - began,
         end.interrupted if end else None,
         end.problem if end else None,
     )
+
+
+def _is_equal(report: SegmentReport, control: SegmentReport) -> bool:
+    """Whether a run logged the very values of the one without a fault."""
+    found, expected = _first_values(report), _first_values(control)
+    return bool(expected) and found == expected
+
+
+def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[int, ...], tuple[float, ...]]]:
+    return {
+        (metric.metric, label): (tracks[0].steps, tracks[0].values)
+        for metric in report.metrics
+        for label, tracks in metric.check.items()
+        if tracks
+    }
 
 
 def _apart(scene: Scene) -> Scene:

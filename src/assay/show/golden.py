@@ -7,7 +7,7 @@ kept a segment or a whole test from being judged.
 from __future__ import annotations
 
 import math
-import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,9 +22,9 @@ RUN = "run"  # stands for the metric in a row about a segment's runs
 RECORDING = "golden"  # and in one about the whole test
 _SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
 _MOST_FINDINGS = 20
+_FINDING_WIDTH = 80
 _MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
 _SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
-_CUT_OFF = re.compile(r"stopped at step \S+ for another metric")  # as flows/check.py says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,6 @@ class Row:
     @property
     def message(self) -> str:
         return self.tell(self.finding) if self.finding else ""
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether it is undecided only because another metric's failure stopped the run."""
-        bad = [each for each in self.findings if each.kind is not VerdictKind.PASS]
-        return bool(bad) and all(
-            each.kind is VerdictKind.INCONCLUSIVE and _CUT_OFF.match(each.message) is not None for each in bad
-        )
 
     @property
     def place(self) -> str:
@@ -240,7 +232,7 @@ def _render_test(
         if len(shown) < len(rows):
             yield f"{'...' if look['plain'] else '…'} {len(rows) - len(shown)} more passed; --all shows them"
         yield ""
-    yield from render_findings(rows, look["color"])
+    yield from render_findings(rows, look["color"], look["width"])
     yield from (f"warning: {words.clean_lines(text)}" for text in test.warnings)
     if notes:
         yield from (words.clean(text) for text in test.notes)
@@ -290,18 +282,28 @@ def _build_cells(row: Row) -> list[Any]:
     ]
 
 
-def render_findings(rows: Sequence[Row], color: bool = False) -> Iterator[str]:
-    """What is not a pass, the worst first."""
+def render_findings(rows: Sequence[Row], color: bool = False, width: int | None = None) -> Iterator[str]:
+    """What is not a pass, the worst first; in lines of at most `width` columns."""
     bad = [(row, finding) for row in rows for finding in row.findings if finding.kind is not VerdictKind.PASS]
     bad.sort(key=lambda pair: _SEVERITY.index(pair[1].kind))
     for row, finding in bad[:_MOST_FINDINGS]:
         kind = str(finding.kind)
         mark = terminal.paint(kind, terminal.STATE_COLORS[kind]) if color else kind
         lines = finding.message.splitlines() or [""]
-        yield f"{mark} {words.clean(row.place_of(finding))}: {words.clean(lines[0])}"
-        yield from (f"  {words.clean(line.strip())}" for line in lines[1:])
+        first, *rest = _wrap(f"{kind} {words.clean(row.place_of(finding))}: {words.clean(lines[0])}", width)
+        yield mark + first.removeprefix(kind)
+        yield from rest
+        yield from (part for line in lines[1:] for part in _wrap(f"  {words.clean(line.strip())}", width))
     if len(bad) > _MOST_FINDINGS:
         yield f"and {len(bad) - _MOST_FINDINGS} more"
+
+
+def _wrap(line: str, width: int | None) -> list[str]:
+    """Paths and words stay whole, and so does a line with a command: it is there to be copied."""
+    if "assay " in line:
+        return [line]
+    most = min(width or _FINDING_WIDTH, _FINDING_WIDTH)
+    return textwrap.wrap(line, most, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [line]
 
 
 def _render_origin(test: GoldenTestReport, mode: str) -> Iterator[str]:

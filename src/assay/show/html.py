@@ -68,14 +68,15 @@ figcaption .right { margin-left: auto; }
 svg { width: 100%; height: auto; display: block; }
 svg .grid { stroke: var(--grid); } svg .tick { fill: var(--soft); font-size: 11px; } svg .note { fill: var(--soft); }
 svg path { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
-svg .golden { stroke: var(--golden); } svg .check { stroke: var(--check); } svg .again { opacity: .55; }
+svg .golden { stroke: var(--golden); stroke-width: 5; opacity: .6; } svg .check { stroke: var(--check); }
+svg .again { opacity: .55; }
 svg .band { fill: var(--band); stroke: var(--band); stroke-width: 3; }
 svg .fail { fill: var(--fail); } svg .open { fill: var(--open); } svg .changed { fill: var(--changed); }
 svg .delta { fill: var(--delta); } svg .first { stroke: var(--first); stroke-dasharray: 3 3; }
 svg .hover { fill: transparent; } svg .hover:hover { fill: var(--band); }
 .legend { display: flex; gap: 6px 20px; flex-wrap: wrap; color: var(--soft); font-size: 13px; margin: 10px 0 0; }
 .legend i { display: inline-block; width: 22px; height: 10px; margin-right: 7px; border-radius: 2px; }
-.legend i.line { height: 3px; vertical-align: 3px; }
+.legend i.line { height: 2px; vertical-align: 3px; } .legend i.wide { height: 5px; opacity: .6; }
 details { margin-top: 18px; } summary { cursor: pointer; font-weight: 600; }
 ul.said { margin: 10px 0; padding-left: 20px; } footer { margin-top: 48px; color: var(--soft); font-size: 13px; }
 @media print { body { background: #fff; } .card { break-inside: avoid; } }
@@ -172,7 +173,8 @@ def _render_charts(test: GoldenTestReport) -> Iterator[str]:
 
 
 _LEGEND = (
-    '<p class=legend><span><i class=line style="background:var(--golden)"></i>golden, mean of its recordings</span>'
+    '<p class=legend><span><i class="line wide" style="background:var(--golden)"></i>golden, mean of its recordings'
+    "</span>"
     '<span><i style="background:var(--band)"></i>band of the recordings</span>'
     '<span><i class=line style="background:var(--check)"></i>this check</span>'
     '<span><i style="background:var(--delta)"></i>difference that does not matter (lower part, in percent)</span>'

@@ -3,8 +3,8 @@
 JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
 an error. CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message: nothing was
 shown to be wrong, so that it is not red, and nothing to be right, so that it is not passed; that a pipeline does not go
-on with it is said by the exit code, 3. Skipped as well is CHANGED where that was declared good enough. A metric that is
-undecided only because another metric of the same segment failed and stopped the run says so: that one is the failure.
+on with it is said by the exit code, 3. Skipped as well is CHANGED where that was declared good enough.
+A metric that an early stop left undecided has no case: the one that failed has.
 
 `effect` is how far `value` is from `expected`, as a share of it: both are means over the window with the largest effect
 (or the value of the worst step, where single steps are compared). `step` is where it first shows.
@@ -57,8 +57,9 @@ _COUNTED = ("tests", "failures", "errors", "skipped")
 
 def _build_suite(test: GoldenTestReport, allow_changed: bool) -> ET.Element:
     rows = build_test_rows(test)
-    failed = {row.segment for row in rows if row.kind in (VerdictKind.FAIL, VerdictKind.ERROR)}
-    cases = [_build_case(test, row, _find_excuse(row, allow_changed, row.segment in failed)) for row in rows]
+    cases = [
+        _build_case(test, row, ALLOWED if row.kind is VerdictKind.CHANGED and allow_changed else None) for row in rows
+    ]
     counts = [
         len(cases),
         *(sum(case.find(name) is not None for case in cases) for name in ("failure", "error", "skipped")),
@@ -88,13 +89,6 @@ def _describe_suite(test: GoldenTestReport) -> Iterator[tuple[str, object]]:
     for name in ("gathered_at", "commit", "host", "config_hash"):
         if origin.get(name):
             yield f"golden.{name}", origin[name]
-
-
-def _find_excuse(row: Row, allow_changed: bool, has_failed: bool) -> str | None:
-    """Why a case that is no pass is skipped. `has_failed`: its segment turns the pipeline red by another case."""
-    if row.kind is VerdictKind.CHANGED and allow_changed:
-        return ALLOWED
-    return "undecided" if has_failed and row.is_cut_off else None
 
 
 def _build_case(test: GoldenTestReport, row: Row, excuse: str | None) -> ET.Element:
