@@ -14,7 +14,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.probe.model_shelf import activate, assert_equal, load_examples, parse, run
 
 from assay.errors import NotFoundError, UsageError
@@ -540,3 +540,45 @@ def test_a_function_may_choose_other_sizes_for_open_dimensions() -> None:
 def test_an_open_dimension_that_is_not_there_is_named_beside_a_function() -> None:
     with pytest.raises(NotFoundError, match="'k'"):
         draw(parse(OPEN), function=dict, dims={"k": 2})
+
+
+# ---------------------------------------------------------------- what the graph demands of open dimensions
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "size"),
+    [
+        (
+            [("Unsqueeze", ["x", "one"], {}), ("Pad", ["_", "pads"], {"mode": "reflect"})],
+            {"pads": [0, 0, 200] * 2},
+            201,
+        ),
+        ([("Abs", ["x"], {}), ("Gather", ["_", "many"], {"axis": 1})], {"many": [3, 99]}, 100),
+        ([("Gather", ["x", "many"], {"axis": 1})], {"many": [-80]}, 80),
+        ([("Reshape", ["x", "shape"], {})], {"shape": [2, 5, 7]}, 70),
+        ([("Reshape", ["x", "shape"], {})], {"shape": [-1, 40]}, 40),
+        ([("Add", ["x", "row"], {})], {"row": [[0.5] * 33]}, 33),
+        ([("Abs", ["x"], {})], {}, 16),
+    ],
+)
+def test_an_open_dimension_is_as_large_as_its_readers_need(
+    tmp_path: Path, nodes: list[Any], weights: dict[str, Any], size: int
+) -> None:
+    built, last = [], "x"
+    for number, (op, inputs, attributes) in enumerate(nodes):
+        names = [last if name == "_" else name for name in inputs]
+        last = "y" if number == len(nodes) - 1 else f"t{number}"
+        built.append(helper.make_node(op, names, [last], **attributes))
+    arrays = {"one": np.array([1]), **{name: np.array(each) for name, each in weights.items()}}
+    kept = [
+        numpy_helper.from_array(array.astype(np.float32) if array.dtype.kind == "f" else array, name)
+        for name, array in arrays.items()
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        built, "g", [value("x", TensorProto.FLOAT, [1, "t"])], [value("y", TensorProto.FLOAT, None)], kept
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    (plan,) = plan_inputs(build_outline(path))
+    assert plan.shape == (1, size)

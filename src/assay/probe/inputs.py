@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ from assay.values.tensors import Dim, TensorSpec
 DEFAULT_SEED = 1234
 Range = tuple[float, float] | float  # one number: always this
 Dims = Mapping[str, int | Sequence[int]]  # a symbol's size, or an input's whole shape
+_MOST_VALUES = 4  # inputs whose values a message describes
 _NAMELESS = ("", "?")  # symbols that stand for nothing: two of them need not be equal
 
 
@@ -93,6 +95,34 @@ def plan_inputs(
         InputPlan(spec.name, spec.dtype, shapes[spec.name], _choose_domain(graph, spec, (ranges or {}).get(spec.name)))
         for spec in outline.inputs
     )
+
+
+def describe_invented(
+    outline: Outline, *, ranges: Mapping[str, Range], dims: Dims, given: Iterable[str] = (), model: Model | None = None
+) -> str:
+    """What nobody asked for in the random inputs, and the flags that ask for something else; empty: nothing."""
+    held = set(given)
+    sizes, values, flags = list[str](), list[str](), dict[str, None]()
+    for plan, spec in zip(plan_inputs(outline, ranges=ranges, dims=dims, model=model), outline.inputs, strict=True):
+        if plan.name in held:
+            continue
+        for axis, dim in enumerate(spec.shape or ()):
+            if isinstance(dim, int) or spec.name in dims or dim in dims:
+                continue
+            is_named = dim is not None and dim not in _NAMELESS
+            sizes.append(f"{dim}={plan.shape[axis]}" if is_named else f"axis {axis} of {spec.name}={plan.shape[axis]}")
+            flags[f"--dim {dim}=N" if is_named else f"--dim {spec.name}={','.join(map(str, plan.shape))}"] = None
+        if plan.name not in ranges and plan.dtype != "string":
+            values.append(f"{plan.name} from {plan.domain.low:g} to {plan.domain.high:g} ({plan.domain.why})")
+            flags[f"--range {shlex.quote(plan.name)}=LOW:HIGH"] = None
+        flags[f"--input {shlex.quote(plan.name)}=FILE.npy"] = None
+    said = [f"dimensions {', '.join(dict.fromkeys(sizes))}"] if sizes else []
+    said += (
+        [f"values of {', '.join(values[:_MOST_VALUES])}{', …' if len(values) > _MOST_VALUES else ''}"] if values else []
+    )
+    if not said:
+        return ""
+    return f"the reference got invented {' and '.join(said)}; where they do not suit the model: {' '.join(flags)}"
 
 
 def close_specs(outline: Outline, dims: Dims | None = None, model: Model | None = None) -> tuple[TensorSpec, ...]:

@@ -5,6 +5,7 @@ An index beyond its table, a logarithm of a negative number or a token that does
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -243,16 +244,123 @@ _BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8
 
 
 def suggest_size(graph: Graph, spec: TensorSpec, axis: int) -> int:
-    """For an open dimension: what a reader's weights demand, else by its symbol, else by its place."""
+    """For an open dimension: what a reader demands (its weights, a constant shape), else by its symbol, else by its
+    place; and never less than its readers need (indices that they gather, pads that they reflect, kernels)."""
     assert spec.shape is not None
     demanded = _find_demanded(graph, spec, axis)
+    if demanded is None:
+        demanded = next((size for size in _ask_readers(graph, spec, axis, _find_exact) if size), None)
     if demanded is not None:
         return demanded
+    return max(_guess_size(spec, axis), *_ask_readers(graph, spec, axis, _find_least), 1)
+
+
+def _guess_size(spec: TensorSpec, axis: int) -> int:
+    assert spec.shape is not None
     symbol = spec.shape[axis]
     if axis == 0 and symbol in ("N", "n", "B", "b"):
         return 1
     named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
     return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
+
+
+_KEEPING = frozenset(
+    (
+        *("Cast", "Identity", "Relu", "Abs", "Neg", "Sqrt", "Tanh", "Sigmoid", "Exp", "Log", "Clip"),
+        *("QuantizeLinear", "DequantizeLinear"),
+    )
+)
+_JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Where", "Equal", "Max", "Min"))
+Size = Callable[[Graph, Node, str, TensorSpec, int], int]
+
+
+def _ask_readers(graph: Graph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
+    """Of all that read this axis, also behind nodes that keep it; 0: it does not matter to them."""
+    waiting, seen = [(spec.name, axis)], {spec.name}
+    while waiting and len(seen) <= _FORWARDED:
+        name, place = waiting.pop(0)
+        for number in graph.wiring.consumers.get(name, ()):
+            node = graph.wiring.nodes[number]
+            yield find(graph, node, name, spec, place)
+            moved = _move_axis(graph, node, name, place)
+            if moved is not None and node.output[0] not in seen:
+                seen.add(node.output[0])
+                waiting.append((node.output[0], moved))
+
+
+def _move_axis(graph: Graph, node: Node, name: str, axis: int) -> int | None:
+    """Where the axis is in the node's output; None: it is not kept, or nobody knows."""
+    if not node.input or node.input[0] != name:
+        return None
+    if node.op_type in _KEEPING:
+        return axis
+    if node.op_type != "Unsqueeze":
+        return None
+    axes = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "axes", None)
+    added = sorted(int(each) for each in axes) if axes is not None else [-1]
+    if added[0] < 0:
+        return axis if added == [-1] and axes is not None else None
+    for each in added:
+        axis += each <= axis
+    return axis
+
+
+def _find_exact(graph: Graph, node: Node, name: str, spec: TensorSpec, axis: int) -> int:
+    """The only size that the node takes."""
+    if node.op_type == "Reshape" and node.input[0] == name == spec.name:
+        return _find_reshaped(graph, node, spec, axis)
+    if node.op_type not in _JOINING or spec.shape is None:
+        return 0
+    behind = len(spec.shape) - axis  # both are aligned at their last axis
+    others = [other for other in node.input if other != name and graph.load_constant(other) is not None]
+    shapes = [graph.load_constant(other).shape for other in others] if name == spec.name else []
+    return max((shape[-behind] for shape in shapes if len(shape) >= behind and shape[-behind] > 1), default=0)
+
+
+def _find_reshaped(graph: Graph, node: Node, spec: TensorSpec, axis: int) -> int:
+    """So that as many elements are there as a constant shape wants, or a multiple where it leaves one size open."""
+    wanted = graph.load_constant(node.input[1])
+    others = [dim for place, dim in enumerate(spec.shape or ()) if place != axis]
+    if wanted is None or 0 in wanted or not all(isinstance(dim, int) for dim in others):
+        return 0
+    needed, known = math.prod(int(each) for each in wanted if each > 0), math.prod(others)  # type: ignore[arg-type]
+    if -1 in wanted:
+        return needed // math.gcd(needed, known) if needed > 1 else 0
+    return needed // known if known and needed % known == 0 else 0
+
+
+def _find_least(graph: Graph, node: Node, name: str, _spec: TensorSpec, axis: int) -> int:
+    """The smallest size that the node takes."""
+    if not node.input or node.input[0] != name:
+        return 0
+    if node.op_type == "Gather" and len(node.input) > 1 and find_attribute(node, "axis", 0) == axis:
+        indices = graph.load_constant(node.input[1])
+        return 0 if indices is None or not indices.size else int(max(indices.max() + 1, -indices.min()))
+    if node.op_type == "Pad":
+        return _find_padded(graph, node, axis)
+    kernel = find_attribute(node, "kernel_shape", None)
+    if node.op_type in ("Conv", "MaxPool", "AveragePool") and kernel and 2 <= axis < 2 + len(kernel):
+        return _find_kernel(node, list(kernel), axis - 2)
+    return 0
+
+
+def _find_padded(graph: Graph, node: Node, axis: int) -> int:
+    """What is reflected must be there: more than the pad."""
+    given = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "pads", None)
+    mode = find_attribute(node, "mode", b"constant")
+    if given is None or mode != b"reflect" or len(node.input) > 3:
+        return 0
+    pads = [int(each) for each in given]
+    half = len(pads) // 2
+    return max(pads[axis], pads[half + axis]) + 1 if axis < half else 0
+
+
+def _find_kernel(node: Node, kernel: list[int], place: int) -> int:
+    count = len(kernel)
+    spread = (find_attribute(node, "dilations", None) or [1] * count)[place]
+    pads = find_attribute(node, "pads", None) or [0] * 2 * count
+    is_padded = find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
+    return 0 if is_padded else max(1, (kernel[place] - 1) * spread + 1 - pads[place] - pads[count + place])
 
 
 def _find_demanded(graph: Graph, spec: TensorSpec, axis: int) -> int | None:

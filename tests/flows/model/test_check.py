@@ -637,3 +637,18 @@ def test_a_fault_in_a_layer_of_shapes_is_found(shared: Workshop, tmp_path: Path)
     assert report.verdict.kind in WRONG
     wrong = [case.name for case in report.cases if case.layer and case.verdict.kind in WRONG]
     assert wrong == ["s_layer_Shape_5"]  # the model fails at Reshape_8, and is not seen inside
+
+
+def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(shared: Workshop, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Reshape", ["t", "wanted"], ["y"]),
+    ]
+    model = write_model(
+        tmp_path / "m.onnx", nodes, {"x": ["rows", "length"]}, {"y": [2, 35]}, {"wanted": np.array([2, 35])}
+    )
+    hint = check(model, UNOPTIMIZED, shared, tmp_path / "keep").cases[0].steps[0].hint
+    assert "invented dimensions rows=1, length=16 and values of x from -1 to 1" in hint
+    assert hint.endswith("--dim rows=N --dim length=N --range x=LOW:HIGH --input x=FILE.npy")
+    choice = InputChoice(dims={"rows": 2, "length": 35})
+    assert check(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=choice).verdict.kind is VerdictKind.PASS

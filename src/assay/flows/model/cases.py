@@ -22,14 +22,15 @@ from assay.flows.model.workshop import Product, Wants, Workshop, load_product
 from assay.probe.convert import can_help, find_newest_opset, find_obstacle
 from assay.probe.fold import build_folding
 from assay.probe.graph import build_outline, load_model, write_model
-from assay.probe.inputs import build_samples, parse_files
+from assay.probe.inputs import build_samples, describe_invented, parse_files
 from assay.probe.mark import build_marked, build_typed
 from assay.probe.operators import Magnitudes, find_steps
+from assay.probe.sample_files import load_named
 from assay.probe.split import build_layers
 from assay.probe.submodel import describe_array
 from assay.probe.tensorfile import load_ref, load_refs, write_tensors
 from assay.probe.wiring import build_wiring, find_subgraphs
-from assay.values.model import InputChoice, Layer, Outline, StepOutcome, Target
+from assay.values.model import Ending, InputChoice, Layer, Outline, StepOutcome, Target
 from assay.values.tensors import TensorRef, TensorSpec
 
 Arrays = Mapping[str, Any]  # name → numpy array
@@ -264,9 +265,21 @@ class Cases:
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
         work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
-            failed = self.mend_hint(work.failed)
+            failed = self._add_invented(self.mend_hint(work.failed))
             raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", failed)
         return work.outputs
+
+    def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
+        """A model that the reference can read and not compute may only need other inputs."""
+        choice = self.source.inputs
+        files = parse_files(choice.files) if choice.files else {}
+        if choice.function or not isinstance(files, Mapping) or outcome.ending is Ending.UNSUPPORTED:
+            return outcome
+        shapes = {name: array.shape for name, array in load_named(files, self.outline.inputs).items()}
+        text = describe_invented(
+            self.outline, ranges=choice.ranges, dims={**shapes, **choice.dims}, given=files, model=self.proto
+        )
+        return replace(outcome, hint="\n".join(filter(None, (outcome.hint, text))))
 
     def mend_hint(self, outcome: StepOutcome) -> StepOutcome:
         """A back end that thinks another opset may help knows neither the model's path nor all that speaks against."""
