@@ -127,6 +127,26 @@ def test_files_that_only_tell_about_a_run_may_be_damaged(cli, own_bench: Bench, 
     _check_well(cli)
 
 
+@pytest.mark.parametrize("way", ["folder", "pipe", "dangling"])
+def test_a_log_that_is_no_file_is_no_output(cli, own_bench: Bench, way: str) -> None:
+    WAYS[way](own_bench.root / "fit" / HURT / "run.log")
+    result = cli("logs", f"fit/{HURT}")
+    assert (result.code, "no output" in result.err) == (2, True), result.err
+    _check_well(cli)
+
+
+def test_metrics_may_be_a_file_of_the_program_s_own(cli, own_bench: Bench) -> None:
+    (own_bench.root / "fit" / HURT / "metrics").write_text("0.5\n")
+    _check_well(cli)
+    assert cli("plot", "fit").code == 0
+
+
+def test_a_folder_in_the_place_of_a_script_s_series_is_passed_over(cli, own_bench: Bench) -> None:
+    (own_bench.root / "fit" / HURT / "metrics" / "a1-r0-host-1-1.jsonl").mkdir(parents=True)
+    _check_well(cli)
+    assert cli("plot", "fit").code == 0
+
+
 @pytest.mark.parametrize("way", ["empty", "remove", "folder"])
 def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(cli, own_bench: Bench, way: str) -> None:
     WAYS[way](own_bench.root / "fit" / HURT / "run.json")

@@ -51,16 +51,22 @@ def find_sources(run_dir: str, spec: RunSpec, names: Sequence[str] | None = None
     """The newest log of each command, the script's own series, logx's csv, and the files that the study names."""
     present = names if names is not None else os.listdir(run_dir)
     sources = list(_log_sources(spec, present))
-    if layout.METRICS_DIR in present:
-        folder = os.path.join(run_dir, layout.METRICS_DIR)
-        newest, _ = layout.split_series(os.listdir(folder))
-        sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in newest]
+    newest, _ = _split_series(run_dir, present)
+    sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in newest]
     if layout.LOGX_METRICS_FILE in present:
         sources.append(Source(layout.LOGX_METRICS_FILE, _parse_logx))
     for pattern in spec.patterns:
         if isinstance(pattern, MetricFile):
             sources += _file_sources(run_dir, pattern)
     return sources
+
+
+def _split_series(run_dir: str, present: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The script's own series: those of the newest attempt, and those that they replace."""
+    folder = os.path.join(run_dir, layout.METRICS_DIR)
+    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of that name
+        return (), ()
+    return layout.split_series(os.listdir(folder))
 
 
 def _log_sources(spec: RunSpec, present: Sequence[str]) -> Iterator[Source]:
@@ -194,9 +200,8 @@ def read_sources(
 def _forget_old(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
     """Only the newest attempt counts; whoever followed an earlier one may have died before it could say so."""
     old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
-    if layout.METRICS_DIR in present:
-        _, replaced = layout.split_series(os.listdir(os.path.join(run_dir, layout.METRICS_DIR)))
-        old += [f"{layout.METRICS_DIR}/{name}" for name in replaced]
+    _, replaced = _split_series(run_dir, present)
+    old += [f"{layout.METRICS_DIR}/{name}" for name in replaced]
     for name in old:
         if index.load_cursor(key, name).offset:
             index.forget_points(key, name)

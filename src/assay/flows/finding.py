@@ -258,6 +258,8 @@ def _find_script_units(folder: str) -> set[str]:
     """What `assay.log` was given: the first line of each process tells."""
     units: set[str] = set()
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        if not os.path.isfile(path):
+            continue
         with open(path, "rb") as file:
             line = file.readline(4096)
         units.update(name for name in ("step", "epoch") if f'"{name}":'.encode() in line)

@@ -35,8 +35,9 @@ def find_log(run_dir: str, command: str | None = None, attempt: int | None = Non
     history = rundir.load_history(run_dir, names)
     if attempt is not None and attempt not in [each.number for each in history.attempts]:
         raise UsageError(f"{os.path.basename(run_dir)} has no attempt {attempt}", _say_attempts(history))
+    files = [name for name in names if os.path.isfile(os.path.join(run_dir, name))]
     for each in _order(spec, history, command, attempt):
-        found = _log_of_attempt(names, spec, history, each, attempt)
+        found = _log_of_attempt(files, spec, history, each, attempt)
         if found is not None:
             return os.path.join(run_dir, found)
     raise UsageError(_say_no_log(spec, run_dir, command, attempt), _say_how_to_wait(run_dir))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 
 
 class Tail:
     """Reads what was appended since `offset`.
 
     A file that became shorter, or that another file has replaced, is read again from its start; `restarts` counts
-    this, and whoever keeps a state beside the offset has to forget it then. A file that is not there (yet) is empty.
+    this, and whoever keeps a state beside the offset has to forget it then. A file that is not there (yet) is empty;
+    so is a folder or a pipe in its place.
     """
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0, inode: int | None = None) -> None:
@@ -24,6 +26,8 @@ class Tail:
         try:
             status = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
+            return b""
+        if not stat.S_ISREG(status.st_mode):
             return b""
         self._notice(status)
         if status.st_size <= self.offset:
