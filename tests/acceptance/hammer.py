@@ -9,6 +9,7 @@ attempt of the same run. No look at the right moment is needed for either.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -17,8 +18,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.acceptance.workshop import Workshop, load_environ, until
+from tests.acceptance.workshop import PATIENCE_S, Workshop, load_environ, until
 
 from assay.flows.attempts import DEATH, MAX_DEATHS
 from assay.record import rundir
@@ -26,6 +28,7 @@ from assay.values.run import State
 
 KILLED = 128 + signal.SIGKILL
 SUPERVISORS = 2
+RETRIES = 1  # a command that fails is tried once more, and fails again
 
 # The shell that takes a lock keeps it, and so does its `sleep`. Markers are on descriptor 9, below those of the slots:
 # the kernel closes in order, so a marker never outlives its slot.
@@ -62,6 +65,9 @@ class Line:
     tag: str
     pid: int
     code: int
+
+    def is_end_of(self, command: str, attempt: int) -> bool:
+        return (self.command, self.attempt, self.kind) == (command, attempt, "end")
 
 
 @dataclass
@@ -102,6 +108,7 @@ class Hammer:
             f"  code: {[plan.codes['train'] for plan in self.plans]}\n"
             f"  second: {[plan.codes.get('test', 'none') for plan in self.plans]}\n"
             "zip: [[n, took, code, second]]\n"
+            f"retries: {RETRIES}\n"
         )
         self.shop.write(self.file, text)
 
@@ -207,10 +214,12 @@ class Hammer:
     # ------------------------------------------------------------ judging
 
     def finish(self) -> None:
-        """Let go of the supervisors that are left, and call until the study is over."""
+        """Two supervisors come to their end by themselves; another call finds nothing left to do."""
+        if self.supervisors:
+            self._keep_supervisors()
         for supervisor in self.supervisors:
-            supervisor.kill()
-            supervisor.wait()
+            code = supervisor.wait(PATIENCE_S * 2)
+            assert code in (0, 1), self.shop.words(supervisor)
         self.supervisors = []
         ended = self.shop.run("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
         assert ended.code in (0, 1), ended.err
@@ -225,9 +234,27 @@ class Hammer:
             problems.append(f"{len(found)} of {self.runs} run directories")
         for name, path in found.items():
             problems += [f"{self.name}/{name}: {problem}" for problem in self._judge_run(path)]
+        problems += self._judge_index()
         meta = self.shop.root / self.name / ".assay"
         problems += [f"{path.name} counts as a run" for path in meta.parent.iterdir() if ".tmp" in path.name]
         return problems
+
+    def _judge_index(self) -> list[str]:
+        """What several supervisors wrote is what the directories hold."""
+        before = {row["name"]: row for row in self._list()}
+        assert self.shop.call("index", "rebuild", "--root", str(self.shop.root)).code == 0
+        after = {row["name"]: row for row in self._list()}
+        problems = [] if list(before) == list(after) else ["the index lists the runs in another order after a rebuild"]
+        for name in before.keys() & after.keys():
+            keys = [key for key in after[name] if before[name][key] != after[name][key]]
+            problems += [f"{name}: {key} is {before[name][key]}, rebuilt {after[name][key]}" for key in keys]
+        return problems
+
+    def _list(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(
+            self.shop.call("ls", self.name, "--root", str(self.shop.root), "--json").out
+        )
+        return rows
 
     def _judge_run(self, path: Path) -> list[str]:
         record = rundir.load_record(str(path))
@@ -235,45 +262,63 @@ class Hammer:
         history = rundir.load_history(str(path))
         ledger = load_ledger(path)
         problems = judge_ledger(ledger, record.uid)
-        for attempt in history.attempts[:-1]:
-            if attempt.outcome is None or (attempt.outcome.state, attempt.outcome.reason) != (State.LOST, DEATH):
-                problems.append(f"attempt {attempt.number} was followed by another, its outcome is {attempt.outcome}")
+        for attempt in history.attempts:
+            problems += [
+                f"attempt {attempt.number}: {text}" for text in self._judge_codes(attempt, plan, ledger, record)
+            ]
         last = history.last
         if last is None or last.outcome is None:
             return [*problems, "is not over"]
         problems += [f"attempt {line.attempt} ran after the end" for line in ledger if line.attempt > last.number]
-        if last.outcome.state is State.LOST:
-            return problems if last.number == MAX_DEATHS else [*problems, f"given up after {last.number} deaths"]
-        return problems + self._judge_codes(history, plan, ledger, record.uid)
+        return problems + judge_attempts(history) + judge_repeats(history, ledger)
 
-    def _judge_codes(self, history: rundir.History, plan: Planned, ledger: list[Line], uid: str) -> list[str]:
-        """Each command ended once with its true code, in the last attempt or, well, in an earlier one."""
-        last = history.last
-        assert last is not None
-        assert last.outcome is not None
+    def _judge_codes(
+        self, attempt: rundir.Attempt, plan: Planned, ledger: list[Line], record: rundir.RunRecord
+    ) -> list[str]:
+        """Every code is the true one, or that of a kill of ours; nothing ran after a failure."""
         problems = []
-        if dict(last.outcome.codes) != dict(last.codes):
-            problems.append(f"the outcome says {last.outcome.codes}, the markers say {last.codes}")
-        failed = False
-        for command, code in plan.codes.items():
-            markers = [(a.number, a.codes[command]) for a in history.attempts if command in a.codes]
-            if failed:
-                problems += [f"{command} ran although the command before it had failed"] if markers else []
-                continue
-            if len(markers) != 1:
-                problems.append(f"{command} has the markers {markers}")
-                continue
-            number, recorded = markers[0]
-            whole = [line for line in ledger if (line.command, line.attempt, line.kind) == (command, number, "end")]
-            is_true = recorded == code and [line.code for line in whole] == [code]
-            was_killed = recorded == KILLED and f"{uid}.{number}" in self.killed_commands
+        if attempt.outcome is not None and dict(attempt.outcome.codes) != dict(attempt.codes):
+            problems.append(f"the outcome says {attempt.outcome.codes}, the markers say {attempt.codes}")
+        for command, recorded in attempt.codes.items():
+            whole = [line.code for line in ledger if line.is_end_of(command, attempt.number)]
+            expected = plan.codes.get(command, 0)
+            is_true = recorded == expected and whole == ([expected] if command in plan.codes else [])
+            was_killed = recorded == KILLED and f"{record.uid}.{attempt.number}" in self.killed_commands
             if not is_true and not was_killed:
-                problems.append(f"{command} would end with {code}, recorded {recorded}, the ledger has {whole}")
-            failed = recorded != 0
-        expected = State.FAILED if failed else State.DONE
-        if last.outcome.state is not expected and KILLED not in last.codes.values():  # the second, idle command's shell
-            problems.append(f"is {last.outcome.state}, not {expected}")
+                problems.append(f"{command} would end with {expected}, recorded {recorded}, the ledger has {whole}")
+        if attempt.codes.get("train") and "test" in attempt.codes:
+            problems.append("test ran although train had failed")
         return problems
+
+
+def judge_attempts(history: rundir.History) -> list[str]:
+    """Another attempt follows a death or a failure that may be retried, and nothing else."""
+    problems = []
+    states = [attempt.outcome.state if attempt.outcome else None for attempt in history.attempts]
+    reasons = [attempt.outcome.reason if attempt.outcome else "" for attempt in history.attempts]
+    for number, (state, reason) in enumerate(zip(states[:-1], reasons, strict=False), 1):
+        if state is not State.FAILED and (state, reason) != (State.LOST, DEATH):
+            problems.append(f"attempt {number} was followed by another, it is {state} ({reason})")
+    failures = states.count(State.FAILED)
+    if states[-1] is State.LOST and states[-MAX_DEATHS:] != [State.LOST] * MAX_DEATHS:
+        problems.append(f"given up after {states}")
+    if failures != 1 + RETRIES if states[-1] is State.FAILED else failures > RETRIES:
+        problems.append(f"{failures} failures, then {states[-1]}")
+    finished = history.finished_commands()
+    if (states[-1] is State.DONE) != (finished == {"train", "test"}):
+        problems.append(f"is {states[-1]}, finished are {finished}")
+    return problems
+
+
+def judge_repeats(history: rundir.History, ledger: list[Line]) -> list[str]:
+    """A command that an attempt finished is not executed again."""
+    problems = []
+    for command in ("train", "test"):
+        good = [attempt.number for attempt in history.attempts if attempt.codes.get(command) == 0]
+        again = [line.attempt for line in ledger if good and line.command == command and line.attempt > good[0]]
+        if len(good) > 1 or again:
+            problems.append(f"{command} was finished in attempts {good} and executed again in {again}")
+    return problems
 
 
 def _is_leader(pid: int) -> bool:
