@@ -156,7 +156,7 @@ class Hammer:
         return self.shop.start("--plain", "--slots", f"cpu:{self.slots}", file=self.file)
 
     def _hit(self) -> None:
-        kind = self.random.choices(["supervisor", "job", "command", "freeze"], [5, 3, 3, 2])[0]
+        kind = self.random.choices(["supervisor", "job", "command", "freeze"], [4, 4, 4, 2])[0]
         if kind == "supervisor":
             self._kill_supervisor()
         elif kind == "freeze":
@@ -196,9 +196,7 @@ class Hammer:
                     os.kill(pid, signal.SIGCONT)
 
     def _kill_job(self, kind: str) -> None:
-        victims = [
-            (pid, environ) for pid, environ in self.shop.processes().items() if _is_leader(pid) == (kind == "job")
-        ]
+        victims = self._find_victims(kind)
         if not victims:
             return
         pid, environ = self.random.choice(victims)
@@ -210,6 +208,17 @@ class Hammer:
             if load_environ(pid) == environ:
                 os.kill(pid, signal.SIGKILL)
                 self.kills[kind] += 1
+
+    def _find_victims(self, kind: str) -> list[tuple[int, bytes]]:
+        """On a busy machine the supervisors take a while to start any."""
+        for _ in range(50):
+            found = [
+                (pid, environ) for pid, environ in self.shop.processes().items() if _is_leader(pid) == (kind == "job")
+            ]
+            if found:
+                return found
+            time.sleep(0.02)
+        return []
 
     # ------------------------------------------------------------ judging
 
