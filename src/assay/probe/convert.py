@@ -20,6 +20,7 @@ _ASSERTION = re.compile(
     r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?"
 )  # where it stands in their code
 _BROADCAST = "multibroadcastable"
+_OPERATOR = re.compile(r"OpType|op_type|[Oo]perator|Op \w+|node \w+")
 _NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
 
 
@@ -128,8 +129,14 @@ def _refuse_broken(model: Model, before: int, name: str) -> None:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         rules = f"opset {before} and IR version {model.ir_version}"
         raise UsageError(
-            f"{name} breaks a rule of ONNX: {lines[0] if lines else error}", f"it is held to {rules}"
+            f"{name} breaks a rule of ONNX: {_join_named(lines) or error}", f"it is held to {rules}"
         ) from None
+
+
+def _join_named(lines: list[str]) -> str:
+    """The first line, and the one that names the operator where it is another."""
+    named = [line for line in lines[1:] if _OPERATOR.search(line) and not _OPERATOR.search(lines[0])]
+    return "; ".join([*lines[:1], *named[:1]])
 
 
 def _explain(text: str, versions: str, model: Model) -> str:

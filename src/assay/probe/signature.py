@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from assay.errors import UsageError
@@ -57,3 +58,37 @@ def find_elem_type(dtype: str) -> int:
 def find_opset(model: Model) -> int:
     """Of ONNX's own operators; 0: the model uses none."""
     return max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
+
+
+_NEW_TYPES = {  # IR version → the types that came with it
+    9: ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"),
+    10: ("UINT4", "INT4"),
+    11: ("FLOAT4E2M1",),
+    12: ("FLOAT8E8M0",),
+    13: ("UINT2", "INT2"),
+}
+_NEW_FIELDS = {8: ("functions",), 11: ("configuration",)}  # of a model
+
+
+def find_newer_use(model: Model, most: int) -> str:
+    """What a model uses that came after an IR version; empty: nothing that is known of."""
+    kinds = import_onnx().TensorProto.DataType
+    newer = [name for version, names in _NEW_TYPES.items() if version > most for name in names]
+    numbers = {kinds.Value(name): name for name in newer if name in kinds.keys()}  # noqa: SIM118 a protobuf enum
+    for number in _list_types(model):
+        if number in numbers:
+            return numbers[number]
+    fields = [name for version, names in _NEW_FIELDS.items() if version > most for name in names]
+    return next((name for name in fields if getattr(model, name, None)), "")
+
+
+def _list_types(message: Any) -> Iterator[int]:
+    """Every type of a tensor or of a value in it, also in sub-graphs and attributes."""
+    for field, value in message.ListFields():
+        if field.name in ("data_type", "elem_type") and isinstance(value, int):
+            yield value
+        elif field.name in ("to", "i"):
+            yield from [value] if isinstance(value, int) else []
+        elif field.message_type is not None:
+            for each in value if field.is_repeated else (value,):
+                yield from _list_types(each)

@@ -56,7 +56,7 @@ def build_submodel(
 
 def _build_header(model: Model) -> Model:
     result = import_onnx().ModelProto()
-    result.ir_version = max(model.ir_version, _FIRST_FREE_IR)
+    result.ir_version = min(max(model.ir_version, _FIRST_FREE_IR), int(import_onnx().IR_VERSION))
     result.producer_name = PRODUCER
     result.opset_import.extend(model.opset_import)
     return result

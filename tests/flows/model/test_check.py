@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from tests.flows.model.models import (
@@ -26,6 +27,7 @@ from assay.flows.model.cases import Cases, is_quantized
 from assay.flows.model.check import build_source, check_model
 from assay.flows.model.signature import WRONG
 from assay.flows.model.workshop import Workshop
+from assay.probe.signature import find_newer_use
 from assay.probe.tensorfile import load_array
 from assay.values.model import Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
 from assay.values.tensors import Tolerance
@@ -652,3 +654,21 @@ def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(sha
     assert hint.endswith("--dim rows=N --dim length=N --range x=LOW:HIGH --input x=FILE.npy")
     choice = InputChoice(dims={"rows": 2, "length": 35})
     assert check(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=choice).verdict.kind is VerdictKind.PASS
+
+
+def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(shared: Workshop, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
+    proto = onnx.load(path)
+    proto.ir_version = 99
+    onnx.save(proto, path)
+    report = check(path, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert any("IR version 99 was lowered to " in note for note in report.notes)
+
+
+def test_a_type_that_came_with_a_newer_ir_version_is_seen_wherever_it_is() -> None:
+    cast = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT4E2M1)
+    branch = helper.make_graph([cast], "b", [], [])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = helper.make_model(helper.make_graph([node], "g", [], []))
+    assert (find_newer_use(model, 10), find_newer_use(model, 11)) == ("FLOAT4E2M1", "")

@@ -298,7 +298,7 @@ def examine_model(
         samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
-        notes=(*request.notes, *found.notes, *cases.notes),
+        notes=(*request.notes, *found.notes, *cases.notes, *workshop.notes),
         is_estimate=request.target.is_simulated,
         manner=request.manner,
         origin=request.origin,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,9 @@ from assay.flows.model.profiling import finish_profiles
 from assay.probe.backends.base import BackendError
 from assay.probe.backends.onnx_file import find_external
 from assay.probe.backends.registry import build_backend
+from assay.probe.graph import load_model, write_model
 from assay.probe.keeper import Keeper
+from assay.probe.signature import find_newer_use
 from assay.record.artifacts import Artifact, ArtifactStore, build_key
 from assay.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.values.plain import build_plain, parse_plain
@@ -31,6 +34,11 @@ from assay.values.tensors import TensorSpec
 from assay.values.trace import Slice
 
 _UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it
+
+_IR_TOO_NEW = re.compile(
+    r"IR version \d+ is newer than .* knows \((?P<most>\d+)\)"
+    r"|ir_version \d+ is higher than the checker's \((?P<checked>\d+)\)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,8 @@ class Workshop:
     dumps: Dumps = field(default_factory=Dumps)
     attic: str = ""
     slices: list[Slice] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # about what a back end was given
+    _ir_limits: dict[str, int] = field(default_factory=dict)  # of targets that refused a newer one
     _held: list[list[Artifact]] = field(default_factory=lambda: [[]])
     _keepers: dict[str, Keeper] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
@@ -194,12 +204,39 @@ class Workshop:
         made = self.prepare(target, model, case)
         if made.failed is not None:
             return made
-        artifact = Product(made.steps[-1].path, made.steps[-1].key) if made.steps else model
+        artifact = Product(made.steps[-1].path, made.steps[-1].key) if made.steps else self._lower(target, model)
         ran = self.run(target, artifact, inputs, wants, case)
         return Work((*made.steps, ran), ran.path if ran.is_ok else "")
 
     def prepare(self, target: Target, model: Product, case: str) -> Work:
         """Every step before the run."""
+        made = self._prepare(target, self._lower(target, model), case)
+        too_new = _IR_TOO_NEW.search(made.failed.message) if made.failed is not None else None
+        if too_new is None or _name_target(target) in self._ir_limits:
+            return made
+        self._ir_limits[_name_target(target)] = int(too_new["most"] or too_new["checked"])
+        lowered = self._lower(target, model)
+        return made if lowered is model else self._prepare(target, lowered, case)
+
+    def _lower(self, target: Target, model: Product) -> Product:
+        """The model with the newest IR version that the target knows, where it uses nothing of a newer one."""
+        most = self._ir_limits.get(_name_target(target))
+        proto = load_model(model.path, external=False) if most is not None else None
+        if most is None or proto is None or proto.ir_version <= most or find_external(model.path):
+            return model
+        if find_newer_use(proto, most):
+            return model
+        text = (
+            f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}: it uses nothing newer"
+        )
+        if text not in self.notes:
+            self.notes.append(text)
+        proto.ir_version = most
+        path = os.path.join(self.make_folder("lowered"), os.path.basename(model.path))
+        write_model(proto, path)
+        return load_product(path)
+
+    def _prepare(self, target: Target, model: Product, case: str) -> Work:
         source, steps = model, []
         for step in build_backend(target).steps:
             if step is Step.RUN:
