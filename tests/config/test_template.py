@@ -110,6 +110,10 @@ def test_an_ansi_quote_is_closed_around_a_place():
     assert parse_template("$'a\\'{x}\\n'") == (Text("$'a\\''"), Place("x"), Text("$'\\n'"))
 
 
+def test_a_variable_may_be_written_with_doubled_braces():
+    assert parse_template("echo ${{HOME}} ${HOME}") == (Text("echo ${HOME} ${HOME}"),)
+
+
 def test_names_leave_out_the_runs_own_values():
     assert names("{a} {run.dir} {run.name} {run.id} {study} [b]") == ["a", "b"]
 

@@ -79,9 +79,12 @@ class _Scanner:
 
     def _take_name(self) -> bool:
         """An escape, a place or a flag at this position."""
-        if self._text[self._at] not in "{[" or self._before() == "$":
+        if self._text[self._at] not in "{[":
             return False
-        if escaped := _ESCAPED.match(self._text, self._at):
+        escaped = _ESCAPED.match(self._text, self._at)
+        if self._before() == "$" and not (escaped and escaped[1]):
+            return False
+        if escaped:
             self._plain.append(escaped[1] or escaped[2])
             self._at = escaped.end()
             return True
