@@ -45,6 +45,8 @@ SETTINGS = Path(__file__).parents[2] / "docs/reference/settings.md"
             "SLACK_WEBHOOK_URL",
             "access_token",
             "MY_SERVICE_TOKEN",
+            "wandb_key",
+            "openai-key",
         ),
     ],
 )
