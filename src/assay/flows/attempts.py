@@ -133,8 +133,8 @@ def finished_before(history: History) -> set[str]:
     A repeat that was killed must not be taken for done because an earlier attempt was.
     """
     last = history.last
-    if last is not None and last.handle is not None and last.handle.skips is not None:
-        return set(filter(None, last.handle.skips.split(":")))
+    if last is not None and last.skips is not None:
+        return last.skips
     return History(history.attempts[:-1]).finished_commands()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from assay.config.options import LoadOptions
@@ -10,10 +13,10 @@ from assay.config.settings import Settings
 from assay.errors import ExitCode
 from assay.flows.attempts import Action, RetryPolicy, decide
 from assay.flows.ingest import liveness, load_history
-from assay.flows.places import StudyPlace
+from assay.flows.places import StudyPlace, show_path
 from assay.flows.supervise import Entry
-from assay.record import originals
-from assay.record.rundir import History
+from assay.record import originals, rundir
+from assay.record.rundir import Attempt, History
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State
 from assay.values.shell import build_command
@@ -51,6 +54,7 @@ class RunOptions:
     seed: int | None = None
     retry: frozenset[State] = frozenset()
     force: bool = False  # run again what is finished
+    names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
     new_code: bool = False
     code: str | None = None  # "live" or "snapshot" instead of what the file says
     load: LoadOptions = field(default_factory=LoadOptions)
@@ -142,7 +146,7 @@ def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
     """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
     wanted = wanted_commands(spec, prepared.options.commands)
     run_dir = prepared.dir_of(spec)
-    if prepared.options.force or not os.path.isdir(run_dir):
+    if not os.path.isdir(run_dir) or (prepared.options.force and not _is_repeated(prepared, spec)):
         return wanted
     if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
         finished = _finished_of_ours(prepared, spec, tuple(wanted))
@@ -157,6 +161,9 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
     history = load_history(run_dir)
     base = history.last.number if history.last else 0
     policy = RetryPolicy(spec.retries, prepared.options.retry, base).begin(history)
+    if prepared.options.force:
+        base = find_repeat(prepared, spec, history.last, rundir.load_pass(find_pass(prepared))).base
+        policy = RetryPolicy(spec.retries, frozenset(State), base).begin(history)
     decision = decide(history, wanted, lambda handle: liveness(handle, run_dir), policy)
     if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
         last = replace(history.last, outcome=decision.outcome)
@@ -170,3 +177,79 @@ def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
     if "failed" in stat.values() and State.FAILED not in prepared.options.retry:
         return None
     return {command for command, word in stat.items() if word == "finished"}
+
+
+# ---------------------------------------------------------------- --force: a pass that may be interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How far a --force has come with a run."""
+
+    begun: int  # the last attempt before it
+    base: int  # the last attempt that does not count
+    last: int
+
+    @property
+    def is_kept(self) -> bool:
+        """It has been repeated already."""
+        return self.base == self.begun < self.last
+
+
+def find_pass(prepared: Prepared, *, new_code: bool | None = None) -> str:
+    """The file of such a --force; the same for the same call, and for one that was interrupted."""
+    options = prepared.options
+    key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
+    if options.names_runs:
+        key += sorted((spec.name, _load_code_hash(prepared, spec) or "") for spec in prepared.plan.runs)
+    name = hashlib.blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
+    return os.path.join(prepared.place.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
+
+
+def find_repeat(
+    prepared: Prepared, spec: RunSpec, last: Attempt | None, begun: Mapping[str, int], code: str | None = None
+) -> Repeat:
+    """`code`: the hash of the current code under --new-code; a run that was repeated with older code does not count."""
+    if last is None:
+        return Repeat(0, 0, 0)
+    before = min(begun.get(spec.name, last.number), last.number)
+    if before < last.number and code is not None and _load_code_hash(prepared, spec) not in (None, code):
+        before = last.number
+    again = {State.STOPPED, State.LOST, *prepared.options.retry}
+    is_again = last.outcome is not None and last.outcome.state in again
+    return Repeat(before, last.number if is_again else before, last.number)
+
+
+def _is_repeated(prepared: Prepared, spec: RunSpec) -> bool:
+    """Whether an interrupted --force has begun an attempt of this run."""
+    last = load_history(prepared.dir_of(spec)).last
+    begun = rundir.load_pass(find_pass(prepared)).get(spec.name)
+    return last is not None and begun is not None and begun < last.number
+
+
+def _load_code_hash(prepared: Prepared, spec: RunSpec) -> str | None:
+    record = rundir.try_record(prepared.dir_of(spec))
+    return record.code_hash if record else None
+
+
+def describe_kept(prepared: Prepared, kept: int) -> str:
+    runs = f"{kept} of {len(prepared.plan.runs)} runs {'has' if kept == 1 else 'have'}"
+    first = build_command(("rm",), [show_path(find_pass(prepared))])
+    are = "is" if kept == 1 else "are"
+    return f"continues an unfinished --force: {runs} been repeated and {are} kept (to repeat all, first: {first})"
+
+
+def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tuple[str, str]]:
+    """What an interrupted --force has not repeated, and the command that does; `last`: the newest attempts."""
+    again, found = prepared.options.again, []
+    if prepared.options.force or again is None or again.words != ("assay", "run"):
+        return []
+    for new_code in (False, True):
+        path = find_pass(prepared, new_code=new_code)
+        left = [name for name, number in rundir.load_pass(path).items() if last.get(name, number + 1) <= number]
+        if left:
+            runs = "1 run has" if len(left) == 1 else f"{len(left)} runs have"
+            drop = build_command(("rm",), [show_path(path)])
+            note = f"{runs} not been repeated yet by a --force that was interrupted (to leave it so: {drop})"
+            found.append((note, again.build("--force", *(("--new-code",) if new_code else ()))))
+    return found

@@ -101,6 +101,7 @@ def _prepare(place: StudyPlace, standings: Sequence[Standing], options: RerunOpt
         slots=options.slots,
         commands=options.commands,
         force=True,
+        names_runs=True,
         grace_s=options.grace_s,
         command_line=options.command_line,
     )

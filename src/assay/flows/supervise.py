@@ -52,7 +52,7 @@ class Entry:
     has_slot: bool = False  # holds one of this supervisor's slots
     left: Sequence[str] | None = None  # processes that the ended attempt left running; None: not looked for
     wanted: frozenset[str] | None = None  # some of its commands; None is all
-    repeats: bool = False  # commands that an earlier attempt finished are run again
+    since: int | None = None  # --force: the next attempt after this one repeats what earlier ones finished
 
     @property
     def commands(self) -> tuple[str, ...]:
@@ -64,7 +64,8 @@ class Entry:
     def skipped(self) -> set[str]:
         """The commands that the next attempt leaves out."""
         unwanted = {command.name for command in self.spec.commands} - set(self.commands)
-        return unwanted | (set() if self.repeats else self.done_before)
+        repeats = self.since is not None and self.attempt <= self.since + 1
+        return unwanted | (set() if repeats else self.done_before)
 
 
 EventKind = Literal["started", "command_started", "command_ended", "ended", "adopted", "retried"]

@@ -24,7 +24,15 @@ from assay.flows.collect import Collector, closing_quietly
 from assay.flows.making import DirBuilder
 from assay.flows.places import StudyPlace, choose_root, place_of_study
 from assay.flows.preflight import check_prepared
-from assay.flows.prepared import Prepared, Report, RunOptions
+from assay.flows.prepared import (
+    Prepared,
+    Report,
+    RunOptions,
+    describe_kept,
+    describe_unfinished,
+    find_pass,
+    find_repeat,
+)
 from assay.flows.slots import LeaseNotice, Slots, SlotWaitNotice, choose_slots
 from assay.flows.supervise import Entry, Event, Observer, Supervisor
 from assay.flows.supervise import Settings as LoopSettings
@@ -234,7 +242,7 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
             builder.adopt(prepared.plan.runs)
             builder.update(prepared.plan.runs)
         builder.renew_secrets(prepared.plan.runs)
-        entries = [_build_entry(spec, prepared) for spec in prepared.plan.runs]
+        entries = _build_entries(prepared, builder, doors)
         executor, pool, limit = _choose_executor(prepared, slots, doors)
         if doors.one_by_one:
             pool, limit = None, 1
@@ -248,11 +256,16 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
         )
         supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
         _run(supervisor, doors, collector)
-        if all(entry.state.is_over for entry in entries):
+        if is_over := all(entry.state.is_over for entry in entries):
             rundir.remove_plan(prepared.place.dir)
+        if is_over and not any(map(_is_interrupted, entries)):
+            _leave_passes(prepared, entries)
         verdict = _judge(prepared, entries, index)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
     report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else [])]
+    unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
+    report.notes += [note for note, _ in unfinished]
+    report.advice += [command for _, command in unfinished]
     return report
 
 
@@ -359,17 +372,58 @@ def _find_slots(name: str | None) -> str:
     return own
 
 
-def _build_entry(spec: RunSpec, prepared: Prepared) -> Entry:
+def _build_entries(prepared: Prepared, builder: DirBuilder, doors: Doors) -> list[Entry]:
+    options, runs = prepared.options, prepared.plan.runs
+    last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
+    if not options.force:
+        return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
+    begun = {name: _number(attempt) for name, attempt in last.items()}
+    with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
+        begun = rundir.join_pass(find_pass(prepared), begun)
+    code = builder.snapshot.hash if options.new_code and builder.snapshot else None
+    found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
+    if kept := sum(repeat.is_kept for repeat in found.values()):
+        _unheard(doors.note)(describe_kept(prepared, kept))
+    return [
+        _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
+        for spec in runs
+    ]
+
+
+def _build_entry(
+    spec: RunSpec, prepared: Prepared, again: frozenset[State], base: int, since: int | None = None
+) -> Entry:
     options = prepared.options
-    again = frozenset(State) if options.force else options.retry
-    path = prepared.dir_of(spec)
-    base = 0
-    if again and os.path.isdir(path):
-        last = rundir.load_history(path).last
-        base = last.number if last else 0
     abandons = State.LOST in options.retry
     policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
-    return Entry(spec, path, policy, wanted=_wanted(spec, options.commands), repeats=options.force)
+    return Entry(spec, prepared.dir_of(spec), policy, wanted=_wanted(spec, options.commands), since=since)
+
+
+def _load_last(run_dir: str) -> rundir.Attempt | None:
+    return rundir.load_history(run_dir).last if os.path.isdir(run_dir) else None
+
+
+def _number(attempt: rundir.Attempt | None) -> int:
+    return attempt.number if attempt else 0
+
+
+def _list_attempts(entries: Sequence[Entry]) -> dict[str, int]:
+    return {entry.spec.name: entry.attempt for entry in entries}
+
+
+def _is_interrupted(entry: Entry) -> bool:
+    """By Ctrl-C to this supervisor or to another: a later call continues it."""
+    if entry.state is not State.STOPPED:
+        return False
+    last = _load_last(entry.dir)
+    return last is not None and last.stop is not None and last.stop.kind == "interrupt"
+
+
+def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
+    """A --force is at its end when all its runs have been repeated, whichever call did so."""
+    for path in rundir.find_passes(prepared.place.dir):
+        with suppress(OSError):
+            rundir.leave_pass(path, _list_attempts(entries))
 
 
 def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:

@@ -137,6 +137,52 @@ def load_planned(study_dir: str) -> dict[str, str]:
     return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
 
 
+def find_passes(study_dir: str) -> list[str]:
+    """Files of every --force that has not come to its end."""
+    folder = os.path.join(study_dir, layout.STUDY_META_DIR)
+    try:
+        return sorted(os.path.join(folder, name) for name in os.listdir(folder) if layout.is_pass_name(name))
+    except OSError:
+        return []
+
+
+def load_pass(path: str) -> dict[str, int]:
+    """Name → last attempt before a --force began. What is damaged is not known, and so repeated."""
+    runs = (_load_json(path) or {}).get("runs")
+    if not isinstance(runs, dict):
+        return {}
+    return {name: number for name, number in runs.items() if type(number) is int and number >= 0}
+
+
+def join_pass(path: str, last: Mapping[str, int]) -> dict[str, int]:
+    """Begin a --force, or go on with one that was interrupted; `last` is the newest attempt of each run now."""
+    with locked(os.path.dirname(path)):
+        known = load_pass(path)
+        mine = {name: min(known.get(name, number), number) for name, number in last.items()}
+        if known | mine != known:
+            _write_pass(path, known | mine)
+    return mine
+
+
+def leave_pass(path: str, last: Mapping[str, int]) -> None:
+    """Forget these runs, all of them finished, unless one has not been repeated."""
+    with locked(os.path.dirname(path)):
+        known = load_pass(path)
+        if any(last[name] <= number for name, number in known.items() if name in last):
+            return
+        rest = {name: number for name, number in known.items() if name not in last}
+        if rest == known:
+            return
+        if rest:
+            _write_pass(path, rest)
+        else:
+            os.unlink(path)
+
+
+def _write_pass(path: str, runs: Mapping[str, int]) -> None:
+    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": dict(runs)}))
+
+
 def write_environment(path: str, environment: Environment) -> None:
     write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, **asdict(environment)}, indent=1))
 
@@ -346,6 +392,13 @@ class Attempt:
     contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
     ended_at: float | None = None  # of its last marker, where nobody has concluded the attempt
 
+    @property
+    def skips(self) -> set[str] | None:
+        """The commands that it left out; None: not known."""
+        if self.handle is None or self.handle.skips is None:
+            return None
+        return set(filter(None, self.handle.skips.split(":")))
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -366,8 +419,16 @@ class History:
         return last.outcome.state if last.outcome else State.RUNNING
 
     def finished_commands(self) -> set[str]:
-        """Commands that some attempt brought to a good end: a new attempt need not repeat them."""
-        return {name for attempt in self.attempts for name, code in attempt.codes.items() if code == 0}
+        """Commands that the newest attempt to run them brought to a good end: another attempt need not repeat them.
+
+        One that --force repeated and that was interrupted is not finished, whatever earlier attempts came to.
+        """
+        finished: set[str] = set()
+        for attempt in self.attempts:
+            skips = attempt.skips
+            finished = finished if skips is None else finished & skips
+            finished |= {name for name, code in attempt.codes.items() if code == 0}
+        return finished
 
 
 def load_history(run_dir: str, names: list[str] | None = None) -> History:

@@ -1,7 +1,7 @@
 """The file names of a study and of a run: the only module that knows them.
 
 <root>/<study>/                 a study
-    .assay/                     ours: sets (runx), code snapshots, temporary run directories, who supervises
+    .assay/                     ours: sets (runx), code snapshots, temporary run directories, who supervises, --force
     <run>/                      a run, complete from the moment it has this name
         run.json                what it is (immutable)
         job.sh                  how it runs (immutable, relative to itself)
@@ -49,6 +49,7 @@ READINGS_FILE = "readings.jsonl"
 STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
+PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
@@ -101,7 +102,7 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
 _META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, BENCH_TRIAGE_FILE))
-_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, MODEL_REQUEST_PREFIX, "set.", "environment-")
+_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, MODEL_REQUEST_PREFIX, PASS_PREFIX, "set.", "environment-")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")
@@ -113,6 +114,10 @@ _SUBMIT_EXIT = re.compile(r"submit\.exit\.(?P<attempt>\d+)\.(?P<code>\d+)")
 def is_meta_name(name: str) -> bool:
     """Whether a name inside `.assay` is one of ours: by it a study's folder is recognised."""
     return name in _META_NAMES or name.startswith(_META_PREFIXES)
+
+
+def is_pass_name(name: str) -> bool:
+    return name.startswith(PASS_PREFIX) and name.endswith(".json")
 
 
 def lease_name(attempt: int) -> str:
