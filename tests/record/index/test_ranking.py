@@ -41,23 +41,26 @@ def test_an_unknown_direction_is_refused() -> None:
 
 
 def test_without_a_wish_the_most_telling_metric_is_taken() -> None:
-    assert choose_sort(None, table(loss=[1.0], val_acc=[1.0]), [0]) == SortKey("val_acc", "max")
+    assert choose_sort((), table(loss=[1.0], val_acc=[1.0]), [{}]) == (SortKey("val_acc", "max"),)
 
 
 def test_an_unknown_metric_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(NotFoundError, match="no metric named 'ac'"):
-        choose_sort("ac", table(acc=[1.0]), [0])
+    with pytest.raises(NotFoundError, match="no metric or parameter named 'ac'"):
+        choose_sort(["ac"], table(acc=[1.0]), [{}])
 
 
 def test_best_first_and_what_has_no_finite_value_last() -> None:
     data = table(acc=[1.0, None, 3.0, math.inf, 2.0])
     keep = list(range(5))
-    assert sort_rows(data, keep, SortKey("acc", "max"), "acc") == [2, 4, 0, 1, 3]
-    assert sort_rows(data, keep, SortKey("acc", "min"), "acc:min") == [0, 4, 2, 1, 3]
+    assert sort_rows(data, keep, [SortKey("acc", "max")], [{}] * 5) == [2, 4, 0, 1, 3]
+    assert sort_rows(data, keep, [SortKey("acc", "min")], [{}] * 5) == [0, 4, 2, 1, 3]
 
 
 def test_by_a_parameter_as_a_number() -> None:
-    assert sort_rows(table(acc=[1.0, 1.0, 1.0]), [0, 1, 2], None, "lr") == [2, 1, 0]
+    data = table(acc=[1.0, 1.0, 1.0])
+    params = [row.params for row in data.rows]
+    assert sort_rows(data, [0, 1, 2], [SortKey("lr", "min", is_metric=False)], params) == [2, 1, 0]
+    assert sort_rows(data, [0, 1, 2], [SortKey("lr", "max", is_metric=False)], params) == [0, 1, 2]
 
 
 def test_parameters_that_differ_in_order_of_appearance() -> None:
