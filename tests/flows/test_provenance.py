@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "python": "3.11",
     "host": "node",
     "cpu": "a cpu",
-    "gpus": [{"name": "a gpu"}],
+    "gpus": [{"index": 0, "name": "a gpu", "uuid": "u", "memory_bytes": 1}],
     "fingerprint": "f",
 }
 
@@ -43,7 +43,12 @@ def test_it_is_what_the_run_found_around_itself(scene: Scene, tmp_path: Path) ->
     found = build_provenance(scene, build_entry(scene, tmp_path))
     assert (found["commit"], found["branch"], found["dirty"]) == ("c" * 40, "main", True)
     assert found["packages"] == {"theirs": "2"}, "the job's own, where they are known"
-    assert found["hardware"] == {"cpu": "a cpu", "cpu_count": None, "gpus": [{"name": "a gpu"}], "driver": None}
+    assert found["hardware"] == {
+        "cpu": "a cpu",
+        "cpu_count": None,
+        "gpus": [{"index": 0, "name": "a gpu", "uuid": "u", "memory_bytes": 1}],
+        "driver": None,
+    }
     assert found["config_hash"] == scene.config_hash
     assert found["run"] == str(tmp_path)
     assert json.loads(json.dumps(found)) == found

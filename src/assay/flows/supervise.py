@@ -553,12 +553,12 @@ class Supervisor:
 
     def _close(self, entry: Entry, decision: Decision) -> None:
         assert decision.outcome is not None
+        usage = self._usage(entry)  # before what it left behind is ended: that counts with it
         reason = decision.outcome.reason
         if decision.outcome.state is State.DONE:
             reason = self._end_leftovers(entry)
         elif decision.outcome.state is State.FAILED and entry.left:
             reason = f"{reason}; it {_describe_left(entry.left, 'which Assay ended')}"
-        usage = self._usage(entry)
         outcome = replace(
             decision.outcome,
             reason=reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -208,8 +209,8 @@ def test_what_a_method_leaves_behind_is_ended_and_said(lab: Path) -> None:
     (execution,) = run_benchmarks(request("trees.unwaited")).executions
     pid = int(execution.result.extras["pid"])
     assert execution.result.succeeded
-    assert f"(pid {pid})" in execution.notes[0]
-    assert execution.notes[0].startswith("it left a process behind, ended with it: ")
+    assert re.search(rf"\b{pid}\b", execution.notes[0])
+    assert execution.notes[0].startswith("it left 1 process running, which Assay ended: ")
     assert process_start(pid) is None
     assert execution.peaks.max_rss > 90_000_000
     loaded = load_execution(execution.run_dir)

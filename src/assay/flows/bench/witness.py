@@ -26,18 +26,17 @@ from assay.observe.machine import (
     open_meter,
 )
 from assay.observe.rocm import load_accelerators
-from assay.observe.tree_peak import TreeWatch
+from assay.observe.tree_peak import TreePeaks, TreeWatch
 from assay.record.benchmarks import write_execution
 from assay.values import layout
 from assay.values.benchmark import BenchExecution, BenchRequest, BenchVariant, GpuState, Machine
 from assay.values.environment import Environment
-from assay.values.run import JobHandle, Usage
+from assay.values.run import JobHandle, State, Usage
 
 POINTS_FILE = "bench.jsonl"  # in metrics/
 _LOOK_AT_GPUS_S = 2.0  # at most; a young run is looked at with every tick
 _BEFORE_S = 0.2  # how long others are watched before the first run: shorter is too coarse to tell anything
 
-_MOST_NAMES = 5  # of processes in a sentence
 
 Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
 
@@ -58,6 +57,7 @@ class _Live:
     oom_kills: int | None = field(default_factory=load_oom_kills)
     next_look: float = 0.0
     gpus: dict[int, GpuState] = field(default_factory=dict)  # strangers seen meanwhile
+    tree: TreePeaks | None = None  # when the run has ended
 
 
 class Witness:
@@ -132,6 +132,10 @@ class Witness:
             live.gpus[state.index] = replace(state, throttle=throttle, processes=processes)
 
     def usage(self, entry: Entry) -> Usage | None:
+        """The run has ended, and what it left behind is still there: the last look at what its processes hold."""
+        live = self._live.get(entry.dir)
+        if live is not None and live.tree is None:
+            live.tree = live.watch.finish(find_left_behind(entry))
         return self.inner.usage(entry)
 
     def ended(self, entry: Entry) -> None:
@@ -155,11 +159,9 @@ class Witness:
             return Surroundings(
                 foreign_limit=limit, extra=self._request.extra, own_peak_bytes=_own_peak_bytes(), is_observed=False
             )
-        left = find_left_behind(entry)
-        tree = live.watch.finish(left)
+        tree = live.tree if live.tree is not None else live.watch.finish()
         if live.gpus:
             self._look_at_gpus(entry, live)
-        notes = end_left_behind(entry, left, self._request.grace_s)
         after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
         after = tuple(
             replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
@@ -182,7 +184,7 @@ class Witness:
             tree=tree,
             gpu=live.memory.peak,
             oom_kills=_count_oom_kills(live),
-            notes=notes,
+            notes=_describe_left(entry),
         )
 
     def _find_folder(self, variant: BenchVariant | None) -> str:
@@ -198,32 +200,18 @@ class Witness:
 # ---------------------------------------------------------------- what a run leaves behind
 
 
-def find_left_behind(entry: Entry) -> dict[int, str]:
-    """Processes of an attempt that has ended, with their names."""
+def find_left_behind(entry: Entry) -> set[int]:
+    """Processes of an attempt that has ended."""
     handle = entry.handle
     if handle is None or handle.host != process.host_name() or handle.boot != process.boot_id():
-        return {}
-    found = process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
-    return {pid: _load_name(pid) for pid in sorted(found)}
+        return set()
+    return process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
 
 
-def end_left_behind(entry: Entry, left: Mapping[int, str], grace_s: float) -> tuple[str, ...]:
-    """They would disturb whatever is measured next. What was done, in words."""
-    if not left or entry.handle is None:
-        return ()
-    handle = entry.handle
-    is_over = process.end_attempts([process.Attempt(handle.pid, handle.start, handle.tag)], grace_s)
-    names = ", ".join(f"{name} (pid {pid})" for pid, name in list(left.items())[:_MOST_NAMES])
-    more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
-    count = "a process" if len(left) == 1 else f"{len(left)} processes"
-    end = "ended with it" if is_over else "could not be ended"
-    return (f"it left {count} behind, {end}: {names}{more}",)
-
-
-def _load_name(pid: int) -> str:
-    with suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-        return file.read().strip()
-    return "?"
+def _describe_left(entry: Entry) -> tuple[str, ...]:
+    """The loop ended what would disturb the next measurement; the reason of a finished run names it."""
+    outcome = entry.outcome
+    return (f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else ()
 
 
 def _count_oom_kills(live: _Live) -> int | None:
