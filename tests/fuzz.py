@@ -9,6 +9,8 @@ import os
 import random
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from assay.cli.main import run
 from assay.errors import AssayError
 
 Read = Callable[[Path], object]
+Call = Callable[[Path, tuple[str, ...]], tuple[int, str, str]]
+LIMIT_S = 60  # an answer takes less than this on a busy machine
 
 
 @dataclass(frozen=True)
@@ -135,22 +139,45 @@ def _zeros(data: bytes, chance: random.Random) -> bytes:
 # ---------------------------------------------------------------- one input
 
 
-def find_fault(form: Format, folder: Path, file: Path, baseline: dict[tuple[str, ...], str]) -> str | None:
-    """What a user should never see; None: all is well."""
-    if form.read is not None:
-        try:
-            form.read(file)
-        except AssayError as error:
-            return None if str(error).strip() else "an empty message"
-        except Exception as error:  # noqa: BLE001 that is what is looked for
-            return f"{type(error).__name__}: {error}"
-        return None
-    for command in form.commands:
-        code, out, err = call(folder, command)
+class Sample:
+    """The file of a format, which takes one damaged content after the other."""
+
+    def __init__(self, form: Format, folder: Path, call: Call) -> None:
+        self.form, self.folder, self.call = form, folder, call
+        self.file = form.build(folder)
+        self.data = self.file.read_bytes()
+        if form.is_copy:
+            self.baseline = {command: call(folder, command)[1] for command in form.commands}
+            self.data = self.file.read_bytes()
+
+    def try_input(self, damaged: bytes, commands: tuple[tuple[str, ...], ...]) -> str | None:
+        """What a user should never see; None: all is well."""
+        if self.form.is_copy:
+            for name in os.listdir(self.file.parent):
+                (self.file.parent / name).unlink()
+        elif self.file.is_dir():
+            shutil.rmtree(self.file)
+        put(self.file, damaged)
+        if self.form.read is not None:
+            return read_fault(self.form.read, self.file)
+        return next((fault for command in commands if (fault := self.find_fault(command))), None)
+
+    def find_fault(self, command: tuple[str, ...]) -> str | None:
+        code, out, err = self.call(self.folder, command)
         if fault := judge_answer(code, err):
             return f"{command}: {fault}"
-        if form.is_copy and out != baseline[command]:
+        if self.form.is_copy and out != self.baseline[command]:
             return f"{command} prints something else: {out}"
+        return None
+
+
+def read_fault(read: Read, file: Path) -> str | None:
+    try:
+        read(file)
+    except AssayError as error:
+        return None if str(error).strip() else "an empty message"
+    except Exception as error:  # noqa: BLE001 that is what is looked for
+        return f"{type(error).__name__}: {error}"
     return None
 
 
@@ -174,23 +201,33 @@ def put(file: Path, data: bytes) -> None:
     aside.replace(file)
 
 
+def call_process(folder: Path, arguments: tuple[str, ...]) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "assay", *arguments]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return -1, "", f"no answer in {LIMIT_S} s"
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
 def run_inputs(form: Format, folder: Path, count: int, seed: int) -> Iterator[tuple[bytes, str]]:
     """The inputs with which something is wrong."""
-    file = form.build(folder)
-    data = file.read_bytes()
+    sample = Sample(form, folder, call)
     chance = random.Random(f"{form.name} {seed}")
-    baseline = {command: call(folder, command)[1] for command in form.commands if form.is_copy}
-    data = file.read_bytes() if form.is_copy else data
     for _ in range(count):
-        if form.is_copy:
-            for name in os.listdir(file.parent):
-                (file.parent / name).unlink()
-        damaged = mutate(data, chance)
-        put(file, damaged)
-        if fault := find_fault(form, folder, file, baseline):
+        damaged = mutate(sample.data, chance)
+        if fault := sample.try_input(damaged, form.commands):
             yield damaged, fault
-        if not form.is_copy and not file.is_file():
-            shutil.rmtree(file, ignore_errors=True)
+
+
+def run_processes(form: Format, folder: Path, count: int, seed: int) -> Iterator[tuple[bytes, str]]:
+    """As run_inputs, with one of the commands for each input, called as a user calls it."""
+    sample = Sample(form, folder, call_process)
+    chance = random.Random(f"{form.name} process {seed}")
+    for _ in range(count):
+        damaged = mutate(sample.data, chance)
+        if fault := sample.try_input(damaged, (chance.choice(form.commands),)):
+            yield damaged, fault
 
 
 # ---------------------------------------------------------------- samples
