@@ -538,6 +538,10 @@ DAMAGES: dict[str, tuple[Callable[[Artifact], None], str]] = {
     "manifest a list": (damage_file("manifest.json", b"[]"), "its manifest is damaged"),
     "manifest deep": (damage_file("manifest.json", b"[" * 100_000), "its manifest is damaged"),
     "manifest's files": (change_manifest(files=[1]), "its manifest is damaged"),
+    "manifest's sizes": (change_manifest(files={"model.vmfb": [float("inf"), "0"]}), "its manifest is damaged"),
+    "manifest's folders": (change_manifest(folders=[[1]]), "its manifest is damaged"),
+    "manifest's links": (change_manifest(links=None), "its manifest is damaged"),
+    "manifest's origin": (change_manifest(built_in=7), "its manifest is damaged"),
     "manifest's parts": (change_manifest(parts={"what": "other"}), "its manifest does not belong to its key"),
     "manifest of another": (
         change_manifest(parts={}, key=build_key({})),

@@ -20,6 +20,7 @@ from hashlib import file_digest, sha256
 from typing import Any
 
 from assay.errors import InfrastructureError
+from assay.values.plain import check_types
 
 MANIFEST = "manifest.json"
 FILES = "files"
@@ -171,8 +172,8 @@ def load_manifest(entry: str) -> Manifest:
 def _parse_manifest(text: bytes) -> Manifest:
     try:
         content = json.loads(text)
-        files = {path: (int(size), str(digest)) for path, (size, digest) in content["files"].items()}
-        manifest = Manifest(**{**content, "files": files, "folders": tuple(content["folders"])})
+        files = {path: tuple(entry) for path, entry in content["files"].items()}
+        manifest = check_types(Manifest(**{**content, "files": files, "folders": tuple(content["folders"])}))
         intact = build_key(manifest.parts) == manifest.key
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise EntryError("its manifest is damaged") from None
