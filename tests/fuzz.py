@@ -146,9 +146,18 @@ class Sample:
         self.form, self.folder, self.call = form, folder, call
         self.file = form.build(folder)
         self.data = self.file.read_bytes()
+        self._require_good()
         if form.is_copy:
             self.baseline = {command: call(folder, command)[1] for command in form.commands}
             self.data = self.file.read_bytes()
+
+    def _require_good(self) -> None:
+        """Damage to what was never right would not come past the first check."""
+        if self.form.read is not None:
+            self.form.read(self.file)
+        for command in self.form.commands:
+            code, _, err = self.call(self.folder, command)
+            assert code == 0, f"{command}: {err}"
 
     def try_input(self, damaged: bytes, commands: tuple[tuple[str, ...], ...]) -> str | None:
         """What a user should never see; None: all is well."""
@@ -245,18 +254,26 @@ checks: [{metric: loss, at: last, max: 9}]
 RUNX = """CMD: 'python train.py'
 HPARAMS: [{lr: [0.1, 0.2], arch: [a, b], RUNX.TAG: base}, {lr: 3}]
 """
-MLRUNNER = """_name: '{name}'
-_cmd: {train: 'python train.py -n {name} --lr {lr}', test: 'echo {_output}'}
+MLRUNNER = """template:
+  train: python train.py -n {name} --lr {lr} [stop]
+  test: echo {_output}
+default: {name: a, stop: False}
 resource: [0, 1]
 ---
-title: first
+_title: first
 name: [a, b]
 lr: 0.1
+---
+_cmd: train
+lr: [1, 2]
+stop: [True]
 """
-GOLDEN = """golden: tiny
-command: python train.py --out {checkpoints}
+GOLDEN = """study: tiny
+command: python train.py
 metrics: {step: 'step (\\d+)', loss: 'loss ({number})'}
+golden: {segment: 6, save: 'saved (\\S+)', checkpoint: --ckpt, resume: --load, start: --start, length: --until}
 """
+CONVERGENCE = (Path(__file__).parents[1] / "examples" / "convergence" / "demo_config.yml").read_bytes()
 SETTINGS = """root = "out"
 [models]
 tolerance = {float32 = {atol = 1e-5}}
@@ -446,11 +463,14 @@ def read_execution(path: Path) -> object:
 
 
 def read_artifact(path: Path) -> object:
-    from assay.record.artifact_entry import EntryError, load_manifest
+    from assay.record.artifact_entry import EntryError, check_files, load_manifest, relocate
 
-    with contextlib.suppress(EntryError):  # the cache makes it again
-        return load_manifest(str(path.parent))
-    return None
+    try:
+        manifest = load_manifest(str(path.parent))
+        check_files(str(path.parent), manifest, None)
+    except EntryError as error:  # the cache makes it again
+        raise AssayError(str(error)) from error
+    return relocate(manifest.facts, manifest.built_in, "/x"), manifest.size_bytes
 
 
 def read_snapshot(path: Path) -> object:
@@ -458,6 +478,29 @@ def read_snapshot(path: Path) -> object:
 
     list_changes(path.parent.parent, path.parent.name, path.parent.name)
     return load_snapshot(path.parent.parent, path.parent.name)
+
+
+def build_execution(folder: Path) -> Path:
+    from assay.record.benchmarks import write_execution
+    from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, GpuState, Machine
+
+    metrics = (BenchMetric("acc", 0.5),)
+    result = BenchResult("a.B.c", succeeded=True, wall_time=1.5, metrics=metrics, samples={"acc": (0.5, 0.6)})
+    machine = Machine(host="box", gpus=(GpuState(0, "a GPU", processes=(7,)),))
+    run_dir = str(folder)
+    write_execution(run_dir, BenchExecution("1", "a.B.c", 1, result, run_dir, f"{run_dir}/output", machine=machine))
+    return folder / "benchmark.json"
+
+
+def build_artifact(folder: Path) -> Path:
+    from assay.record.artifact_entry import build_key, build_manifest, render_manifest
+
+    (folder / "files" / "sub").mkdir(parents=True)
+    (folder / "files" / "x").write_bytes(b"content")
+    (folder / "files" / "y").symlink_to("x")
+    parts, files = {"a": 1, "b": {"c": [1.5]}}, str(folder / "files")
+    manifest, _ = build_manifest(build_key(parts), parts, {"path": f"{files}/x"}, files, 1.5, "me")
+    return write("manifest.json", render_manifest(manifest))(folder)
 
 
 def build_snapshot(folder: Path) -> Path:
@@ -491,11 +534,19 @@ PYTEST = {
     "machine_info": {"node": "box", "cpu": {"brand_raw": "AMD"}},
     "commit_info": {"id": "c0ffee"},
     "datetime": "2024-01-01T00:00:00",
-    "benchmarks": [{"fullname": "t.py::test_x", "name": "test_x", "stats": {"mean": 1.0, "data": [1.0, 1.1]}}],
+    "benchmarks": [
+        {"fullname": "t.py::test_x", "name": "test_x", "stats": {"median": 1.0, "rounds": 2, "data": [1.0, 1.1]}}
+    ],
 }
 PERFZERO = {
     "execution_id": "2024-01-01-00-00-00-000000",
-    "benchmark_result": {"wall_time": 1.5, "succeeded": True, "trials": [], "metrics": {"acc": 0.5}},
+    "benchmark_result": {
+        "name": "a.B.c",
+        "wall_time": 1.5,
+        "succeeded": True,
+        "trials": [],
+        "metrics": [{"name": "acc", "value": 0.5, "min_value": 0.1}],
+    },
     "benchmark_info": {"harness_name": "perfzero"},
     "system_info": {"cpu_count": 8},
     "execution_timestamp": 1_700_000_000,
@@ -507,6 +558,10 @@ MLPERF = (
     '"value": null, "metadata": {}}\n:::MLLOG {"namespace": "", "time_ms": 1700000009000, "event_type": "INTERVAL_END", '
     '"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
 )
+LOGX = """start,start/step,0,timestamp,100.5
+val,loss,2.5,epoch,1,timestamp,110.0
+val,loss,2.0,epoch,2,timestamp,120.0
+"""
 LOOK = (
     ("ls", "fit", "--json"),
     ("sum", "fit"),
@@ -534,6 +589,7 @@ FORMATS = (
     Format("runx study", write("study.yml", RUNX), commands=DRY),
     Format("mlrunner study", write("study.yml", MLRUNNER), commands=DRY),
     Format("golden file", write("golden.yml", GOLDEN), read_convergence),
+    Format("convergence file", write("golden.yml", CONVERGENCE), read_convergence),
     Format("settings", write("assay.toml", SETTINGS), read_settings),
     Format("settings, by a command", write("assay.toml", SETTINGS), commands=(("ls",),)),
     Format("golden manifest", write("document.json", GOLDEN_MANIFEST), read_manifest),
@@ -554,18 +610,12 @@ FORMATS = (
     Format("events", build_events, read_series),
     Format("csv series", write("a.csv", "step,loss,acc\n1,2.5,0.5\n2,2.0,0.6\n"), read_series),
     Format("jsonl series", write("a.jsonl", '{"step": 1, "loss": 2.5, "time": 1.0}\n' * 3), read_series),
-    Format("logx series", write("a.logx", "val,epoch,1,loss,2.5\ntrain,step,2,loss,2.5\n"), read_series),
+    Format("logx series", write("a.logx", LOGX), read_series),
     Format("hparams", write("hparams.json", '{"lr": 0.1, "name": "x", "deep": {"a": [1]}}'), read_original),
     Format("mlrunner param", write("param", "_name: a\nlr: 0.1\n"), read_original),
     Format("mlrunner stat", write("stat", "train: finished\ntest: failed\n"), read_original),
     Format("model report", write("model.json", MODEL_REPORT), read_model_report),
-    Format(
-        "benchmark result", write("benchmark.json", '{"format": 1, "method": "a.B.c", "result": {}}'), read_execution
-    ),
-    Format(
-        "artifact",
-        write("manifest.json", '{"key": "k", "parts": {"a": 1}, "files": {"x": [1, "d"]}, "folders": []}'),
-        read_artifact,
-    ),
+    Format("benchmark result", build_execution, read_execution),
+    Format("artifact", build_artifact, read_artifact),
     Format("snapshot", build_snapshot, read_snapshot),
 )
