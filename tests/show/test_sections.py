@@ -53,3 +53,8 @@ def test_moments(age: float, said: str) -> None:
     assert render_moment(1e9, 1e9 + age).endswith(f"({said})")
     assert render_moment(None, 1e9) == "-"
     assert words.render_age(age) == said
+
+
+@pytest.mark.parametrize("seconds", [1e308, -1e308, 1e15, float("inf"), float("nan")])
+def test_a_time_that_no_calendar_has_is_shown_as_such(seconds: float) -> None:
+    assert render_moment(seconds, now=0.0) == "an impossible time"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any
+
+from assay.values.plain import render_date
 
 NOTHING = "miss: nothing like it"
 _WORDS = {"source": "the model", "model": "the model", "inputs": "the inputs"}
@@ -17,7 +19,7 @@ _LONGEST = 60
 
 
 def render_hit(made_at: float, made_by: str) -> str:
-    return f"hit: made {datetime.fromtimestamp(made_at, UTC):%Y-%m-%d %H:%M:%S} UTC by {made_by}"
+    return f"hit: made {render_date(made_at, '%Y-%m-%d %H:%M:%S UTC', UTC)} by {made_by}"
 
 
 def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, Any], float]]) -> str:

@@ -6,7 +6,6 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from assay.values.bench_history import (
     MetricHistory,
     MetricSeries,
 )
+from assay.values.plain import render_date
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -100,7 +100,7 @@ def _describe_sight(history: MetricHistory) -> str:
 
 
 def _describe_change(change: Change, finding: Finding) -> str:
-    moment = datetime.fromtimestamp(change.at).strftime("%Y-%m-%d %H:%M") if change.at else ""  # noqa: DTZ006 local time
+    moment = render_date(change.at, "%Y-%m-%d %H:%M") if change.at else ""
     where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]
     effect = f"creep {_render_effect(finding)} from" if change.kind == "trend" else _render_effect(finding)

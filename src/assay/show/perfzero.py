@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from assay.show.json_text import to_json
 from assay.show.words import clean, escape_json
 from assay.values.benchmark import BenchExecution, BenchResult
 from assay.values.perfzero import HARNESS, Package, PerfzeroReport, Surroundings
+from assay.values.plain import NO_DATE, render_date
 
 SCHEMA = os.path.join(os.path.dirname(__file__), "schemas", "perfzero_summary.schema.json")
 
@@ -165,8 +165,12 @@ def _known(fields: Mapping[str, Any]) -> Facts:
 
 def render_log_line(text: str, at: float, level: str = "INFO") -> str:
     """As Python's own logging writes it, which PerfZero's users look for."""
-    moment = datetime.fromtimestamp(at)  # noqa: DTZ006 local time, as logging does
-    return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d} {level}: {text}\n"
+    return f"{_render_moment(at)} {level}: {text}\n"
+
+
+def _render_moment(at: float) -> str:
+    moment = render_date(at, "%Y-%m-%d %H:%M:%S,%f")
+    return moment if moment == NO_DATE else moment[:-3]  # milliseconds
 
 
 def render_log_head(execution: BenchExecution) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from assay.show import terminal, words
 from assay.show.table import Table, render_table
+from assay.values.plain import NO_DATE, render_date
 
 _INDENT = "  "
 _NARROWEST = 20  # a value is not folded into a narrower column than this
@@ -75,5 +75,5 @@ def render_moment(seconds: float | None, now: float) -> str:
     """A time of the clock on the wall, and how long ago that was."""
     if seconds is None:
         return "-"
-    stamp = datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ006 people read local time
-    return f"{stamp} ({words.render_age(now - seconds)})"
+    stamp = render_date(seconds, "%Y-%m-%d %H:%M:%S")
+    return stamp if stamp == NO_DATE else f"{stamp} ({words.render_age(now - seconds)})"

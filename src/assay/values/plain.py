@@ -11,12 +11,14 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from datetime import datetime, tzinfo
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 _STRANGE = {"nan", "inf", "-inf"}
+NO_DATE = "an impossible time"
 _HUGE = 2**63  # what SQLite and the C library take
 
 
@@ -176,3 +178,14 @@ def _parse_scalar(kind: Any, content: Any) -> Any:
     if not isinstance(content, kind):
         raise TypeError(f"{content!r} is no {kind.__name__}")
     return content
+
+
+# ---------------------------------------------------------------- times
+
+
+def render_date(seconds: float, form: str, zone: tzinfo | None = None) -> str:
+    """As strftime; a file may hold a number that is no time of any calendar. Without a zone: local time."""
+    try:
+        return datetime.fromtimestamp(seconds, zone).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return NO_DATE
