@@ -17,6 +17,7 @@ from assay.cli.model_options import (
     with_options,
 )
 from assay.cli.reports import FORMS, STDOUT, prepare_reports, report_options, write_text
+from assay.cli.warnings import warn
 from assay.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _go(given: dict[str, Any], goal: Goal) -> int:
     with following(given) as doors:
         finished = run_model(request, choice, doors)
     for note in finished.notes:
-        print(f"note: {note}", file=sys.stderr)
+        warn(note)
     if finished.report is None:
         print(f"interrupted by {finished.interrupted}; what was made is kept, and made only once", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)

@@ -21,6 +21,7 @@ from assay.flows.bench.archive import find_place, load_executions
 from assay.flows.bench.history import HistoryOptions, build_history
 from assay.flows.bench.options import parse_commands
 from assay.flows.bench.run import resolve_methods, run_benchmarks
+from assay.flows.sweep import Doors
 from assay.record import rundir
 from assay.record.benchmarks import hold_queue, load_execution, take_queue
 from assay.record.index.sqlite import open_index
@@ -71,6 +72,17 @@ def test_a_good_execution_is_complete(lab: Path) -> None:
     assert execution.ended_at >= execution.started_at  # type: ignore[operator]
     assert execution.extra == {"door": 1}
     assert load_execution(execution.run_dir) == execution
+
+
+def test_a_git_that_cannot_be_asked_is_a_warning_of_the_benchmark(lab: Path) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    (lab / ".git" / "index").write_bytes(b"damaged")
+    said: list[str] = []
+    report = run_benchmarks(request("mod.B.fixed", trials=2), Doors(warn=said.append))
+    assert [text for text in said if "git cannot be asked about" in text] == said[:1]
+    assert "no commit is recorded" in said[0]
+    assert not [note for note in report.notes if "git" in note], "given once"
+    assert [execution.commit for execution in report.executions] == [None, None]
 
 
 def test_it_is_in_the_index_at_once(lab: Path) -> None:

@@ -155,6 +155,15 @@ def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(chain: Path
     assert execution.started_at < execution.ended_at
 
 
+def test_a_git_that_cannot_be_asked_is_a_warning_of_the_check(chain: Path, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    subprocess.run(["git", "init", "-q", code], check=True)
+    (code / ".git" / "index").write_bytes(b"damaged")
+    notes = [note for note in go(ask(chain, tmp_path, folder=str(code))).notes if "git cannot be asked" in note]
+    assert len(notes) == 1
+    assert f"about {code}, so no commit is recorded" in notes[0]
+
+
 @pytest.mark.parametrize("why", ["cached", "some", "bisect"])
 def test_what_was_not_measured_as_a_whole_is_not(why: str, chain: Path, tmp_path: Path) -> None:
     further: dict[str, Any] = {"some": {"only": ("Add_1",)}, "bisect": {"goal": "bisect"}}.get(why, {})

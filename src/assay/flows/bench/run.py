@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -62,8 +62,10 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
     jobs = [*forgotten, *_build_jobs(request, methods, place)]
     slots = _choose_slots(request, settings)
     noter = _Noter(told)
-    witness = Witness(request, {job.spec.name: job.variant for job in jobs}, noter.told if request.profile else told)
     given = doors or Doors()
+    heard = _Heard(given.warn)
+    variants = {job.spec.name: job.variant for job in jobs}
+    witness = Witness(request, variants, noter.told if request.profile else told, heard.take)
     specs = [job.spec for job in jobs]
     watched = replace(
         given,
@@ -75,8 +77,22 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
         report = _run(request, place, slots, specs, watched)
     found = witness.found | noter.found
     executions = [found[entry.dir] for entry in report.entries if entry.dir in found]
-    notes = (*_describe_forgotten([job.spec for job in forgotten]), *report.notes)
-    return BenchReport(tuple(executions), report.interrupted, report.problem, notes)
+    notes = [*_describe_forgotten([job.spec for job in forgotten]), *report.notes]
+    notes = [*(note for note in notes if note not in heard.texts), *(heard.texts if doors is None else ())]
+    return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(notes))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Warnings about the code that is measured: given at once, and not a second time as a note of the report."""
+
+    warn: Callable[[str], None]
+    texts: list[str] = field(default_factory=list)
+
+    def take(self, text: str) -> None:
+        self.texts.append(text)
+        with suppress(OSError):  # nobody reads it any more
+            self.warn(text)
 
 
 def _is_plain(request: BenchRequest) -> bool:

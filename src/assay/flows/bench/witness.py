@@ -63,9 +63,16 @@ class _Live:
 class Witness:
     """The supervisor's observer, around its usual one."""
 
-    def __init__(self, request: BenchRequest, variants: Mapping[str, BenchVariant | None], told: Told) -> None:
+    def __init__(
+        self,
+        request: BenchRequest,
+        variants: Mapping[str, BenchVariant | None],
+        told: Told,
+        complain: Callable[[str], None] = lambda _text: None,  # of a git that refuses, once for each folder
+    ) -> None:
         self._request = request
         self._told = told
+        self._complain = complain
         self._variants = variants
         self._devices = Devices()
         self._environments: dict[str, Environment] = {}
@@ -193,7 +200,9 @@ class Witness:
 
     def _load_environment(self, folder: str) -> Environment:
         if folder not in self._environments:
-            self._environments[folder] = load_environment(folder, self._request.command_line, self._devices)
+            self._environments[folder] = load_environment(
+                folder, self._request.command_line, self._devices, complain=self._complain
+            )
         return self._environments[folder]
 
 

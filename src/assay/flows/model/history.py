@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from assay.flows.bench.conclude import build_fingerprint, build_setup
@@ -45,22 +46,30 @@ class Witness:
     begun_at: float = field(default_factory=time.time)
     meter: CpuMeter | None = field(default_factory=_open_meter)
 
-    def look(self, folder: str, own_cpu_s: float) -> tuple[Machine, str | None]:
+    def look(
+        self, folder: str, own_cpu_s: float, complain: Callable[[str], None] = lambda _text: None
+    ) -> tuple[Machine, str | None]:
         """The machine as it stood, and the commit of what lies in the folder."""
         devices = Devices()
-        environment = load_environment(folder, (), devices)
+        environment = load_environment(folder, (), devices, complain=complain)
         machine = load_machine(environment, devices, ())
         foreign = self.meter.foreign_share(own_cpu_s, machine.logical_cpus) if self.meter else None
         return replace(machine, foreign_cpu=foreign, packages={}), environment.git.commit if environment.git else None
 
 
 def add_to_history(
-    root: str, request: ModelRequest, report: ModelReport, witness: Witness, own_cpu_s: float, label: str | None
+    root: str,
+    request: ModelRequest,
+    report: ModelReport,
+    witness: Witness,
+    own_cpu_s: float,
+    label: str | None,
+    complain: Callable[[str], None] = lambda _text: None,
 ) -> BenchExecution | None:
     """None: there is nothing to add, and `describe_gap` says why."""
     if describe_gap(request, report):
         return None
-    machine, commit = witness.look(request.folder or os.getcwd(), own_cpu_s)
+    machine, commit = witness.look(request.folder or os.getcwd(), own_cpu_s, complain)
     setup = build_setup(machine, None, report.tools)
     execution = BenchExecution(
         execution_id=os.path.basename(report.run_dir)[-26:],

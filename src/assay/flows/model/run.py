@@ -76,9 +76,8 @@ def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = No
         prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
     )
     finished = conclude(watched)
-    return replace(
-        finished, notes=(*finished.notes, *_remember(place.root, request, finished, witness, watched, choice))
-    )
+    notes = (*finished.notes, *_remember(place.root, request, finished, witness, watched, choice))
+    return replace(finished, notes=tuple(dict.fromkeys(notes)))
 
 
 def is_profiling(request: ModelRequest) -> bool:
@@ -91,15 +90,15 @@ def _remember(
 ) -> list[str]:
     """Times for the history of benchmarks. What goes wrong there is said, and changes no verdict."""
     outcome = watched.entries[0].outcome
+    notes: list[str] = []
     if finished.report is None:
-        return []
+        return notes
+    cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
     try:
-        add_to_history(
-            root, request, finished.report, witness, (outcome.cpu_s if outcome else 0.0) or 0.0, choice.label
-        )
+        add_to_history(root, request, finished.report, witness, cpu_s, choice.label, notes.append)
     except (AssayError, OSError) as error:
-        return [f"the times are not in the history of benchmarks: {error}"]
-    return []
+        notes.append(f"the times are not in the history of benchmarks: {error}")
+    return notes
 
 
 def render_request(request: ModelRequest, place: StudyPlace) -> str:
