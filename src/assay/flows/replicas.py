@@ -218,7 +218,8 @@ def describe_noise(found: Sequence[Noise], rules: Sequence[Rule] = ()) -> list[s
             worst[noise.metric] = noise
     return [
         f"{noise.metric}: noise {_share(noise.per_window)} per window, {_share(noise.per_step)} per step "
-        f"({noise.replicas} replicas); CHANGED from {_share(noise.outside)}, FAIL from {_share(noise.detectable[0])}; "
+        f"({noise.replicas} replicas); CHANGED from {_share(noise.outside)}, "
+        f"FAIL from {_share(max(noise.outside, noise.detectable[0]))}; "
         f"suggested delta {_share(noise.suggested_delta)}"
         for noise in worst.values()
     ]

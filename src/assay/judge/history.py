@@ -61,21 +61,29 @@ def _find_shortness(history: MetricHistory) -> Iterator[Finding]:
         yield Finding(VerdictKind.INCONCLUSIVE, _name(history), message)
 
 
+_LARGEST_VISIBLE = 1.0  # a history that only shows more than this shows nothing that anybody would accept
+
+
 def _find_blindness(history: MetricHistory, asserted: float) -> Iterator[Finding]:
     """Where the newest series that is long enough would not have shown the change that matters."""
     series = find_newest(history)
     if series is None or series.detectable is None or series.detectable <= asserted:
         return
-    message = f"a change of {asserted:.1%} would not have been found in this noise, only one of {series.detectable:.1%}"
+    message = f"a change of {asserted:.1%} would not have been found in this noise"
+    if series.detectable <= _LARGEST_VISIBLE:
+        message += f", only one of {series.detectable:.1%}"
     yield Finding(VerdictKind.INCONCLUSIVE, _name(history), f"{message}: {_advise_blind(series)}")
 
 
 def _advise_blind(series: MetricSeries) -> str:
-    enough = f"accept it with --min-effect {math.ceil(1000 * (series.detectable or 0)) / 1000:g}"
+    visible = series.detectable or 0.0
+    enough = (
+        f"; or accept it with --min-effect {math.ceil(1000 * visible) / 1000:g}" if visible <= _LARGEST_VISIBLE else ""
+    )
     if series.needed is None:
-        return f"more executions do not help, less noise does; or {enough}"
+        return f"more executions do not help, less noise does{enough}"
     missing = series.needed - len(series.points)
-    return f"about {missing} more execution{'' if missing == 1 else 's'} would show it; or {enough}"
+    return f"about {missing} more execution{'' if missing == 1 else 's'} would show it{enough}"
 
 
 def find_newest(history: MetricHistory) -> MetricSeries | None:

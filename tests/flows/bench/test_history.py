@@ -588,6 +588,16 @@ def test_a_history_too_noisy_to_show_a_change_is_inconclusive_and_says_what_is_m
     assert judge(history(jitter(12, 3, noise=0.03)), min_effect=accepted).verdict.kind is VerdictKind.PASS
 
 
+def test_a_history_that_shows_nothing_at_all_is_not_advised_to_accept_it() -> None:
+    values = jitter(7, 2, noise=0.01)
+    found = judge(history([*values[:5], 30 * values[5], 50 * values[6]]))
+    assert found.verdict.kind is VerdictKind.INCONCLUSIVE
+    (finding,) = found.verdict.findings
+    assert found.series[0].detectable is not None
+    assert found.series[0].detectable > 1
+    assert "--min-effect" not in finding.message
+
+
 def test_the_smaller_a_change_has_to_be_seen_the_more_is_asked_of_a_history() -> None:
     values = history(jitter(60, 4, noise=0.005))
     assert judge(values).verdict.kind is VerdictKind.PASS
