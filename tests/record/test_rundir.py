@@ -306,6 +306,14 @@ def test_a_damaged_record_is_said(run_dir: Path, text: str) -> None:
         rundir.load_record(str(run_dir))
 
 
+@pytest.mark.parametrize("text", ["[]", "7", '{"format": null}', '{"format": 1, "name": "x"}'])
+def test_a_damaged_record_is_described_without_the_words_of_python(run_dir: Path, text: str) -> None:
+    (run_dir / "run.json").write_text(text)
+    with pytest.raises(FormatError) as caught:
+        rundir.load_record(str(run_dir))
+    assert caught.value.message.endswith("its content does not have the form of a run's record")
+
+
 def test_a_record_of_a_later_version(run_dir: Path) -> None:
     (run_dir / "run.json").write_text(json.dumps({"format": layout.FORMAT_VERSION + 1}))
     with pytest.raises(FormatError, match="newer than this Assay knows"):

@@ -23,7 +23,7 @@ from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414
 from assay.record.whole_file import publish, read_text, write_atomic, write_new
 from assay.values import layout
 from assay.values.environment import Environment
-from assay.values.plain import check_types, keep_fitting
+from assay.values.plain import WrongTypeError, check_types, keep_fitting
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
 
@@ -287,7 +287,13 @@ def parse_record(text: str, file: str) -> RunRecord:
     except KeyError as error:
         raise _build_damage(file, f"{error} is missing") from error
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise _build_damage(file, str(error) if text.strip() else "it is empty") from error
+        raise _build_damage(file, _describe_misfit(error) if text.strip() else "it is empty") from error
+
+
+def _describe_misfit(error: Exception) -> str:
+    """Python's own words about a value of another type mean nothing to who edited the file."""
+    is_plain = isinstance(error, json.JSONDecodeError | WrongTypeError)
+    return str(error) if is_plain else "its content does not have the form of a run's record"
 
 
 def _build_damage(file: str, what: str) -> FormatError:

@@ -57,13 +57,17 @@ def _fits(kind: Any, content: Any) -> bool:
     return True
 
 
+class WrongTypeError(TypeError):
+    """A field does not hold what its annotation says; the text is for people."""
+
+
 def check_types(value: T) -> T:
-    """The dataclass itself. Raises TypeError for a field that does not hold what its annotation says: JSON may hold
-    anything, and a damaged file must not end in an error far from where it was read."""
+    """The dataclass itself. Raises WrongTypeError for a field that does not hold what its annotation says: JSON may
+    hold anything, and a damaged file must not end in an error far from where it was read."""
     kind: Any = type(value)
     for name, fits in _checks(kind):
         if not fits(getattr(value, name)):
-            raise TypeError(f"{name} is {repr(getattr(value, name))[:60]}")
+            raise WrongTypeError(f"{name} is {repr(getattr(value, name))[:60]}")
     return value
 
 
