@@ -30,23 +30,25 @@ KILLED = 128 + signal.SIGKILL
 SUPERVISORS = 2
 RETRIES = 1  # a command that fails is tried once more, and fails again
 
-# The shell that takes a lock keeps it, and so does its `sleep`. Markers are on descriptor 9, below those of the slots:
-# the kernel closes in order, so a marker never outlives its slot.
+# A `flock` that is killed itself (a code above 1) is called again. The shell that takes a lock keeps it, and so does its
+# `sleep`. Markers are on descriptor 9, below those of the slots: the kernel closes in order, so a marker never outlives
+# its slot.
 WORK = r"""
-name=$1 n=$2 took_s=$3 code=$4
+name=$1 n=$2 took_s=$3 result=$4
 note() { echo "$1 $name $ASSAY_ATTEMPT_NUMBER $ASSAY_ATTEMPT $$ $2" >> "$ASSAY_RUN_DIR/ledger"; }
-exec 8>> "$MARKERS/mutex"; flock 8
+take() { while flock -n "$1"; code=$?; [ $code -gt 1 ]; do :; done; return $code; }
+exec 8>> "$MARKERS/mutex"; until flock 8; do :; done
 for ((i = 0; i < SLOTS; i++)); do
   exec 9>> "$MARKERS/$i"
-  if flock -n 9; then break; fi
+  if take 9; then break; fi
 done
 [ $i -lt $SLOTS ] || echo "more jobs than slots: $ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/problems"
 exec 8>&- 7>> "$ASSAY_RUN_DIR/alone"
-flock -n 7 || echo "two attempts at once: $ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/problems"
+take 7 || echo "two attempts at once: $ASSAY_RUN_DIR $ASSAY_ATTEMPT" >> "$MARKERS/problems"
 note start 0
 sleep "$took_s"
-note end "$code"
-exit "$code"
+note end "$result"
+exit "$result"
 """
 
 
