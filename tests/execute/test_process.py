@@ -242,3 +242,43 @@ class TestStarting:
         assert (env["KEPT"], env["OWN"]) == ("over", "2")
         assert (env["ASSAY_ATTEMPT"], env["ASSAY_ATTEMPT_NUMBER"]) == ("u.3", "3")
         assert "ASSAY_DONE" not in env
+
+
+class TestLogs:
+    """Who has an attempt's log open as output, without session and tag."""
+
+    @pytest.mark.parametrize(
+        ("name", "tag", "attempts"),
+        [
+            ("train.log", None, [1]),
+            ("train.2.log", None, [2]),
+            ("train.2.other.log", None, [2]),
+            ("log.train.20260101.101500", None, [1, 2]),  # a template without a number
+            ("train.log", "uid-of-test.2", [2]),  # the tag decides
+            ("train.2.log", "another.1", []),
+        ],
+    )
+    def test_a_process_belongs_to_the_attempt_whose_log_it_writes(
+        self, tmp_path: Path, name: str, tag: str | None, attempts: list[int]
+    ) -> None:
+        """Ending the first attempt must not end the second, which shares its directory."""
+        env = {} if tag is None else {"ASSAY_ATTEMPT": tag}
+        with (tmp_path / name).open("w") as log:
+            child = subprocess.Popen(["/bin/sleep", "1000"], env=env, stdout=log, start_new_session=True)
+        try:
+            until(lambda: os.readlink(f"/proc/{child.pid}/exe") != os.readlink("/proc/self/exe"), "it is up")
+            found = [n for n in (1, 2) if process.find_members([Attempt(0, 0, f"uid-of-test.{n}", str(tmp_path))])]
+            assert found == attempts
+        finally:
+            child.kill()
+            child.wait()
+
+    def test_who_reads_a_log_does_not_belong(self, tmp_path: Path) -> None:
+        (tmp_path / "train.log").touch()
+        with (tmp_path / "train.log").open() as log:
+            child = subprocess.Popen(["/bin/sleep", "1000"], env={}, stdin=log)
+        try:
+            assert process.find_members([Attempt(0, 0, "uid-of-test.1", str(tmp_path))]) == set()
+        finally:
+            child.kill()
+            child.wait()

@@ -46,7 +46,7 @@ class LocalExecutor(Executor):
         self._orphans: process.Orphans | None = None  # made for the first job
         self._left: dict[JobHandle, tuple[str, ...]] = {}  # what ended children left running
         self._seen: dict[JobHandle, frozenset[tuple[int, int]]] = {}  # the same, as pid and start
-        self._strangers: set[int] = set()  # orphans that belong to none of our jobs
+        self._strangers: dict[int, int | None] = {}  # pid -> start of orphans that belong to none of our jobs
         self._environment: process.EncodedEnvironment | None = None  # made for the first job
 
     def submit(self, request: JobRequest, publish: Publish) -> JobHandle | None:
@@ -149,13 +149,14 @@ class LocalExecutor(Executor):
                 self._left[each.handle] = self._remember(each.handle, left)
             if all(process.process_start(pid) for pid in suspects):
                 break  # otherwise one has left during the look, and what it had forked may have been missed
-        self._strangers |= suspects
+        self._strangers |= {pid: process.process_start(pid) for pid in suspects}
 
     def _find_suspects(self, orphans: process.Orphans) -> set[int]:
         running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
         found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
-        self._strangers &= found
-        return {pid for pid in found - self._strangers if not process.is_of(pid, running)}
+        self._strangers = {pid: start for pid, start in self._strangers.items() if pid in found}
+        known = {pid for pid, start in self._strangers.items() if process.process_start(pid) == start}
+        return {pid for pid in found - known if not process.is_of(pid, running)}
 
     def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
         """Their descriptions. What is named as left is ended, also where it opens a session of its own meanwhile."""

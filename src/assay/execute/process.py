@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from assay.values.run import JobRequest
 
 _SESSION_FIELD = 3  # of /proc/<pid>/stat, counted after the command name
 _START_FIELD = 19
+_TAG = f"{layout.ENV_ATTEMPT}=".encode()
+_NUMBERED_LOG = re.compile(r"^[\w-]+(?:\.(\d+))?(?:\.other)?\.log$")
 _POLL_S = 0.02
 _EXEC_LOOKS = 5
 _EXEC_S = 0.0005
@@ -173,8 +176,12 @@ class Attempt:
     leader: int  # pid of job.sh, which opened the session; 0: known by its tag alone
     start: int
     tag: str
-    dir: str = ""  # the run directory; where it is given, whoever has the run's log open as output counts, too
+    dir: str = ""  # the run directory; where it is given, whoever has the attempt's log open as output counts, too
     seen: frozenset[tuple[int, int]] = frozenset()  # pid and start of members that were found before
+
+    @property
+    def number(self) -> str:
+        return self.tag.rpartition(".")[2]
 
 
 def find_members(attempts: Sequence[Attempt]) -> set[int]:
@@ -182,7 +189,7 @@ def find_members(attempts: Sequence[Attempt]) -> set[int]:
     # session 0 is the kernel's own, and in a container everybody's who came from outside
     sessions = {attempt.leader for attempt in attempts if attempt.leader > 0 and not _is_stranger(attempt)}
     needles = {f"{layout.ENV_ATTEMPT}={attempt.tag}".encode() for attempt in attempts if attempt.tag}
-    folders = {os.path.realpath(attempt.dir) for attempt in attempts if attempt.dir}
+    folders = {(os.path.realpath(attempt.dir), attempt.number) for attempt in attempts if attempt.dir}
     own = os.getpid()
     found = {pid for pid in all_pids() if pid != own and _belongs(pid, sessions, needles, folders)}
     # what was a member may have left the session since
@@ -195,26 +202,39 @@ def _is_stranger(attempt: Attempt) -> bool:
     return fields is not None and int(fields[_START_FIELD]) != attempt.start
 
 
-def _belongs(pid: int, sessions: set[int], needles: set[bytes], folders: set[str]) -> bool:
+def _belongs(pid: int, sessions: set[int], needles: set[bytes], folders: set[tuple[str, str]]) -> bool:
     fields = _stat_fields(pid)
     if fields is None or fields[0] in (b"Z", b"X"):
         return False
-    return int(fields[_SESSION_FIELD]) in sessions or _has_variable(pid, needles) or _writes_log(pid, folders)
+    session = int(fields[_SESSION_FIELD])
+    return session in sessions or _has_variable(pid, needles) or _writes_log(pid, session, folders)
 
 
-def _writes_log(pid: int, folders: set[str]) -> bool:
-    """Whether its output, or another descriptor that it may write to, is a log in one of these run directories."""
+def _writes_log(pid: int, session: int, folders: set[tuple[str, str]]) -> bool:
+    """Whether its output, or another descriptor that it may write to, is the log of one of these attempts.
+
+    Attempts of a run share a directory: what carries a tag, or whose session does, is of the attempt that this names.
+    """
     try:
         numbers = os.listdir(f"/proc/{pid}/fd") if folders else ()
     except OSError:  # another user's, or gone
         return False
-    return any(_is_output(pid, number, folders) for number in numbers)
+    if not any(_is_output(pid, number, folders) for number in numbers):
+        return False
+    return not any(_is_tagged(each) for each in {pid, session})
 
 
-def _is_output(pid: int, number: str, folders: set[str]) -> bool:
+def _is_tagged(pid: int) -> bool:
+    return any(variable.startswith(_TAG) for variable in _load_environ(pid).split(b"\0"))
+
+
+def _is_output(pid: int, number: str, folders: set[tuple[str, str]]) -> bool:
     try:
         folder, _, name = os.readlink(f"/proc/{pid}/fd/{number}").rpartition("/")
-        if folder not in folders or not (number in ("1", "2") or (".log" in name and name[0] != ".")):
+        if not (number in ("1", "2") or (".log" in name and name[0] != ".")):
+            return False
+        known = _NUMBERED_LOG.search(name)  # a template of its own may put no number into the name
+        if not any(folder == each and (known is None or (known[1] or "1") == attempt) for each, attempt in folders):
             return False
         with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
             flags = next(int(line.split()[1], 8) for line in file if line.startswith("flags:"))
