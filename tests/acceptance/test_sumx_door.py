@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -146,6 +147,7 @@ class TestTheDocument:
         assert "athletic-wallaby_2020.02.06_14.19 " in piped
         shown = subprocess.run(
             ["script", "-qec", "stty cols 60; " + shlex.join(program), "/dev/null"],
+            env=dict(os.environ),  # readline, which pytest loads, puts COLUMNS into the C library's own environment
             capture_output=True,
             text=True,
             check=True,
