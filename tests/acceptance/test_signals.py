@@ -68,7 +68,7 @@ touch "$dir/up"; while :; do sleep 1000; done
 def test_everything_that_a_run_started_is_stopped(shop: Workshop, number: signal.Signals) -> None:
     write_study(shop, f'[ -e "$dir/up" ] && exit 0\n{POLITE}')
     program = start(shop)
-    assert len(shop.processes()) >= 5
+    until(lambda: len(shop.processes()) >= 5, "all of its processes are there")
     assert shop.end(program, number) == 130
     assert shop.processes() == {}
     assert shop.states(RUN) == [State.STOPPED]
@@ -85,7 +85,7 @@ def test_what_ignores_signals_is_killed(shop: Workshop) -> None:
     """This takes the whole grace of ten seconds."""
     write_study(shop, STUBBORN)
     program = start(shop)
-    assert len(shop.processes()) >= 5
+    until(lambda: len(shop.processes()) >= 5, "all of its processes are there")
     assert shop.end(program, signal.SIGINT) == 130
     assert shop.processes() == {}
     assert shop.states(RUN) == [State.STOPPED]

@@ -252,7 +252,7 @@ def test_what_a_method_leaves_behind_is_a_warning(lab: Lab) -> None:
     )
     report = lab.run("left.f")
     assert report.executions[0].succeeded
-    assert any("left.f trial 1: it left a process behind, ended with it: sleep" in line for line in lab.warned)
+    assert any("left.f trial 1: it left 1 process running, which Assay ended: sleep" in line for line in lab.warned)
 
 
 def test_the_model_is_not_that_of_a_quadro(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def load_execution(run_dir: str) -> BenchExecution | None:
         return None
     content = read_versioned(text, "benchmark", path)
     try:
-        return check_types(parse_execution(content, run_dir))
+        return check_types(parse_execution(content, run_dir), finite=False)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FormatError(
             f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again"

@@ -61,46 +61,47 @@ class WrongTypeError(TypeError):
     """A field does not hold what its annotation says; the text is for people."""
 
 
-def check_types(value: T) -> T:
+def check_types(value: T, *, finite: bool = True) -> T:
     """The dataclass itself. Raises WrongTypeError for a field that does not hold what its annotation says: JSON may
-    hold anything, and a damaged file must not end in an error far from where it was read."""
+    hold anything, and a damaged file must not end in an error far from where it was read. Numbers must be finite,
+    unless a file keeps what a program measured."""
     kind: Any = type(value)
-    for name, fits in _checks(kind):
+    for name, fits in _checks(kind, finite):
         if not fits(getattr(value, name)):
             raise WrongTypeError(f"{name} is {repr(getattr(value, name))[:60]}")
     return value
 
 
 @cache
-def _checks(kind: Any) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
+def _checks(kind: Any, finite: bool) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
     hints = _hints(kind)
-    return tuple((each.name, _build_check(hints[each.name])) for each in fields(kind))
+    return tuple((each.name, _build_check(hints[each.name], finite)) for each in fields(kind))
 
 
-def _build_check(kind: Any) -> Callable[[Any], bool]:
+def _build_check(kind: Any, finite: bool) -> Callable[[Any], bool]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
         return lambda _value: True
     if origin in (types.UnionType, typing.Union):
-        choices = [_build_check(each) for each in inner]
+        choices = [_build_check(each, finite) for each in inner]
         return lambda value: any(fits(value) for fits in choices)
     if origin is tuple:
-        return _build_tuple_check(inner)
+        return _build_tuple_check(inner, finite)
     if origin is typing.Literal:
         return lambda value: isinstance(value, str) and value in inner
     if origin is not None:  # a mapping
-        fits_key, fits_value = _build_check(inner[0]), _build_check(inner[1])
+        fits_key, fits_value = _build_check(inner[0], finite), _build_check(inner[1], finite)
         return lambda value: (
             isinstance(value, Mapping) and all(fits_key(key) and fits_value(each) for key, each in value.items())
         )
-    return _build_scalar_check(kind)
+    return _build_scalar_check(kind, finite)
 
 
-def _build_tuple_check(inner: tuple[Any, ...]) -> Callable[[Any], bool]:
+def _build_tuple_check(inner: tuple[Any, ...], finite: bool) -> Callable[[Any], bool]:
     if len(inner) == 2 and inner[1] is Ellipsis:
-        fits = _build_check(inner[0])
+        fits = _build_check(inner[0], finite)
         return lambda value: isinstance(value, tuple) and all(map(fits, value))
-    each = [_build_check(kind) for kind in inner]
+    each = [_build_check(kind, finite) for kind in inner]
     return lambda value: (
         isinstance(value, tuple)
         and len(value) == len(each)
@@ -108,13 +109,13 @@ def _build_tuple_check(inner: tuple[Any, ...]) -> Callable[[Any], bool]:
     )
 
 
-def _build_scalar_check(kind: Any) -> Callable[[Any], bool]:
+def _build_scalar_check(kind: Any, finite: bool) -> Callable[[Any], bool]:
     if kind is float:
-        return lambda value: (type(value) is float and math.isfinite(value)) or _is_whole(value)
+        return lambda value: (type(value) is float and (not finite or math.isfinite(value))) or _is_whole(value)
     if kind is int:
         return _is_whole
     if is_dataclass(kind):
-        return lambda value: isinstance(value, kind) and bool(check_types(value))  # type: ignore[arg-type]
+        return lambda value: isinstance(value, kind) and bool(check_types(value, finite=finite))  # type: ignore[arg-type]
     return lambda value: isinstance(value, kind)
 
 
