@@ -172,3 +172,8 @@ def test_openvinos_words():
     text = "Exception from src/a.cpp:84:\nCheck 'x' failed at src/b.cpp:1:\nThe true reason\nmore"
     assert explain(RuntimeError(text), "cmd").message == "The true reason"
     assert explain(RuntimeError("Exception from src/a.cpp"), "cmd").message == "RuntimeError"
+    text = "Exception from src/a.cpp:1:\nShapes do not fit\nWhile validating node 'opset1::Reshape Reshape_7'\n"
+    error = explain(RuntimeError(text), "cmd")
+    assert error.message == "Shapes do not fit (While validating node 'opset1::Reshape Reshape_7')", (
+        "it names the operator"
+    )

@@ -151,6 +151,9 @@ def _write_profile(request: Any, job: Job) -> str:
     return path
 
 
+_NAMED = re.compile(r"\bnode\b|\boperat(?:or|ion)\b|friendly_name|failed for \S|opset\d+::", re.IGNORECASE)
+
+
 def explain(error: Exception, command: str) -> BackendError:
     """Their many lines about where in the source it was said come last."""
     text = str(error)
@@ -160,4 +163,5 @@ def explain(error: Exception, command: str) -> BackendError:
         return BackendError(message, ending=Ending.UNSUPPORTED, command=command, stderr=text)
     lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
     message = lines[0] if lines else type(error).__name__
-    return BackendError(message, command=command, stderr=text)
+    named = next((line for line in lines if _NAMED.search(line)), message)
+    return BackendError(message if named == message else f"{message} ({named})", command=command, stderr=text)
