@@ -163,6 +163,13 @@ def test_a_damaged_run_is_listed_with_a_reason_and_a_command_that_repairs_it(cli
     assert load_record(str(own_bench.root / "fit" / HURT)).spec.params == {"x": 1}
 
 
+def test_damage_within_run_json_is_listed_although_the_index_knew_the_run(cli, own_bench: Bench) -> None:
+    """Emptied in place: nothing changes in the folder itself."""
+    assert _states(cli)[HURT] == "done"
+    _empty(own_bench.root / "fit" / HURT / "run.json")
+    assert _states(cli) == {HURT: "damaged", "x=2": "done", "x=3": "done"}
+
+
 def test_a_finished_run_whose_run_json_is_lost_keeps_its_result(cli, own_bench: Bench) -> None:
     _empty(own_bench.root / "fit" / HURT / "run.json")
     result = cli("run", "study.yml", "-j", "2")

@@ -39,7 +39,7 @@ class Changes(NamedTuple):
 
 
 def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
-    """What differs from these rows of the index: a run that is over and untouched costs one look, or two."""
+    """What differs from these rows of the index: a run that is over and untouched costs two looks."""
     unseen = {row.key: row for row in rows}
     now = time.time()
     suspects: list[tuple[str, RunRow | None]] = []
@@ -98,9 +98,11 @@ def _stamp(path: str, origin: str, attempt: int, folder: int | None = None) -> f
         return _modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder) or _modified(path, folder)
     if origin == "mlrunner":
         return max(_modified(f"{path}/{layout.MLRUNNER_STAT_FILE}", folder), _modified(path, folder))
+    # run.json may be edited by hand, or be damaged, without a trace in its folder
+    changed = max(_modified(f"{path}/{layout.RUN_FILE}", folder), _modified(path, folder))
     if attempt == 0:  # nobody supervises it: its script may still be writing
-        return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), _modified(path, folder))
-    return _modified(path, folder)
+        return max(_newest(f"{path}/{layout.METRICS_DIR}", folder), changed)
+    return changed
 
 
 def _modified(path: str, folder: int | None) -> float:
