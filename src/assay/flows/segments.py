@@ -23,6 +23,7 @@ from assay.observe.tail import Tail
 from assay.plan.expand import build_plan
 from assay.plan.identity import spec_id
 from assay.record import golden as manifests
+from assay.stage.git import find_git_root
 from assay.values import layout
 from assay.values.golden import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
 from assay.values.run import Command, LogStream, Plan, RunSpec, Usage
@@ -160,7 +161,7 @@ def resolve_folder(file: GoldenFile, test: GoldenTest) -> tuple[str, str]:
     if file.study is not None:
         return file.study.folder, "the working directory"
     config_folder = os.path.dirname(file.path)
-    root = _find_git_root(config_folder)
+    root = find_git_root(config_folder)
     tried = [(root, "the git root of the file")] if root else []
     tried += [(config_folder, "the file's folder"), (os.getcwd(), "the working directory")]
     for base, words in tried:
@@ -180,15 +181,6 @@ def _holds_program(folder: str, test: GoldenTest) -> bool:
     """Without `directory` the place that has the program's files counts."""
     scripts = [word for word in test.executable if word.endswith((".py", ".sh")) or word.startswith("./")]
     return all(os.path.exists(os.path.join(folder, script)) for script in scripts)
-
-
-def _find_git_root(folder: str) -> str | None:
-    while not os.path.exists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
-    return folder
 
 
 def use_variant(scene: Scene, variant: Variant) -> Scene:

@@ -44,6 +44,16 @@ def build_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _VARIABLES}
 
 
+def find_git_root(folder: str) -> str | None:
+    """The nearest folder from here up that has a `.git`: without one git need not be started."""
+    while not os.path.lexists(os.path.join(folder, ".git")):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return None
+        folder = parent
+    return folder
+
+
 def run_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     try:

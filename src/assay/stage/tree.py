@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.errors import UsageError
-from assay.stage.git import run_git
+from assay.stage.git import find_git_root, run_git
 from assay.values import layout
 from assay.values.secrets import build_file_matcher
 
@@ -122,7 +122,7 @@ class _Walker:
         self.excluded = _load_identities(selection.exclude)
         self.unreadable: list[str] = []
         self.git_ignored: set[str] = set()
-        if self._asks_git and is_in_repository(source):
+        if self._asks_git and find_git_root(source) is not None:
             self._ask_git("")
 
     @property
@@ -342,16 +342,6 @@ def _list_folders(path: str, limit: int) -> tuple[list[str], int]:
     except OSError:
         return [], seen
     return found, seen
-
-
-def is_in_repository(folder: str) -> bool:
-    """Whether a `.git` is here or above: without one git need not be started."""
-    while not os.path.lexists(os.path.join(folder, ".git")):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return False
-        folder = parent
-    return True
 
 
 # ---------------------------------------------------------------- patterns
