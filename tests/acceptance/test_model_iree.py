@@ -32,7 +32,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except PackageNotFoundError:
         pytest.skip("IREE is not installed: pip install 'assay[iree]'")
     if not known.startswith("3.13."):
-        pytest.skip(f"IREE {known} may have mended it: this is about 3.13")
+        pytest.skip(f"IREE {known} may have fixed it: this is about 3.13")
     return tmp_path_factory.mktemp("desk")
 
 
