@@ -317,7 +317,7 @@ def test_a_refresh_that_breaks_off_is_repeated(
     rundir.publish_lease(str(run_dir), JobHandle("local", "0", "host", 1, 0, "boot", None, 1, 1.0))
     rundir.write_outcome(str(run_dir), Outcome(State.DONE, 1, {"train": 0}))
     say(run_dir, "loss 1.5\n")
-    for name in (".", "train.log"):
+    for name in ("run.json", "train.log", "."):
         os.utime(run_dir / name, (1.0, 1.0))  # long settled
     complaints: list[str] = []
 
