@@ -9,13 +9,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay import __version__
 from assay.errors import AssayError, ExitCode, did_you_mean, explain_refusal
 from assay.show import terminal
+
+if TYPE_CHECKING:
+    from assay.values.timings import Timings
 
 # name → (module, what it does): a command is imported when it is called, not to list it
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -164,17 +167,24 @@ def _explain(error: OSError) -> int | None:
 _READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
 
 
+def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
+    """What `assay model` does with its times: products do not know one another."""
+    from assay.flows.bench.timings import add_timings
+
+    add_timings(root, timings, label)
+
+
 def _call(arguments: list[str]) -> Any:
     """Call the command; a reading one once more where the index was found damaged, since it is empty then."""
     try:
-        return cli.main(args=arguments, prog_name="assay", standalone_mode=False)
+        return cli.main(args=arguments, prog_name="assay", standalone_mode=False, obj=_keep_timings)
     except AssayError as error:
         if type(error).__name__ != "IndexDamagedError" or not arguments or arguments[0] not in _READING:
             raise
         from assay.cli.warnings import warn
 
         warn(f"{error.message}; it is built again from the run directories")
-        return cli.main(args=arguments, prog_name="assay", standalone_mode=False)
+        return cli.main(args=arguments, prog_name="assay", standalone_mode=False, obj=_keep_timings)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one return for each kind of end

@@ -62,16 +62,21 @@ def reduce(**given: Any) -> int:
 
 
 def _go(given: dict[str, Any], goal: Goal) -> int:
-    from assay.flows.bench.options import parse_wait
     from assay.flows.model.run import RunChoice, run_model
+    from assay.values.units import parse_timeout, parse_wait
 
     takes_stdout = prepare_reports(given)
     request = build_request(given, goal)
     choice = RunChoice(
-        given["root"], _timeout(given), tuple(sys.argv), given["label"], given["jobs"], parse_wait(given["max_wait"])
+        given["root"],
+        parse_timeout(given["timeout"]),
+        tuple(sys.argv),
+        given["label"],
+        given["jobs"],
+        parse_wait(given["max_wait"]),
     )
     with following(given) as doors:
-        finished = run_model(request, choice, doors)
+        finished = run_model(request, choice, doors, click.get_current_context().obj)
     for note in finished.notes:
         warn(note)
     if finished.report is None:
@@ -79,12 +84,6 @@ def _go(given: dict[str, Any], goal: Goal) -> int:
         return int(ExitCode.INTERRUPTED)
     show(finished.report, given, takes_stdout)
     return int(finished.report.exit_code)
-
-
-def _timeout(given: dict[str, Any]) -> float | None:
-    from assay.cli.golden_options import parse_timeout
-
-    return parse_timeout(given["timeout"])
 
 
 def show(report: ModelReport, given: dict[str, Any], takes_stdout: bool) -> None:

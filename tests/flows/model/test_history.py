@@ -11,9 +11,10 @@ from tests.show import model_reports as made
 from assay.errors import UsageError
 from assay.flows.bench.archive import load_executions
 from assay.flows.bench.history import HistoryOptions, load_histories
-from assay.flows.model.history import Witness, add_to_history, build_result, describe_gap, name_method
+from assay.flows.bench.timings import add_timings, build_result
+from assay.flows.model.history import Witness, build_timings, describe_gap, name_method
 from assay.flows.places import StudyPlace
-from assay.values.benchmark import NOT_REPORTED, BenchExecution
+from assay.values.benchmark import NOT_REPORTED, BenchExecution, BenchResult
 from assay.values.model import CaseReport, ModelReport, ModelRequest, Step, Target
 from assay.values.verdict import VerdictKind
 
@@ -31,7 +32,14 @@ def measured(run_s: float = 0.004, number: int = 0, **more: object) -> ModelRepo
 
 
 def add(root: Path, report: ModelReport, label: str | None = None) -> BenchExecution | None:
-    return add_to_history(str(root), REQUEST, report, Witness(), 0.0, label)
+    timings = build_timings(REQUEST, report, Witness(), 0.0)
+    return add_timings(str(root), timings, label) if timings else None
+
+
+def times_of(report: ModelReport) -> BenchResult:
+    timings = build_timings(REQUEST, report, Witness(), 0.0)
+    assert timings is not None
+    return build_result(timings)
 
 
 # ---------------------------------------------------------------- what gives none
@@ -60,7 +68,7 @@ def test_where_there_is_a_gap_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_every_case_and_step_is_a_metric() -> None:
-    result = build_result(measured())
+    result = times_of(measured())
     assert result.numbers == {
         "Conv_0.compile_s": 2.0,
         "Conv_0.run_s": 0.004,
@@ -74,14 +82,14 @@ def test_every_case_and_step_is_a_metric() -> None:
 
 def test_cases_that_are_wrong_leave_theirs_out() -> None:
     report = made.report(fresh(made.wrong(1)), fresh(made.good(2)), fresh(made.whole(0.4, VerdictKind.FAIL)))
-    result = build_result(report)
+    result = times_of(report)
     assert set(result.numbers) == {"Conv_2.compile_s", "Conv_2.run_s"}
     assert result.wall_time == NOT_REPORTED
     assert not result.succeeded
 
 
 def test_a_simulator_s_run_times_are_left_out() -> None:
-    result = build_result(measured(is_estimate=True))
+    result = times_of(measured(is_estimate=True))
     assert set(result.numbers) == {"Conv_0.compile_s", "full_model.compile_s"}
     assert result.wall_time == NOT_REPORTED
 

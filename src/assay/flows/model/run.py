@@ -14,7 +14,7 @@ from datetime import datetime
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
-from assay.flows.model.history import Witness, add_to_history
+from assay.flows.model.history import Witness, build_timings
 from assay.flows.places import StudyPlace, choose_root
 from assay.flows.prepared import Prepared, Report, RunOptions
 from assay.flows.sweep import Doors, run_study
@@ -28,6 +28,7 @@ from assay.values.run import Command, Plan, RunSpec
 from assay.values.slots import CPU
 from assay.values.state import State
 from assay.values.study import CodePolicy, Resources, Study
+from assay.values.timings import KeepTimings
 
 COMMAND = "model"
 SLOTS_NAME = "checks"
@@ -57,7 +58,9 @@ class Finished:
     notes: tuple[str, ...] = ()
 
 
-def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = None) -> Finished:
+def run_model(
+    request: ModelRequest, choice: RunChoice, doors: Doors | None = None, keep_timings: KeepTimings | None = None
+) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
     settings = load_settings(os.getcwd(), os.environ)
     place = StudyPlace(choose_root(choice.root, None, settings)[0], STUDY)
@@ -76,29 +79,23 @@ def run_model(request: ModelRequest, choice: RunChoice, doors: Doors | None = No
         prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
     )
     finished = conclude(watched)
-    notes = (*finished.notes, *_remember(place.root, request, finished, witness, watched, choice))
-    return replace(finished, notes=tuple(dict.fromkeys(notes)))
+    if keep_timings is not None and finished.report is not None:
+        outcome = watched.entries[0].outcome
+        notes: list[str] = [*finished.notes]
+        try:
+            cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
+            timings = build_timings(request, finished.report, witness, cpu_s, notes.append)
+            if timings is not None:
+                keep_timings(place.root, timings, choice.label)
+        except (AssayError, OSError) as error:  # changes no verdict
+            notes.append(f"the times are not in the benchmark history: {error}")
+        finished = replace(finished, notes=tuple(dict.fromkeys(notes)))
+    return finished
 
 
 def is_profiling(request: ModelRequest) -> bool:
     """Such a check is a measurement: it has the machine for itself, as a benchmark has."""
     return request.compile_profile_dir is not None or request.run_profile_dir is not None
-
-
-def _remember(
-    root: str, request: ModelRequest, finished: Finished, witness: Witness, watched: Report, choice: RunChoice
-) -> list[str]:
-    """Times for the history of benchmarks. What goes wrong there is said, and changes no verdict."""
-    outcome = watched.entries[0].outcome
-    notes: list[str] = []
-    if finished.report is None:
-        return notes
-    cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
-    try:
-        add_to_history(root, request, finished.report, witness, cpu_s, choice.label, notes.append)
-    except (AssayError, OSError) as error:
-        notes.append(f"the times are not in the history of benchmarks: {error}")
-    return notes
 
 
 def render_request(request: ModelRequest, place: StudyPlace) -> str:
