@@ -482,7 +482,8 @@ def read_snapshot(path: Path) -> object:
 
 def build_execution(folder: Path) -> Path:
     from assay.record.benchmarks import write_execution
-    from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, GpuState, Machine
+    from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult
+    from assay.values.machine import GpuState, Machine
 
     metrics = (BenchMetric("acc", 0.5),)
     result = BenchResult("a.B.c", succeeded=True, wall_time=1.5, metrics=metrics, samples={"acc": (0.5, 0.6)})

@@ -107,7 +107,7 @@ def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
         (("justafunction",), "its module is missing"),
         (("m.C.filter:(",), "broken regular expression"),
         (("m.f", "--profile", "5:2"), "ends before it begins"),
-        (("m.f", "--timeout", "soon"), "is no duration"),
+        (("m.f", "--timeout", "soon"), "is not a duration"),
         (("m.f", "--args", "{"), "no JSON"),
         (("m.f", "--args", "[1]"), "must be a JSON object"),
         (("m.f", "--env", "NAME"), "no NAME=VALUE"),

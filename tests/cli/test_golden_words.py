@@ -13,7 +13,7 @@ from assay.cli.golden_selftest import build_table, shorten_table
 from assay.flows.bisect import BisectReport, Tried
 from assay.flows.rebase import Rebased
 from assay.flows.selftest import Injected, SelftestReport
-from assay.show.bisection import render_evidence
+from assay.show.golden import render_evidence
 from assay.show.table import render_table, table_width
 from assay.stage.checkout import Commit
 from assay.values.golden import Fault

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.config.fields import describe, parse_duration, parse_size
+from assay.config.fields import describe
 from assay.config.source import parse_documents
+from assay.values.units import parse_duration, parse_size
 
 
 @pytest.mark.parametrize("text", ["", "soon", "h", "1x", "-1s", "1h soon", "1..5s", "1,5h", "h1"])

@@ -25,7 +25,7 @@ from assay.execute import process
 from assay.flows.golden import Doors, check_file, gather_file, validate_file
 from assay.flows.supervise import Entry, Event
 from assay.record.golden import load_manifest
-from assay.show.junit import render_junit
+from assay.show.golden_junit import render_junit
 from assay.values.golden import GoldenReport, Segment, Track
 from assay.values.run import State
 from assay.values.verdict import VerdictKind

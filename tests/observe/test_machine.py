@@ -23,8 +23,8 @@ from assay.observe.machine import (
     load_own_cpu_s,
     load_topology,
 )
-from assay.values.benchmark import GpuState, Machine
 from assay.values.layout import ENV_ATTEMPT
+from assay.values.machine import GpuState, Machine
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

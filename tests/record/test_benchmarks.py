@@ -11,8 +11,9 @@ import pytest
 from assay.errors import FormatError
 from assay.record.benchmarks import load_execution, write_execution
 from assay.values import layout
-from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
+from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
 from assay.values.environment import GitState
+from assay.values.machine import GpuState, Machine
 from assay.values.verdict import Finding, VerdictKind
 
 

@@ -18,9 +18,9 @@ from tests.show.test_bench_history import build_history
 from assay.show.bench import render_cases_junit, render_cases_markdown
 from assay.show.bench_history import render_history
 from assay.show.golden import build_golden_facts, render_golden
+from assay.show.golden_junit import render_junit
 from assay.show.html import render_html
 from assay.show.json_text import render_facts
-from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
 from assay.show.model import build_model_facts, render_model, render_model_markdown
 from assay.show.model_html import render_model_html

@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pytest
 from tests.show import golden_reports as made
 
-from assay.show.html import STYLE, render_html
+from assay.show.html import render_html
+from assay.show.style import STYLE
 from assay.show.svg import Panel, build_band, describe_step, render_panel, thin
 from assay.values.golden import GoldenReport
 

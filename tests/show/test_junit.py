@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.show import golden_reports as made
 
-from assay.show.junit import render_junit
+from assay.show.golden_junit import render_junit
 from assay.values.golden import GoldenReport
 from assay.values.verdict import VerdictKind
 

@@ -23,16 +23,8 @@ from assay.show.perfzero import (
     render_profile_hint,
     render_summary,
 )
-from assay.values.benchmark import (
-    BenchExecution,
-    BenchMetric,
-    BenchReport,
-    BenchResult,
-    Framework,
-    Machine,
-    Peaks,
-    parse_method,
-)
+from assay.values.benchmark import BenchExecution, BenchMetric, BenchReport, BenchResult, Framework, Peaks, parse_method
+from assay.values.machine import Machine
 from assay.values.perfzero import Package, PerfzeroJob, PerfzeroReport, Surroundings, Times, Workspace
 from assay.values.verdict import Finding, VerdictKind
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.reports import STDOUT, prepare_reports, write_text
-from assay.cli.run import parse_slot_flags
 from assay.cli.telling import tell
 from assay.cli.warnings import say, warn
 from assay.errors import UsageError
+from assay.values.slots import parse_slot_flags
 
 if TYPE_CHECKING:
     from assay.flows.bench.compare import CompareOptions, Run
@@ -136,15 +136,9 @@ def _decorate(function: Options, options: Sequence[Callable[[Options], Options]]
 
 
 def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any) -> BenchRequest:
-    from assay.flows.bench.options import (
-        check_python,
-        parse_arguments,
-        parse_commands,
-        parse_pairs,
-        parse_timeout,
-        parse_wait,
-    )
+    from assay.flows.bench.options import check_python, parse_arguments, parse_commands, parse_pairs
     from assay.values.benchmark import BenchRequest, parse_method
+    from assay.values.units import parse_timeout, parse_wait
 
     chosen = (*map(parse_method, methods), *parse_commands(given["commands"]))
     if not chosen:

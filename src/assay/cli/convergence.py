@@ -6,9 +6,10 @@ import argparse
 import sys
 from functools import partial
 
-from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, parse_timeout, show_report, warn
+from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, show_report, warn
 from assay.cli.original import Parsed, count, original_command
-from assay.cli.run import parse_slot_flags
+from assay.values.slots import parse_slot_flags
+from assay.values.units import parse_timeout
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -8,11 +8,19 @@ from typing import Any
 import click
 
 from assay.cli.golden_bisect import bisect
-from assay.cli.golden_options import DEFAULT_MANIFEST, build_doors, build_options, golden_options, show_report, warn
+from assay.cli.golden_options import (
+    DEFAULT_MANIFEST,
+    build_doors,
+    build_options,
+    golden_options,
+    show_report,
+    warn,
+    write_reports,
+)
 from assay.cli.golden_rebase import rebase
 from assay.cli.golden_selftest import selftest
 from assay.cli.golden_show import show
-from assay.cli.reports import prepare_reports, report_options, write_reports
+from assay.cli.reports import prepare_reports, report_options
 from assay.errors import ExitCode
 from assay.show.words import clean_lines
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.golden_options import build_doors, build_options, parse_timeout, run_options, warn
+from assay.cli.golden_options import build_doors, build_options, run_options, warn
 from assay.errors import ExitCode
+from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
     from assay.flows.bisect import BisectReport
@@ -75,7 +76,8 @@ def exit_code(report: BisectReport) -> ExitCode:
 
 
 def describe(report: BisectReport, color: bool = False) -> Iterator[str]:
-    from assay.show.bisection import render_commit, render_culprit, render_evidence
+    from assay.show.bisection import render_commit, render_culprit
+    from assay.show.golden import render_evidence
 
     if report.culprit:
         yield from render_culprit(report.culprit, color)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from assay.cli.run import parse_slot_flags
+from assay.cli.reports import FORMS, write_text
 from assay.cli.warnings import warn as warn_user
-from assay.errors import UsageError
 from assay.show.words import clean, clean_lines
+from assay.values.slots import parse_slot_flags
+from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
     from assay.flows.golden import Doors, GoldenOptions
@@ -76,15 +77,6 @@ def build_options(given: dict[str, Any], **further: Any) -> GoldenOptions:
     )
 
 
-def parse_timeout(text: str | None) -> float | None:
-    from assay.flows.golden import parse_duration
-
-    seconds = parse_duration(text) if text is not None else None
-    if text is not None and not seconds:
-        raise UsageError(f"{text!r} is no duration", "such as 90s, 30m, 2h or 1h30m")
-    return seconds
-
-
 def build_doors(quiet: bool) -> Doors:
     """A line for every run that begins or ends; a check is short, and a long training has `assay logs -f`."""
     from assay.flows.golden import Doors
@@ -129,3 +121,23 @@ def show_report(
     if report.problem:
         warn(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))
+
+
+def write_reports(report: GoldenReport, given: Mapping[str, Any], allow_changed: bool = False) -> None:
+    for name in FORMS:
+        if given.get(name):
+            write_text(given[name], _render(name, report, allow_changed))
+
+
+def _render(name: str, report: GoldenReport, allow_changed: bool) -> str:
+    if name == "md":
+        from assay.show.markdown import render_markdown
+
+        return render_markdown(report)
+    if name == "junit":
+        from assay.show.golden_junit import render_junit
+
+        return render_junit(report, allow_changed)
+    from assay.show.html import render_html
+
+    return render_html(report)

@@ -91,7 +91,7 @@ def build_facts(recording: Recording) -> dict[str, Any]:
 
 
 def _write_html(path: str, recordings: Sequence[Recording], target: str) -> None:
-    from assay.cli.reports import write_reports
+    from assay.cli.golden_options import write_reports
     from assay.values.golden import GoldenReport, GoldenTestReport
     from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -105,7 +105,7 @@ def build_request(given: dict[str, Any], goal: Goal) -> ModelRequest:
 
 
 def _seconds(text: str | None) -> float | None:
-    from assay.cli.golden_options import parse_timeout
+    from assay.values.units import parse_timeout
 
     return parse_timeout(text)
 

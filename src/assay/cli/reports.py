@@ -12,7 +12,7 @@ import click
 from assay.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
-    from assay.values.golden import GoldenReport
+    pass
 
 STDOUT = "-"
 FORMS = ("md", "junit", "html")
@@ -38,26 +38,6 @@ def prepare_reports(given: Mapping[str, Any]) -> bool:
         if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             raise UsageError(f"{path} cannot be written", "name a file in a folder that is there and can be written")
     return STDOUT in targets
-
-
-def write_reports(report: GoldenReport, given: Mapping[str, Any], allow_changed: bool = False) -> None:
-    for name in FORMS:
-        if given.get(name):
-            write_text(given[name], _render(name, report, allow_changed))
-
-
-def _render(name: str, report: GoldenReport, allow_changed: bool) -> str:
-    if name == "md":
-        from assay.show.markdown import render_markdown
-
-        return render_markdown(report)
-    if name == "junit":
-        from assay.show.junit import render_junit
-
-        return render_junit(report, allow_changed)
-    from assay.show.html import render_html
-
-    return render_html(report)
 
 
 def write_text(path: str, text: str) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.run import parse_slot_flags, supervise
+from assay.cli.run import supervise
 from assay.cli.warnings import warn
 from assay.errors import ExitCode, UsageError
+from assay.values.slots import parse_slot_flags
 
 if TYPE_CHECKING:
     from assay.flows.finding import FoundRun

@@ -12,9 +12,10 @@ import click
 
 from assay.cli.telling import build_same_call, note, say, tell
 from assay.cli.warnings import warn
-from assay.errors import ExitCode, UsageError
+from assay.errors import ExitCode
 from assay.show.words import escape_json
 from assay.values import layout
+from assay.values.slots import parse_slot_flags
 from assay.values.state import RETRY
 from assay.values.verdict import Verdict, VerdictKind
 
@@ -109,16 +110,6 @@ def command(
     if detach and not _go_to_background(prepared.place):
         return int(ExitCode.OK)
     return supervise(prepared, quiet=quiet or as_json, plain=plain or detach, as_json=as_json)
-
-
-def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:
-    from assay.values.slots import parse_slots
-
-    if slots is not None and jobs is not None:
-        raise UsageError("--slots and --jobs say the same thing in two ways", "give one of them")
-    if jobs is not None:
-        slots = f"cpu:{jobs}"
-    return parse_slots(slots) if slots is not None else None
 
 
 def show_plan(prepared: Prepared, as_json: bool) -> int:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.config.fields import parse_duration
 from assay.config.source import Problems, load_text
 from assay.errors import ConfigError, UsageError, did_you_mean
 from assay.values.layout import DEFAULT_ROOT
 from assay.values.secrets import DEFAULT_RULES, SecretRules
 from assay.values.slots import parse_slots
 from assay.values.study import Position, Problem
+from assay.values.units import parse_duration
 
 TABLES = ("targets", "models")
 PATTERNS = ("secret_names", "secret_files")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from assay.config.dialects.convergence import Mode
-from assay.config.fields import parse_duration
 from assay.config.golden import load_golden_file
 from assay.errors import AssayError, NotFoundError, UsageError
 from assay.flows.check import check_test
@@ -32,6 +31,7 @@ from assay.judge.numerics import load_numpy, t_quantile
 from assay.observe.recorder import LogReader, RunRecorder
 from assay.record import golden as manifests
 from assay.values.golden import GoldenFile, GoldenReport, GoldenTest, GoldenTestReport
+from assay.values.units import parse_duration
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 __all__ = ["Doors", "GoldenOptions", "check_file", "gather_file", "load_file", "parse_duration", "validate_file"]

@@ -12,8 +12,8 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.observe.rocm import load_accelerators
-from assay.values.benchmark import GpuState, Machine
 from assay.values.environment import Environment
+from assay.values.machine import GpuState, Machine
 
 _CPUS = "/sys/devices/system/cpu"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.pytest_plugin.model_report import build_failure
-from assay.pytest_plugin.model_session import PROPERTY_PROFILE
+from assay.pytest_plugin.model_report import PROPERTY_PROFILE, build_failure
 from assay.pytest_plugin.model_text import render_error, render_failed_step, render_mismatch
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a test
 _REASON = "assay_reason"
 _SECTION = "models that did not pass"
 _WORDS = {"error": "ERROR", "failed": "FAILED"}

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from assay.pytest_plugin.model_options import read_options
+from assay.pytest_plugin.model_report import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
 
 if TYPE_CHECKING:
     from assay.values.results import CaseResult
 
-PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"
 _MEASUREMENTS = {"compile_s": "compilation_time", "run_s": "e2e_inference_time"}
 _METADATA = ("compiler", "runtime")
 _PHASES = ("setup", "call", "teardown")

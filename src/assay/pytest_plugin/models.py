@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from assay.pytest_plugin import expected, model_fixtures, model_report, model_session
+from assay.pytest_plugin import expected, model_fixtures, model_report
 from assay.pytest_plugin.model_options import ModelOptions
 from assay.pytest_plugin.model_plan import CACHE_SECTION, Given, Plan, get_plan, set_plan
 from assay.pytest_plugin.model_report import tell_reasons
@@ -130,7 +130,7 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
 
     plan = get_plan(config)
     for item in items:
-        item.user_properties.append((model_session.PROPERTY_CASE, expected.find_label(item.name)))
+        item.user_properties.append((model_report.PROPERTY_CASE, expected.find_label(item.name)))
     try:
         lists = expected.Lists(plan.project.settings.expected_failures, plan.project.folder)
         for item in items:
@@ -157,7 +157,7 @@ def _mark(item: pytest.Item, entry: expected.Entry | None, options: ModelOptions
         return
     runs = options.try_xfails or (options.issue is not None and entry.is_linked(options.issue))
     if entry.issue:
-        item.user_properties.append((model_session.PROPERTY_ISSUE, entry.issue))
+        item.user_properties.append((model_report.PROPERTY_ISSUE, entry.issue))
     item.add_marker(pytest.mark.xfail(reason=entry.reason, run=runs, strict=True))
 
 

@@ -16,8 +16,9 @@ from assay.record.formats import read_versioned, render_versioned
 from assay.record.lines import append_line, load_lines
 from assay.record.whole_file import write_atomic
 from assay.values import layout
-from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, GpuState, Machine, Peaks
+from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
 from assay.values.environment import GitState
+from assay.values.machine import GpuState, Machine
 from assay.values.plain import check_types
 from assay.values.run import RunSpec
 from assay.values.verdict import Finding, VerdictKind

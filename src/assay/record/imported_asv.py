@@ -14,7 +14,8 @@ from typing import Any
 
 from assay.record.imported_fields import FieldError, Fields, parse_number
 from assay.record.imported_figure import Figure, Note
-from assay.values.benchmark import NOT_REPORTED, WALL_TIME, Machine
+from assay.values.benchmark import NOT_REPORTED, WALL_TIME
+from assay.values.machine import Machine
 from assay.values.telling import ASV_TRACKED
 
 MARKS = {"results", "commit_hash"}

@@ -19,9 +19,9 @@ from assay.values.benchmark import (
     BenchMetric,
     BenchResult,
     Framework,
-    Machine,
     Peaks,
 )
+from assay.values.machine import Machine
 from assay.values.verdict import Finding, VerdictKind
 
 DIGEST = "digest"  # in `extra`: of what the file says, where several executions may share an id

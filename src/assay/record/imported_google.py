@@ -10,7 +10,8 @@ from typing import Any
 from assay.record.imported_fields import FieldError, Fields, parse_number
 from assay.record.imported_figure import Figure, Note
 from assay.record.imported_time import parse_moment
-from assay.values.benchmark import NOT_REPORTED, WALL_TIME, Machine
+from assay.values.benchmark import NOT_REPORTED, WALL_TIME
+from assay.values.machine import Machine
 
 MARKS = {"context", "benchmarks"}
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -9,7 +9,8 @@ from typing import Any
 
 from assay.record.imported_fields import Fields, parse_number
 from assay.record.imported_figure import DIGEST, Figure, build_digest
-from assay.values.benchmark import NOT_REPORTED, SITE_PACKAGES, Framework, Machine, Peaks
+from assay.values.benchmark import NOT_REPORTED, SITE_PACKAGES, Framework, Peaks
+from assay.values.machine import Machine
 
 MARKS = {"benchmark_result", "execution_timestamp"}
 _OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)

@@ -8,7 +8,8 @@ from typing import Any
 from assay.record.imported_fields import Fields, parse_number
 from assay.record.imported_figure import Figure
 from assay.record.imported_time import parse_moment
-from assay.values.benchmark import NOT_REPORTED, WALL_TIME, Machine
+from assay.values.benchmark import NOT_REPORTED, WALL_TIME
+from assay.values.machine import Machine
 
 MARKS = {"machine_info", "benchmarks"}
 

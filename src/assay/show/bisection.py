@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from assay.show import terminal, words
-from assay.show.golden import render_interval, render_percent, render_step
 
 
 class Commit(Protocol):
@@ -32,17 +31,6 @@ def render_culprit(commit: Commit, color: bool = False) -> Iterator[str]:
     line = f"culprit: {render_commit(commit)}"
     yield terminal.paint(line, "bold red") if color else line
     yield f"  by {words.clean(commit.author)}, {commit.authored_at}"
-
-
-def render_evidence(evidence: Any) -> Iterator[str]:
-    """`evidence`: a trial with the fields of a finding."""
-    effect = render_percent(evidence.effect)
-    if effect:
-        interval = render_interval(evidence.interval)
-        around = f" [{interval}]" if interval not in ("", effect) else ""
-        since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
-        yield f"  effect: {effect}{around}{since}"
-    yield f"  {evidence.kind} {words.clean(evidence.subject)}: {words.clean(evidence.message)}"
 
 
 def build_commit_facts(commit: Commit) -> dict[str, Any]:

@@ -438,3 +438,14 @@ def _build_tracks(tracks: Mapping[str, Sequence[Track]]) -> dict[str, Any]:
         label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
         for label, found in tracks.items()
     }
+
+
+def render_evidence(evidence: Any) -> Iterator[str]:
+    """`evidence`: a trial with the fields of a finding."""
+    effect = render_percent(evidence.effect)
+    if effect:
+        interval = render_interval(evidence.interval)
+        around = f" [{interval}]" if interval not in ("", effect) else ""
+        since = f", first shows from step {render_step(evidence.step)}" if evidence.step is not None else ""
+        yield f"  effect: {effect}{around}{since}"
+    yield f"  {evidence.kind} {words.clean(evidence.subject)}: {words.clean(evidence.message)}"

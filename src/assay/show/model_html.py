@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from assay.show.html import STYLE
 from assay.show.model_svg import Point, render_errors
 from assay.show.model_words import (
     FailedSteps,
@@ -28,6 +27,7 @@ from assay.show.model_words import (
     render_ms,
     tell,
 )
+from assay.show.style import STYLE
 from assay.show.words import escape_html as _text
 from assay.values.model import CaseReport, ModelReport
 from assay.values.verdict import VerdictKind

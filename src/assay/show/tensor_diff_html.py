@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from assay.show.html import STYLE
+from assay.show.style import STYLE
 from assay.show.table import Table
 from assay.show.tensor_diff import (
     build_worst,

@@ -45,3 +45,11 @@ def _guess(name: str) -> str | None:
         return None
     meant = f"{CPU}:{match['number']}" if match["kind"].lower().startswith(CPU) else match["number"]
     return f"did you mean {meant}?"
+
+
+def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:
+    if slots is not None and jobs is not None:
+        raise UsageError("--slots and --jobs say the same thing in two ways", "give one of them")
+    if jobs is not None:
+        slots = f"cpu:{jobs}"
+    return parse_slots(slots) if slots is not None else None

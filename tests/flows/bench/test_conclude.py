@@ -25,7 +25,8 @@ from assay.flows.bench.conclude import (
 from assay.observe.gpu_memory import GpuPeak
 from assay.observe.readings import render_reading
 from assay.observe.tree_peak import TreePeaks
-from assay.values.benchmark import BenchResult, Framework, Machine, Story
+from assay.values.benchmark import BenchResult, Framework, Story
+from assay.values.machine import Machine
 from assay.values.run import Command, Outcome, RunSpec, State, Usage
 from assay.values.series import Reading
 from assay.values.study import Pattern

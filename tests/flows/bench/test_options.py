@@ -8,14 +8,8 @@ from pathlib import Path
 import pytest
 
 from assay.errors import UsageError
-from assay.flows.bench.options import (
-    check_folders,
-    check_python,
-    parse_arguments,
-    parse_commands,
-    parse_pairs,
-    parse_timeout,
-)
+from assay.flows.bench.options import check_folders, check_python, parse_arguments, parse_commands, parse_pairs
+from assay.values.units import parse_timeout
 
 
 @pytest.mark.parametrize(
@@ -71,7 +65,7 @@ def test_timeouts(text: str | None, seconds: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-5s", "0"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UsageError, match="is no duration"):
+    with pytest.raises(UsageError, match="is not a duration"):
         parse_timeout(text)
 
 

@@ -16,8 +16,9 @@ from assay.flows.bench import tables
 from assay.flows.bench.run import run_benchmarks
 from assay.flows.bench.tables import load_table, value_of
 from assay.record.benchmarks import Triage, add_triage
-from assay.values.benchmark import BenchExecution, Framework, Machine
+from assay.values.benchmark import BenchExecution, Framework
 from assay.values.environment import GitState
+from assay.values.machine import Machine
 from assay.values.verdict import Finding, VerdictKind
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from assay.config.fields import parse_duration
 from assay.errors import UsageError, did_you_mean
 from assay.values.benchmark import BenchMethod, ProfileWindow, parse_method, parse_windows
 from assay.values.perfzero import (
@@ -26,6 +25,7 @@ from assay.values.perfzero import (
     hide_secrets,
 )
 from assay.values.slots import parse_slots
+from assay.values.units import parse_duration
 
 Flags = Mapping[str, Any]
 
@@ -341,7 +341,7 @@ def _parse_timeout(flags: Flags) -> float | None:
     text = _text(flags, "timeout")
     seconds = parse_duration(text) if text is not None else None
     if text is not None and not seconds:
-        raise UsageError(f"--timeout {text} is no duration", "such as 90s, 30m, 2h or 1h30m")
+        raise UsageError(f"--timeout {text} is not a duration", "such as 90s, 30m, 2h or 1h30m")
     return seconds
 
 

@@ -21,8 +21,9 @@ from assay.record.benchmarks import load_execution, write_execution
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.values import layout
-from assay.values.benchmark import BenchExecution, Machine
+from assay.values.benchmark import BenchExecution
 from assay.values.environment import GitState
+from assay.values.machine import Machine
 
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 

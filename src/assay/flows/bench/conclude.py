@@ -28,11 +28,11 @@ from assay.values.benchmark import (
     BenchResult,
     Ending,
     Framework,
-    Machine,
     Peaks,
     Story,
 )
 from assay.values.environment import GitState
+from assay.values.machine import Machine
 from assay.values.run import Outcome, RunSpec, Usage
 from assay.values.series import Reading
 from assay.values.study import Pattern

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from assay.config.fields import parse_duration
 from assay.errors import UsageError
 from assay.values.benchmark import BenchMethod
 from assay.values.secrets import hide_text
@@ -61,20 +60,6 @@ def _check_pattern(text: str, regex: str) -> None:
         raise UsageError(f"--metric {text!r}: broken regular expression: {error}") from None
     if groups < 1:
         raise UsageError(f"--metric {text!r} has no group", r"put the number into one: loss=loss: ([\d.]+)")
-
-
-def parse_timeout(text: str | None) -> float | None:
-    seconds = parse_duration(text) if text is not None else None
-    if text is not None and not seconds:
-        raise UsageError(f"--timeout {text} is no duration", "such as 90s, 30m, 2h or 1h30m")
-    return seconds
-
-
-def parse_wait(text: str | None) -> float | None:
-    seconds = parse_duration(text) if text is not None else None
-    if text is not None and not seconds:
-        raise UsageError(f"--max-wait {text} is not a duration", "write for example --max-wait 30m")
-    return seconds
 
 
 def parse_arguments(text: str | None) -> dict[str, Any]:

@@ -29,8 +29,9 @@ from assay.observe.rocm import load_accelerators
 from assay.observe.tree_peak import TreePeaks, TreeWatch
 from assay.record.benchmarks import write_execution
 from assay.values import layout
-from assay.values.benchmark import BenchExecution, BenchRequest, BenchVariant, GpuState, Machine
+from assay.values.benchmark import BenchExecution, BenchRequest, BenchVariant
 from assay.values.environment import Environment
+from assay.values.machine import GpuState, Machine
 from assay.values.run import JobHandle, State, Usage
 
 POINTS_FILE = "bench.jsonl"  # in metrics/
