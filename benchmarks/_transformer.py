@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.values.golden import Golden, Segment, Track
+from assay.golden.values import Golden, Segment, Track
 
 SEED = 17
 METRICS = ("loss", "grad_norm", "lr")

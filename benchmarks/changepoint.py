@@ -25,9 +25,9 @@ import numpy as np
 import ruptures
 from measuring import PEERS, has_peer, render_ratio
 
-from assay.judge.changepoint import DEFAULT, YOUNG_BOUNDS, Look, Tuning, find_change_points
-from assay.judge.likelihood import measure_student_gains, measure_wander
-from assay.judge.trend import VISIBLE, find_detectable, find_trend
+from assay.bench.judge.changepoint import DEFAULT, YOUNG_BOUNDS, Look, Tuning, find_change_points
+from assay.bench.judge.likelihood import measure_student_gains, measure_wander
+from assay.bench.judge.trend import VISIBLE, find_detectable, find_trend
 
 TOLERANCE = 5
 NEIGHBOURHOOD = 25  # a change that is not found, and something found no farther away: misplaced

@@ -39,9 +39,9 @@ from typing import Any
 import _transformer
 import numpy as np
 
-from assay.judge.convergence import CheckRun, judge_segments, merge_verdicts, next_action
-from assay.judge.noise import measure_golden_noise
-from assay.values.golden import Golden, Rule, Segment, Track
+from assay.golden.judge.convergence import CheckRun, judge_segments, merge_verdicts, next_action
+from assay.golden.judge.noise import measure_golden_noise
+from assay.golden.values import Golden, Rule, Segment, Track
 from assay.values.verdict import Verdict, VerdictKind
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "charlm"

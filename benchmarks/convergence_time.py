@@ -16,9 +16,9 @@ from pathlib import Path
 
 from measuring import ASSAY, ROOT, quick_folder
 
-from assay.judge.convergence import judge_golden
-from assay.judge.numerics import load_numpy
-from assay.values.golden import Golden, Rule, Segment, Track
+from assay.golden.judge.convergence import judge_golden
+from assay.golden.values import Golden, Rule, Segment, Track
+from assay.judge.statistics import load_numpy
 from assay.values.verdict import VerdictKind
 
 REPLICAS, STEPS = 10, 100_000

@@ -175,8 +175,8 @@ class _Samples:
     """Random samples for the calibration, drawn as assay draws them."""
 
     def __init__(self, path: Path, dims: dict[str, Any]) -> None:
-        from assay.probe.graph import build_outline, load_model
-        from assay.probe.inputs import build_samples
+        from assay.models.graph.graph import build_outline, load_model
+        from assay.models.graph.inputs import build_samples
 
         outline = build_outline(str(path))
         self._left = list(build_samples(outline, model=load_model(str(path)), count=3, seed=SEED, ranges={}, dims=dims))

@@ -34,13 +34,13 @@ EXAMPLES = ROOT / "examples" / "models"
 sys.path[:0] = [str(ROOT / "src"), str(EXAMPLES)]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
 
-from assay.flows.model.bisect import bisect_model  # noqa: E402 behind the path
-from assay.flows.model.cases import Cases  # noqa: E402
-from assay.flows.model.check import Examination, build_source, check_model  # noqa: E402
-from assay.flows.model.voter import VoterTests  # noqa: E402
-from assay.flows.model.workshop import Workshop  # noqa: E402
-from assay.record.artifacts import ArtifactStore  # noqa: E402
-from assay.values.model import InputChoice, Layer, ModelRequest, Target  # noqa: E402
+from assay.models.flow.artifact_builder import Workshop  # noqa: E402
+from assay.models.flow.bisect import bisect_model  # noqa: E402 behind the path
+from assay.models.flow.cases import Cases  # noqa: E402
+from assay.models.flow.check import Examination, build_source, check_model  # noqa: E402
+from assay.models.flow.voter import VoterTests  # noqa: E402
+from assay.models.store.artifacts import ArtifactStore  # noqa: E402
+from assay.models.values.model import InputChoice, Layer, ModelRequest, Target  # noqa: E402
 from assay.values.verdict import VerdictKind  # noqa: E402
 
 REAL = {

@@ -40,8 +40,8 @@ MLFLOW_RUNS = 1000
 _TABLE = """
 import gc, json, sys, time
 gc.set_threshold(50_000, 20, 50)
-from assay.flows.finding import find_places, open_index_of
-from assay.flows.summary import SummaryOptions, summarise
+from assay.study.lookup import find_places, open_index_of
+from assay.study.summary import SummaryOptions, summarise
 from assay.show.table import render_table
 times = []
 for _ in range(int(sys.argv[3])):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.command_line"]
+
 TAG = "ASSAY_ATTEMPT"
 GRACE_S = 2.0  # a job that has written its last marker still needs a moment to leave the process table
 

@@ -344,7 +344,7 @@ def build_npz(folder: Path) -> Path:
 def build_tensors(folder: Path) -> Path:
     import numpy as np
 
-    from assay.probe.tensorfile import write_tensors
+    from assay.models.graph.tensorfile import write_tensors
 
     write_tensors(folder, {"x": np.ones(3, np.float32), "t": np.array(["a", "b"], dtype=object)})
     return folder / "tensors.json"
@@ -379,7 +379,7 @@ def build_events(folder: Path) -> Path:
 
 
 def read_array(path: Path) -> object:
-    from assay.probe.tensorfile import load_array, load_arrays
+    from assay.models.graph.tensorfile import load_array, load_arrays
 
     with contextlib.suppress(AssayError):
         load_array(path)
@@ -387,13 +387,13 @@ def read_array(path: Path) -> object:
 
 
 def read_tensors(path: Path) -> object:
-    from assay.probe.tensorfile import load_tensors
+    from assay.models.graph.tensorfile import load_tensors
 
     return load_tensors(path.parent, verify=True)
 
 
 def read_onnx(path: Path) -> object:
-    from assay.probe.graph import build_outline, infer_specs, load_model
+    from assay.models.graph.graph import build_outline, infer_specs, load_model
 
     model = load_model(path)
     infer_specs(model)
@@ -401,7 +401,7 @@ def read_onnx(path: Path) -> object:
 
 
 def read_manifest(path: Path) -> object:
-    from assay.record.golden import load_manifest
+    from assay.golden.manifests import load_manifest
 
     return load_manifest(str(path), "document")
 
@@ -413,13 +413,13 @@ def read_study(path: Path) -> object:
 
 
 def read_convergence(path: Path) -> object:
-    from assay.config.golden import load_golden_file
+    from assay.golden.config import load_golden_file
 
     return load_golden_file(str(path))
 
 
 def read_import(path: Path) -> object:
-    from assay.record.imported import load_foreign_file
+    from assay.bench.importers.formats import load_foreign_file
 
     return load_foreign_file(str(path))
 
@@ -451,19 +451,19 @@ def read_original(path: Path) -> object:
 
 
 def read_model_report(path: Path) -> object:
-    from assay.record.models import load_report
+    from assay.models.records import load_report
 
     return load_report(str(path.parent))
 
 
 def read_execution(path: Path) -> object:
-    from assay.record.benchmarks import load_execution
+    from assay.bench.records import load_execution
 
     return load_execution(str(path.parent))
 
 
 def read_artifact(path: Path) -> object:
-    from assay.record.artifact_entry import EntryError, check_files, load_manifest, relocate
+    from assay.models.store.entry import EntryError, check_files, load_manifest, relocate
 
     try:
         manifest = load_manifest(str(path.parent))
@@ -481,8 +481,8 @@ def read_snapshot(path: Path) -> object:
 
 
 def build_execution(folder: Path) -> Path:
-    from assay.record.benchmarks import write_execution
-    from assay.values.benchmark import BenchExecution, BenchMetric, BenchResult
+    from assay.bench.records import write_execution
+    from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult
     from assay.values.machine import GpuState, Machine
 
     metrics = (BenchMetric("acc", 0.5),)
@@ -494,7 +494,7 @@ def build_execution(folder: Path) -> Path:
 
 
 def build_artifact(folder: Path) -> Path:
-    from assay.record.artifact_entry import build_key, build_manifest, render_manifest
+    from assay.models.store.entry import build_key, build_manifest, render_manifest
 
     (folder / "files" / "sub").mkdir(parents=True)
     (folder / "files" / "x").write_bytes(b"content")

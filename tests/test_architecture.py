@@ -1,7 +1,7 @@
-"""The house keeps its rules: who may import whom, no cycles, one home per heavy library, light imports.
+"""The rules of the architecture: who may import whom, no cycles, one home per heavy library, light imports.
 
 The rules are checked on the syntax trees of all modules, imports inside functions included, and then, for what a
-user's program imports, in fresh processes. The checker itself is tested on small houses that break each rule.
+user's program imports, in fresh processes. The checker itself is tested on small trees that break each rule.
 """
 
 from __future__ import annotations
@@ -20,77 +20,81 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 
-ROOMS = ("config", "plan", "stage", "execute", "observe", "record", "probe", "judge", "show")
-DOORS = ("cli", "web", "pytest_plugin", "convergence", "examine", "runs", "models")
-SCRIPT_SIDE = ("script", "logx", "checkpoint", "bench")
-FOUNDATION = ("values", "errors")
+# The layers of architecture.md, lowest first. A package may import every layer below its own, and nothing beside it.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("system",),
+    ("values",),
+    ("config", "plan", "stage", "execute", "observe", "record", "judge", "show"),
+    ("study",),
+    ("golden", "bench", "models"),
+    ("compat",),
+    ("script", "logx", "checkpoint", "api", "runs", "convergence", "examine"),
+    ("assay",),  # assay/__init__.py: its names load on first use
+    ("web", "pytest_plugin"),
+    ("cli",),
+    ("__main__",),
+)
+LEVELS = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+PRODUCTS = ("study", "golden", "bench", "models")
 
-# What each part may import beside itself. A name stands for the module and everything inside it.
-# "face" is assay/__init__.py: it hands out `log` and `runs` when they are asked for.
-MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "errors": (),
-    "values": ("errors",),
-    **dict.fromkeys(ROOMS, FOUNDATION),
-    "flows": (*ROOMS, *FOUNDATION),
-    **dict.fromkeys(DOORS, ("flows", "show", *FOUNDATION, "face")),
-    **dict.fromkeys(SCRIPT_SIDE, (*SCRIPT_SIDE, *FOUNDATION)),
-    "face": ("script", "runs", *FOUNDATION),
-    "__main__": ("cli",),
-}
-MAY_IMPORT["cli"] += ("web",)  # `assay serve` starts it
-# Flows do not import one another: they share the one loop and the parts around it, named here.
-FLOW_PARTS = (
-    "supervise",
-    "sweep",
-    "segments",
-    "gather",
-    "segment_builder",
-    "replicas",
-    "provenance",
-    "check",
-    "attempts",
-    "collect",
-    "ingest",
-    "places",
-    "preflight",
-    "sets",
-    "slots",
-    "prepared",
-    "heritage",
-    "finding",
-    "standing",
-    "stopping",
-    "making",
-    "bench",
-    "model",
+# Imported into users' programs: they import values, system, errors and one another.
+IN_USERS_PROGRAMS = (
+    "assay.script",
+    "assay.logx",
+    "assay.checkpoint",
+    *(
+        f"assay.bench{module}"
+        for module in (
+            "",
+            ".child",
+            ".command",
+            ".command_profile",
+            ".framework",
+            ".profiling",
+            ".reporting",
+            ".resolve",
+            ".timing",
+            ".values.execution",
+        )
+    ),
 )
 
+# Old names that users' files and old run directories hold: two lines each, and nothing of ours imports them.
+ALIASES = ("assay.probe", "assay.flows")
+
 # Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
+COMMANDS = ("assay.study.commands", "assay.golden.commands", "assay.bench.commands", "assay.models.commands")
 HOMES: dict[str, tuple[str, ...]] = {
-    "click": ("assay.cli",),
-    "yaml": ("assay.config", "assay.record.originals", "assay.examine"),
+    "click": ("assay.cli", "assay.compat", "assay.show.report_files", *COMMANDS),
+    "yaml": ("assay.config", "assay.record.originals", "assay.golden.harness_file", "assay.examine"),
     "rich": ("assay.show",),
     "pynvml": ("assay.observe.devices",),
     "pandas": ("assay.runs", "assay.examine"),
     "matplotlib": ("assay.show.figure",),
-    "tensorboardX": ("assay.logx", "assay.show"),
+    "tensorboardX": ("assay.logx", "assay.show.tensorboard"),
     "torch": ("assay.logx", "assay.checkpoint", "assay.bench.profiling"),
-    "numpy": ("assay.judge", "assay.probe", "assay.checkpoint"),  # checkpoint: numbers in runx's files
-    "scipy": ("assay.judge",),
-    "ruptures": ("assay.judge",),
+    "numpy": ("assay.judge", "assay.golden.judge", "assay.bench.judge", "assay.models", "assay.checkpoint"),
+    "scipy": ("assay.judge", "assay.golden.judge", "assay.bench.judge"),
+    "ruptures": ("assay.bench.judge",),
     "ray": ("assay.execute.ray_tasks",),
     "psycopg": ("assay.record.index.postgres",),
-    "onnx": ("assay.probe",),
-    "onnxruntime": ("assay.probe",),
-    "openvino": ("assay.probe",),
-    "iree": ("assay.probe",),
-    "ml_dtypes": ("assay.probe", "assay.judge"),
-    "fsspec": ("assay.stage.objectstore",),
-    "google": ("assay.stage.bigquery", "assay.probe.onnx_library"),  # the latter: protobuf's own errors
+    "onnx": ("assay.models",),
+    "onnxruntime": ("assay.models",),
+    "openvino": ("assay.models.backends",),
+    "iree": ("assay.models.backends",),
+    "ml_dtypes": ("assay.models",),
+    "fsspec": ("assay.stage.object_store",),
+    "google": ("assay.compat.perfzero.bigquery", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
-    "jinja2": ("assay.web",),
-    "pytest": ("assay.pytest_plugin", "assay.models"),
+    "jinja2": ("assay.show.html",),
+    "pytest": (
+        "assay.pytest_plugin",
+        "assay.golden.pytest_support",
+        "assay.models.pytest_support",
+        "assay.compat.torq.pytest_session",
+    ),
 }
 AT_TOP_LEVEL = {"click", "yaml", "starlette", "jinja2", "pytest"}  # the others only inside the function that needs them
 EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
@@ -106,7 +110,7 @@ LIGHT = {  # what importing a module may load beside the standard library
 LATER: dict[str, set[str]] = {"assay.bench": set()}  # held to the same as soon as it is there
 
 
-# ---------------------------------------------------------------- reading the house
+# ---------------------------------------------------------------- reading the tree
 
 
 @dataclass(frozen=True)
@@ -178,8 +182,8 @@ def literal_text(nodes: list[ast.expr]) -> Iterator[str]:
 
 
 def part_of(module: str) -> str:
-    """The part of the house: `assay.record.index.sqlite` → `record`."""
-    return "face" if module == "assay" else module.split(".")[1]
+    """`assay.record.index.sqlite` → `record`."""
+    return "assay" if module == "assay" else module.split(".")[1]
 
 
 def is_inside(module: str, home: str) -> bool:
@@ -193,21 +197,31 @@ def layer_problems(modules: Mapping[str, Module]) -> Iterator[str]:
     """Rule 1, and absolute imports only."""
     for module in modules.values():
         part = part_of(module.name)
-        if part not in MAY_IMPORT:
-            yield f"{module.name}: {part} is no room, door or script-side module; architecture.md names them all"
+        if part not in LEVELS and not is_alias(module.name):
+            yield f"{module.name}: {part} is not a package of the architecture"
             continue
         for found in module.imports:
             if found.level:
                 yield f"{module.name}:{found.line}: relative import"
             elif is_inside(found.target, "assay") and not may_import(module.name, found.target):
-                yield f"{module.name}:{found.line}: {part} must not import {found.target}"
+                yield f"{module.name}:{found.line}: must not import {found.target}"
+
+
+def is_alias(module: str) -> bool:
+    return any(is_inside(module, alias) for alias in ALIASES)
 
 
 def may_import(importer: str, target: str) -> bool:
+    if is_alias(target):
+        return is_alias(importer)
+    if is_alias(importer):
+        return True
     part, other = part_of(importer), part_of(target)
-    if part == other == "flows":
-        return is_inside(target, importer) or any(is_inside(target, f"assay.flows.{part}") for part in FLOW_PARTS)
-    return part == other or other in MAY_IMPORT[part]
+    if importer in IN_USERS_PROGRAMS:
+        return target in IN_USERS_PROGRAMS or other in ("values", "system", "errors")
+    if target == "assay":  # the version
+        return part in ("cli", "compat", "__main__")
+    return part == other or LEVELS[other] < LEVELS[part]
 
 
 def home_problems(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -221,7 +235,7 @@ def home_problems(modules: Mapping[str, Module]) -> Iterator[str]:
             if not any(is_inside(module.name, home) for home in homes):
                 where = " or ".join(homes) or "nowhere: give it a home in architecture.md first"
                 yield f"{module.name}:{found.line}: {library} is at home in {where}"
-            elif found.top_level and (library not in AT_TOP_LEVEL or part_of(module.name) in SCRIPT_SIDE):
+            elif found.top_level and (library not in AT_TOP_LEVEL or module.name in IN_USERS_PROGRAMS):
                 yield f"{module.name}:{found.line}: {library} must be imported inside the function that needs it"
 
 
@@ -258,33 +272,33 @@ def name_problems(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{name}: shadows the library {word}"
 
 
-# ---------------------------------------------------------------- our house
+# ---------------------------------------------------------------- our tree
 
 
 @pytest.fixture(scope="module")
-def house() -> dict[str, Module]:
+def tree() -> dict[str, Module]:
     return parse_modules(load_sources(SOURCE))
 
 
-def test_the_whole_house_is_read(house: dict[str, Module]) -> None:
-    assert {"assay", "assay.errors", "assay.values.study", "assay.values.layout"} <= set(house)
-    assert sum(len(module.imports) for module in house.values()) > 50
+def test_the_whole_tree_is_read(tree: dict[str, Module]) -> None:
+    assert {"assay", "assay.errors", "assay.values.study", "assay.values.layout"} <= set(tree)
+    assert sum(len(module.imports) for module in tree.values()) > 50
 
 
-def test_imports_flow_down(house: dict[str, Module]) -> None:
-    assert list(layer_problems(house)) == []
+def test_imports_flow_down(tree: dict[str, Module]) -> None:
+    assert list(layer_problems(tree)) == []
 
 
-def test_there_is_no_import_cycle(house: dict[str, Module]) -> None:
-    assert list(cycle_problems(house)) == []
+def test_there_is_no_import_cycle(tree: dict[str, Module]) -> None:
+    assert list(cycle_problems(tree)) == []
 
 
-def test_each_library_is_imported_in_its_home(house: dict[str, Module]) -> None:
-    assert list(home_problems(house)) == []
+def test_each_library_is_imported_in_its_home(tree: dict[str, Module]) -> None:
+    assert list(home_problems(tree)) == []
 
 
-def test_module_names_say_something(house: dict[str, Module]) -> None:
-    assert list(name_problems(house)) == []
+def test_module_names_say_something(tree: dict[str, Module]) -> None:
+    assert list(name_problems(tree)) == []
 
 
 # ---------------------------------------------------------------- light imports, in fresh processes
@@ -338,8 +352,8 @@ def test_importing_is_light_and_silent(name: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the checker sees what it must
 
 
-def house_of(**sources: str) -> dict[str, Module]:
-    """A small house: `record__index="import x"` is assay/record/index.py."""
+def tree_of(**sources: str) -> dict[str, Module]:
+    """A small tree: `record__index="import x"` is assay/record/index.py."""
     named = {("assay." + name.replace("__", ".")) if name != "assay" else name: text for name, text in sources.items()}
     return parse_modules(named)
 
@@ -348,53 +362,65 @@ def house_of(**sources: str) -> dict[str, Module]:
     "sources",
     [
         {"errors": "from assay.values import study", "values__study": ""},
-        {"values__study": "import assay.record.rundir", "record__rundir": ""},
+        {"system__files": "from assay.values import layout", "values__layout": ""},
+        {"values__study": "import assay.record.run_directory", "record__run_directory": ""},
         {"plan__expand": "from assay.config.load import load_study", "config__load": ""},
         {"plan__expand": "def f():\n    from assay.config import load", "config__load": ""},
         {"plan__expand": "import importlib\nimportlib.import_module('assay.config.load')", "config__load": ""},
         {"plan__expand": "KINDS = {'x': 'assay.config.load:load_study'}", "config__load": ""},
-        {"record__rundir": "from assay.flows import sweep", "flows__sweep": ""},
+        {"record__run_directory": "from assay.study import sweep", "study__sweep": ""},
         {"show__table": "from assay import __version__", "assay": ""},
-        {"flows__sweep": "from assay.flows import summary", "flows__summary": ""},
-        {"flows__sweep": "from assay.cli import main", "cli__main": ""},
-        {"cli__main": "from assay.record import rundir", "record__rundir": ""},
-        {"cli__main": "if True:\n    from assay.execute.local import Local", "execute__local": ""},
+        {"study__sweep": "from assay.golden import api", "golden__api": ""},
+        {"golden__judge__window": "from assay.bench.judge import series", "bench__judge__series": ""},
+        {"models__flow__run": "def f():\n    from assay.bench import api", "bench__api": ""},
+        {"bench__flow__run": "from assay.compat.perfzero import flags", "compat__perfzero__flags": ""},
+        {"study__sweep": "from assay.cli import main", "cli__main": ""},
         {"runs": "from assay.cli import main", "cli__main": ""},
-        {"script": "from assay.record import rundir", "record__rundir": ""},
-        {"logx": "async def f():\n    import assay.flows.sweep", "flows__sweep": ""},
-        {"assay": "from assay.flows import sweep", "flows__sweep": ""},
+        {"script": "from assay.record import run_directory", "record__run_directory": ""},
+        {"logx": "async def f():\n    import assay.study.api", "study__api": ""},
+        {"bench__timing": "from assay.bench.flow import run", "bench__flow__run": ""},
+        {"bench__child": "from assay.observe import machine", "observe__machine": ""},
+        {"study__sweep": "from assay.probe.backends import base", "probe__backends__base": ""},
         {"kitchen__sink": ""},
         {"plan__expand": "from . import naming", "plan__naming": ""},
         {"plan__expand": "from ..values import study", "values__study": ""},
     ],
 )
 def test_a_wrong_import_is_seen(sources: dict[str, str]) -> None:
-    assert len(list(layer_problems(house_of(**sources)))) == 1
+    assert len(list(layer_problems(tree_of(**sources)))) == 1
 
 
 def test_right_imports_are_left_alone() -> None:
-    fine = house_of(
+    fine = tree_of(
         assay="def f():\n    from assay import script, runs",
         errors="import enum",
+        system__files="from assay.errors import AssayError",
         values__run="from assay.values.study import Study\nfrom assay.errors import AssayError",
-        values__study="",
+        values__study="from assay.system import files",
         record__index__base="",
         record__index__sqlite="from assay.record.index import base\nfrom assay.values import run",
-        flows__supervise="from assay.record.index import sqlite",
-        flows__sweep="from assay.flows.supervise import supervise\nfrom assay.show import table",
+        study__supervise="from assay.record.index import sqlite",
+        study__api="from assay.study.supervise import supervise\nfrom assay.show import table",
         show__table="",
-        cli__run="from assay.flows import sweep\nfrom assay.show import table\nfrom assay.cli.main import x",
+        golden__flow__check="from assay.study import api\nfrom assay.golden.judge import window",
+        golden__judge__window="",
+        bench="from assay.bench.timing import measure",
+        bench__timing="from assay.values import run",
+        bench__api="",
+        compat__perfzero__flow="from assay.bench import api\nfrom assay import __version__",
         cli__main="from assay import __version__\nSUB = {'serve': 'assay.web.app:create_app'}",
-        web__app="from assay.flows import sweep",
+        web__app="from assay.study import api",
         script="from assay.values import run",
-        runs="from assay.flows import sweep",
+        runs="from assay.study import api",
+        probe__backends__base="from assay.models.backends.base import Backend",
+        models__backends__base="",
     )
     assert list(layer_problems(fine)) == []
     assert list(cycle_problems(fine)) == []
 
 
 def test_a_cycle_is_seen_also_through_functions() -> None:
-    modules = house_of(
+    modules = tree_of(
         plan__a="import assay.plan.b",
         plan__b="def f():\n    from assay.plan import c",
         plan__c="from assay.plan.a import x",
@@ -404,12 +430,12 @@ def test_a_cycle_is_seen_also_through_functions() -> None:
 
 
 def test_a_cycle_through_a_package_is_seen() -> None:
-    modules = house_of(plan="from assay.plan.a import x", plan__a="from assay.plan import y")
+    modules = tree_of(plan="from assay.plan.a import x", plan__a="from assay.plan import y")
     assert list(cycle_problems(modules)) == ["assay.plan → assay.plan.a → assay.plan"]
 
 
 def test_a_diamond_is_no_cycle() -> None:
-    modules = house_of(
+    modules = tree_of(
         plan__a="import assay.plan.b, assay.plan.c",
         plan__b="import assay.plan.d",
         plan__c="import assay.plan.d",
@@ -422,8 +448,8 @@ def test_a_diamond_is_no_cycle() -> None:
     ("source", "complaint"),
     [
         ({"plan__expand": "import yaml"}, "yaml is at home in assay.config"),
-        ({"record__rundir": "def f():\n    import numpy as np"}, "numpy is at home in assay.judge"),
-        ({"cli__run": "from rich.table import Table"}, "rich is at home in assay.show"),
+        ({"record__run_directory": "def f():\n    import numpy as np"}, "numpy is at home in assay.judge"),
+        ({"cli__main": "from rich.table import Table"}, "rich is at home in assay.show"),
         ({"observe__readings": "import psutil"}, "psutil is at home in nowhere"),
         ({"execute__registry": "def f():\n    __import__('ray')"}, "ray is at home in assay.execute.ray_tasks"),
         ({"show__figure": "import matplotlib"}, "must be imported inside the function"),
@@ -439,12 +465,12 @@ def test_a_diamond_is_no_cycle() -> None:
     ],
 )
 def test_a_library_away_from_home_is_seen(source: dict[str, str], complaint: str) -> None:
-    (problem,) = home_problems(house_of(**source))
+    (problem,) = home_problems(tree_of(**source))
     assert complaint in problem
 
 
 def test_libraries_at_home_are_left_alone() -> None:
-    fine = house_of(
+    fine = tree_of(
         cli__main="import click",
         config__source="import yaml",
         show__figure="if TYPE_CHECKING:\n    from matplotlib import axes\ndef f():\n    import matplotlib.pyplot",
@@ -457,7 +483,7 @@ def test_libraries_at_home_are_left_alone() -> None:
 
 @pytest.mark.parametrize("name", ["record__utils", "plan__helpers__names", "manager", "judge__numpy"])
 def test_an_empty_name_is_seen(name: str) -> None:
-    assert len(list(name_problems(house_of(**{name: ""})))) == 1
+    assert len(list(name_problems(tree_of(**{name: ""})))) == 1
 
 
 @pytest.mark.parametrize(

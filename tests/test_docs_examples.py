@@ -8,17 +8,20 @@ from pathlib import Path
 import click
 import pytest
 
-from assay.cli import mlrunner, runx, sumx
 from assay.cli.main import cli
-from assay.config import models, targets
+from assay.compat.mlrunner import command as mlrunner
+from assay.compat.runx import command as runx
+from assay.compat.runx import sumx_command
 from assay.config.load import load_study
 from assay.config.native import KEYS
 from assay.config.options import LoadOptions
 from assay.config.settings import load_settings
 from assay.errors import ConfigError
+from assay.models.backends.command import FLAG_NAMES, KNOWN
+from assay.models.config import settings as models
+from assay.models.config import targets
+from assay.models.pytest_support import fixtures, options
 from assay.plan.expand import build_plan
-from assay.probe.backends.command import FLAG_NAMES, KNOWN
-from assay.pytest_plugin import model_fixtures, model_options
 from assay.values.run import Plan
 
 TOP = Path(__file__).parent.parent
@@ -26,7 +29,7 @@ NATIVE_FILE = TOP / "docs" / "reference" / "native-file.md"
 COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
 SETTINGS = TOP / "docs" / "reference" / "settings.md"
 TORQ = TOP / "docs" / "how-to" / "coming-from-torq.md"
-PARSERS = {"runx": runx.build_parser, "sumx": sumx.build_parser, "mlrunner": mlrunner.build_parser}
+PARSERS = {"runx": runx.build_parser, "sumx": sumx_command.build_parser, "mlrunner": mlrunner.build_parser}
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NPU = '[tool.assay.targets.npu]\nrun = "my-runner {artifact}"'  # what other examples are like
 STUDY = re.compile(r"^```yaml study\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -138,7 +141,7 @@ def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
 
 def test_every_option_of_pytest_is_described() -> None:
     """In both spellings."""
-    known = {name for option in model_options.OPTIONS for name in option.names}
+    known = {name for option in options.OPTIONS for name in option.names}
     table = re.search(r"^## Options\n(.*?)^## ", TORQ.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert table
     assert known - shown_options(table[1]) == set()
@@ -153,7 +156,7 @@ def test_the_fixtures_that_are_described_exist() -> None:
         name for row in re.findall(r"^\| (`.*?) \|", described[1], re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
     assert len(named) == 8
-    assert named <= set(model_fixtures.NAMES)
+    assert named <= set(fixtures.NAMES)
 
 
 # ---------------------------------------------------------------- options

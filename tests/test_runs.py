@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.flows.workbench import BAD, GOOD, Bench, build_bench
+from tests.study.workbench import BAD, GOOD, Bench, build_bench
 
 import assay
 from assay.errors import MissingExtraError, NotFoundError

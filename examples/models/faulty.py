@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from assay.probe.backends.base import Backend, BackendError, Made
-from assay.probe.backends.iree_backend import IreeBackend
-from assay.probe.backends.ort import OrtBackend
-from assay.values.model import Job
+from assay.models.backends.base import Backend, BackendError, Made
+from assay.models.backends.iree_backend import IreeBackend
+from assay.models.backends.ort import OrtBackend
+from assay.models.values.model import Job
 
 Plant = Callable[["Graph", Any], bool]  # False: this node cannot have this fault
 PLANTS: dict[str, Plant] = {}

@@ -302,7 +302,7 @@ def _make_adhoc_run(study: str) -> str:
 def build_random_name() -> str:
     import random
 
-    from assay.values.words import ADJECTIVES, ANIMALS
+    from assay.values.random_names import ADJECTIVES, ANIMALS
 
     chance = random.SystemRandom()  # a seed set by the script must neither matter nor be disturbed
     return f"{chance.choice(ADJECTIVES)}-{chance.choice(ANIMALS)}"

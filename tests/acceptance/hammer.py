@@ -22,8 +22,8 @@ from typing import Any
 
 from tests.acceptance.workshop import PATIENCE_S, Workshop, load_environ, until
 
-from assay.flows.attempts import DEATH, MAX_DEATHS
-from assay.record import rundir
+from assay.record import run_directory
+from assay.study.attempts import DEATH, MAX_DEATHS
 from assay.values.run import State
 
 KILLED = 128 + signal.SIGKILL
@@ -268,9 +268,9 @@ class Hammer:
         return rows
 
     def _judge_run(self, path: Path) -> list[str]:
-        record = rundir.load_record(str(path))
+        record = run_directory.load_record(str(path))
         plan = self.plans[int(record.spec.params["n"])]
-        history = rundir.load_history(str(path))
+        history = run_directory.load_history(str(path))
         ledger = load_ledger(path)
         problems = judge_ledger(ledger, record.uid)
         for attempt in history.attempts:
@@ -284,7 +284,7 @@ class Hammer:
         return problems + judge_attempts(history) + judge_repeats(history, ledger)
 
     def _judge_codes(
-        self, attempt: rundir.Attempt, plan: Planned, ledger: list[Line], record: rundir.RunRecord
+        self, attempt: run_directory.Attempt, plan: Planned, ledger: list[Line], record: run_directory.RunRecord
     ) -> list[str]:
         """Every code is the true one, or that of a kill of ours; nothing ran after a failure."""
         problems = []
@@ -302,7 +302,7 @@ class Hammer:
         return problems
 
 
-def judge_attempts(history: rundir.History) -> list[str]:
+def judge_attempts(history: run_directory.History) -> list[str]:
     """Another attempt follows a death or a failure that may be retried, and nothing else."""
     problems = []
     states = [attempt.outcome.state if attempt.outcome else None for attempt in history.attempts]
@@ -321,7 +321,7 @@ def judge_attempts(history: rundir.History) -> list[str]:
     return problems
 
 
-def judge_repeats(history: rundir.History, ledger: list[Line]) -> list[str]:
+def judge_repeats(history: run_directory.History, ledger: list[Line]) -> list[str]:
     """A command that an attempt finished is not executed again."""
     problems = []
     for command in ("train", "test"):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flows.bench.laboratory import execution
+from tests.bench.laboratory import execution
 
-from assay.flows.bench.compare import CompareOptions, Executions, _settle, compare_executions, compare_git
-from assay.values.benchmark import BenchMethod, BenchRequest
+from assay.bench.flow.compare import CompareOptions, Executions, _settle, compare_executions, compare_git
+from assay.bench.values.execution import BenchMethod, BenchRequest
 from assay.values.verdict import VerdictKind
 
 # Reported, not measured: on a busy machine a measured 8% would come and go. The noise is real enough: 1%, anew each time.

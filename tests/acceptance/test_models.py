@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tests.probe.backends.loopback import NEEDS_SSHD, open_board
-from tests.probe.model_shelf import parse
-from tests.pytest_plugin.lab import TORQ, Project, Said, build_project
+from tests.models.backends.loopback import NEEDS_SSHD, open_board
+from tests.models.model_shelf import parse
+from tests.models.pytest_support.lab import TORQ, Project, Said, build_project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models"
 BIN = os.path.dirname(sys.executable)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.perfzero.test_summary import load_schema
 from tests.show.json_schema import problems
-from tests.show.test_perfzero import load_schema
 
 TOP = Path(__file__).parent.parent.parent
 TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
@@ -262,7 +262,7 @@ def test_what_tensorflow_s_classes_do_wrong_is_recorded(lab: Lab, tensorflow: st
 SURVIVOR = """
 import tensorflow as tf
 from assay.bench.profiling import Profile
-from assay.values.benchmark import parse_windows
+from assay.bench.values.execution import parse_windows
 import sys, time
 profile = Profile(parse_windows("0:0.1,0.15:0.3,0.35:0.5,0.55:0.7,0.75:"), "auto", sys.argv[1])
 profile.start()

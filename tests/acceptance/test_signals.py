@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
 
-from assay.record.index.location import index_path
 from assay.record.index.sqlite import SqliteIndex
+from assay.system.cache_dir import index_path
 from assay.values.run import State
 
 RUN = "run"  # the name of a study's only run

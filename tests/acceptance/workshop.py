@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values.run import State
 
 PATIENCE_S = 60.0
@@ -109,10 +109,10 @@ class Workshop:
         return self.root / study / run
 
     def run_dirs(self, study: str = "study") -> dict[str, Path]:
-        return {os.path.basename(path): Path(path) for path in rundir.find_run_dirs(str(self.root / study))}
+        return {os.path.basename(path): Path(path) for path in run_directory.find_run_dirs(str(self.root / study))}
 
-    def history(self, run: str, study: str = "study") -> rundir.History:
-        return rundir.load_history(str(self.dir(run, study)))
+    def history(self, run: str, study: str = "study") -> run_directory.History:
+        return run_directory.load_history(str(self.dir(run, study)))
 
     def states(self, run: str, study: str = "study") -> list[State | None]:
         """How each attempt ended."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from assay.observe.child_report import load_story
+from assay.bench.child_report import load_story
+from assay.bench.values.execution import Story
 from assay.values import layout
-from assay.values.benchmark import Story
 
 MODULE = """
 import os, sys, time

@@ -17,7 +17,7 @@ import pytest
 
 from assay.bench import profiling
 from assay.bench.profiling import Profile, PySpy, _MainThread, build_profiler, choose_stand_in
-from assay.values.benchmark import parse_windows
+from assay.bench.values.execution import parse_windows
 
 
 @pytest.fixture(autouse=True)

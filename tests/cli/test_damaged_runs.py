@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.flows.workbench import Bench
+from tests.study.workbench import Bench
 
-from assay.record.rundir import load_record
+from assay.record.run_directory import load_record
 
 STUDY = """
 study: fit

@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from tests.flows.workbench import Bench
+from tests.study.workbench import Bench
 
 
 def findings(cli, *arguments: str) -> dict[str, dict[str, str]]:

@@ -13,9 +13,9 @@ import sys
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.flows.workbench import Bench
+from tests.study.workbench import Bench
 
-from assay.show.words import UNSAFE
+from assay.show.formatting import UNSAFE
 
 TRICKS = (
     "\x1b]0;owned\x07\x1b[2J\x9b31m<script>alert(1)</script><img src=x onerror=alert(1)>|`x`[l](javascript:1)\u202e"

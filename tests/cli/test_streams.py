@@ -14,7 +14,7 @@ import pytest
 
 from assay.cli.main import run
 from assay.errors import InfrastructureError
-from assay.flows import places
+from assay.study import locations
 
 STUDY = "study: z\ncommand: 'echo {x}; [ {x} != 2 ]'\nparams: {x: [1, 2]}\nresources: {gpus: 0}\n"
 ASSAY = f"{shlex.quote(sys.executable)} -m assay"
@@ -58,9 +58,9 @@ def test_a_full_disk_is_found_before_anything_starts(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(places, "_ROOM_BYTES", 1 << 62)  # more than any disk has left
+    monkeypatch.setattr(locations, "_ROOM_BYTES", 1 << 62)  # more than any disk has left
     with pytest.raises(InfrastructureError, match="is full"):
-        places.check_writable(places.StudyPlace(str(folder), "z"))
+        locations.check_writable(locations.StudyPlace(str(folder), "z"))
     assert run(["run", "z.yml"]) == 4
     assert "is full" in capsys.readouterr().err
     assert not (folder / "runs").exists()

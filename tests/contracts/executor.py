@@ -14,7 +14,7 @@ from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.base import Executor
 from assay.execute.script import JobText, render_job
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import Command, JobHandle, JobRequest, Liveness, RunSpec, Stop
 
@@ -42,7 +42,7 @@ class Run:
         )
 
     def publish(self, handle: JobHandle) -> bool:
-        return rundir.publish_lease(self.dir, handle)
+        return run_directory.publish_lease(self.dir, handle)
 
     def path(self, name: str) -> Path:
         return Path(self.dir, name)
@@ -80,10 +80,12 @@ class Runs:
         spec = RunSpec("0123456789ab", run, {}, commands, timeout_s=timeout_s, env=env, pythonpath=pythonpath)
         if log_name:
             spec = RunSpec(spec.id, run, {}, commands, log_name=log_name)
-        record = rundir.RunRecord(spec, study, rundir.new_uid(), time.time())
+        record = run_directory.RunRecord(spec, study, run_directory.new_uid(), time.time())
         path = str(self.root / study / run)
         job = render_job(spec, JobText(record.uid, study, layout.CODE_DIR))
-        assert rundir.write_run_dir(path, record, job, lambda aside: os.mkdir(os.path.join(aside, layout.CODE_DIR)))
+        assert run_directory.write_run_dir(
+            path, record, job, lambda aside: os.mkdir(os.path.join(aside, layout.CODE_DIR))
+        )
         return Run(path, f"{study}/{run}", record.uid, spec)
 
 
@@ -205,7 +207,7 @@ class ExecutorContract:
     def test_its_own_times_are_noted(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("true")
         finish(executor, [start(executor, run)])
-        began, ended = rundir.load_times(run.dir)["train"]
+        began, ended = run_directory.load_times(run.dir)["train"]
         assert ended is not None
         assert began <= ended <= time.time()
 
@@ -315,7 +317,7 @@ class ExecutorContract:
         assert (handle.supervisor_pid, handle.host) == (os.getpid(), process.host_name())
         assert process.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
         assert (handle.attempt, handle.tag) == (1, f"{run.uid}.1")
-        assert rundir.load_history(run.dir).attempts[0].handle == handle
+        assert run_directory.load_history(run.dir).attempts[0].handle == handle
 
     def test_a_run_directory_that_is_gone(self, executor: Executor, runs: Runs) -> None:
         run = runs.make("true")
@@ -355,7 +357,7 @@ class ExecutorContract:
         handle = start(executor, run)
         until(lambda: Path(self.job_dir(run), "code/up").exists(), "the command runs")
         assert executor.liveness(handle, run.dir) is Liveness.ALIVE
-        rundir.write_stop(run.dir, 1, STOP)
+        run_directory.write_stop(run.dir, 1, STOP)
         executor.cancel([(handle, run.dir)], 5.0)
         finish(executor, [handle])
         assert executor.liveness(handle, run.dir) is Liveness.GONE
@@ -382,7 +384,7 @@ class ExecutorContract:
         handle = start(executor, run)
         until(lambda: Path(self.job_dir(run), "code/up").exists(), "the command runs")
         assert members(run)
-        rundir.write_stop(run.dir, 1, STOP)
+        run_directory.write_stop(run.dir, 1, STOP)
         executor.cancel([(handle, run.dir)], 0.3)
         assert members(run) == set()
         finish(executor, [handle])
@@ -393,11 +395,11 @@ class ExecutorContract:
         handles = [start(executor, run) for run in made]
         until(lambda: all(Path(self.job_dir(run), "code/up").exists() for run in made), "all run")
         for run in made[:2]:
-            rundir.write_stop(run.dir, 1, STOP)
+            run_directory.write_stop(run.dir, 1, STOP)
         executor.cancel([(handles[0], made[0].dir), (handles[1], made[1].dir)], 5.0)
         assert members(*made[:2]) == set()
         assert members(made[2])
-        rundir.write_stop(made[2].dir, 1, STOP)
+        run_directory.write_stop(made[2].dir, 1, STOP)
         executor.cancel([(handles[2], made[2].dir)], 5.0)
         finish(executor, handles)
 

@@ -12,12 +12,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from tests.probe.backends import lab
-from tests.probe.backends.loopback import NEEDS_SSHD, open_board
+from tests.models.backends import lab
+from tests.models.backends.loopback import NEEDS_SSHD, open_board
 
-from assay.probe.keeper import Keeper
-from assay.probe.tensorfile import load_refs, load_tensors
-from assay.values.model import Ending, Step, Target
+from assay.models.graph.tensorfile import load_refs, load_tensors
+from assay.models.values.model import Ending, Step, Target
+from assay.models.worker_process import Keeper
 
 RNG = np.random.default_rng(7)
 IN_PROCESS = {

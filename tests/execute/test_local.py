@@ -16,7 +16,7 @@ from tests.contracts.executor import ExecutorContract, Run, Runs, finish, member
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.local import LocalExecutor
-from assay.record.rundir import load_history
+from assay.record.run_directory import load_history
 from assay.values.run import JobHandle, Liveness
 
 # A supervisor in a process of its own, as `assay run` is one. Its stages are files that it makes.

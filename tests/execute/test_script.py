@@ -208,7 +208,7 @@ class TestSurroundings:
         assert run.markers() == {"train.exit.3"}
 
     def test_a_locale_with_a_decimal_comma(self, runs: Runs) -> None:
-        from assay.record.rundir import load_times
+        from assay.record.run_directory import load_times
 
         run = runs.make("true")
         bash(run, LC_ALL="de_DE.UTF-8")

@@ -20,7 +20,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, slots_directory
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values.run import JobHandle, Outcome, State
 from assay.values.slots import parse_slots
 
@@ -405,7 +405,7 @@ class TestJobs:
         assert one.acquire() is None
         stray = int(run.path("code/stray").read_text())
         assert executor.leftovers(handle, run.dir) == (f"sleep 1000 (pid {stray})",)
-        rundir.write_outcome(run.dir, Outcome(State.DONE, 1))  # whoever concludes it has ended or permitted that
+        run_directory.write_outcome(run.dir, Outcome(State.DONE, 1))  # whoever concludes it has ended or permitted that
         take_soon(one).let_go()
         executor.cancel([(handle, run.dir)], 5.0)
         one.close()

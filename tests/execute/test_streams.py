@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.execute.script import JobText, render_job
-from assay.record.rundir import RunRecord, parse_record, parse_spec, render_record
+from assay.record.run_directory import RunRecord, parse_record, parse_spec, render_record
 from assay.values.run import Command, RunSpec
 
 SPEC = RunSpec("0" * 16, "one", {}, (Command("train", "echo out; echo err >&2"),))

@@ -18,7 +18,7 @@ from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs
 from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
 from assay.execute.submit import SubmitExecutor, load_submit_code, load_submit_failure, parse_token
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
@@ -162,7 +162,7 @@ class TestNgc(ExecutorContract):
         run = runs.make("touch ran")
         handle = start(executor, run)
         until(lambda: load_submit_code(run.dir, 1) == 0, "it is in the queue")
-        rundir.write_stop(run.dir, 1, STOP)
+        run_directory.write_stop(run.dir, 1, STOP)
         executor.cancel([(handle, run.dir)], 0.3)
         finish(executor, [handle])
         (self.folder / "HOLD").unlink()
@@ -490,7 +490,7 @@ def kill_supervisor(run: Run, stage: str, farm: Farm) -> JobHandle:
     until(run.path("reached").exists, "the supervisor is where it should die")
     child.kill()
     child.wait()
-    handle = rundir.load_history(run.dir).attempts[0].handle
+    handle = run_directory.load_history(run.dir).attempts[0].handle
     assert handle is not None
     return handle
 
@@ -557,7 +557,7 @@ class TestStop:
         handle = start(big, run)
         until(lambda: load_submit_code(run.dir, 1) == 0, "it is in the queue")
         assert list(big.wait(0.05)) == []
-        rundir.write_stop(run.dir, 1, STOP)
+        run_directory.write_stop(run.dir, 1, STOP)
         # as the farm would start it, on another host: our processes are not in reach of the tag
         command = calls(farm_folder)[0][-1]
         big.cancel([(handle, run.dir)], 0.2)
@@ -575,7 +575,7 @@ class TestStop:
         handle = start(shell, run)
         until(run.path("code/up").exists, "the command runs")
         monkeypatch.setattr(process, "host_name", lambda: "the supervisor's host")
-        rundir.write_stop(run.dir, 1, STOP)
+        run_directory.write_stop(run.dir, 1, STOP)
         until(run.path("end.1").exists, "the watcher ends it")
         until(lambda: not members(run), "nothing is left")
         finish(shell, [handle])

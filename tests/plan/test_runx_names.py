@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from assay.plan.draft import Draft, NameSource
 from assay.plan.runx_names import MAX_NAME_BYTES, build_directory_name, build_tag, fill_tag, name_runs
+from assay.values.random_names import ADJECTIVES, ANIMALS
 from assay.values.study import AllFlags, CommandTemplate, Study, Sweep, Text
-from assay.values.words import ADJECTIVES, ANIMALS
 
 NOW = datetime(2020, 2, 6, 14, 19)  # noqa: DTZ001 - the original's names carry the local time
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.show import golden_reports as made
+from tests.golden.report import golden_reports as made
 
-from assay.show.golden_junit import render_junit
-from assay.values.golden import GoldenReport
+from assay.golden.report.junit import render_junit
+from assay.golden.values import GoldenReport
 from assay.values.verdict import VerdictKind
 
 

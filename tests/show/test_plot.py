@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.errors import UsageError
-from assay.show import words
+from assay.show import formatting
 from assay.show.plot import (
     Chart,
     Line,
@@ -51,7 +51,7 @@ def test_ascii_fallback_is_ascii():
 def test_size_is_respected():
     for width, height in ((40, 10), (80, 20), (140, 40)):
         lines = render_plot(Chart((RISING, FALLING), title="t"), width=width, height=height).splitlines()
-        assert max(map(words.display_width, lines)) <= width
+        assert max(map(formatting.display_width, lines)) <= width
         assert len(lines) <= height + 2  # the legend comes on top
 
 
@@ -145,7 +145,7 @@ def test_colour_changes_nothing_but_colour():
 
 def test_long_and_hostile_labels():
     text = render_plot(Chart((Line("x" * 300, [0, 1], [0, 1]), Line("a\nb", [0, 1], [1, 0]))), width=60)
-    assert max(map(words.display_width, text.splitlines())) <= 60
+    assert max(map(formatting.display_width, text.splitlines())) <= 60
     assert r"a\nb" in text
 
 
@@ -181,7 +181,7 @@ def test_any_values_give_a_plot_or_a_usage_error(series, scale, plain):
     except UsageError:
         assert not any(1e-300 <= y <= 1e300 for line in lines for y in line.ys)
     else:
-        assert max(map(words.display_width, text.splitlines())) <= 50 + 24  # ticks may be long numbers
+        assert max(map(formatting.display_width, text.splitlines())) <= 50 + 24  # ticks may be long numbers
 
 
 @pytest.mark.parametrize(

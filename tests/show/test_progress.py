@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.show import words
+from assay.show import formatting
 from assay.show.progress import (
     EndedRow,
     LiveProgress,
@@ -122,7 +122,7 @@ def test_a_frame_fits_its_terminal(width, height):
         render_frame(view(running=rows, total=200, messages=("waiting for GPU 3 " * 10,) * 9), width, height)
     )
     assert len(lines) <= height
-    assert max(map(words.display_width, lines)) <= width
+    assert max(map(formatting.display_width, lines)) <= width
     assert any("more running" in line for line in lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assay.show import words
+from assay.show import formatting
 from assay.show.sections import Section, fold, render_moment, render_sections
 from assay.show.table import Column, Table
 
@@ -52,7 +52,7 @@ def test_colours_are_around_labels_only() -> None:
 def test_moments(age: float, said: str) -> None:
     assert render_moment(1e9, 1e9 + age).endswith(f"({said})")
     assert render_moment(None, 1e9) == "-"
-    assert words.render_age(age) == said
+    assert formatting.render_age(age) == said
 
 
 @pytest.mark.parametrize("seconds", [1e308, -1e308, 1e15, float("inf"), float("nan")])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.show import words
+from assay.show import formatting
 from assay.show.table import (
     Column,
     Table,
@@ -152,7 +152,7 @@ def test_hostile_text_stays_on_its_line():
 def test_wide_characters_keep_the_columns_straight():
     table = Table((Column("run"), Column("n", "number")), [("数据", 1), ("abcdef", 22)])
     lines = render_table(table).splitlines()
-    assert {words.display_width(line) for line in lines} == {words.display_width(lines[0])}
+    assert {formatting.display_width(line) for line in lines} == {formatting.display_width(lines[0])}
 
 
 def test_narrow_terminals_shorten_text_and_never_numbers():
@@ -161,7 +161,7 @@ def test_narrow_terminals_shorten_text_and_never_numbers():
         (Column("run"), Column("solver"), Column("validation_accuracy", "number"), Column("e", "number")), rows
     )
     lines = render_table(table, width=40).splitlines()
-    assert max(map(words.display_width, lines)) <= 40
+    assert max(map(formatting.display_width, lines)) <= 40
     assert "…" in lines[2]
     assert [line.split()[-2] for line in lines[2:]] == [f"{0.123456 + i:.4f}" for i in range(5)]
 
@@ -244,7 +244,9 @@ def test_parts_that_all_names_share_go_first():
 
 
 def test_the_date_of_runx_names_goes_and_the_words_stay():
-    names = [f"{tag}{words}_2026.11.15_09.05" for tag, words in (("a_b_", "brave-otter"), ("", "calm-jaguarundi"))]
+    names = [
+        f"{tag}{formatting}_2026.11.15_09.05" for tag, formatting in (("a_b_", "brave-otter"), ("", "calm-jaguarundi"))
+    ]
     assert shown_names(names, 30) == ["a_b_brave-otter…", "calm-jaguarundi…"]
     assert shown_names(names, 60) == names
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.stage import objectstore
+from assay.stage import object_store
 from assay.stage.folder import DataFile
 from assay.stage.upload import check_target, upload_folder
 
@@ -92,7 +92,7 @@ class Liar:
 
 
 def test_a_file_that_arrives_short_is_noticed(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objectstore, "_open", lambda _url: (Liar(), "b/r"))
+    monkeypatch.setattr(object_store, "_open", lambda _url: (Liar(), "b/r"))
     with pytest.raises(InfrastructureError, match=r"b/r/.* has 3 bytes after sending"):
         upload_folder(str(output), "s3://b/r")
 
@@ -103,7 +103,7 @@ def test_a_log_may_grow_while_it_is_sent(tmp_path: Path) -> None:
             Path(path).write_bytes(b"1234")
 
     (tmp_path / "log").write_bytes(b"12")
-    objectstore._send(Slow(), DataFile("log", str(tmp_path / "log"), 2), "b/log")  # 3 lies between 2 and 4
+    object_store._send(Slow(), DataFile("log", str(tmp_path / "log"), 2), "b/log")  # 3 lies between 2 and 4
 
 
 # ---------------------------------------------------------------- to this machine
@@ -213,7 +213,7 @@ def test_a_store_is_not_asked_before_there_is_something_to_send(
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(objectstore, "_open", refuse)
+    monkeypatch.setattr(object_store, "_open", refuse)
     check_target(f"{scheme}://bucket/x")
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.values.model import CaseReport, Ending, Layer, Limits, ModelReport, Step, StepOutcome, Target
+from assay.models.values.model import CaseReport, Ending, Layer, Limits, ModelReport, Step, StepOutcome, Target
+from assay.models.values.tensors import Element, TensorComparison, TensorSpec
 from assay.values.plain import build_plain, parse_plain
-from assay.values.tensors import Element, TensorComparison, TensorSpec
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 

@@ -161,7 +161,7 @@ def _start_profile(options: argparse.Namespace) -> Profile | None:
     if not options.profile:
         return None
     from assay.bench.profiling import Profile
-    from assay.values.benchmark import parse_windows
+    from assay.bench.values.execution import parse_windows
 
     profile = Profile(parse_windows(options.profile), options.profiler, options.profile_dir, options.py_spy)
     profile.start()

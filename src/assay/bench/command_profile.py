@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from assay.bench.profiling import Profile, PySpy
-from assay.values.benchmark import ProfileWindow, parse_windows
+from assay.bench.values.execution import ProfileWindow, parse_windows
 
 _LOOK_S = 0.02
 _PARENT = re.compile(r"(?P<pid>\d+) \(.*\) \S (?P<parent>\d+) ", re.DOTALL)  # /proc/PID/stat; a name may hold anything

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import IO, Any, Protocol
 
-from assay.values.benchmark import ProfileWindow, render_windows
+from assay.bench.values.execution import ProfileWindow, render_windows
 
 _LOOK_S = 0.005
 _DEEPEST = 100

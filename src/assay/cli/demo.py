@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.errors import ExitCode
-from assay.show.terminal import terminal_width
-from assay.show.words import wrap
+from assay.show.formatting import wrap
+from assay.system.terminal import terminal_width
 
 if TYPE_CHECKING:
-    from assay.flows.demo import Edit
+    from assay.cli.demo_project import Edit
 
 _PIPE_WIDTH = 110  # of the narration where there is no terminal
 
@@ -25,7 +25,7 @@ _PIPE_WIDTH = 110  # of the narration where there is no terminal
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
 def command(folder: str, plain: bool) -> int:
     """A sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
-    from assay.flows.demo import lay_out, use_this_python
+    from assay.cli.demo_project import lay_out, use_this_python
 
     target = lay_out(Path(folder))
     use_this_python()
@@ -67,7 +67,7 @@ def _tell_story(plain: bool, where: str) -> int:
 
 def _tell_convergence(say: _Narrator, run: Callable[[Sequence[str]], int]) -> int:
     """Gather, a change that does no harm, a bug; 0 when each was judged as it has to be."""
-    from assay.flows.demo import BROKEN, HARMLESS
+    from assay.cli.demo_project import BROKEN, HARMLESS
 
     say("Second question: does training still converge after a change? golden.yml says what to record and compare:")
     say.shows("golden.yml", _excerpt("golden.yml", "golden:"))
@@ -89,7 +89,7 @@ def _tell_convergence(say: _Narrator, run: Callable[[Sequence[str]], int]) -> in
 
 
 def _check_edit(say: _Narrator, run: Callable[[Sequence[str]], int], edit: Edit) -> int | None:
-    from assay.flows.demo import edited
+    from assay.cli.demo_project import edited
 
     with edited(Path("charlm.py"), edit) as is_there:
         if not is_there:

@@ -11,7 +11,7 @@ import click
 from assay.errors import ExitCode
 
 if TYPE_CHECKING:
-    from assay.flows.doctor import Diagnosis, Finding
+    from assay.cli.doctor_checks import Diagnosis, Finding
 
 _MARKS = {
     "ok": ("✓", "+", "green"),
@@ -26,7 +26,7 @@ _MARKS = {
 @click.option("--root", metavar="DIR", help="Output root.")
 def command(as_json: bool, root: str | None) -> int:
     """What works on this machine, and how to get the rest. Ends with 1 when something needed does not work."""
-    from assay.flows.doctor import examine
+    from assay.cli.doctor_checks import examine
     from assay.show.json_text import render_facts
 
     diagnosis = examine(root)
@@ -47,7 +47,7 @@ def _build_facts(diagnosis: Diagnosis) -> dict[str, object]:
 
 
 def _render(diagnosis: Diagnosis) -> Iterator[str]:
-    from assay.show import terminal
+    from assay.system import terminal
 
     color = terminal.use_color(sys.stdout)
     width = terminal.terminal_width(sys.stdout)
@@ -61,9 +61,9 @@ def _render(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _render_finding(finding: Finding, column: int, width: int | None, color: bool) -> Iterator[str]:
-    from assay.show import terminal
+    from assay.show.formatting import pad
     from assay.show.sections import fold
-    from assay.show.words import pad
+    from assay.system import terminal
 
     nice, plain, style = _MARKS[finding.grade]
     mark = nice if terminal.can_encode(sys.stdout, nice) else plain

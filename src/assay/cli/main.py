@@ -15,40 +15,40 @@ import click
 
 from assay import __version__
 from assay.errors import AssayError, ExitCode, did_you_mean, explain_refusal
-from assay.show import terminal
+from assay.show.formatting import guard
 
 if TYPE_CHECKING:
     from assay.values.timings import Timings
 
 # name → (module, what it does): a command is imported when it is called, not to list it
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("run", "Expand a study file and run it; ours, runx's or mlrunner's."),
-    "ls": ("ls", "List studies, or the runs of a study."),
-    "show": ("show", "Everything about one run."),
-    "logs": ("logs", "Print a run's output, or follow it."),
-    "stop": ("stop", "Stop runs and everything they started."),
-    "rerun": ("rerun", "Run finished runs again, with their own code."),
-    "diff": ("diff", "Compare two runs: parameters, code, environment, results."),
-    "plot": ("plot", "Plot metrics over steps."),
-    "sum": ("sum", "The summary table of one or more studies."),
-    "golden": ("golden", "Record a training that is good; check that it still converges."),
-    "bench": ("bench", "Is it slower, since when, and is it the code or the machine?"),
-    "model": ("model", "Which layer of an ONNX model does a target get wrong?"),
-    "index": ("index", "Look after the index: rebuild, reparse, ingest."),
-    "doctor": ("doctor", "What works on this machine, and how to get the rest."),
-    "demo": ("demo", "The whole story in a minute, without GPU or network."),
-    "runx": ("runx", "runx's own flags and files."),
-    "sumx": ("sumx", "sumx's own flags and table."),
-    "mlrunner": ("mlrunner", "mlrunner's own flags and files."),
-    "convergence": ("convergence", "The convergence harness's own flags and files."),
-    "perfzero": ("perfzero", "PerfZero's own flags, workspace and summaries."),
+    "run": ("study.commands.run", "Expand a study file and run it; ours, runx's or mlrunner's."),
+    "ls": ("study.commands.ls", "List studies, or the runs of a study."),
+    "show": ("study.commands.show", "Everything about one run."),
+    "logs": ("study.commands.logs", "Print a run's output, or follow it."),
+    "stop": ("study.commands.stop", "Stop runs and everything they started."),
+    "rerun": ("study.commands.rerun", "Run finished runs again, with their own code."),
+    "diff": ("study.commands.diff", "Compare two runs: parameters, code, environment, results."),
+    "plot": ("study.commands.plot", "Plot metrics over steps."),
+    "sum": ("study.commands.sum", "The summary table of one or more studies."),
+    "golden": ("golden.commands.group", "Record a training that is good; check that it still converges."),
+    "bench": ("bench.commands.group", "Is it slower, since when, and is it the code or the machine?"),
+    "model": ("models.commands.group", "Which layer of an ONNX model does a target get wrong?"),
+    "index": ("study.commands.index", "Look after the index: rebuild, reparse, ingest."),
+    "doctor": ("cli.doctor", "What works on this machine, and how to get the rest."),
+    "demo": ("cli.demo", "The whole story in a minute, without GPU or network."),
+    "runx": ("compat.runx.command", "runx's own flags and files."),
+    "sumx": ("compat.runx.sumx_command", "sumx's own flags and table."),
+    "mlrunner": ("compat.mlrunner.command", "mlrunner's own flags and files."),
+    "convergence": ("compat.harness.command", "The convergence harness's own flags and files."),
+    "perfzero": ("compat.perfzero.command", "PerfZero's own flags, workspace and summaries."),
 }
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; the module `assay.cli.<module>` holds `command`."""
+    """Knows its commands by name; the module `assay.<module>` holds `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click calls it so
         return list(COMMANDS)
@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"assay.cli.{COMMANDS[cmd_name][0]}").command
+        command: click.Command = import_module(f"assay.{COMMANDS[cmd_name][0]}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
     _hear_signals()
     gc.set_threshold(50_000, 20, 50)  # modules and tables hold few cycles, and looking for them is a tenth of the time
-    sys.stdout, sys.stderr = terminal.guard(sys.stdout), terminal.guard(sys.stderr)
+    sys.stdout, sys.stderr = guard(sys.stdout), guard(sys.stderr)
     code = run(arguments)
     _flush_streams()
     gc.freeze()  # the interpreter would look through everything for cycles once more before it ends
@@ -169,7 +169,7 @@ _READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may
 
 def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
     """What `assay model` does with its times: products do not know one another."""
-    from assay.flows.bench.timings import add_timings
+    from assay.bench.flow.timings import add_timings
 
     add_timings(root, timings, label)
 
@@ -181,7 +181,7 @@ def _call(arguments: list[str]) -> Any:
     except AssayError as error:
         if type(error).__name__ != "IndexDamagedError" or not arguments or arguments[0] not in _READING:
             raise
-        from assay.cli.warnings import warn
+        from assay.show.console_warnings import warn
 
         warn(f"{error.message}; it is built again from the run directories")
         return cli.main(args=arguments, prog_name="assay", standalone_mode=False, obj=_keep_timings)
@@ -221,7 +221,7 @@ def _report_interruption(error: BaseException) -> int:
 
 
 def _complain(error: AssayError) -> int:
-    from assay.cli.warnings import say
+    from assay.show.console_warnings import say
 
     text = "\n".join(error.render().splitlines())
     say(text if getattr(error, "problems", None) else f"assay: {text}")

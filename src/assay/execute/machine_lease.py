@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal
 
 from assay.execute import process
-from assay.execute.holders import SlotHolder, find_holders
+from assay.execute.slot_holders import SlotHolder, find_holders
 from assay.execute.slots import slots_directory
 from assay.values.layout import ENV_LEASE
 

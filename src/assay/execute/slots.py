@@ -31,7 +31,7 @@ from typing import Literal
 
 from assay.errors import InfrastructureError
 from assay.execute import process
-from assay.execute.holders import SlotHolder, find_holders
+from assay.execute.slot_holders import SlotHolder, find_holders
 from assay.values import layout
 from assay.values.run import JobHandle
 from assay.values.slots import CPU

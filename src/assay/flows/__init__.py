@@ -1,1 +1,1 @@
-"""flows: the only place where rooms meet."""
+"""Old module names that `job.sh` of earlier run directories calls."""

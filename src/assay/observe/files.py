@@ -18,15 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from assay.observe.columns import (
-    NONE,
-    Column,
-    Columns,
-    add_column,
-    add_value,
-    parse_number,
-    parse_numbers,
-)
+from assay.observe.columns import NONE, Column, Columns, add_column, add_value, parse_number, parse_numbers
 
 STEP_KEYS = ("step", "global_step", "iteration", "iter", "epoch")
 TIME_KEYS = ("time", "timestamp")

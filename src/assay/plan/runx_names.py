@@ -10,8 +10,8 @@ from hashlib import blake2b
 from itertools import count
 
 from assay.plan.draft import Draft, NameSource
+from assay.values.random_names import ADJECTIVES, ANIMALS
 from assay.values.study import Study
-from assay.values.words import ADJECTIVES, ANIMALS
 
 LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
 NONE = "None"  # unquoted None is a text in YAML; to runx it means: leave this out

@@ -1,1 +1,1 @@
-"""ONNX models: their graphs, their layers, their inputs, and the back ends that compute them."""
+"""Old import paths, kept for one version."""

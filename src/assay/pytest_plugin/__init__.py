@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from assay.pytest_plugin.convergence import add_marker, convergence, pytest_runtest_call, pytest_runtest_makereport
-from assay.pytest_plugin.model_options import add_options
-from assay.pytest_plugin.model_session import watch_session
-from assay.pytest_plugin.models import (
+from assay.compat.torq.pytest_session import watch_session
+from assay.golden.pytest_support import add_marker, convergence, pytest_runtest_call, pytest_runtest_makereport
+from assay.models.pytest_support.collection import (
     announce,
     expect_failures,
     is_model_test,
@@ -24,6 +23,7 @@ from assay.pytest_plugin.models import (
     refuse_options,
     summarize,
 )
+from assay.models.pytest_support.options import add_options
 
 __all__ = ["convergence", "pytest_runtest_call", "pytest_runtest_makereport"]
 

@@ -21,14 +21,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
 
-from assay.record.folder_lock import locked
-from assay.record.whole_file import write_atomic
-from assay.values.layout import (
-    HPARAMS_FILE,
-    MLRUNNER_PARAM_FILE,
-    MLRUNNER_STAT_FILE,
-    SUBMIT_SCRIPT,
-)
+from assay.system.files import write_atomic
+from assay.system.locks import locked
+from assay.values.layout import HPARAMS_FILE, MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE, SUBMIT_SCRIPT
 from assay.values.study import Params, Value
 
 LOGDIR = "LOGDIR"  # how a runx file refers to the run directory

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from assay.record.whole_file import publish
+from assay.system.files import TEMPORARY_SUFFIX, publish
 from assay.values import layout
 
 STALE_S = 60.0  # where locks do not reach (some network file systems), what is being written is younger than this
@@ -137,7 +137,7 @@ def _find_stale(folder: str, now: float) -> list[str]:
     found = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
-            if not entry.name.startswith(layout.TEMPORARY_PREFIX) and not entry.name.endswith(layout.TEMPORARY_SUFFIX):
+            if not entry.name.startswith(layout.TEMPORARY_PREFIX) and not entry.name.endswith(TEMPORARY_SUFFIX):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 if now - entry.stat(follow_symlinks=False).st_mtime >= STALE_S:

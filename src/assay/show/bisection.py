@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from assay.show import terminal, words
+from assay.show import formatting
+from assay.system import terminal
 
 
 class Commit(Protocol):
@@ -24,13 +25,13 @@ class Commit(Protocol):
 
 
 def render_commit(commit: Commit) -> str:
-    return f"{commit.short} {words.clean(commit.subject)!r}"
+    return f"{commit.short} {formatting.clean(commit.subject)!r}"
 
 
 def render_culprit(commit: Commit, color: bool = False) -> Iterator[str]:
     line = f"culprit: {render_commit(commit)}"
     yield terminal.paint(line, "bold red") if color else line
-    yield f"  by {words.clean(commit.author)}, {commit.authored_at}"
+    yield f"  by {formatting.clean(commit.author)}, {commit.authored_at}"
 
 
 def build_commit_facts(commit: Commit) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
-from assay.show import words
+from assay.show import formatting
 from assay.show.plot import Chart, Line, Scale, build_band_edges, build_shown, last_value, render_end_value
 
 if TYPE_CHECKING:
@@ -116,12 +116,12 @@ def _style(number: int) -> tuple[str, str]:
 
 
 def _label(line: Line) -> str:
-    return _as_it_is(f"{words.shorten(words.clean(line.label), 40)}  {render_end_value(line)}")
+    return _as_it_is(f"{formatting.shorten(formatting.clean(line.label), 40)}  {render_end_value(line)}")
 
 
 def _as_it_is(text: str) -> str:
     """What matplotlib would take for a formula is text."""
-    return words.clean(text).replace("$", r"\$")
+    return formatting.clean(text).replace("$", r"\$")
 
 
 def _draw_line(axes: Axes, line: Line, number: int, total: int, scale: Scale) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from assay.show.words import escape_json
+from assay.show.formatting import escape_json
 
 
 def render_facts(value: Any) -> str:

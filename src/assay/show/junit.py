@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
-from assay.show.words import escape_xml
+from assay.show.formatting import escape_xml
 from assay.values.verdict import VerdictKind
 
 ALLOWED = "CHANGED, allowed"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from assay.errors import UsageError
-from assay.show import terminal, words
-from assay.values.telling import mean_and_sd
+from assay.show import formatting
+from assay.system import terminal
+from assay.values.metric_direction import mean_and_sd
 
 Scale = Literal["linear", "log"]
 
@@ -110,12 +111,12 @@ def last_value(line: Line) -> float:
 def render_end_value(line: Line) -> str:
     """The last value; of a group mean ± standard deviation over its runs, and how many these are."""
     if not line.spread:
-        return words.render_number(last_value(line))
+        return formatting.render_number(last_value(line))
     place = next((place for place in reversed(range(len(line.ys))) if math.isfinite(line.ys[place])), -1)
     mean, sd = line.end or (last_value(line), line.spread[place] if line.members > 1 else None)
-    spread = "" if sd is None else f" ± {words.render_number(sd, 2)}"
+    spread = "" if sd is None else f" ± {formatting.render_number(sd, 2)}"
     others = f", {line.others} not done" if line.others else ""
-    return f"{words.render_number(mean)}{spread} (n={words.render_count(line.members, 'run')}{others})"
+    return f"{formatting.render_number(mean)}{spread} (n={formatting.render_count(line.members, 'run')}{others})"
 
 
 def build_band_edges(line: Line, scale: Scale) -> tuple[list[float], list[float]]:
@@ -203,10 +204,10 @@ def render_plot(chart: Chart, *, width: int = 80, height: int = 20, color: bool 
         for number, row in enumerate(_render_rows(cells, area, ticks, margin, color=color, plain=plain))
     )
     foot = _render_x_axis(area, margin, plain)
-    title = [words.shorten(words.clean(chart.title), wide)] if chart.title else []
-    name = [" " * (margin + 2) + words.clean(chart.x_name).center(area.columns).rstrip()] if chart.x_name else []
+    title = [formatting.shorten(formatting.clean(chart.title), wide)] if chart.title else []
+    name = [" " * (margin + 2) + formatting.clean(chart.x_name).center(area.columns).rstrip()] if chart.x_name else []
     legend = _render_legend(shown, wide, color=color, plain=plain)
-    more = [f"and {words.render_count(left_out, 'more line')}, not drawn"] if left_out > 0 else []
+    more = [f"and {formatting.render_count(left_out, 'more line')}, not drawn"] if left_out > 0 else []
     return "\n".join((*title, *axis_lines, *foot, *name, *legend, *more)) + "\n"
 
 
@@ -238,7 +239,7 @@ def _build_y_ticks(chart: Chart, area: _Area) -> dict[int, str]:
 
 def render_ticks(values: Sequence[float]) -> list[str]:
     """As many decimals for all as the most precise one needs."""
-    texts = [words.render_number(value, 6) for value in values]
+    texts = [formatting.render_number(value, 6) for value in values]
     if any("e" in text for text in texts):
         return texts
     decimals = max(len(text.partition(".")[2]) for text in texts)
@@ -383,11 +384,11 @@ def _render_x_axis(area: _Area, margin: int, plain: bool) -> Iterator[str]:
 def _render_legend(chart: Chart, width: int, *, color: bool, plain: bool) -> Iterator[str]:
     """One entry per line with its end value, in as many columns as fit."""
     entries = [_describe(number, line, width, plain) for number, line in enumerate(chart.lines)]
-    column = max(map(words.display_width, entries)) + 3
+    column = max(map(formatting.display_width, entries)) + 3
     across = max(1, (width + 3) // column)
     for start in range(0, len(entries), across):
         chosen = list(enumerate(entries))[start : start + across]
-        padded = (words.pad(text, column - 3) for _, text in chosen)
+        padded = (formatting.pad(text, column - 3) for _, text in chosen)
         numbers = (number for number, _ in chosen)
         painted = (_paint_mark(text, number, color) for text, number in zip(padded, numbers, strict=True))
         yield "   ".join(painted).rstrip()
@@ -397,7 +398,7 @@ def _describe(number: int, line: Line, width: int, plain: bool) -> str:
     mark = _MARKS[number]
     value = render_end_value(line)
     value = value.replace("±", "+-") if plain else value
-    label = words.shorten(words.clean(line.label), max(8, width - len(value) - 6), "~" if plain else "…")
+    label = formatting.shorten(formatting.clean(line.label), max(8, width - len(value) - 6), "~" if plain else "…")
     return f"{mark} {label}  {value}"
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from assay.show import terminal, words
+from assay.show import formatting
 from assay.show.table import Column, build_texts
+from assay.system import terminal
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -125,17 +126,17 @@ def render_frame(view: ProgressView, width: int, height: int, *, plain: bool = F
     lines += _render_running(shown, width, plain)
     if len(view.running) > len(shown):
         lines.append([(f"  and {len(view.running) - len(shown)} more running", "dim")])
-    lines += [[(words.shorten(words.clean(text), width), "yellow")] for text in view.messages[-_MESSAGES:]]
+    lines += [[(formatting.shorten(formatting.clean(text), width), "yellow")] for text in view.messages[-_MESSAGES:]]
     return [_cut(line, width) for line in lines]
 
 
 def _render_bar(view: ProgressView, width: int, plain: bool) -> list[Segment]:
     share = f" {view.over}/{view.total}"
     percent = f"  {100 * view.over // view.total}%" if view.total else ""
-    left = f"  about {words.render_duration(view.eta_s)} left" if view.eta_s else ""
+    left = f"  about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
     room = width - len(share) - len(percent) - len(left) - 2
-    study = words.shorten(words.clean(view.study), max(8, room // 2), "~" if plain else "…")
-    bar = max(4, min(_BAR, room - words.display_width(study)))
+    study = formatting.shorten(formatting.clean(view.study), max(8, room // 2), "~" if plain else "…")
+    bar = max(4, min(_BAR, room - formatting.display_width(study)))
     return [(study, "bold"), ("  ", ""), *_fill_bar(view, bar, plain), (share, "bold"), (percent, ""), (left, "cyan")]
 
 
@@ -166,20 +167,20 @@ def _render_counts(view: ProgressView) -> list[Segment]:
         pieces[0] = (f"{view.done} done ({view.kept} earlier)", "green")
     if view.slots_total:
         pieces.append((f"slots {view.slots_used}/{view.slots_total}", ""))
-    pieces.append((words.render_clock(view.elapsed_s), ""))
+    pieces.append((formatting.render_clock(view.elapsed_s), ""))
     return [piece for each in pieces for piece in (each, ("  ", ""))][:-1]
 
 
 def _render_running(rows: Sequence[RunningRow], width: int, plain: bool) -> list[list[Segment]]:
     if not rows:
         return []
-    columns = [["  run", *(f"  {words.clean(row.name)}" for row in rows)]]
+    columns = [["  run", *(f"  {formatting.clean(row.name)}" for row in rows)]]
     columns.append(["slot", *(row.slot or "" for row in rows)])
     if any(row.attempt > 1 for row in rows):
         columns.append(["try", *(str(row.attempt) for row in rows)])
-    columns.append(["time", *(words.render_clock(row.elapsed_s) for row in rows)])
+    columns.append(["time", *(formatting.render_clock(row.elapsed_s) for row in rows)])
     if any(row.step is not None for row in rows):
-        columns.append(["step", *("" if row.step is None else words.render_number(row.step, 12) for row in rows)])
+        columns.append(["step", *("" if row.step is None else formatting.render_number(row.step, 12) for row in rows)])
     fixed = len(columns)
     columns += _render_metrics(rows)
     return _lay_out(columns, fixed, width, "~" if plain else "…")
@@ -191,19 +192,19 @@ def _render_metrics(rows: Sequence[RunningRow]) -> Iterator[list[str]]:
         names.update(dict.fromkeys(row.metrics))
     for name in names:
         values = [row.metrics.get(name) for row in rows]
-        yield [words.clean(name), *build_texts(Column(name, "number"), values)]
+        yield [formatting.clean(name), *build_texts(Column(name, "number"), values)]
 
 
 def _lay_out(columns: list[list[str]], fixed: int, width: int, mark: str) -> list[list[Segment]]:
     """Names give way to numbers, but keep a third of the width; metrics that do not fit are left out."""
-    widths = [max(map(words.display_width, column)) for column in columns]
+    widths = [max(map(formatting.display_width, column)) for column in columns]
     least = min(widths[0], max(16, width // 3))
     while len(widths) > fixed and least + sum(widths[1:]) + 2 * (len(widths) - 1) > width:
         widths.pop()
     widths[0] = min(widths[0], max(least, width - sum(widths[1:]) - 2 * (len(widths) - 1)))
-    names = [words.pad(words.shorten(name, widths[0], mark), widths[0]) for name in columns[0]]
+    names = [formatting.pad(formatting.shorten(name, widths[0], mark), widths[0]) for name in columns[0]]
     rest = [
-        [words.pad(text, size, "right") for text in column]
+        [formatting.pad(text, size, "right") for text in column]
         for column, size in zip(columns[1:], widths[1:], strict=False)
     ]
     rows = ["  ".join(row).rstrip() for row in zip(names, *rest, strict=True)]
@@ -215,31 +216,33 @@ def _cut(line: list[Segment], width: int) -> list[Segment]:
     kept: list[Segment] = []
     room = width
     for text, style in line:
-        shown = text if words.display_width(text) <= room else words.shorten(text, room)
+        shown = text if formatting.display_width(text) <= room else formatting.shorten(text, room)
         kept.append((shown, style))
-        room -= words.display_width(shown)
+        room -= formatting.display_width(shown)
     return kept
 
 
 def render_heartbeat(view: ProgressView) -> str:
     counts = "".join(text for text, _ in _render_counts(view)).replace("  ", ", ")
-    left = f", about {words.render_duration(view.eta_s)} left" if view.eta_s else ""
-    return f"{words.clean(view.study)}: {view.over}/{view.total} over: {counts}{left}"
+    left = f", about {formatting.render_duration(view.eta_s)} left" if view.eta_s else ""
+    return f"{formatting.clean(view.study)}: {view.over}/{view.total} over: {counts}{left}"
 
 
 def render_ended(row: EndedRow) -> str:
-    took = "" if row.elapsed_s is None else f" after {words.render_duration(row.elapsed_s)}"
-    reason = f": {words.clean(row.reason)}" if row.reason else ""
+    took = "" if row.elapsed_s is None else f" after {formatting.render_duration(row.elapsed_s)}"
+    reason = f": {formatting.clean(row.reason)}" if row.reason else ""
     if row.state in _GOOD_STATES:
-        metrics = "".join(f"  {words.clean(name)} {words.render_number(value)}" for name, value in row.metrics.items())
-        return f"finished {words.clean(row.name)}{took}{metrics}{reason}"
-    return f"{row.state:8} {words.clean(row.name)}{took}{reason}"
+        metrics = "".join(
+            f"  {formatting.clean(name)} {formatting.render_number(value)}" for name, value in row.metrics.items()
+        )
+        return f"finished {formatting.clean(row.name)}{took}{metrics}{reason}"
+    return f"{row.state:8} {formatting.clean(row.name)}{took}{reason}"
 
 
 def render_started(row: RunningRow) -> str:
     slot = f"  slot {row.slot}" if row.slot else ""
     attempt = f"  attempt {row.attempt}" if row.attempt > 1 else ""
-    return f"started  {words.clean(row.name)}{slot}{attempt}"
+    return f"started  {formatting.clean(row.name)}{slot}{attempt}"
 
 
 # ---------------------------------------------------------------- the interface
@@ -292,7 +295,7 @@ class PlainProgress(Progress):
         lines = self._render_news(view)
         new = [row for row in view.running if not row.was_found and (row.name, row.attempt) not in self._running]
         lines += map(render_started, new)
-        lines += [words.clean(text) for text in view.messages if text not in self._notices]
+        lines += [formatting.clean(text) for text in view.messages if text not in self._notices]
         self._notices.update(view.messages)
         self._running = {(row.name, row.attempt) for row in view.running}
         if self._clock() >= self._beat_at:
@@ -308,7 +311,7 @@ class PlainProgress(Progress):
         return [render_started(row) if isinstance(row, RunningRow) else render_ended(row) for row in news]
 
     def message(self, text: str) -> None:
-        self._write("\n".join(map(words.clean, text.splitlines())))
+        self._write("\n".join(map(formatting.clean, text.splitlines())))
 
     def finish(self, view: ProgressView) -> None:
         if self._finished:
@@ -329,7 +332,7 @@ class LiveProgress(Progress):
         from rich.console import Console
         from rich.live import Live
 
-        bare = terminal.unguard(stream)
+        bare = formatting.unguard(stream)
         self._console = Console(file=bare, highlight=False, soft_wrap=False, markup=False, emoji=False)
         self._plain = not terminal.can_encode(stream, "━╍…")
         self._live: Live | None = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
@@ -345,7 +348,7 @@ class LiveProgress(Progress):
 
     def message(self, text: str) -> None:
         for line in text.splitlines():
-            self._console.print(words.clean(line), soft_wrap=True)
+            self._console.print(formatting.clean(line), soft_wrap=True)
 
     def finish(self, view: ProgressView) -> None:
         if self._live is None:

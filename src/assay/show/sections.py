@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from assay.show import terminal, words
+from assay.show import formatting
 from assay.show.table import Table, render_table
+from assay.system import terminal
 from assay.values.plain import NO_DATE, render_date
 
 _INDENT = "  "
@@ -50,9 +51,9 @@ def _render(section: Section, width: int | None, color: bool, plain: bool) -> It
 
 
 def _render_facts(facts: Sequence[tuple[str, str]], width: int | None, color: bool) -> Iterator[str]:
-    column = max((words.display_width(words.clean(label)) for label, _ in facts), default=0)
+    column = max((formatting.display_width(formatting.clean(label)) for label, _ in facts), default=0)
     for label, value in facts:
-        padded = words.pad(words.clean(label), column)
+        padded = formatting.pad(formatting.clean(label), column)
         first, *rest = fold(value, None if width is None else width - column - 2)
         yield f"{terminal.paint(padded, 'dim') if color else padded}  {first}".rstrip()
         yield from (f"{' ' * (column + 2)}{line}" for line in rest)
@@ -60,7 +61,7 @@ def _render_facts(facts: Sequence[tuple[str, str]], width: int | None, color: bo
 
 def fold(text: str, width: int | None) -> list[str]:
     """The lines of a text, each cleaned, and broken where it would not fit."""
-    lines = [words.clean(line) for line in text.split("\n")]
+    lines = [formatting.clean(line) for line in text.split("\n")]
     if width is None:
         return lines
     return [part for line in lines for part in _fold_line(line, max(width, _NARROWEST))]
@@ -76,4 +77,4 @@ def render_moment(seconds: float | None, now: float) -> str:
     if seconds is None:
         return "-"
     stamp = render_date(seconds, "%Y-%m-%d %H:%M:%S")
-    return stamp if stamp == NO_DATE else f"{stamp} ({words.render_age(now - seconds)})"
+    return stamp if stamp == NO_DATE else f"{stamp} ({formatting.render_age(now - seconds)})"

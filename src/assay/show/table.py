@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from assay.show import terminal, words
+from assay.show import formatting
+from assay.system import terminal
 
 Kind = Literal["text", "number", "clock", "duration", "size", "age", "state"]
 Align = Literal["left", "right"]
@@ -74,10 +75,10 @@ def build_texts(column: Column, values: Sequence[Any]) -> Texts:
 
 
 _RENDERERS: dict[str, Callable[[float], str]] = {
-    "clock": words.render_clock,
-    "duration": words.render_duration,
-    "size": words.render_size,
-    "age": words.render_age,
+    "clock": formatting.render_clock,
+    "duration": formatting.render_duration,
+    "size": formatting.render_size,
+    "age": formatting.render_age,
 }
 
 
@@ -85,7 +86,7 @@ def _build_plain_texts(values: Sequence[Any]) -> Texts:
     if set(map(type, values)) != {str}:
         values = list(map(_render_other, values))
     joined = "".join(values)
-    return list(values) if joined.isprintable() else list(map(words.clean, values))
+    return list(values) if joined.isprintable() else list(map(formatting.clean, values))
 
 
 def _render_other(value: object) -> str:
@@ -94,10 +95,10 @@ def _render_other(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return words.render_number(value, None)
+        return formatting.render_number(value, None)
     if isinstance(value, (list, tuple, dict)):
-        return words.clean(_render_nested(value))
-    return words.clean(str(value))
+        return formatting.clean(_render_nested(value))
+    return formatting.clean(str(value))
 
 
 def _render_nested(value: object) -> str:
@@ -120,7 +121,7 @@ def _render_mixed(values: Sequence[Any], digits: int | None) -> Texts:
     places = [place for place, value in enumerate(values) if type(value) in (int, float)]
     numbers = [values[place] for place in places]
     whole = digits is None or all(type(number) is int for number in numbers)
-    texts = _align_points([words.render_number(number, None) for number in numbers]) if whole else None
+    texts = _align_points([formatting.render_number(number, None) for number in numbers]) if whole else None
     laid_out = dict(zip(places, texts or _render_floats(list(map(float, numbers)), digits or 4), strict=True))
     return [laid_out[place] if place in laid_out else _render_other(value) for place, value in enumerate(values)]
 
@@ -136,7 +137,9 @@ def _render_floats(values: Sequence[float], digits: int | None) -> Texts:
         # without an exponent `%g` is what render_number would give
         plain = short if len(short) == len(values) else ["e"] * len(values)
         pairs = zip(values, plain, strict=True)
-        return _align_points([words.render_number(value, digits) if "e" in text else text for value, text in pairs])
+        return _align_points(
+            [formatting.render_number(value, digits) if "e" in text else text for value, text in pairs]
+        )
     decimals = max([len(text) - point - 1 for text in short if (point := text.find(".")) >= 0], default=0)
     if decimals - _allowed_decimals(max(map(abs, finite)), digits) <= _EXTRA_DIGITS:
         texts = _format_all(f"%.{decimals}f", values)
@@ -150,7 +153,7 @@ def _render_whole(values: Sequence[float]) -> Texts:
     texts = list(map(repr, values))
     joined = "".join(texts)
     if "e" in joined or "n" in joined:  # an exponent, nan, inf
-        return [words.render_number(value, None) for value in values]
+        return [formatting.render_number(value, None) for value in values]
     return texts
 
 
@@ -199,15 +202,15 @@ class _Laid:
 
 def _lay_out(table: Table, *, names: Sequence[str] | None = None) -> list[_Laid]:
     cells = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
-    given = names or [words.clean(column.name) for column in table.columns]
+    given = names or [formatting.clean(column.name) for column in table.columns]
     return [_lay_column(*each) for each in zip(table.columns, given, cells, strict=True)]
 
 
 def _lay_column(column: Column, name: str, values: Sequence[Any]) -> _Laid:
     texts = build_texts(column, values)
     wide = not "".join(texts).isascii()
-    cell_width = max(map(words.display_width if wide else len, texts), default=0)
-    return _Laid(column, name, texts, max(cell_width, words.display_width(name)), cell_width, wide)
+    cell_width = max(map(formatting.display_width if wide else len, texts), default=0)
+    return _Laid(column, name, texts, max(cell_width, formatting.display_width(name)), cell_width, wide)
 
 
 def table_width(table: Table) -> int:
@@ -314,7 +317,7 @@ def _limited(laid: _Laid, floor: int, level: int) -> int:
 def _narrow(laid: _Laid, width: int, floor: int, mark: str) -> None:
     if width >= laid.width:
         return
-    laid.name = words.shorten(laid.name, width, mark)
+    laid.name = formatting.shorten(laid.name, width, mark)
     if laid.cell_width > width:
         # more room does not always tell more apart; at the floor it is known
         first = 0 if laid.column.cut == "left" else None
@@ -332,12 +335,12 @@ def _drop_common(laid: _Laid, mark: str) -> None:
     cell_width = max(map(_measure(texts, mark), texts), default=0)
     if cell_width < laid.cell_width and len(set(texts)) == len(set(laid.texts)):
         laid.texts, laid.cell_width = texts, cell_width
-        laid.width = max(cell_width, words.display_width(laid.name))
+        laid.width = max(cell_width, formatting.display_width(laid.name))
 
 
 def _measure(texts: Texts, mark: str) -> Callable[[str], int]:
     """How to measure these texts: character by character only where some are not one column wide."""
-    return len if "".join(texts).replace(mark, "").isascii() else words.display_width
+    return len if "".join(texts).replace(mark, "").isascii() else formatting.display_width
 
 
 def _drop_parts(texts: Texts, mark: str) -> Texts:
@@ -397,7 +400,7 @@ def _cut_distinct(texts: Texts, width: int, mark: str, first: int | None = None)
 
 def _cut(texts: Texts, width: int, mark: str, front: int | None) -> Texts:
     if _measure(texts, mark) is not len:
-        return [words.shorten(text, width, mark, front) for text in texts]
+        return [formatting.shorten(text, width, mark, front) for text in texts]
     head = width // 2 if front is None else min(front, width - 1)
     tail = width - 1 - head
     return [text[:head] + mark + text[len(text) - tail :] if len(text) > width else text for text in texts]
@@ -405,7 +408,7 @@ def _cut(texts: Texts, width: int, mark: str, front: int | None) -> Texts:
 
 def _pad_column(laid: _Laid, align: Align) -> Texts:
     if laid.wide:
-        return [words.pad(text, laid.width, align) for text in laid.texts]
+        return [formatting.pad(text, laid.width, align) for text in laid.texts]
     adjust = str.rjust if align == "right" else str.ljust
     return list(map(adjust, laid.texts, repeat(laid.width)))
 
@@ -435,7 +438,7 @@ def render_table(table: Table, *, width: int | None = None, color: bool = False,
             _paint_states(texts) if each.column.kind == "state" else texts
             for texts, each in zip(columns, laid, strict=True)
         ]
-    names = "  ".join(words.pad(each.name, each.width, each.column.side) for each in laid).rstrip()
+    names = "  ".join(formatting.pad(each.name, each.width, each.column.side) for each in laid).rstrip()
     rule = "  ".join(("-" if plain else "─") * each.width for each in laid)
     head = [terminal.paint(names, "bold") if color else names, terminal.paint(rule, "dim") if color else rule]
     return "".join(f"{line}\n" for line in head) + _join_rows(columns)
@@ -449,14 +452,14 @@ def _join_rows(columns: list[Texts]) -> str:
 
 def render_sumx(table: Table, *, width: int | None = None) -> str:
     """runx's classic look: no name over the first column, everything on the left, two spaces between."""
-    names = ["", *(words.clean(column.name) for column in table.columns[1:])]
+    names = ["", *(formatting.clean(column.name) for column in table.columns[1:])]
     laid = _lay_out(table, names=names)
     for each in laid:
         each.texts = [text.rstrip() for text in each.texts]
     laid[0].width = max(laid[0].width, _SUMX_FIRST)
     if width is not None:
         _fit(laid, width, gap=2, mark="~")
-    head = "  ".join(words.pad(each.name, each.width) for each in laid).rstrip()
+    head = "  ".join(formatting.pad(each.name, each.width) for each in laid).rstrip()
     rule = "  ".join("-" * each.width for each in laid)
     return f"{head}\n{rule}\n" + _join_rows([_pad_column(each, "left") for each in laid])
 
@@ -472,7 +475,7 @@ def render_csv(table: Table, *, raw: bool = False) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     rows = [_build_csv_names(table.columns), *([_csv_value(value) for value in row] for row in table.rows)]
-    writer.writerows(rows if raw else (map(words.escape_csv, row) for row in rows))
+    writer.writerows(rows if raw else (map(formatting.escape_csv, row) for row in rows))
     return stream.getvalue()
 
 
@@ -496,8 +499,8 @@ def _csv_value(value: Any) -> Any:
 def render_markdown(table: Table) -> str:
     laid = _lay_out(table)
     for each in laid:
-        each.texts = [words.escape_markdown(text) for text in each.texts]
-    head = " | ".join(words.escape_markdown(each.name) for each in laid)
+        each.texts = [formatting.escape_markdown(text) for text in each.texts]
+    head = " | ".join(formatting.escape_markdown(each.name) for each in laid)
     rule = " | ".join("---:" if each.column.side == "right" else "---" for each in laid)
     lines = (" | ".join(row) for row in zip(*(each.texts for each in laid), strict=True))
     return "".join(f"| {line} |\n" for line in (head, rule, *lines))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
-from assay.stage.git import GitError, build_environment, run_git
+from assay.system.git import GitError, build_environment, run_git
 
 # Set inside a git hook, where they would make git work on another repository.
 _FIELDS = "%H%x00%s%x00%an%x00%aI"

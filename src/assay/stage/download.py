@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
-from assay.stage import archive, http_file, objectstore
+from assay.stage import archive, http_file, object_store
 from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
 from assay.stage.folder import copy_data, is_inside, load_listing
 from assay.stage.http_file import PATIENT, Patience
-from assay.stage.part import forget, remove_part
+from assay.stage.partial_download import forget, remove_part
 
 _CHUNK = 1 << 20
 _SCHEMES = (*WEB, *STORES, FILE)
@@ -181,7 +181,7 @@ def _bring_part(job: _Job) -> None:
             shutil.rmtree(job.part)
         http_file.download(job.url, job.part, job.say, job.patience)
     elif job.scheme in STORES:
-        objectstore.download(job.url, job.part, job.say)
+        object_store.download(job.url, job.part, job.say)
     else:
         _copy_local(job)
 

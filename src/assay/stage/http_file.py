@@ -25,7 +25,7 @@ from email.message import Message
 
 from assay.errors import InfrastructureError, UsageError
 from assay.stage.address import render_url
-from assay.stage.part import forget, load_notes, write_notes
+from assay.stage.partial_download import forget, load_notes, write_notes
 
 _CHUNK = 1 << 17  # at most this much is lost when a connection breaks
 _QUOTED_ALREADY = "%/:=&?~#+!$,;'@()*[]"

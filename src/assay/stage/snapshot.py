@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
-from assay.stage.clone import copy_file
 from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
+from assay.system.clone import copy_file
 from assay.values.layout import TEMPORARY_PREFIX
 
 _TREE = "tree"

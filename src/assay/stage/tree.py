@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.errors import UsageError
-from assay.stage.git import find_git_root, run_git
+from assay.system.git import find_git_root, run_git
 from assay.values import layout
 from assay.values.secrets import build_file_matcher
 

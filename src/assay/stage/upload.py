@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from assay.errors import InfrastructureError, UsageError
-from assay.stage import objectstore
+from assay.stage import object_store
 from assay.stage.address import FILE, STORES, parse_local, parse_scheme
 from assay.stage.folder import DataFile, copy_data, is_inside, load_listing
-from assay.values.layout import TEMPORARY_SUFFIX
+from assay.system.files import TEMPORARY_SUFFIX
 
 _SCHEMES = (*STORES, FILE)
 
@@ -22,7 +22,7 @@ def check_target(url: str) -> None:
     """Raise UsageError for what can never be sent to. A network is not waited for: it may be there later."""
     scheme = parse_scheme(url, _SCHEMES)
     if scheme in STORES:
-        objectstore.check_installed(url)
+        object_store.check_installed(url)
         return
     target = parse_local(url, scheme)
     try:
@@ -42,7 +42,7 @@ def upload_folder(folder: str, url: str, say: Say = lambda _text: None) -> int:
     files = load_listing(folder).files
     try:
         if scheme in STORES:
-            objectstore.upload(files, url, say)
+            object_store.upload(files, url, say)
         else:
             _copy_out(folder, files, parse_local(url, scheme))
     except PermissionError as error:

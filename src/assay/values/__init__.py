@@ -1,1 +1,1 @@
-"""Frozen values that the rooms exchange: no input or output, standard library only."""
+"""Frozen values that the packages exchange: no input or output, standard library only."""

@@ -53,7 +53,6 @@ PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, u
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
-TEMPORARY_SUFFIX = ".tmp"
 PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
 SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each supervisor that is there
 NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.values.telling import Direction, direction_of, tellingness, told_direction, whole_step
+from assay.values.metric_direction import Direction, direction_of, tellingness, told_direction, whole_step
 
 __all__ = [
     "NUMBER",

@@ -10,12 +10,10 @@ import pytest
 from tests.contracts.index import IndexContract, put_and_fail, put_points, row
 
 from assay.errors import InfrastructureError
-from assay.record.index import buffer as buffer_module
-from assay.record.index import chunk as chunk_module
-from assay.record.index import schema
+from assay.record.index import buffer, chunk, schema
 from assay.record.index.base import Cursor
-from assay.record.index.location import index_path
 from assay.record.index.sqlite import SqliteIndex, open_index
+from assay.system.cache_dir import index_path
 
 
 @dataclass
@@ -256,7 +254,7 @@ def test_small_chunks_are_merged(index: SqliteIndex) -> None:
     for number in range(400):
         put_points(index, "grid/a", [float(number)], source="ab"[number % 2])
         most = max(most, count_rows(index, "chunks"))
-    assert most <= chunk_module.MAX_LOOSE_CHUNKS + 1
+    assert most <= chunk.MAX_LOOSE_CHUNKS + 1
     assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(400)]
 
 
@@ -298,7 +296,7 @@ def test_forgetting_leaves_no_rows_behind(index: SqliteIndex) -> None:
 
 
 def test_a_very_large_batch_writes_by_itself(index: SqliteIndex, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer_module, "MAX_WAITING", 1000)
+    monkeypatch.setattr(buffer, "MAX_WAITING", 1000)
     with SqliteIndex(path) as other, index.batch() as refused:
         for number in range(9):
             index.put_runs([row(f"grid/{number}")])

@@ -13,29 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from assay.config.dialects.base import (
-    build_axis,
-    build_duplicate_warnings,
-    build_folder,
-    build_name,
-)
+from assay.config.dialects.base import build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.fields import Fields
 from assay.config.options import LoadOptions
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
-from assay.values.study import (
-    CodePolicy,
-    CommandTemplate,
-    Flag,
-    Params,
-    Piece,
-    Place,
-    Problem,
-    Study,
-    Sweep,
-    Text,
-)
+from assay.values.study import CodePolicy, CommandTemplate, Flag, Params, Piece, Place, Problem, Study, Sweep, Text
 
 OWN_VALUES = {"_output": "run.output", "_name": "run.name", "_time": "run.time"}
 

@@ -16,12 +16,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal
 
-from assay.config.dialects.base import (
-    build_axis,
-    build_duplicate_warnings,
-    build_folder,
-    build_name,
-)
+from assay.config.dialects.base import build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.fields import Fields
 from assay.config.options import LoadOptions
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents

@@ -1,1 +1,1 @@
-"""Models: every layer of one on a target, beside the reference."""
+"""Old module names that `job.sh` of earlier run directories calls."""

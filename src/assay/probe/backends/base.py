@@ -1,121 +1,15 @@
-"""The interface of a back end. Its methods are called in a worker process: they may crash, hang or eat all memory."""
+"""The old path of `assay.models.backends.base`; it will go away with the next version."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shlex
-import shutil
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
+import warnings
 
-from assay.errors import InfrastructureError, MissingExtraError
-from assay.values.model import Ending, Job, Step, Target
+from assay.models.backends.base import Backend, BackendError, Made
 
-# Which of our extras brings a library.
-EXTRAS = {
-    "numpy": "models",
-    "ml_dtypes": "models",
-    "onnx": "models",
-    "onnxruntime": "models",
-    "openvino": "openvino",
-    "iree": "iree",
-}
+__all__ = ["Backend", "BackendError", "Made"]
 
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a step made: `path` lies in the job's folder."""
-
-    path: str
-    command: str = ""
-    stdout: str = ""
-    stderr: str = ""
-    times_s: tuple[float, ...] = ()
-    profiles: tuple[str, ...] = ()
-
-
-class BackendError(Exception):
-    """A step that failed in a way the tool itself tells."""
-
-    def __init__(
-        self, message: str, *, ending: Ending = Ending.ERROR, command: str = "", stdout: str = "", stderr: str = "",
-        hint: str = "",
-    ) -> None:  # fmt: skip
-        super().__init__(message)
-        self.message, self.ending, self.hint = message, ending, hint
-        self.command, self.stdout, self.stderr = command, stdout, stderr
-
-
-def render_python(code: str) -> str:
-    """A line for a shell that does the same, in an interpreter that has the same libraries."""
-    return shlex.join([name_program("python"), "-c", code])
-
-
-def name_program(name: str) -> str:
-    """Of our interpreter's environment: by its name where PATH leads there, else by its whole path."""
-    folder = os.path.dirname(sys.executable)
-    ours, found = os.path.join(folder, name), shutil.which(name)
-    is_on_path = found is not None and os.path.dirname(os.path.abspath(found)) == folder
-    return name if is_on_path or not os.path.exists(ours) else ours
-
-
-class Backend(ABC):
-    """A target's tools. One object serves many jobs, one after another.
-
-    It is built in the parent as well, to see whether the target makes sense: building one loads no library, starts
-    nothing, and raises UsageError for options that are wrong.
-    """
-
-    steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
-    may_change: bool = False  # while we work: programs, not libraries, which are loaded once
-    # Tell the command line that is about to run: of one that hangs or takes the worker along nothing else is left.
-    announce: Callable[[str], None] = staticmethod(lambda _command: None)
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-
-    @abstractmethod
-    def identity(self) -> Mapping[str, str]:
-        """Every tool, its version and the options that change what comes out: part of the key of all that is made
-        with it. Raises MissingExtraError, or InfrastructureError where a tool or a board is not to be found."""
-
-    def identify_step(self, _step: Step) -> Mapping[str, str]:
-        """What this step alone depends on: a board that is off is no reason not to compile for it."""
-        return self.identity()
-
-    @abstractmethod
-    def perform(self, job: Job) -> Made:
-        """Do one step. Raises BackendError where the tool refuses; whatever else escapes counts as an error too."""
-
-    def warm_up(self) -> None:  # noqa: B027 - most have something to load, none has to
-        """Load what takes long, before anything is timed. What is missing is said by `identity`."""
-
-    def close(self) -> None:  # noqa: B027
-        """End what was started for several jobs, such as a connection."""
-
-    def import_library(self, name: str) -> Any:
-        """A library that a back end needs; without it, what to install."""
-        try:
-            return import_module(name)
-        except ModuleNotFoundError as error:
-            root = name.partition(".")[0]
-            if error.name and error.name.partition(".")[0] != root:
-                raise InfrastructureError(f"{name} is installed and cannot be loaded: {error}") from error
-            raise MissingExtraError(f"the target {self.target.name!r}", EXTRAS[root]) from None
-        except (ImportError, OSError) as error:
-            raise InfrastructureError(f"{name} is installed and cannot be loaded: {error}") from error
-
-
-def describe_cpu() -> str:
-    """The processor and what it can do: libraries choose their kernels, and so their rounding, by it."""
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-        lines = [line.partition(":")[::2] for line in stream.read().split("\n\n")[0].splitlines()]
-    fields = {name.strip(): value.strip() for name, value in lines}
-    name = fields.get("model name") or fields.get("Hardware") or os.uname().machine
-    features = fields.get("flags") or fields.get("Features") or ""
-    return f"{name} {hashlib.sha256(features.encode()).hexdigest()[:12]}"
+warnings.warn(
+    "assay.probe.backends.base is now assay.models.backends.base; the old name will go away",
+    FutureWarning,
+    stacklevel=2,
+)

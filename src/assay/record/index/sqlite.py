@@ -23,10 +23,10 @@ from assay.record.index.digest import (
     open_summaries,
     split_summaries,
 )
-from assay.record.index.location import index_path
 from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.tally import LAYOUT, parse_summaries
+from assay.system.cache_dir import index_path
 from assay.values.state import State
 
 if TYPE_CHECKING:

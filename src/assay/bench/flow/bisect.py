@@ -1,0 +1,271 @@
+"""`assay bench bisect`: which commit made a metric worse. Every commit runs in turns with the good one.
+
+Each answer is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
+that was killed is gone on with by calling it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast, get_args
+
+from assay.bench.flow.checkouts import Workshop, open_workshop
+from assay.bench.flow.compare import CompareOptions, Contest, Run
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.records import parse_finding
+from assay.bench.values.execution import BenchRequest
+from assay.bench.values.history import ComparisonReport, MetricComparison, Side
+from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.execute.machine_lease import keeping_lease
+from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
+from assay.stage.checkout import Commit, load_commit, load_parents
+from assay.system.json_lines import append_line, load_lines
+from assay.values.verdict import VerdictKind
+
+Tell = Callable[[str], None]
+LOG_FILE = "log.jsonl"
+VOTES = 2  # equal answers of the accused and of the commit before it
+PATIENCE = 3  # answers of a commit that stays open
+
+_OUTCOMES: Mapping[VerdictKind, Outcome] = {
+    VerdictKind.PASS: "good",
+    VerdictKind.CHANGED: "good",
+    VerdictKind.FAIL: "bad",
+    VerdictKind.INCONCLUSIVE: "open",
+    VerdictKind.ERROR: "skip",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    good: str
+    bad: str
+    metric: str
+    fresh: bool = False  # forget what an earlier call found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One commit against the good one, as it stands in the log."""
+
+    commit: str
+    outcome: Outcome
+    message: str
+    evidence: MetricComparison | None = None
+    elapsed_s: float = 0.0
+    at: float = 0.0  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class BenchBisect:
+    """What the search came to."""
+
+    method: str
+    metric: str
+    good: Commit
+    bad: Commit
+    log: str
+    commits: int  # between the ends, the bad one included
+    answers: tuple[Answer, ...]
+    culprit: Commit | None = None
+    suspects: tuple[Commit, ...] = ()
+    evidence: MetricComparison | None = None
+    stuck: str | None = None
+    interrupted: str | None = None
+    resumed: int = 0  # answers that an earlier call had found
+
+
+def bisect_benchmark(
+    question: Question,
+    request: BenchRequest,
+    options: CompareOptions,
+    run: Run = run_benchmarks,
+    tell: Tell = lambda _line: None,
+) -> BenchBisect:
+    if len(request.methods) != 1 or request.methods[0].is_filter:
+        raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
+    options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
+    with open_workshop(request, options.build, tell) as workshop, keeping_lease():
+        good, bad = (load_commit(workshop.repository, name) for name in (question.good, question.bad))
+        parents = load_parents(workshop.repository, good.sha, bad.sha)
+        log = _open_log(workshop, (good, bad), request, options, question.fresh)
+        bench = _Bench(workshop, good, bad, request, options, run)
+        return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), tell).run()
+
+
+def _open_log(
+    workshop: Workshop, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
+) -> str:
+    """The same question leads to the same log: that is how a search is found again."""
+    asked = {
+        "repository": workshop.repository,
+        "inside": workshop.inside,
+        "ends": [end.sha for end in ends],
+        "method": asdict(request.methods[0]),
+        "options": asdict(options),
+        "trials": request.trials,
+        "arguments": dict(request.constructor_args),
+        "environment": request.env,
+        "python": [request.python, request.python_path, request.first_path],
+        "patterns": request.patterns,
+        "limits": [request.timeout_s, request.foreign_limit],
+    }
+    key = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
+    folder = os.path.join(workshop.logs, f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
+    os.makedirs(folder, exist_ok=True)
+    log = os.path.join(folder, LOG_FILE)
+    if fresh:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log)
+    return log
+
+
+# ---------------------------------------------------------------- the search
+
+
+@dataclass(slots=True)
+class _Search:
+    bench: _Bench
+    log: str
+    start: History
+    tell: Tell
+
+    def run(self) -> BenchBisect:
+        answers = load_answers(self.log)
+        resumed = len(answers)
+        count = len(self.start.parents)
+        self.tell(f"{count} commits from {self.bench.good.short} to {self.bench.bad.short}, both included")
+        self.tell(
+            f"going on: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
+        )
+        while isinstance(step := next_step(self._build_history(answers)), Try):
+            self.tell(self._announce(step))
+            answer, interrupted = self.bench.ask(step.commit)
+            if interrupted:
+                return self._report(answers, resumed, interrupted=interrupted)
+            append_answer(self.log, answer)
+            answers.append(answer)
+            self.tell(f"  {answer.outcome}: {answer.message}")
+        return self._report(answers, resumed, **self._conclude(step, answers))
+
+    def _build_history(self, answers: list[Answer]) -> History:
+        """The good end is good by definition, as often as is asked: every other commit is held against it."""
+        given = (Trial(self.start.good, "good"),) * VOTES
+        return replace(self.start, trials=(*given, *(Trial(answer.commit, answer.outcome) for answer in answers)))
+
+    def _announce(self, step: Try) -> str:
+        commit = load_commit(self.bench.workshop.repository, step.commit)
+        return f"trying {commit.short} {commit.subject!r}: {step.reason}"
+
+    def _conclude(self, step: Found | Stuck, answers: list[Answer]) -> dict[str, Any]:
+        if isinstance(step, Stuck):
+            last = next((answer for answer in reversed(answers) if answer.commit == self.bench.bad.sha), None)
+            return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}
+        suspects = tuple(load_commit(self.bench.workshop.repository, sha) for sha in step.suspects)
+        if step.culprit is None:
+            return {"suspects": suspects}
+        proof = [a for a in answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence is not None]
+        return {"suspects": suspects, "culprit": suspects[0], "evidence": proof[-1].evidence if proof else None}
+
+    def _report(self, answers: list[Answer], resumed: int, **facts: Any) -> BenchBisect:
+        bench = self.bench
+        return BenchBisect(
+            bench.request.methods[0].name,
+            bench.options.metrics[0],
+            bench.good,
+            bench.bad,
+            self.log,
+            len(self.start.parents) - 1,
+            tuple(answers),
+            resumed=resumed,
+            **facts,
+        )
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Where commits are held against the good one."""
+
+    workshop: Workshop
+    good: Commit
+    bad: Commit
+    request: BenchRequest
+    options: CompareOptions
+    run: Run
+
+    def ask(self, sha: str) -> tuple[Answer, str | None]:
+        """What became of it, or by which signal it was interrupted."""
+        began = time.monotonic()
+        commit = load_commit(self.workshop.repository, sha)
+        try:
+            variants = (self.workshop.check_out("base", self.good), self.workshop.check_out("head", commit))
+            contest = Contest(replace(self.request, variants=variants), self.options, self.run, lambda _line: None)
+            report = contest.run_round(confirmed=True)
+        except NotFoundError:
+            if sha == self.bad.sha:
+                raise  # most likely the name is wrong, and nothing would ever be found
+            return self._skip(sha, f"it does not report {self.options.metrics[0]}"), None
+        except UsageError as error:  # it does not build, or has no such folder
+            return self._skip(sha, error.message), None
+        end = contest.end
+        if end is not None and end.problem:
+            raise InfrastructureError(end.problem)
+        answer = replace(_judge(sha, report), elapsed_s=round(time.monotonic() - began, 3), at=time.time())
+        return answer, end.interrupted if end else None
+
+    def _skip(self, sha: str, why: str) -> Answer:
+        return Answer(sha, "skip", why, at=time.time())
+
+
+def _judge(sha: str, report: ComparisonReport) -> Answer:
+    """What fails on either side cannot be compared; a commit that fails is skipped, not accused."""
+    errors = [finding.message for finding in report.verdict.findings if finding.kind is VerdictKind.ERROR]
+    if errors or not report.metrics:
+        return Answer(sha, "skip", errors[0] if errors else "nothing could be compared")
+    metric = report.metrics[0]
+    return Answer(sha, _OUTCOMES[metric.finding.kind], metric.finding.message, metric)
+
+
+# ---------------------------------------------------------------- the log
+
+
+def append_answer(path: str, answer: Answer) -> None:
+    append_line(path, asdict(answer))
+
+
+def load_answers(path: str) -> list[Answer]:
+    """What earlier calls found; a line that a kill cut short is no answer."""
+    found = []
+    for line in load_lines(path):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            found.append(_parse_answer(line))
+    return found
+
+
+def _parse_answer(line: Mapping[str, Any]) -> Answer:
+    outcome = line["outcome"]
+    if outcome not in get_args(Outcome):
+        raise ValueError(outcome)
+    evidence = line.get("evidence")
+    return Answer(
+        str(line["commit"]),
+        cast("Outcome", outcome),
+        str(line.get("message", "")),
+        _parse_evidence(evidence) if evidence else None,
+        float(line.get("elapsed_s", 0.0)),
+        float(line.get("at", 0.0)),
+    )
+
+
+def _parse_evidence(facts: Mapping[str, Any]) -> MetricComparison:
+    base, head = (
+        Side(facts[side]["name"], tuple(facts[side]["values"]), facts[side]["executions"]) for side in ("base", "head")
+    )
+    finding = parse_finding(facts["finding"])
+    return MetricComparison(facts["method"], facts["metric"], base, head, finding, facts.get("confirmed"))

@@ -1,0 +1,488 @@
+"""`assay bench compare`: two labels, two commits, two files; or two checked-out commits, run in turns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from assay.bench.flow.archive import Complain, find_place, is_named, keep_quiet, load_executions, load_file_executions
+from assay.bench.flow.checkouts import open_workshop
+from assay.bench.flow.history import advise_all, list_invalid
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.flow.sides import (
+    Duel,
+    Executions,
+    Key,
+    collect_samples,
+    describe_aside,
+    describe_code,
+    describe_invalid,
+    describe_setups,
+    find_duels,
+    is_single,
+)
+from assay.bench.importers.formats import load_foreign
+from assay.bench.judge.environments import doubt
+from assay.bench.judge.samples import (
+    ALPHA,
+    PROCESS_SPREAD,
+    THRESHOLD,
+    Question,
+    SamplePair,
+    build_finding,
+    build_pair,
+    compare_pairs,
+    decide_next,
+    find_fewest,
+)
+from assay.bench.records import load_triage
+from assay.bench.values.comparison import Comparison, Samples
+from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest, BenchVariant
+from assay.bench.values.history import ComparisonReport, MetricComparison, Side
+from assay.errors import NotFoundError, UsageError
+from assay.execute.machine_lease import keeping_lease
+from assay.stage.checkout import Commit, load_commit
+from assay.values import layout
+from assay.values.series import Direction, direction_of
+from assay.values.state import State
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+Tell = Callable[[str], None]
+Run = Callable[[BenchRequest], BenchReport]
+DEFAULT_TRIALS = 10
+DEFAULT_MOST = 30
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    metrics: tuple[str, ...] = ()  # none: all that both sides have
+    directions: Mapping[str, Direction] | None = None
+    min_effect: float = THRESHOLD
+    alpha: float = ALPHA
+    most: int = DEFAULT_MOST  # trials on each side, before one says that it is too close to tell
+    everything: bool = False  # contaminated and profiled executions count as well
+    across: bool = False  # executions of different set-ups are compared as if they were of one
+    confirm: bool = True
+    build: str | None = None  # run in each work tree first
+
+
+_USUAL = CompareOptions()
+
+# ---------------------------------------------------------------- what is there already
+
+
+def compare_recorded(
+    base: str,
+    head: str,
+    method: str | None,
+    root: str | None,
+    options: CompareOptions,
+    complain: Complain = keep_quiet,
+) -> ComparisonReport:
+    """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
+    known = _Known(root, method, complain)
+    return compare_executions(known.load(base), known.load(head), options)
+
+
+class _Known:
+    """The history is read once, and only when a side is no file or somebody has declared something invalid."""
+
+    def __init__(self, root: str | None, method: str | None, complain: Complain) -> None:
+        self._place = find_place(root)
+        self._method = method
+        self._complain = complain
+        self._found: list[BenchExecution] | None = None
+
+    def load(self, name: str) -> Executions:
+        is_path = os.path.exists(name)
+        found = _load_path(name) if is_path else self._load_recorded(name)
+        if self._method:
+            found = [e for e in found if is_named(self._method, e.method)]
+        if not found:
+            raise UsageError(f"{name} has no execution of {self._method}")
+        is_ours = not is_path or is_inside(name, self._place.dir)
+        return Executions(name, tuple(found), self._load_invalid() if is_ours else {})
+
+    def _load_all(self) -> list[BenchExecution]:
+        if self._found is None:
+            self._found = load_executions(self._place, complain=self._complain)
+        return self._found
+
+    def _load_recorded(self, name: str) -> list[BenchExecution]:
+        known = self._load_all()
+        by_label = [e for e in known if e.label == name]
+        by_commit = [e for e in known if e.commit and len(name) >= 4 and e.commit.startswith(name)]
+        if by_label or by_commit:
+            return by_label or by_commit
+        names = {e.label for e in known if e.label} | {e.commit[:12] for e in known if e.commit}
+        raise NotFoundError("label, commit or file", name, names)
+
+    def _load_invalid(self) -> dict[Key, set[str]]:
+        """What is meant lies between two executions of the whole history, so that it takes all of it to know."""
+        said = load_triage(self._place.dir)
+        return list_invalid(self._load_all(), said) if any(each.judgement == "invalid" for each in said) else {}
+
+
+def _load_path(path: str) -> list[BenchExecution]:
+    if os.path.isdir(path) or os.path.basename(path) == layout.BENCH_FILE:
+        return load_file_executions(path)
+    return load_foreign(path)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    inner, outer = os.path.realpath(path), os.path.realpath(folder)
+    return inner == outer or inner.startswith(outer + os.sep)
+
+
+# ---------------------------------------------------------------- judging
+
+
+def compare_executions(base: Executions, head: Executions, options: CompareOptions) -> ComparisonReport:
+    """Every metric that both sides have, corrected for their number; what failed on a side is an error, not a gap."""
+    base, head = (side.put_aside(everything=options.everything) for side in (base, head))
+    return build_report(base, head, compare_sides(base, head, options), options)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    duel: Duel
+    pair: SamplePair
+    comparison: Comparison
+
+
+def compare_sides(base: Executions, head: Executions, options: CompareOptions) -> list[Compared]:
+    there = {execution.method for execution in head.found}
+    methods = [method for method in dict.fromkeys(e.method for e in base.found) if method in there]
+    keys = [(method, metric) for method in methods for metric in _common_metrics(method, base, head, options)]
+    duels = [duel for key in keys for duel in find_duels(key, base, head, across=options.across)]
+    pairs = [_build_pair(duel, base, head, options) for duel in duels]
+    return [
+        Compared(duel, pair, doubt(found, duel.differences, describe_code(duel)) if duel.differences else found)
+        for duel, pair, found in zip(duels, pairs, compare_pairs(pairs), strict=True)
+    ]
+
+
+def _build_pair(duel: Duel, base: Executions, head: Executions, options: CompareOptions) -> SamplePair:
+    metric = duel.key[1]
+    direction = _direction(metric, options)
+    ours, theirs = (
+        collect_samples(side.name, found, metric, everything=options.everything)
+        for side, found in ((base, duel.base), (head, duel.head))
+    )
+    return SamplePair(duel.subject, ours, theirs, Question(direction, options.min_effect, options.alpha))
+
+
+def _direction(metric: str, options: CompareOptions) -> Direction:
+    return (options.directions or {}).get(metric) or direction_of(metric)
+
+
+def build_report(
+    base: Executions, head: Executions, compared: Sequence[Compared], options: CompareOptions
+) -> ComparisonReport:
+    metrics = tuple(
+        MetricComparison(
+            *one.duel.key,
+            _side(one.pair.base),
+            _side(one.pair.head),
+            build_finding(one.comparison),
+            setup=one.duel.setup,
+        )
+        for one in compared
+    )
+    findings = [*_find_missing(base, head), *(metric.finding for metric in metrics)]
+    counted = sum(one.comparison.p is not None for one in compared)
+    notes = tuple(dict.fromkeys(_describe(base, head, [one.duel for one in compared], options)))
+    return ComparisonReport(base.name, head.name, metrics, Verdict.of(findings, counted), notes)
+
+
+def _describe(base: Executions, head: Executions, duels: Sequence[Duel], options: CompareOptions) -> Iterator[str]:
+    """What people have to know beside the verdicts."""
+    for method in dict.fromkeys(duel.key[0] for duel in duels):
+        mine = [duel for duel in duels if duel.key[0] == method]
+        yield from describe_setups(method, base, head, mine, options.across)
+    for duel in duels:
+        for side, found in ((base, duel.base), (head, duel.head)):
+            if is_single(found, duel.key[1]):
+                yield _describe_single(side, duel.key[0])
+    for side in (base, head):
+        yield from describe_invalid(side, dict.fromkeys(duel.key for duel in duels))
+        yield from () if options.everything else _describe_dirt(side)
+        yield from describe_aside(side)
+    yield from (f"{method}: only {head.name} has it" for method in _find_new(base, head))
+
+
+def _side(samples: Samples) -> Side:
+    return Side(samples.label, samples.clean, len(samples.values))
+
+
+def _find_missing(base: Executions, head: Executions) -> list[Finding]:
+    """A benchmark that did not succeed on a side, or that head has lost: one that is new there is no fault."""
+    lost = [method for method in base.methods if method not in head.methods]
+    findings = [Finding(VerdictKind.ERROR, method, f"{base.name} has it, {head.name} does not") for method in lost]
+    common = [method for method in base.methods if method in head.methods]
+    findings += [finding for side in (base, head) for finding in _find_idle(side, common)]
+    return [*findings, *_find_failed(base, head), *_find_unkept(base, head)]
+
+
+def _find_idle(side: Executions, methods: Sequence[str]) -> Iterator[Finding]:
+    """A benchmark that could not be compared since none of its executions counts is never passed over."""
+    there = {e.method for e in side.found}
+    for method in methods:
+        if method not in there:
+            reasons = side.count_aside(method)
+            counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+            advice = advise_all(reasons)
+            message = f"no execution of {side.name} counts: {counts}" + (f" ({advice})" if advice else "")
+            yield Finding(VerdictKind.INCONCLUSIVE, method, message)
+
+
+def _find_failed(base: Executions, head: Executions) -> Iterator[Finding]:
+    """A benchmark that fails on both sides tells nothing about the change: it is no error of the comparison."""
+    failed = [_list_failed(side) for side in (base, head)]
+    for method in dict.fromkeys((*failed[0], *failed[1])):
+        words = [each[method] for each in failed if method in each]
+        if len(words) == 1:
+            yield Finding(VerdictKind.ERROR, method, words[0])
+        else:
+            yield Finding(
+                VerdictKind.INCONCLUSIVE, method, f"it fails on both sides, before and after: {'; '.join(words)}"
+            )
+
+
+def _list_failed(side: Executions) -> dict[str, str]:
+    """Method → what failed."""
+    found = {}
+    for method in dict.fromkeys(e.method for e in side.found):
+        here = [e for e in side.found if e.method == method]
+        failed = [e for e in here if not e.result.is_figure and not side.is_invalid(e)]
+        if failed:
+            found[method] = _describe_failed(failed, len(here), side.name)
+    return found
+
+
+def _describe_failed(failed: Sequence[BenchExecution], count: int, side: str) -> str:
+    reason = failed[0].result.findings[0].message if failed[0].result.findings else failed[0].state
+    return f"{len(failed)} of {count} executions of {side} failed: {reason}"
+
+
+def _find_unkept(base: Executions, head: Executions) -> Iterator[Finding]:
+    """Bounds that head does not keep, however quick it is. Where base never kept them either they are nothing new."""
+    kept = {e.method for e in base.found if e.result.succeeded}
+    for method in dict.fromkeys(e.method for e in head.found if e.method in kept):
+        here = [e for e in head.good(method) if not head.is_invalid(e)]
+        failed = [e for e in here if not e.result.succeeded]
+        if failed:
+            yield Finding(VerdictKind.FAIL, method, _describe_failed(failed, len(here), head.name))
+
+
+def _find_new(base: Executions, head: Executions) -> list[str]:
+    return [method for method in head.methods if method not in base.methods]
+
+
+def _common_metrics(method: str, base: Executions, head: Executions, options: CompareOptions) -> list[str]:
+    names = [{n for e in side.good(method) for n in e.numbers} for side in (base, head)]
+    common = names[0] & names[1]
+    missing = [name for name in options.metrics if name not in common]
+    if missing and common:
+        raise NotFoundError("metric", missing[0], common)
+    return [name for name in sorted(common) if not options.metrics or name in options.metrics]
+
+
+def _describe_single(side: Executions, method: str) -> str:
+    what = "its samples do not tell how processes differ"
+    return f"{method}: {side.name} is one process; {what} ({PROCESS_SPREAD:.0%} is assumed): use --trials"
+
+
+def _describe_dirt(side: Executions) -> Iterator[str]:
+    count = sum(bool(e.contaminated) for e in side.found)
+    what = "1 contaminated execution is" if count == 1 else f"{count} contaminated executions are"
+    hint = "--all takes them, --foreign-limit SHARE allows others more"
+    if count:
+        yield f"{side.name}: {what} left out of {len(side.found)} ({hint})"
+
+
+# ---------------------------------------------------------------- run both, in turns
+
+
+def compare_git(
+    span: str,
+    request: BenchRequest,
+    options: CompareOptions,
+    run: Run = run_benchmarks,
+    tell: Tell = lambda _line: None,
+) -> ComparisonReport:
+    """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
+    run again, and only what fails again is a FAIL."""
+    names = parse_span(span)
+    with open_workshop(request, options.build, tell) as workshop, keeping_lease():
+        base, head = (load_commit(workshop.repository, name) for name in names)
+        variants = (workshop.check_out("base", base), workshop.check_out("head", head))
+        found = Contest(replace(request, variants=variants), options, run, tell).run()
+    return replace(found, base=_name_commit(base), head=_name_commit(head))
+
+
+def _name_commit(commit: Commit) -> str:
+    return f"{commit.short} {commit.subject}"
+
+
+def parse_span(span: str) -> tuple[str, str]:
+    base, dots, head = span.partition("..")
+    if not dots or not base or not head.strip("."):
+        raise UsageError(f"--git {span!r} names no two commits", "write --git base..head, such as --git main..HEAD")
+    return base, head.lstrip(".")
+
+
+def split_variants(
+    executions: Sequence[BenchExecution], variants: Sequence[BenchVariant]
+) -> tuple[Executions, Executions]:
+    base, head = (Executions(v.label, tuple(e for e in executions if e.label == v.label)) for v in variants)
+    return base, head
+
+
+class Contest:
+    """Both sides in turns, until every metric has its verdict. What was seen first raises a suspicion; only new
+    executions may confirm it."""
+
+    def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, tell: Tell) -> None:
+        trials = max(request.trials, min(_count_fewest(request, options), options.most))
+        self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
+        self._options = replace(options, across=True)  # one machine, in turns: what differs came with the commits
+        self._run = run
+        self._tell = tell
+        self.end: BenchReport | None = None  # it was interrupted
+
+    def run(self) -> ComparisonReport:
+        first = self.run_round(confirmed=not self._options.confirm)
+        suspects = [metric for metric in first.metrics if metric.finding.kind is VerdictKind.FAIL]
+        if not suspects or not self._options.confirm or self.end:
+            return self._sign(first)
+        methods = {metric.method for metric in suspects}
+        self._request = replace(
+            self._request, methods=tuple(m for m in self._request.methods if m.name in methods or m.is_filter)
+        )
+        return self._sign(_settle(first, suspects, self.run_round(confirmed=True), self._options))
+
+    def run_round(self, *, confirmed: bool) -> ComparisonReport:
+        """Trials until decided. A suspicion ends the round at once unless it is the one that has to confirm it."""
+        executions: list[BenchExecution] = []
+        options, request = self._options, self._request
+        ran = 0
+        while True:
+            report = self._run(request)
+            ran += request.trials
+            if report.interrupted or report.problem:
+                self.end = report
+            executions += [execution for execution in report.executions if not _is_cut_short(execution, report)]
+            sides = split_variants(executions, request.variants)
+            base, head = (side.put_aside(everything=options.everything) for side in sides)
+            if self.end:
+                base, head = _keep_common(base, head)
+            compared = compare_sides(base, head, options)
+            result = build_report(base, head, compared, options)
+            step = decide_next([one.comparison for one in compared], confirmed=confirmed, most=options.most, ran=ran)
+            if self.end or step.kind == "stop":
+                return result
+            self._tell(f"{step.reason} ({step.trials} trials on each side)")
+            if step.kind == "confirm":
+                return result
+            request = replace(request, trials=step.trials)
+
+    def _sign(self, report: ComparisonReport) -> ComparisonReport:
+        end = self.end
+        if end is None:
+            return report
+        found = report.verdict
+        left = "not all trials were run" if report.metrics else "nothing could be compared yet"
+        cut = Finding(
+            VerdictKind.INCONCLUSIVE, "comparison", f"it was ended by {end.interrupted or end.problem}: {left}"
+        )
+        before = () if found == Verdict.of((), 0) else found.findings
+        verdict = Verdict.of([*before, cut], found.comparisons)
+        return replace(report, verdict=verdict, interrupted=end.interrupted, problem=end.problem)
+
+
+def _count_fewest(request: BenchRequest, options: CompareOptions) -> int:
+    """Trials with which as many metrics as are surely measured could fail at all: p is corrected for their number. Of a
+    command wall time, CPU time and memory are always known."""
+    each = [len(options.metrics) or (3 if method.kind == "command" else 1) for method in request.methods]
+    return find_fewest(options.alpha / max(1, sum(each)))
+
+
+def _keep_common(base: Executions, head: Executions) -> tuple[Executions, Executions]:
+    """What was ended before the other side had its turn is not missing there."""
+    common = {e.method for e in base.found} & {e.method for e in head.found}
+    kept, other = (replace(side, found=tuple(e for e in side.found if e.method in common)) for side in (base, head))
+    return kept, other
+
+
+def _is_cut_short(execution: BenchExecution, report: BenchReport) -> bool:
+    """What our own end took along has not failed."""
+    return bool(report.interrupted or report.problem) and execution.state == State.STOPPED
+
+
+def _settle(
+    first: ComparisonReport,
+    suspects: Sequence[MetricComparison],
+    second: ComparisonReport,
+    options: CompareOptions = _USUAL,
+) -> ComparisonReport:
+    by_key = {(metric.method, metric.metric): metric for metric in second.metrics}
+    pooled = _pool(suspects, by_key, options)
+    metrics = tuple(
+        _settle_metric(metric, by_key.get((metric.method, metric.metric)), pooled) if metric in suspects else metric
+        for metric in first.metrics
+    )
+    judged = [metric.finding for metric in first.metrics]
+    others = [finding for finding in first.verdict.findings if finding not in judged]
+    verdict = Verdict.of([*others, *(metric.finding for metric in metrics)], first.verdict.comparisons)
+    return replace(first, metrics=metrics, verdict=verdict, notes=tuple(dict.fromkeys((*first.notes, *second.notes))))
+
+
+def _pool(
+    suspects: Sequence[MetricComparison], reruns: Mapping[Key, MetricComparison], options: CompareOptions
+) -> dict[Key, MetricComparison]:
+    """The trials of both rounds together, where the rerun is not sure by itself and differs the same way."""
+    found = [(one, reruns[one.method, one.metric]) for one in suspects if (one.method, one.metric) in reruns]
+    agreeing = [(one, other) for one, other in found if _agrees(one.finding, other.finding)]
+    pairs = [
+        build_pair(
+            one.finding.subject,
+            one.base.values + other.base.values,
+            one.head.values + other.head.values,
+            Question(_direction(one.metric, options), options.min_effect, options.alpha),
+        )
+        for one, other in agreeing
+    ]
+    return {
+        (one.method, one.metric): replace(
+            one, base=_side(pair.base), head=_side(pair.head), finding=build_finding(judged), confirmed=True
+        )
+        for (one, _), pair, judged in zip(agreeing, pairs, compare_pairs(pairs), strict=True)
+    }
+
+
+def _agrees(first: Finding, second: Finding) -> bool:
+    if second.kind is not VerdictKind.INCONCLUSIVE or first.effect is None or second.effect is None:
+        return False
+    return first.effect * second.effect > 0
+
+
+def _settle_metric(
+    first: MetricComparison, second: MetricComparison | None, pooled: Mapping[Key, MetricComparison]
+) -> MetricComparison:
+    if second is not None and second.finding.kind is VerdictKind.FAIL:
+        finding = replace(second.finding, message=f"{second.finding.message}; confirmed by a rerun")
+        return replace(second, finding=finding, confirmed=True)
+    both = pooled.get((first.method, first.metric))
+    if both is not None and both.finding.kind is VerdictKind.FAIL:
+        words = f"{both.finding.message}; in both rounds together, the second agrees with the first"
+        base, head = (
+            replace(side, name=name.name) for side, name in ((both.base, first.base), (both.head, first.head))
+        )
+        return replace(both, base=base, head=head, finding=replace(both.finding, message=words))
+    seen = f"; the rerun says {second.finding.message}" if second is not None else "; the rerun gave nothing"
+    message = f"not confirmed: {first.finding.message}{seen}"
+    return replace(
+        first, finding=replace(first.finding, kind=VerdictKind.INCONCLUSIVE, message=message), confirmed=False
+    )

@@ -1,0 +1,373 @@
+"""From a run directory to an execution: what was reported, how it ended, where it ran."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+from assay.bench.child_report import load_story
+from assay.bench.judge.reported import judge_report
+from assay.bench.values.execution import (
+    NOT_OBSERVED,
+    BenchExecution,
+    BenchMetric,
+    BenchResult,
+    Ending,
+    Framework,
+    Peaks,
+    Story,
+)
+from assay.observe.extract import Extractor
+from assay.observe.gpu_memory import GpuPeak
+from assay.observe.machine import find_contamination
+from assay.observe.readings import parse_reading
+from assay.observe.tree_peak import TreePeaks
+from assay.record import run_directory
+from assay.values import layout
+from assay.values.environment import GitState
+from assay.values.machine import Machine
+from assay.values.run import Outcome, RunSpec, Usage
+from assay.values.series import Reading
+from assay.values.study import Pattern
+
+COMMAND = "bench"
+ENV_OUTPUT = "ASSAY_BENCH_OUTPUT"
+ENV_EXTRA = "ASSAY_BENCH_EXTRA"  # what the door wants to be kept with the execution
+_TAIL_BYTES = 2000
+_CRASH_BYTES = 60_000  # a hundred frames of each of some threads
+_MOST_FRAMES = 8
+_FATAL = "Fatal Python error: "
+_CRASH_FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<name>.+)')
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_SHELLS_BYTES = 12 << 20  # at most, of job.sh, a shell in it and a time limit, where nobody has looked
+_DEATH = re.compile(r"^(?:\S*job\.sh|bash): line \d+: +\d+ [A-Z]")  # a shell tells that a signal ended its command
+_KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What only the supervisor knows: missing where it was killed before the end."""
+
+    machine: Machine = field(default_factory=Machine)
+    git: GitState | None = None
+    commit: str | None = None
+    foreign_limit: float = 0.1
+    refuses: bool = False
+    extra: Mapping[str, Any] | None = None
+    own_peak_bytes: int = 0  # of the supervisor: the kernel counts it into the peak of what it starts
+    tree: TreePeaks = field(default_factory=TreePeaks)  # as it was looked at
+    gpu: GpuPeak = field(default_factory=GpuPeak)
+    oom_kills: int | None = None  # of the kernel, meanwhile
+    notes: tuple[str, ...] = ()
+    is_observed: bool = True  # somebody looked at the machine while it ran
+
+
+def build_execution(
+    run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: Surroundings
+) -> BenchExecution:
+    output_dir = _output_dir(run_dir, spec)
+    story = load_story(os.path.join(run_dir, layout.BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
+    times = run_directory.load_times(run_dir).get(COMMAND)
+    ending = _build_ending(run_dir, outcome, state, times, around.oom_kills)
+    method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
+    result = judge_report(method, story, ending, is_command=is_command)
+    result = _add_extracted(result, run_dir, spec)
+    readings = load_readings(run_dir)
+    machine = replace(around.machine, python=str((story.begin or {}).get("python", around.machine.python)))
+    contaminated = find_contamination(machine, around.foreign_limit)
+    if not around.is_observed and around.foreign_limit < 1:  # not observed is not clean
+        contaminated = (*contaminated, NOT_OBSERVED)
+    framework = _build_framework(story)
+    setup = build_setup(machine, framework, _packages(story))
+    return BenchExecution(
+        execution_id=spec.title or spec.name,
+        method=method,
+        trial=int(spec.params.get("trial", 1)),
+        result=result,
+        run_dir=run_dir,
+        output_dir=output_dir,
+        started_at=times[0] if times else (outcome.started_at if outcome else None),
+        ended_at=(times[1] if times else None) or (outcome.ended_at if outcome else None),
+        label=spec.tag,
+        commit=around.commit,
+        git=around.git,
+        setup=setup,
+        fingerprint=build_fingerprint(setup),
+        machine=machine,
+        framework=framework,
+        peaks=_build_peaks(story, ending, readings, _find_usage(story, outcome, around), around),
+        contaminated=contaminated,
+        refused=bool(contaminated and around.refuses),
+        profiles=tuple(_find_profiles(run_dir, output_dir)),
+        state=state,
+        log=layout.log_name(spec.log_name, COMMAND, 1, ""),
+        extra=around.extra or {},
+        notes=around.notes,
+    )
+
+
+def _output_dir(run_dir: str, spec: RunSpec) -> str:
+    text = dict(spec.env).get(ENV_OUTPUT, "")
+    return text.replace(layout.RUN_DIR_REFERENCE, run_dir) or os.path.join(run_dir, layout.BENCH_OUTPUT_DIR)
+
+
+# ---------------------------------------------------------------- how it ended
+
+
+def _build_ending(
+    run_dir: str,
+    outcome: Outcome | None,
+    state: str,
+    times: tuple[float, float | None] | None,
+    oom_kills: int | None,
+) -> Ending:
+    elapsed = times[1] - times[0] if times and times[1] is not None else None
+    code = outcome.exit_code if outcome else None
+    log = os.path.join(run_dir, f"{COMMAND}.log")
+    return Ending(
+        state=state,
+        reason=_describe_end(outcome.reason, code, oom_kills) if outcome else "",
+        exit_code=code,
+        elapsed_s=elapsed,
+        last_words=_load_last_words(log, was_killed=code is not None and code > 128) if state != "done" else "",
+    )
+
+
+def _describe_end(reason: str, code: int | None = None, oom_kills: int | None = None) -> str:
+    """Of `bench ended with exit code 9` people know no `bench`: it is what the run's only command is called. Nobody
+    can say anything when it is killed: we do."""
+    if code == _KILLED and "exit code" in reason:
+        return f"it was killed by signal 9 (SIGKILL): {_guess_killer(oom_kills)}"
+    return re.sub(rf"^{COMMAND}\b", "it", reason)
+
+
+def _guess_killer(oom_kills: int | None) -> str:
+    if oom_kills is None:
+        return "perhaps it was out of memory"
+    if oom_kills:
+        return "out of memory, since the kernel killed for want of it meanwhile"
+    return "somebody sent it, the kernel killed nothing for want of memory meanwhile"
+
+
+def _load_last_words(path: str, was_killed: bool = False) -> str:
+    """Of the benchmark: what a shell says of its death, with all of its command line, are no words of its own."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - (_CRASH_BYTES if was_killed else _TAIL_BYTES)))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    crash = _find_crash(lines) if was_killed else ""
+    if crash:
+        return crash
+    if was_killed:
+        lines = lines[: next((number for number, line in enumerate(lines) if _DEATH.match(line)), len(lines))]
+    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
+
+
+def _find_crash(lines: Sequence[str]) -> str:
+    """What Python's faulthandler printed: the error, and where the thread was that crashed, innermost first."""
+    starts = [number for number, line in enumerate(lines) if line.startswith(_FATAL)]
+    if not starts:
+        return ""
+    frames: list[str] = []
+    for line in lines[starts[-1] + 1 :]:
+        match = _CRASH_FRAME.match(line)
+        if match and not _is_ours(match["file"]):
+            frames.append(f"{match['name']} ({os.path.basename(match['file'])}:{match['line']})")
+        elif frames and not match:  # other threads
+            break
+    stack = " called by ".join(frames[:_MOST_FRAMES]) or "no Python code"
+    return f"{lines[starts[-1]].removeprefix(_FATAL).strip()} in {stack}"
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(("<frozen ", os.path.join(_OWN_FOLDER, "bench") + os.sep))
+
+
+def _add_extracted(result: BenchResult, run_dir: str, spec: RunSpec) -> BenchResult:
+    """Metrics that patterns find in the log: the last value counts, all of them are samples."""
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    if not patterns:
+        return result
+    extractor = Extractor(patterns, COMMAND)
+    try:
+        with open(os.path.join(run_dir, f"{COMMAND}.log"), "rb") as file:
+            points = [*extractor.feed(file.read()), *extractor.finish()]
+    except OSError:
+        points = []
+    values: dict[str, list[float]] = {}
+    for point in points:
+        values.setdefault(point.metric, []).append(point.value)
+    metrics = tuple(BenchMetric(name, found[-1]) for name, found in values.items())
+    missing = [pattern.metric for pattern in patterns if pattern.metric not in values]
+    return _judge_extracted(result, metrics, values, missing)
+
+
+def _judge_extracted(
+    result: BenchResult, metrics: tuple[BenchMetric, ...], values: Mapping[str, Sequence[float]], missing: Sequence[str]
+) -> BenchResult:
+    import math
+
+    from assay.values.verdict import Finding, VerdictKind
+
+    findings = [Finding(VerdictKind.ERROR, result.name, f"{name} was not found in its output") for name in missing]
+    findings += [
+        Finding(VerdictKind.FAIL, result.name, f"{metric.name} is {metric.value}")
+        for metric in metrics
+        if not math.isfinite(metric.value)
+    ]
+    samples = {name: tuple(found) for name, found in values.items() if len(found) > 1}
+    return replace(
+        result,
+        metrics=(*result.metrics, *metrics),
+        samples={**result.samples, **samples},
+        findings=(*result.findings, *findings),
+        succeeded=result.succeeded and not findings,
+    )
+
+
+# ---------------------------------------------------------------- peaks
+
+
+def load_readings(run_dir: str) -> list[Reading]:
+    try:
+        with open(os.path.join(run_dir, layout.READINGS_FILE), encoding="ascii", errors="replace") as file:
+            found = [parse_reading(line) for line in file if line.strip()]
+    except OSError:
+        return []
+    return [reading for reading in found if reading is not None]
+
+
+def _find_usage(story: Story, outcome: Outcome | None, around: Surroundings) -> Usage:
+    """For children that could not say anything any more. The kernel's peak says nothing where it may be our own."""
+    peak = (outcome.peak_rss_bytes if outcome else None) or 0
+    if (story.end or {}).get("peaks") or peak <= around.own_peak_bytes:
+        peak = 0
+    return Usage((outcome.cpu_s if outcome else None) or 0.0, max(peak, around.tree.largest_bytes))
+
+
+def _build_peaks(
+    story: Story, ending: Ending, readings: Sequence[Reading], usage: Usage, around: Surroundings
+) -> Peaks:
+    own = (story.end or {}).get("peaks") or {}
+    cpu_s = own.get("cpu_s") or usage.cpu_s or None
+    rss, rss_basis = _find_peak_rss(story, readings, usage, around.tree)
+    gpu_bytes, gpu_basis = _find_gpu_memory(int(own.get("gpu_memory_bytes", 0)), around.gpu)
+    return Peaks(
+        max_rss=rss,
+        max_vms=_find_peak_vms(int(own.get("max_vms", 0)), readings, around.tree),
+        max_cpu_percent=round(_max_cpu_percent(readings, cpu_s, ending.elapsed_s), 1),
+        cpu_s=cpu_s,
+        gpu_memory_bytes=gpu_bytes or None,
+        gpu_power_w=max((reading.gpu.power_w for reading in readings if reading.gpu is not None), default=None),
+        max_rss_bound=max(rss, around.tree.bound_bytes),
+        rss_basis=rss_basis,
+        gpu_memory_basis=gpu_basis,
+    )
+
+
+def _find_peak_rss(
+    story: Story, readings: Sequence[Reading], usage: Usage, tree: TreePeaks
+) -> tuple[int, Literal["", "process", "tree"]]:
+    """The kernel knows the peak of each process exactly; what several had together was looked at. The readings saw our
+    shells and a command's wrapper as well, and are taken less those."""
+    wrapper = (story.begin or {}).get("wrapper_rss", 0)
+    own = int(((story.end or {}).get("peaks") or {}).get("max_rss", 0))
+    is_seen = bool(tree.largest_bytes)
+    single = max(own or usage.peak_rss_bytes - (0 if is_seen else wrapper), tree.largest_bytes, 0)
+    ours = wrapper + _SHELLS_BYTES if tree.ours_bytes is None else tree.ours_bytes
+    sums = [tree.rss_bytes, *(reading.rss_bytes - ours for reading in readings)]
+    if not own and not is_seen:  # what the readings knew is all there is
+        sums += [reading.peak_rss_bytes - wrapper for reading in readings]
+    if max(sums) > single:
+        return max(sums), "tree"
+    return single, "process" if single else ""
+
+
+def _find_peak_vms(own: int, readings: Sequence[Reading], tree: TreePeaks) -> int:
+    """Nothing is taken off the readings where nobody has looked: the address space of our shells is a few megabytes."""
+    return max([own, tree.vms_bytes, *(0 if tree.vms_bytes else reading.vms_bytes for reading in readings)])
+
+
+def _find_gpu_memory(own: int, seen: GpuPeak) -> tuple[int, Literal["", "framework", "processes", "device"]]:
+    """The framework's own counter is exact for its process, and the same whenever we look; where several processes of
+    the run were on the GPU it knows one of them."""
+    if own and (seen.owners < 2 or seen.size_bytes < own):
+        return own, "framework"
+    return seen.size_bytes, seen.basis
+
+
+def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s: float | None) -> float:
+    """Of one core; over the whole execution where it was too short for two readings."""
+    shares = [(b.cpu_s - a.cpu_s) / (b.time - a.time) for a, b in pairwise(readings) if b.time > a.time]
+    if cpu_s is not None and elapsed_s:
+        shares.append(cpu_s / elapsed_s)
+    return 100 * max(shares, default=0.0)
+
+
+def _find_profiles(run_dir: str, output_dir: str) -> list[str]:
+    folders = (os.path.join(run_dir, layout.BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
+    found = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
+    return sorted(os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path for path in found)
+
+
+# ---------------------------------------------------------------- where it ran
+
+
+def _build_framework(story: Story) -> Framework | None:
+    fields = (story.end or {}).get("framework")
+    if not fields:
+        return None
+    return Framework(**{key: str(value) for key, value in fields.items() if key in Framework.__dataclass_fields__})
+
+
+def _packages(story: Story) -> dict[str, str]:
+    return dict((story.end or {}).get("packages") or {})
+
+
+def build_setup(machine: Machine, framework: Framework | None, packages: Mapping[str, str]) -> dict[str, str]:
+    """What must be equal for two figures to be comparable; a host's name is not among it."""
+    setup = {
+        "cpu_model": machine.cpu_model,
+        "cpus": str(machine.logical_cpus or ""),
+        "governor": machine.governor,
+        "accelerator_model": machine.accelerator_model,
+        "accelerator_count": str(machine.accelerator_count or ""),
+        "accelerator_driver": machine.accelerator_driver,
+        "python": ".".join(machine.python.split(".")[:2]),
+        "framework": f"{framework.name} {framework.version}".strip() if framework else "",
+        "cuda": framework.cuda if framework else "",
+        "cudnn": framework.cudnn if framework else "",
+    }
+    setup |= {
+        re.sub(r"[^\w.-]", "_", name): version
+        for name, version in packages.items()
+        if not framework or name != framework.name
+    }
+    return {key: value for key, value in setup.items() if value}
+
+
+def build_fingerprint(setup: Mapping[str, str]) -> str:
+    """Empty where nothing is known."""
+    return hashlib.blake2b(json.dumps(sorted(setup.items())).encode(), digest_size=6).hexdigest() if setup else ""
+
+
+def render_points(execution: BenchExecution) -> str:
+    """The execution as metrics of its run: one line of numbers, then a line for each sample."""
+    lines: list[dict[str, float]] = [dict(execution.numbers)]
+    longest = max((len(values) for values in execution.result.samples.values()), default=0)
+    for place in range(longest):
+        samples = {
+            f"samples.{name}": values[place] for name, values in execution.result.samples.items() if place < len(values)
+        }
+        lines.append({"step": place, **samples})
+    stamp = execution.ended_at or 0.0
+    return "".join(json.dumps({"time": stamp, **line}) + "\n" for line in lines if line)

@@ -1,0 +1,158 @@
+"""`assay bench import`: figures of other tools become runs of the study `bench`, as if they had been run here."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from assay.bench.flow.archive import find_place
+from assay.bench.flow.observer import write_points
+from assay.bench.importers.formats import Foreign, load_foreign_file
+from assay.bench.importers.result import DIGEST, identify_figures
+from assay.bench.records import load_execution, write_execution
+from assay.bench.values.execution import BenchExecution
+from assay.errors import AssayError, UsageError
+from assay.execute.script import JobText, render_job
+from assay.plan.identity import spec_id
+from assay.record import run_directory
+from assay.record.index.sqlite import open_index
+from assay.study.collect import closing_quietly
+from assay.study.locations import StudyPlace, check_writable
+from assay.study.refresh import refresh_study
+from assay.values.run import RunSpec
+from assay.values.study import CodePolicy
+
+_MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    new: int
+    known: int  # were there already
+    methods: tuple[str, ...]
+    failed: tuple[str, ...] = ()  # methods that the other tool recorded as failed: they are executions as well
+    notes: tuple[str, ...] = ()  # of what was in the files and is no execution
+    problems: tuple[str, ...] = ()  # files that could not be imported, and why
+
+
+def import_files(
+    paths: Sequence[str],
+    root: str | None,
+    label: str | None = None,
+    complain: Callable[[str], None] = lambda _text: None,
+) -> Imported:
+    """A file that is no good adds nothing, and holds up no other. Raises UsageError where no file has a result."""
+    files, problems = _load_files(paths)
+    found = [execution for file in files.values() for execution in file.executions]
+    notes = tuple(f"{path}: {note}" for path, file in files.items() for note in file.notes)
+    if not found:
+        _give_up(problems, notes)
+    place = find_place(root)
+    check_writable(place)
+    os.makedirs(place.dir, exist_ok=True)
+    new = sum(write_as_run(place, execution, label) for execution in found)
+    with closing_quietly(open_index(place.root)) as index:
+        refresh_study(index, place, complain)
+    return Imported(
+        new,
+        len(found) - new,
+        tuple(sorted({execution.method for execution in found})),
+        tuple(sorted({execution.method for execution in found if execution.result.has_exception})),
+        notes,
+        tuple(problem.message for problem in problems),
+    )
+
+
+def _load_files(paths: Sequence[str]) -> tuple[dict[str, Foreign], list[UsageError]]:
+    files: dict[str, Foreign] = {}
+    problems: list[UsageError] = []
+    for path in dict.fromkeys(paths):
+        try:
+            files[path] = load_foreign_file(path)
+        except UsageError as error:
+            problems.append(error)
+    return files, problems
+
+
+def _give_up(problems: Sequence[UsageError], notes: Sequence[str]) -> NoReturn:
+    if len(problems) == 1:
+        raise problems[0]
+    words = [*(problem.message for problem in problems), *notes]
+    hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+    raise UsageError("\n".join(("there is no result in any of these files", *words)), next(iter(hints), None))
+
+
+# ---------------------------------------------------------------- one execution
+
+
+def write_as_run(place: StudyPlace, execution: BenchExecution, label: str | None, kind: str = "import") -> bool:
+    """False: it is there already. Nothing is ever overwritten: an id that another tool gave may be shared, and the next
+    execution that has it, or nearly, gets a mark of what it says behind it."""
+    mark = execution.extra.get(DIGEST)
+    own = os.path.join(place.dir, _name_folder(execution))
+    if mark is None:  # an id of our own making: it stands for the execution
+        return _write_run(own, place, execution, label, kind)
+    apart = os.path.join(place.dir, _name_folder(execution, mark))
+    if os.path.lexists(apart):
+        return False
+    if _write_run(own, place, execution, label, kind):
+        return True
+    marked = replace(execution, execution_id=f"{execution.execution_id}-{mark}")
+    return not _is_same(own, execution) and _write_run(apart, place, marked, label, kind)
+
+
+def _is_same(run_dir: str, execution: BenchExecution) -> bool:
+    """By what the other tool's file said; an execution of our own, by its figures."""
+    try:
+        there = load_execution(run_dir)
+    except (AssayError, OSError):
+        return False
+    if there is None:
+        return False
+    if DIGEST in there.extra:
+        return bool(there.extra[DIGEST] == execution.extra[DIGEST])
+    return identify_figures(there) == identify_figures(execution)
+
+
+def _name_folder(execution: BenchExecution, mark: str = "") -> str:
+    """As our own executions are called. A plain name whatever the id is: no way out of the study's folder, and nothing
+    that is hidden in it."""
+    words = ".".join(execution.method.split(".")[-2:])
+    begin = _clean(execution.execution_id) or "import"
+    name = f"{begin[: _MOST_LETTERS // 2]}-{mark}_{_clean(words)}" if mark else f"{begin}_{_clean(words)}"
+    return name[:_MOST_LETTERS].encode("utf-8", "replace")[:_MOST_BYTES].decode("utf-8", "ignore").rstrip("._")
+
+
+def _clean(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text).lstrip("._")
+
+
+def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label: str | None, kind: str) -> bool:
+    chosen = label or execution.label
+    params = {"method": execution.method, "kind": kind, "trial": execution.trial, "source": execution.source}
+    if chosen:
+        params["label"] = chosen
+    name = os.path.basename(run_dir)
+    spec = RunSpec(
+        spec_id((), params), name, params, (), title=execution.execution_id, tag=chosen, code=CodePolicy("live")
+    )
+    record = run_directory.RunRecord(
+        spec,
+        place.name,
+        run_directory.new_uid(),
+        execution.started_at or time.time(),
+        workdir=".",
+        commit=execution.commit,
+    )
+    job = render_job(spec, JobText(record.uid, record.study, record.workdir))
+
+    def fill(aside: str) -> None:
+        kept = replace(execution, label=chosen)
+        write_execution(aside, kept)
+        write_points(aside, kept)
+
+    return run_directory.write_run_dir(run_dir, record, job, fill)

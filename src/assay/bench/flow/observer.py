@@ -1,0 +1,248 @@
+"""Looks at the machine when a benchmark begins, while it runs and when it ends; then writes what came of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from assay.bench.flow.execution_builder import Surroundings, build_execution, render_points
+from assay.bench.records import write_execution
+from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
+from assay.execute import process
+from assay.observe.devices import Devices
+from assay.observe.environment import load_environment
+from assay.observe.gpu_memory import GpuMemory
+from assay.observe.machine import (
+    CpuMeter,
+    Outlook,
+    add_aftermath,
+    load_gpus,
+    load_machine,
+    load_oom_kills,
+    load_own_cpu_s,
+    open_meter,
+)
+from assay.observe.rocm import load_accelerators
+from assay.observe.tree_peak import TreePeaks, TreeWatch
+from assay.study.supervise import Entry, Observer
+from assay.values import layout
+from assay.values.environment import Environment
+from assay.values.machine import GpuState, Machine
+from assay.values.run import JobHandle, State, Usage
+
+POINTS_FILE = "bench.jsonl"  # in metrics/
+_LOOK_AT_GPUS_S = 2.0  # at most; a young run is looked at with every tick
+_BEFORE_S = 0.2  # how long others are watched before the first run: shorter is too coarse to tell anything
+
+
+Told = Callable[[BenchExecution, int, int], None]  # an execution that has just ended; which one, of how many
+
+
+def tell_nobody(_execution: BenchExecution, _number: int, _total: int) -> None:
+    """Whoever calls looks at the report."""
+
+
+@dataclass(slots=True)
+class _Live:
+    machine: Machine
+    environment: Environment
+    meter: CpuMeter | None
+    watch: TreeWatch
+    memory: GpuMemory
+    began: float = field(default_factory=time.time)
+    own_cpu_s: float = field(default_factory=load_own_cpu_s)
+    oom_kills: int | None = field(default_factory=load_oom_kills)
+    next_look: float = 0.0
+    gpus: dict[int, GpuState] = field(default_factory=dict)  # strangers seen meanwhile
+    tree: TreePeaks | None = None  # when the run has ended
+
+
+class Witness:
+    """The supervisor's observer, around its usual one."""
+
+    def __init__(
+        self,
+        request: BenchRequest,
+        variants: Mapping[str, BenchVariant | None],
+        told: Told,
+        complain: Callable[[str], None] = lambda _text: None,  # of a git that refuses, once for each folder
+    ) -> None:
+        self._request = request
+        self._told = told
+        self._complain = complain
+        self._variants = variants
+        self._devices = Devices()
+        self._environments: dict[str, Environment] = {}
+        self._live: dict[str, _Live] = {}
+        self._handles: dict[str, JobHandle | None] = {}
+        self._inner: Observer | None = None
+        self._outlook = Outlook(os.cpu_count() or 1)
+        self.found: dict[str, BenchExecution] = {}
+
+    def around(self, inner: Observer) -> Witness:
+        """Before anything runs: what takes long to be asked, and who else is at work."""
+        self._inner = inner
+        began = time.monotonic()
+        self._outlook.mark()
+        for folder in {self._find_folder(variant) for variant in self._variants.values()}:
+            self._load_environment(folder)
+        load_accelerators()
+        if self._request.foreign_limit < 1:  # else nobody can use too much
+            time.sleep(max(0.0, began + _BEFORE_S - time.monotonic()))
+        return self
+
+    @property
+    def inner(self) -> Observer:
+        assert self._inner is not None
+        return self._inner
+
+    def started(self, entry: Entry) -> None:
+        before = None if self._is_disturbed() else self._outlook.mark()
+        gpus = _gpus_of(entry)
+        watch = TreeWatch(entry.handle.pid if entry.handle else 0, os.path.join(entry.dir, layout.BENCH_REPORT_FILE))
+        watch.start()
+        memory = GpuMemory(self._devices, gpus)
+        environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
+        machine = replace(load_machine(environment, self._devices, gpus), foreign_cpu_before=before)
+        self._live[entry.dir] = _Live(machine, environment, open_meter(), watch, memory)
+        self._handles[entry.dir] = entry.handle
+        self.inner.started(entry)
+
+    def _is_disturbed(self) -> bool:
+        """Another run of ours is at work, and how much of the CPUs it uses is known when it has ended."""
+        handles = [handle for handle in self._handles.values() if handle is not None]
+        is_disturbed = any(process.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
+        if is_disturbed:
+            self._outlook.forget()
+        return is_disturbed
+
+    def tick(self, running: Sequence[Entry], now: float) -> None:
+        self.inner.tick(running, now)
+        if not running:  # it waits for others to end: what they use until then disturbs nothing
+            self._outlook.forget()
+            self._outlook.mark()
+        for entry in running:
+            live = self._live.get(entry.dir)
+            if live is not None and now >= live.next_look and _gpus_of(entry):
+                live.next_look = now + min(_LOOK_AT_GPUS_S, now - live.began)
+                self._look_at_gpus(entry, live)
+
+    def _look_at_gpus(self, entry: Entry, live: _Live) -> None:
+        live.memory.look(entry.handle.tag if entry.handle else None, live.watch.pids)
+        for state in load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None):
+            before = live.gpus.get(state.index)
+            throttle = tuple(sorted({*state.throttle, *(before.throttle if before else ())}))
+            processes = tuple(sorted({*state.processes, *(before.processes if before else ())}))
+            live.gpus[state.index] = replace(state, throttle=throttle, processes=processes)
+
+    def usage(self, entry: Entry) -> Usage | None:
+        """The run has ended, and what it left behind is still there: the last look at what its processes hold."""
+        live = self._live.get(entry.dir)
+        if live is not None and live.tree is None:
+            live.tree = live.watch.finish(find_left_behind(entry))
+        return self.inner.usage(entry)
+
+    def ended(self, entry: Entry) -> None:
+        live = self._live.pop(entry.dir, None)
+        self._handles.pop(entry.dir, None)
+        around = self._look_around(entry, live)
+        execution = build_execution(entry.dir, entry.spec, entry.outcome, str(entry.state), around)
+        with suppress(OSError):  # a full disk: it can be made again from what the child wrote
+            write_execution(entry.dir, execution)
+            write_points(entry.dir, execution)
+        self.found[entry.dir] = execution
+        self.inner.ended(entry)
+        self._told(execution, len(self.found), len(self._variants))
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def _look_around(self, entry: Entry, live: _Live | None) -> Surroundings:
+        if live is None:
+            limit = self._request.foreign_limit
+            return Surroundings(
+                foreign_limit=limit, extra=self._request.extra, own_peak_bytes=_own_peak_bytes(), is_observed=False
+            )
+        tree = live.tree if live.tree is not None else live.watch.finish()
+        if live.gpus:
+            self._look_at_gpus(entry, live)
+        after = load_gpus(self._devices, _gpus_of(entry), entry.handle.tag if entry.handle else None)
+        after = tuple(
+            replace(state, processes=live.gpus[state.index].processes) if state.index in live.gpus else state
+            for state in after
+        )
+        seen = [reason for state in live.gpus.values() for reason in state.throttle]
+        cpu_s = entry.outcome.cpu_s if entry.outcome and entry.outcome.cpu_s else 0.0
+        own_s = cpu_s + load_own_cpu_s() - live.own_cpu_s
+        foreign = live.meter.foreign_share(own_s, live.machine.logical_cpus) if live.meter else None
+        variant = self._variants[entry.spec.name]
+        git = live.environment.git
+        return Surroundings(
+            machine=add_aftermath(live.machine, after, seen, foreign),
+            git=git,
+            commit=(variant.commit if variant else None) or (git.commit if git else None),
+            foreign_limit=self._request.foreign_limit,
+            refuses=self._request.refuse_contaminated,
+            extra=self._request.extra,
+            own_peak_bytes=_own_peak_bytes(),
+            tree=tree,
+            gpu=live.memory.peak,
+            oom_kills=_count_oom_kills(live),
+            notes=_describe_left(entry),
+        )
+
+    def _find_folder(self, variant: BenchVariant | None) -> str:
+        """Of the code that is measured: a variant has its own."""
+        return (variant.folder if variant else None) or self._request.folder or os.getcwd()
+
+    def _load_environment(self, folder: str) -> Environment:
+        if folder not in self._environments:
+            self._environments[folder] = load_environment(
+                folder, self._request.command_line, self._devices, complain=self._complain
+            )
+        return self._environments[folder]
+
+
+# ---------------------------------------------------------------- what a run leaves behind
+
+
+def find_left_behind(entry: Entry) -> set[int]:
+    """Processes of an attempt that has ended."""
+    handle = entry.handle
+    if handle is None or handle.host != process.host_name() or handle.boot != process.boot_id():
+        return set()
+    return process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
+
+
+def _describe_left(entry: Entry) -> tuple[str, ...]:
+    """The loop ended what would disturb the next measurement; the reason of a finished run names it."""
+    outcome = entry.outcome
+    return (f"it {outcome.reason}",) if outcome and outcome.state is State.DONE and outcome.reason else ()
+
+
+def _count_oom_kills(live: _Live) -> int | None:
+    now = load_oom_kills()
+    return now - live.oom_kills if now is not None and live.oom_kills is not None else None
+
+
+def _own_peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def write_points(run_dir: str, execution: BenchExecution) -> None:
+    text = render_points(execution)
+    if not text:
+        return
+    folder = os.path.join(run_dir, layout.METRICS_DIR)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, POINTS_FILE), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _gpus_of(entry: Entry) -> tuple[int, ...]:
+    slot = entry.handle.slot if entry.handle else None
+    return tuple(int(part) for part in (slot or "").split(",") if part.strip().isdecimal())

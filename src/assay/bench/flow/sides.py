@@ -1,0 +1,195 @@
+"""The two sides of a comparison: which executions count, and which of them may be held against each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.bench.flow.statistics import count_executions
+from assay.bench.judge.environments import describe_differences, match_setups, name_setups, shorten
+from assay.bench.values.comparison import Samples
+from assay.bench.values.execution import BenchExecution
+from assay.bench.values.history import INTERRUPTED, PROFILED, TAKEN_BY_ALL
+
+Key = tuple[str, str]  # method, metric
+
+
+@dataclass(frozen=True, slots=True)
+class Executions:
+    """One side, and what it is called. `aside`: executions of it that do not count for any metric."""
+
+    name: str
+    found: tuple[BenchExecution, ...]
+    invalid: Mapping[Key, set[str]] = field(
+        default_factory=dict
+    )  # executions of which people said that they are no good
+    aside: tuple[BenchExecution, ...] = ()
+
+    @property
+    def methods(self) -> list[str]:
+        """Of which there is an execution, whether it counts or not."""
+        return list(dict.fromkeys(execution.method for execution in (*self.found, *self.aside)))
+
+    def put_aside(self, *, everything: bool) -> Executions:
+        """Without what somebody ended, and what somebody looked on at, unless everything is wanted. What failed stays:
+        it is to be said, profiled or not."""
+        reasons = (INTERRUPTED,) if everything else (INTERRUPTED, PROFILED)
+        found = tuple(e for e in self.found if _why_aside(e) not in reasons)
+        aside = tuple(e for e in self.found if _why_aside(e) in reasons)
+        return replace(self, found=found, aside=(*self.aside, *aside))
+
+    def count_aside(self, method: str | None = None) -> dict[str, int]:
+        """Why → how many, of one method or of all."""
+        return dict(Counter(_why_aside(e) for e in self.aside if method in (None, e.method)))
+
+    def good(self, method: str) -> list[BenchExecution]:
+        return [e for e in self.found if e.method == method and e.result.is_figure and not e.refused]
+
+    def having(self, key: Key) -> list[BenchExecution]:
+        """That count for this metric."""
+        return [e for e in self._reporting(key) if e.execution_id not in self.invalid.get(key, ())]
+
+    def count_invalid(self, key: Key) -> int:
+        return len(self._reporting(key)) - len(self.having(key))
+
+    def is_invalid(self, execution: BenchExecution) -> bool:
+        """For whatever metric."""
+        return any(
+            execution.execution_id in ids for (method, _), ids in self.invalid.items() if method == execution.method
+        )
+
+    def _reporting(self, key: Key) -> list[BenchExecution]:
+        return [e for e in self.good(key[0]) if key[1] in e.numbers]
+
+
+def _why_aside(execution: BenchExecution) -> str:
+    if execution.is_interrupted:
+        return INTERRUPTED
+    return PROFILED if execution.is_profiled and execution.result.is_figure else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """One metric of one benchmark, in one set-up where both sides have a common one."""
+
+    key: Key
+    base: tuple[BenchExecution, ...]
+    head: tuple[BenchExecution, ...]
+    setup: str = ""  # what tells it from the other set-ups that this metric is compared in
+    differences: tuple[str, ...] = ()  # of the set-ups, where they have none in common
+
+    @property
+    def subject(self) -> str:
+        return " ".join(self.key) + (f" ({self.setup})" if self.setup else "")
+
+
+def find_duels(key: Key, base: Executions, head: Executions, *, across: bool) -> list[Duel]:
+    """`across`: all of base against all of head, whatever they ran on."""
+    ours, theirs = base.having(key), head.having(key)
+    matches = () if across else match_setups(_list_setups(ours), _list_setups(theirs))
+    duels = [
+        Duel(key, _only(ours, match.base), _only(theirs, match.head), match.name, match.differences)
+        for match in matches
+    ]
+    return duels or [Duel(key, tuple(ours), tuple(theirs))]
+
+
+def _list_setups(executions: Iterable[BenchExecution]) -> dict[str, Mapping[str, str]]:
+    return {execution.fingerprint: execution.setup for execution in executions}
+
+
+def _only(executions: Iterable[BenchExecution], fingerprint: str) -> tuple[BenchExecution, ...]:
+    return tuple(execution for execution in executions if execution.fingerprint == fingerprint)
+
+
+def collect_samples(name: str, found: Sequence[BenchExecution], metric: str, *, everything: bool) -> Samples:
+    """One value for each execution; the raw samples where there is a single one, which says less."""
+    if is_single(found, metric):
+        (one,) = found
+        samples = one.result.samples[metric]
+        dirt = dict.fromkeys(range(len(samples)), one.contaminated[0]) if one.contaminated and not everything else {}
+        return Samples(samples, name, dirt, is_one_process=True)
+    dirt = {} if everything else {n: e.contaminated[0] for n, e in enumerate(found) if e.contaminated}
+    return Samples(tuple(e.numbers[metric] for e in found), name, dirt)
+
+
+def is_single(found: Sequence[BenchExecution], metric: str) -> bool:
+    return len(found) == 1 and len(found[0].result.samples.get(metric, ())) > 1
+
+
+# ---------------------------------------------------------------- what is to be said of it
+
+
+def describe_code(duel: Duel) -> str:
+    """Behind `the set-ups differ`."""
+    codes = [{execution.code for execution in found} for found in (duel.base, duel.head)]
+    if None in codes[0] | codes[1]:
+        return "; whether the code does was not recorded"
+    return "; the code is the same" if len(codes[0] | codes[1]) == 1 else " and so does the code"
+
+
+def describe_setups(
+    method: str, base: Executions, head: Executions, duels: Sequence[Duel], across: bool
+) -> Iterator[str]:
+    """How the executions of a method were put together, where that is not plain."""
+    sides = (base, head)
+    every = [_gather(side, duels) for side in sides]
+    names = name_setups(_list_setups([*every[0], *every[1]]))
+    if across:
+        yield from _describe_mixture(method, sides, every, names)
+        return
+    setups = list(dict.fromkeys(duel.setup for duel in duels))
+    if len(setups) > 1:
+        yield f"{method}: {len(setups)} set-ups, each compared by itself"
+    if any(duel.differences for duel in duels):
+        yield f"{method}: no set-up is common to {base.name} and {head.name}; --across-setups judges them all the same"
+    elif duels and names == {"": ""}:
+        yield f"{method}: the set-up was not recorded on either side"
+    used = {id(e) for duel in duels for e in (*duel.base, *duel.head)}  # folders of others may share our ids
+    for side, found in zip(sides, every, strict=True):
+        yield from _describe_left_out(method, side, [e for e in found if id(e) not in used], names)
+
+
+def _gather(side: Executions, duels: Sequence[Duel]) -> list[BenchExecution]:
+    """All that have any of the metrics."""
+    found = {id(e): e for key in dict.fromkeys(duel.key for duel in duels) for e in side.having(key)}
+    return list(found.values())
+
+
+def _describe_left_out(
+    method: str, side: Executions, left: Sequence[BenchExecution], names: Mapping[str, str]
+) -> Iterator[str]:
+    for fingerprint in dict.fromkeys(execution.fingerprint for execution in left):
+        count = count_executions(len(_only(left, fingerprint)))
+        yield f"{method}: {count} of {side.name} left out, on a set-up that the other side lacks: {names[fingerprint]}"
+
+
+def _describe_mixture(
+    method: str, sides: Sequence[Executions], every: Sequence[Sequence[BenchExecution]], names: Mapping[str, str]
+) -> Iterator[str]:
+    """What is compared although it should not be."""
+    setups = [_list_setups(found) for found in every]
+    for side, mine, found in zip(sides, setups, every, strict=True):
+        if len(mine) > 1:
+            told = "; ".join(f"{len(_only(found, each))} with {names[each]}" for each in mine)
+            yield f"{method}: {side.name} mixes {len(mine)} set-ups: {told}"
+    if all(setups) and not set(setups[0]) & set(setups[1]):
+        old, new = (list(mine.values())[-1] for mine in setups)
+        differences = shorten(describe_differences(old, new))
+        yield f"{method}: the set-ups differ ({differences}), and are compared all the same"
+
+
+def describe_invalid(side: Executions, keys: Iterable[Key]) -> Iterator[str]:
+    for key in keys:
+        count = side.count_invalid(key)
+        if count:
+            yield f"{' '.join(key)}: {count_executions(count)} of {side.name} left out: declared invalid"
+
+
+def describe_aside(side: Executions) -> Iterator[str]:
+    total = len(side.found) + len(side.aside)
+    for reason, count in side.count_aside().items():
+        what = f"1 {reason} execution is" if count == 1 else f"{count} {reason} executions are"
+        hint = " (--all takes them)" if reason in TAKEN_BY_ALL else ""
+        yield f"{side.name}: {what} left out of {total}{hint}"

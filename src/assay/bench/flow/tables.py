@@ -1,0 +1,183 @@
+"""`assay bench table`: set-ups side by side."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from assay.bench.flow.archive import Complain, find_place, keep_quiet, load_executions
+from assay.bench.flow.history import advise_all, find_doubt, list_invalid
+from assay.bench.records import Triage, load_triage
+from assay.bench.values.execution import BenchExecution
+from assay.bench.values.history import INTERRUPTED
+from assay.errors import NotFoundError, UsageError, did_you_mean
+
+BENCHMARK = "benchmark"
+_METHODS = (BENCHMARK, "method")
+_OWN_KEYS = (
+    BENCHMARK,
+    "label",
+    "commit",
+    "host",
+    "method",
+    "source",
+    "trial",
+    "framework",
+    "framework_name",
+    "framework_version",
+    "cuda",
+    "cudnn",
+    "accelerator_model",
+    "accelerator_driver",
+    "accelerator_count",
+    "cpu_model",
+    "governor",
+    "python",
+    "branch",
+    "platform_name",
+    "system_name",
+    "build_label",
+    "ml_framework_build_label",
+    "execution_label",
+)
+_OTHER_NAMES = {"build_label": "ml_framework_build_label", "execution_label": "label"}  # PerfZero's summary, its flags
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    keys: tuple[str, ...]
+    count: int
+    values: dict[str, tuple[float, ...]]  # metric → one for each execution
+
+
+@dataclass(frozen=True, slots=True)
+class SetupTable:
+    by: tuple[str, ...]
+    metrics: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)  # why → how many executions
+
+
+def load_table(
+    method: str | None,
+    by: Sequence[str],
+    metrics: Sequence[str] | None,
+    root: str | None,
+    everything: bool = False,
+    complain: Complain = keep_quiet,
+) -> SetupTable:
+    """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
+    place = find_place(root)
+    executions = load_executions(place, method, complain)
+    keys = _check_keys(by, executions)
+    names = _choose_metrics(metrics, [e for e in executions if e.result.is_figure] or executions)
+    invalid = _find_invalid(executions, names, load_triage(place.dir))
+    reasons = [_why_not(execution, everything, invalid) for execution in executions]
+    good = [execution for execution, reason in zip(executions, reasons, strict=True) if reason is None]
+    left_out = dict(Counter(reason for reason in reasons if reason is not None))
+    if not good:
+        raise UsageError(
+            f"{_count_none(len(executions))} succeeded undisturbed: {describe_left_out(left_out)}",
+            advise_all(left_out) or "run it again: assay bench run METHOD",
+        )
+    several = method is None or len({execution.method for execution in executions}) > 1
+    keys = [BENCHMARK, *keys] if several and not set(keys) & set(_METHODS) else keys
+    return SetupTable(tuple(keys), tuple(names), tuple(_build_rows(good, keys, names)), left_out)
+
+
+def _count_none(count: int) -> str:
+    return "the only execution has not" if count == 1 else f"none of {count} executions"
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """`8 failed, 2 contaminated`."""
+    return ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+
+
+def _why_not(execution: BenchExecution, everything: bool, invalid: set[str]) -> str | None:
+    if execution.is_interrupted:
+        return INTERRUPTED
+    if not execution.result.is_figure:
+        return "failed"
+    if execution.execution_id in invalid:
+        return "declared invalid"
+    if execution.refused:
+        return "refused"
+    return None if everything else find_doubt(execution)
+
+
+def _find_invalid(executions: Sequence[BenchExecution], metrics: Sequence[str], said: Sequence[Triage]) -> set[str]:
+    """By what people said about any of the metrics that are shown."""
+    by_key = list_invalid(executions, said)
+    return {each for (_, metric), ids in by_key.items() if metric in metrics for each in ids}
+
+
+def _build_rows(good: Sequence[BenchExecution], keys: Sequence[str], names: Sequence[str]) -> list[TableRow]:
+    groups: dict[tuple[str, ...], list[BenchExecution]] = {}
+    for execution in good:
+        groups.setdefault(tuple(value_of(execution, key) for key in keys), []).append(execution)
+    return [
+        TableRow(values, len(found), {name: _values(found, name) for name in names})
+        for values, found in sorted(groups.items(), key=lambda group: _sort_by(group[0], keys, good))
+    ]
+
+
+def _sort_by(values: Sequence[str], keys: Sequence[str], good: Sequence[BenchExecution]) -> list[tuple[float, str]]:
+    """By name; commits by when they were first measured, since their names say nothing."""
+    return [
+        (_first_seen(value, good) if key == "commit" else 0.0, value) for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def _first_seen(commit: str, good: Sequence[BenchExecution]) -> float:
+    return min((e.started_at or 0.0 for e in good if value_of(e, "commit") == commit), default=0.0)
+
+
+def _check_keys(by: Sequence[str], executions: Sequence[BenchExecution]) -> list[str]:
+    recorded = [key for execution in executions for key in (*execution.setup, *_list_extra(execution))]
+    known = list(dict.fromkeys([*_OWN_KEYS, *recorded]))
+    wanted = [key.strip() for key in by]
+    for key in wanted:
+        if key not in known:
+            close, listed = did_you_mean(key, known), f"known: {', '.join(known)}"
+            raise NotFoundError("column", key, known, f"{close}\n  {listed}" if close else listed)
+    return wanted
+
+
+def _list_extra(execution: BenchExecution) -> dict[str, str]:
+    """What a door has kept with it, as far as it is plain words or numbers."""
+    return {key: str(value) for key, value in execution.extra.items() if isinstance(value, str | int | float)}
+
+
+def value_of(execution: BenchExecution, key: str) -> str:
+    key = _OTHER_NAMES.get(key, key)
+    framework, machine = execution.framework, execution.machine
+    own = {
+        "label": execution.label,
+        "commit": (execution.commit or "")[:12],
+        "branch": execution.git.branch if execution.git else None,
+        "host": machine.host,
+        "method": execution.method,
+        BENCHMARK: execution.method,
+        "source": execution.source,
+        "trial": str(execution.trial),
+        "framework_name": framework.name if framework else None,
+        "framework_version": framework.version if framework else None,
+    }
+    return (own[key] if key in own else execution.setup.get(key) or _list_extra(execution).get(key)) or "-"
+
+
+def _choose_metrics(metrics: Sequence[str] | None, executions: Sequence[BenchExecution]) -> list[str]:
+    known = list(dict.fromkeys(name for execution in executions for name in execution.numbers))
+    for name in metrics or ():
+        if name not in known:
+            raise NotFoundError("metric", name, known)
+    first = [name for name in ("wall_time", "throughput") if name in known]
+    return list(metrics or [*first, *(name for name in known if name not in first)])
+
+
+def _values(found: Sequence[BenchExecution], name: str) -> tuple[float, ...]:
+    numbers = (execution.numbers.get(name) for execution in found)
+    return tuple(value for value in numbers if value is not None and math.isfinite(value))

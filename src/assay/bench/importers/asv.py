@@ -1,0 +1,165 @@
+"""asv's results: `results/MACHINE/COMMIT-ENVIRONMENT.json`, with what lies beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from assay.bench.importers.fields import FieldError, Fields, parse_number
+from assay.bench.importers.result import Figure, Note
+from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
+from assay.values.machine import Machine
+from assay.values.metric_direction import ASV_TRACKED
+
+MARKS = {"results", "commit_hash"}
+_MACHINE_MARKS = {"machine", "arch", "os"}
+_BENCHMARK_MARKS = {"name", "type"}
+_VERSION = "version"
+
+
+def is_machine(content: Mapping[str, Any]) -> bool:
+    """machine.json: what asv asked about the machine once."""
+    return content.keys() >= _MACHINE_MARKS
+
+
+def is_benchmark_list(content: Mapping[str, Any]) -> bool:
+    """benchmarks.json: which benchmarks there are, without a result."""
+    rest = [value for key, value in content.items() if key != _VERSION]
+    return bool(rest) and all(isinstance(value, dict) and value.keys() >= _BENCHMARK_MARKS for value in rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Suite:
+    """What all results of a file share."""
+
+    at: float | None
+    commit: str
+    setup: Mapping[str, str]
+    machine: Machine
+    kinds: Mapping[str, Any]  # of benchmarks.json
+
+
+def parse_asv(content: Mapping[str, Any], path: str | None = None) -> Iterator[Figure | Note]:
+    """Version 2 keeps columns, version 1 a value or an object for each benchmark. `null` is a benchmark that failed,
+    NaN one that was skipped."""
+    file = Fields(content)
+    columns = [str(column) for column in file.items("result_columns")]
+    suite = _build_suite(file, path)
+    for name, raw in file.part("results").values.items():
+        entry = dict(zip(columns, raw, strict=False)) if isinstance(raw, list) else raw
+        fields = Fields(entry if isinstance(entry, dict) else {"result": [entry]}, f"benchmark {name!r}")
+        yield from _parse_results(name, fields, suite)
+
+
+def _build_suite(file: Fields, path: str | None) -> _Suite:
+    facts = load_beside(path, "machine.json", is_machine) if path else {}
+    own = {key: value for key, value in file.part("params").values.items() if value is not None}
+    params = Fields({**facts, **own}, "params")
+    milliseconds = file.finite("date")
+    setup = {
+        "cpu_model": params.text("cpu"),
+        "cpus": params.text("num_cpu"),
+        "python": file.text("python") or params.text("python"),
+        "environment": file.text("env_name"),
+    }
+    machine = Machine(host=params.text("machine"), os=params.text("os"), cpu_model=params.text("cpu"))
+    kinds = load_beside(path, "benchmarks.json", is_benchmark_list) if path else {}
+    at = milliseconds / 1000 if milliseconds else None
+    return _Suite(at, file.text("commit_hash"), setup, machine, kinds)
+
+
+def load_beside(path: str, name: str, is_right: Any) -> Mapping[str, Any]:
+    """In the same folder or the one above; nothing where there is none that can be read: it is no result."""
+    folder = os.path.dirname(os.path.abspath(path))
+    for place in (os.path.join(folder, name), os.path.join(os.path.dirname(folder), name)):
+        try:
+            content = _load_object(place, os.stat(place).st_mtime_ns)
+        except (OSError, ValueError, RecursionError):
+            continue
+        if is_right(content):
+            return content
+    return {}
+
+
+@lru_cache(maxsize=4)
+def _load_object(path: str, _changed_ns: int) -> Mapping[str, Any]:
+    """Hundreds of results share one file."""
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    return content if isinstance(content, dict) else {}
+
+
+def _parse_results(name: str, fields: Fields, suite: _Suite) -> Iterator[Figure | Note]:
+    suffixes = _build_suffixes(fields)
+    values = fields.values.get("result")
+    values = values if isinstance(values, list) else [values] * (len(suffixes) if values is None else 1)
+    if len(values) != len(suffixes):
+        raise FieldError(f"{fields.where}: there are {len(values)} results for {len(suffixes)} sets of parameters")
+    samples = fields.items("samples")
+    for place, (value, suffix) in enumerate(zip(values, suffixes, strict=True)):
+        number = parse_number(value)
+        if number is not None and math.isnan(number):
+            yield Note(f"{name}{suffix} was skipped by asv: there is no figure")
+        else:
+            raw = samples[place] if place < len(samples) else None
+            yield _build_figure(name, suffix, number, _Value(value, raw), suite)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    raw: Any
+    samples: Any
+
+
+def _build_figure(name: str, suffix: str, number: float | None, value: _Value, suite: _Suite) -> Figure:
+    kind = suite.kinds.get(name) or {}
+    metric = _name_metric(name, str(kind.get("type") or ""))
+    samples = Fields({"samples": value.samples}, f"benchmark {name!r}").numbers("samples")
+    failure = None if value.raw is not None and number is not None else _describe_failure(value.raw)
+    return Figure(
+        source="asv",
+        method=name + suffix,
+        at=suite.at,
+        wall_time=number if number is not None and metric == WALL_TIME else NOT_REPORTED,
+        numbers={metric: number} if number is not None and metric != WALL_TIME else {},
+        samples={metric: samples} if samples and number is not None else {},
+        extras={"unit": str(kind["unit"])} if kind.get("unit") else {},
+        failure=failure,
+        commit=suite.commit or None,
+        setup=suite.setup,
+        machine=suite.machine,
+    )
+
+
+def _describe_failure(raw: Any) -> str:
+    return "it failed when asv ran it" if raw is None else f"its result is {raw!r}, which is no number"[:200]
+
+
+def _build_suffixes(fields: Fields) -> list[str]:
+    params: Sequence[Any] = fields.items("params")
+    if any(not isinstance(values, list) for values in params):
+        raise FieldError(f"{fields.where}: params is no list of lists")
+    return [f"({', '.join(map(str, each))})" for each in product(*params)] if params else [""]
+
+
+def _name_metric(name: str, kind: str) -> str:
+    """asv tells by the beginning of a name what a benchmark measures; benchmarks.json knows it where it is there."""
+    match = re.match(r"(time|peakmem|mem|track)", name.rpartition(".")[2], re.IGNORECASE)
+    word = {"timeraw": "time", "memory": "mem", "peakmemory": "peakmem"}.get(kind, kind) or (
+        match[1].lower() if match else ""
+    )
+    if word == "track":
+        return _name_tracked(name.rpartition(".")[2])
+    return {"time": WALL_TIME, "peakmem": "peak_memory", "mem": "memory"}.get(word, "value")
+
+
+def _name_tracked(own: str) -> str:
+    """What it tracks only its own name says, and so which way is better; `track_` tells whose rule holds otherwise."""
+    return own if own.startswith(ASV_TRACKED) else f"{ASV_TRACKED}{own}"

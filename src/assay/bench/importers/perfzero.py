@@ -1,0 +1,183 @@
+"""PerfZero's summaries, its own and those that `assay perfzero` writes: judged by one rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from assay.bench.importers.fields import Fields, parse_number
+from assay.bench.importers.result import DIGEST, Figure, build_digest
+from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, Framework, Peaks
+from assay.values.machine import Machine
+
+MARKS = {"benchmark_result", "execution_timestamp"}
+_OBJECT = re.compile(r"(?:^|summary:)\s*(\{)", re.MULTILINE)
+_Bounds = Mapping[str, tuple[float | None, float | None]]
+
+
+def find_summaries(text: str) -> list[Mapping[str, Any]]:
+    """Summaries in a perfzero.log or in what was printed, between lines of all kinds; each once."""
+    decoder, found, place = json.JSONDecoder(), {}, 0
+    while match := _OBJECT.search(text, place):
+        place = match.end()
+        try:
+            content, place = decoder.raw_decode(text, match.start(1))
+        except (ValueError, RecursionError):
+            continue
+        if content.keys() >= MARKS:
+            found[json.dumps(content)] = content
+    return list(found.values())
+
+
+def parse_perfzero(content: Mapping[str, Any]) -> Iterator[Figure]:
+    file = Fields(content)
+    result, info, system = (file.part(key) for key in ("benchmark_result", "benchmark_info", "system_info"))
+    framework = file.part("ml_framework_info")
+    method = result.need_text("name")
+    result = Fields(result.values, f"benchmark {method!r}")
+    numbers, bounds = _parse_metrics(result)
+    wall_time = result.number("wall_time")
+    failure, faults = _find_failure(result, info, numbers, bounds)
+    yield Figure(
+        source="perfzero",
+        method=method,
+        at=file.finite("execution_timestamp") or 0.0,
+        numbers=numbers,
+        bounds=bounds,
+        wall_time=NOT_REPORTED if wall_time is None else wall_time,
+        cpu_time=result.number("cpu_time"),
+        throughput=result.number("throughput"),
+        iters=result.whole("iters") or None,
+        extras=_parse_extras(result),
+        failure=failure,
+        faults=faults,
+        commit=_find_commit(info.part(SITE_PACKAGES).values),
+        label=info.text("execution_label") or None,
+        setup=_build_setup(system, framework),
+        machine=_build_machine(system),
+        framework=_build_framework(framework),
+        peaks=_build_peaks(file.part("process_info")),
+        contaminated=tuple(map(str, info.items("contaminated"))),
+        refused=_is_refused(result, info),
+        trial=result.whole("trial_id") or 1,
+        execution_id=file.text("execution_id").strip() or None,
+        extra={**_build_extra(info, system, framework), DIGEST: build_digest(content)},
+    )
+
+
+def _parse_metrics(result: Fields) -> tuple[dict[str, float], _Bounds]:
+    """A metric without a value is one that is no number: it had to be there."""
+    parts = {metric.need_text("name"): metric for metric in result.parts("metrics", "metric")}
+    numbers = {name: metric.number("value") if "value" in metric else float("nan") for name, metric in parts.items()}
+    bounds = {name: (metric.number("min_value"), metric.number("max_value")) for name, metric in parts.items()}
+    return {name: value for name, value in numbers.items() if value is not None}, bounds
+
+
+def _parse_extras(result: Fields) -> dict[str, float | str]:
+    found = {}
+    for extra in result.parts("extras", "extra"):
+        number = parse_number(extra.values.get("value"))
+        found[extra.need_text("name")] = number if number is not None else extra.text("value")
+    return found
+
+
+# ---------------------------------------------------------------- did it succeed?
+
+
+def _find_failure(
+    result: Fields, info: Fields, numbers: Mapping[str, float], bounds: _Bounds
+) -> tuple[str | None, tuple[str, ...]]:
+    """Why there is no figure; what is wrong with the one that there is. As with our own executions a bound that is not
+    kept is a failure, and the figure stays one."""
+    if result.values.get("succeeded", True) or _is_refused(result, info):
+        return None, ()
+    said = tuple(str(reason) for reason in result.items("findings"))
+    silent = not numbers and result.number("wall_time") in (None, NOT_REPORTED)
+    if info.values.get("has_exception") or silent:
+        return "; ".join(said) or _UNTOLD, ()
+    return None, said or tuple(_find_broken(numbers, bounds)) or (_UNTOLD,)
+
+
+_UNTOLD = "it had not succeeded when PerfZero ran it"
+
+
+def _find_broken(numbers: Mapping[str, float], bounds: _Bounds) -> Iterator[str]:
+    for name, value in numbers.items():
+        low, high = bounds[name]
+        if low is not None and value < low:
+            yield f"{name} is {value:g}, below its minimum {low:g}"
+        elif high is not None and value > high:
+            yield f"{name} is {value:g}, above its maximum {high:g}"
+
+
+def _is_refused(result: Fields, info: Fields) -> bool:
+    """Others disturbed it, and whoever ran it wanted none of that: nothing else is wrong with it."""
+    disturbed = bool(info.items("contaminated")) and not info.values.get("has_exception")
+    return disturbed and result.values.get("succeeded") is False and not result.items("findings")
+
+
+# ---------------------------------------------------------------- where it ran
+
+
+def _find_commit(packages: Mapping[str, Any]) -> str | None:
+    """Of the first repository that has one."""
+    hashes = (package.get("hash") for package in packages.values() if isinstance(package, dict))
+    return next((str(each) for each in hashes if each), None)
+
+
+def _build_setup(system: Fields, framework: Fields) -> dict[str, str]:
+    return {
+        "cpu_model": system.text("cpu_model"),
+        "cpus": _count(system, "logical_cpu_count"),
+        "accelerator_model": system.text("accelerator_model"),
+        "accelerator_count": _count(system, "accelerator_count"),
+        "accelerator_driver": system.text("accelerator_driver_version"),
+        "framework": f"{framework.text('name')} {framework.text('version')}".strip(),
+        "cuda": framework.text("cuda"),
+        "cudnn": framework.text("cudnn"),
+    }
+
+
+def _count(system: Fields, key: str) -> str:
+    """None of something is not said in a set-up."""
+    return str(system.whole(key) or "")
+
+
+def _build_machine(system: Fields) -> Machine:
+    return Machine(
+        host=system.text("hostname"),
+        cpu_model=system.text("cpu_model"),
+        logical_cpus=system.whole("logical_cpu_count"),
+        physical_cpus=system.whole("physical_cpu_count"),
+        sockets=system.whole("cpu_socket_count"),
+        accelerator_model=system.text("accelerator_model"),
+        accelerator_count=system.whole("accelerator_count"),
+        accelerator_driver=system.text("accelerator_driver_version"),
+    )
+
+
+def _build_framework(framework: Fields) -> Framework | None:
+    fields = [framework.text(key) for key in ("name", "version", "build_version", "cuda", "cudnn")]
+    return Framework(*fields) if any(fields) else None
+
+
+def _build_peaks(process: Fields) -> Peaks:
+    return Peaks(
+        process.whole("max_rss"),
+        process.whole("max_vms"),
+        process.finite("max_cpu_percent") or 0.0,
+        gpu_memory_bytes=process.whole("max_gpu_memory") or None,
+    )
+
+
+def _build_extra(info: Fields, system: Fields, framework: Fields) -> dict[str, Any]:
+    """Under the names that `assay perfzero` keeps them by: tables group by them."""
+    found = {
+        "platform_name": system.text("platform_name"),
+        "system_name": system.text("system_name"),
+        "ml_framework_build_label": framework.text("build_label"),
+        SITE_PACKAGES: dict(info.part(SITE_PACKAGES).values),
+    }
+    return {key: value for key, value in found.items() if value}

@@ -1,0 +1,1 @@
+"""Judging times: trials, comparisons, histories. Pure functions."""

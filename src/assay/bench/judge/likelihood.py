@@ -1,0 +1,255 @@
+"""How likely the points about a step are with it and without it, by the density of the noise itself.
+
+Levels and spreads know where the middle of the points is and how wide they lie. Of noise with two modes that is little:
+a piece in which one mode happens to be rarer looks like a step, and a step is placed where the modes happen to change.
+Once the cuts are roughly known, the distances of all points from their levels are a sample of the noise, and its
+density tells how likely each point is on either level, whatever shape the noise has. It is one density for the whole
+series, so this holds only where the noise is the same everywhere: `measure_wander` tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from assay.judge.statistics import Array, load_numpy
+
+MAD_TO_SIGMA = 1.4826
+BLOCK = 8  # points that wandering is looked for in
+FEWEST_BLOCKS = 8
+DEALS = 3  # times that the points are dealt anew, to see blocks without wandering
+BIN = 0.05  # width of a bin, in units of the noise
+REACH = 20.0  # farther away than this is all the same
+BEND = 2.0  # at this distance the kernel is 1.4 times as wide as at the level
+SMOOTHING = 0.9  # Silverman's, times the spread, divided by the fifth root of n
+QUARTILES_TO_SIGMA = 1.349  # how far apart they are in normal noise
+STRAYS = 0.02  # share of points that may lie anywhere: one that nobody expected may not decide alone
+LEVELS = 13  # that are tried about the one that is supposed
+MARGIN = 1.0  # so far to both sides
+
+
+def split_pieces(x: Array, cuts: Sequence[int]) -> list[Array]:
+    return [x[start:stop] for start, stop in pairwise([0, *cuts, len(x)])]
+
+
+def find_level(values: Array) -> float:
+    """The interquartile mean: nearly as steady as the mean, and as deaf to outliers as one needs."""
+    np = load_numpy()
+    ordered = np.sort(values)
+    aside = len(ordered) // 4
+    return float(ordered[aside : len(ordered) - aside].mean())
+
+
+# ---------------------------------------------------------------- is the noise the same everywhere?
+
+
+def measure_wander(x: Array, cuts: Sequence[int]) -> float:
+    """How much farther apart levels of neighbouring points are than levels of as many points from all over the piece.
+
+    About 1 where the noise is nothing but noise, whatever its distribution; 1.1 to 1.8 in histories of real machines.
+    """
+    np = load_numpy()
+    rng = np.random.default_rng(0)  # the same series gets the same answer
+    near: list[Array] = []
+    apart: list[Array] = []
+    blocks = 0
+    for piece in split_pieces(x, cuts):
+        if len(piece) >= 2 * BLOCK:
+            blocks += len(piece) // BLOCK
+            dealt = rng.permuted(np.tile(piece, (DEALS, 1)), axis=1)
+            levels = _spread_levels(np.vstack((piece, dealt)))
+            near.append(levels[0])
+            apart.append(levels[1:].ravel())
+    if blocks < FEWEST_BLOCKS:
+        return math.inf  # nobody knows
+    among = _clipped_deviation(apart)
+    return _clipped_deviation(near) / among if among else math.inf
+
+
+def _spread_levels(rows: Array) -> Array:
+    """The interquartile mean of every block of neighbours, less the row's median; as spread as those of many blocks
+    would be. Blocks overlap: side by side there would be too few of them to tell wandering from chance."""
+    np = load_numpy()
+    blocks = np.lib.stride_tricks.sliding_window_view(rows, BLOCK, axis=1)
+    levels = np.sort(blocks, axis=2)[:, :, BLOCK // 4 : BLOCK - BLOCK // 4].mean(axis=2)
+    count = rows.shape[1] // BLOCK
+    spread: Array = (levels - np.median(levels, axis=1, keepdims=True)) * math.sqrt(count / (count - 1))
+    return spread
+
+
+def _clipped_deviation(parts: Sequence[Array]) -> float:
+    """Standard deviation about 0, values beyond three sigma counting as three."""
+    np = load_numpy()
+    sizes = np.abs(np.concatenate(parts))
+    return float(np.sqrt(np.mean(np.minimum(sizes, 3 * MAD_TO_SIGMA * np.median(sizes)) ** 2)))
+
+
+# ---------------------------------------------------------------- what is it like?
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """Of a point's distance from its level."""
+
+    logs: Array  # of each bin, from -REACH to REACH
+
+    def weigh(self, values: Array, levels: Array) -> Array:
+        """The log density of each value (column) on each level (row)."""
+        np = load_numpy()
+        bins = (values - levels[:, None]) * (1 / BIN) + (REACH / BIN + 0.5)
+        return self.logs.take(np.clip(bins, 0, len(self.logs) - 1, out=bins).astype(np.intp))
+
+
+def learn_density(x: Array, cuts: Sequence[int]) -> Density:
+    """From the distances of all points from the levels of their pieces.
+
+    Twice: the first density finds better levels, and these a sharper density.
+    """
+    pieces = split_pieces(x, cuts)
+    levels = [find_level(piece) for piece in pieces]
+    first = build_density(_measure_distances(pieces, levels))
+    better = [_fit_level(first, piece, level) for piece, level in zip(pieces, levels, strict=True)]
+    return build_density(_measure_distances(pieces, better))
+
+
+def _measure_distances(pieces: Sequence[Array], levels: Sequence[float]) -> Array:
+    np = load_numpy()
+    distances: Array = np.concatenate([piece - level for piece, level in zip(pieces, levels, strict=True)])
+    return distances
+
+
+def build_density(distances: Array) -> Density:
+    """A histogram, smoothed by a normal kernel that widens with the distance from the level: far out points are rare.
+
+    Widening is bending: the histogram is of arsinh(distance), and then taken back.
+    """
+    np = load_numpy()
+    centres = np.linspace(-REACH, REACH, 2 * round(REACH / BIN) + 1)
+    end = math.asinh(REACH / BEND)
+    bent, step = np.linspace(-end, end, len(centres), retstep=True)
+    within = distances[np.abs(distances) < REACH]  # the others are strays: heaped at the ends they would look expected
+    counts = np.bincount(np.rint((np.arcsinh(within / BEND) + end) / step).astype(np.intp), minlength=len(bent))
+    width = _find_bandwidth(distances) / BEND
+    kernel = np.exp(-0.5 * (bent[np.abs(bent) < 4 * width + step] / width) ** 2)
+    smooth = np.convolve(counts, kernel / kernel.sum(), "same") / len(distances) / step
+    density = np.interp(np.arcsinh(centres / BEND), bent, smooth) / np.hypot(centres, BEND)
+    return Density(np.log((1 - STRAYS) * density + STRAYS / (math.pi * (1 + centres**2))))
+
+
+def _find_bandwidth(distances: Array) -> float:
+    np = load_numpy()
+    low, high = np.percentile(distances, (25, 75))
+    deviation = float(distances.std())
+    spread = min(deviation, float(high - low) / QUARTILES_TO_SIGMA) or deviation
+    return max(SMOOTHING * spread / math.pow(len(distances), 0.2), BIN)
+
+
+def _fit_level(density: Density, values: Array, around: float) -> float:
+    """The level that the values are likeliest on."""
+    levels = around + load_numpy().linspace(-MARGIN, MARGIN, LEVELS)
+    return float(levels[density.weigh(values, levels).sum(axis=1).argmax()])
+
+
+# ---------------------------------------------------------------- is there a step, and where?
+
+
+def measure_gains(density: Density, values: Array, before: float, after: float) -> Array:
+    """For every place, how much likelier the values are with a step there than without any, as a log.
+
+    Each side has its likeliest level, all of them together theirs. They lie near `before` or `after`: between levels
+    that are far apart, where no point is, there is none to be found.
+    """
+    np = load_numpy()
+    levels = np.add.outer((before, after), np.linspace(-MARGIN, MARGIN, LEVELS)).ravel()
+    sums = np.zeros((len(levels), len(values) + 1))
+    np.cumsum(density.weigh(values, levels), axis=1, out=sums[:, 1:])
+    gains: Array = sums.max(axis=0) + (sums[:, -1:] - sums).max(axis=0) - sums[:, -1].max()
+    return gains
+
+
+# ---------------------------------------------------------------- few points, and outliers among them
+
+
+STUDENT = 3.0  # degrees of freedom: an outlier costs little more the farther it is away
+SCALES = 12  # of the noise that are tried
+MOST_LEVELS = 48  # that are tried: the values themselves, or as many of their quantiles
+MOST_TIES = 0.5  # of the values; where more are equal to another one they are counts, and lie on a grid
+GRID_NOISE = 0.5  # of a step of that grid: values that are one step apart may be one level
+
+
+def measure_student_gains(values: Array) -> Array:
+    """For every cut, how much likelier the values are with a step there than without any, as a log, in noise of
+    Student's t. Levels and the scale of the noise are each fitted, with the step and without: it depends on neither.
+
+    A tenth of outliers hardly matters, wherever they are: t does not exclude them. A density learnt from the values
+    (`learn_density`) needs more of them.
+    """
+    np = load_numpy()
+    count = len(values)
+    scales = find_scales(values)
+    sums = np.zeros((len(scales), min(count, MOST_LEVELS), count + 1))
+    np.cumsum(_weigh_student(values, scales), axis=2, out=sums[:, :, 1:])
+    base = count * np.log(scales)
+    without = (sums[:, :, -1].min(axis=1) + base).min()
+    sides = sums.min(axis=1) + (sums[:, :, -1:] - sums).min(axis=1)
+    gains: Array = without - (sides + base[:, None]).min(axis=0)
+    return gains
+
+
+def measure_student_loss(values: Array) -> float:
+    """The negative log likelihood of the values on their likeliest level with their likeliest scale."""
+    np = load_numpy()
+    scales = find_scales(values)
+    sums = _weigh_student(values, scales).sum(axis=2).min(axis=1)
+    return float((sums + len(values) * np.log(scales)).min())
+
+
+def _weigh_student(values: Array, scales: Array) -> Array:
+    """The negative log density of each value (last axis) on each level (second) with each scale (first)."""
+    np = load_numpy()
+    squares = (values - find_levels(values)[:, None]) ** 2 / STUDENT
+    cost: Array = np.log1p(squares / (scales**2)[:, None, None])
+    cost *= (STUDENT + 1) / 2
+    return cost
+
+
+def find_levels(values: Array) -> Array:
+    np = load_numpy()
+    if len(values) <= MOST_LEVELS:
+        return values
+    levels: Array = np.quantile(values, (np.arange(MOST_LEVELS) + 0.5) / MOST_LEVELS)
+    return levels
+
+
+def find_scales(values: Array) -> Array:
+    """From well below what neighbours differ by, to well above what all of them do."""
+    np = load_numpy()
+    spreads = [np.median(np.abs(part)) for part in (values - np.median(values), np.diff(values) / math.sqrt(2))]
+    floor = max(1e-9 * float(np.ptp(values)), find_grid_noise(values), 1e-300)
+    low = max(0.5 * float(min(spreads)), floor)
+    high = max(2.4 * float(max(spreads)), 1.01 * low)
+    scales: Array = np.geomspace(low, high, SCALES)
+    return scales
+
+
+def find_grid_noise(values: Array) -> float:
+    """0 where values do not repeat. Counts are rounded: that most of them are equal does not make them exact."""
+    np = load_numpy()
+    distinct = np.unique(values)
+    if len(distinct) < 2 or len(distinct) > (1 - MOST_TIES) * len(values):
+        return 0.0
+    return GRID_NOISE * float(np.diff(distinct).min())
+
+
+def measure_piece_costs(values: Array, scale: float) -> Array:
+    """Of every piece [row, column), the negative log likelihood on its likeliest level, the noise being known."""
+    np = load_numpy()
+    weighed = _weigh_student(values, np.array([scale]))[0]
+    sums = np.zeros((len(weighed), len(values) + 1))
+    np.cumsum(weighed, axis=1, out=sums[:, 1:])
+    costs = np.full((len(values) + 1, len(values) + 1), np.inf)
+    for row in sums:
+        np.minimum(costs, row[None, :] - row[:, None], out=costs)
+    return costs

@@ -1,0 +1,237 @@
+"""What a benchmark reported, judged by itself: did it come to its end, is every number one, does it keep its bounds?"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.bench.values.execution import NOT_REPORTED, BenchMetric, BenchResult, Ending, Story
+from assay.values.verdict import Finding, VerdictKind
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # of a traceback
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[.\d]*)/|^<")
+_OURS = __file__.rpartition("/bench/judge/")[0] + "/"  # wherever we are installed
+_PLAIN = ("iters", "cpu_time", "wall_time", "throughput")
+
+
+def judge_report(name: str, story: Story, ending: Ending, *, is_command: bool = False) -> BenchResult:
+    """A benchmark that never reports has `wall_time` -1 and has failed; a command's wall time is its duration."""
+    merged = _merge(story.reports)
+    measured = _measure_command(story, ending) if is_command else {}
+    measured = {key: value for key, value in measured.items() if key not in merged.plain}
+    merged.plain |= measured
+    promoted = _promote_extras(merged.extras)
+    metrics = tuple({metric.name: metric for metric in (*promoted, *merged.metrics.values())}.values())
+    has_exception = _has_exception(story, ending, is_command)
+    findings = [
+        *_find_end(name, story, ending, is_command),
+        *(Finding(VerdictKind.ERROR, name, problem) for problem in story.problems),
+        *_find_silence(name, merged, has_exception),
+        *_find_bad_numbers(name, measured.items()),
+        *_judge_all(name, story.reports),
+    ]
+    iters = merged.plain.get("iters")
+    return BenchResult(
+        name=name,
+        succeeded=not has_exception and not findings,
+        has_exception=has_exception,
+        iters=int(iters) if iters is not None and math.isfinite(iters) else None,
+        wall_time=merged.plain.get("wall_time", NOT_REPORTED),
+        cpu_time=merged.plain.get("cpu_time"),
+        throughput=merged.plain.get("throughput"),
+        metrics=metrics,
+        extras=merged.extras,
+        samples={key: tuple(values) for key, values in merged.samples.items()},
+        findings=tuple(findings),
+    )
+
+
+def _measure_command(story: Story, ending: Ending) -> dict[str, float]:
+    """Duration and CPU time by our own wrapper; where that was killed, from the shell's start to its end."""
+    end = story.end or {}
+    found = {"wall_time": end.get("wall_s", ending.elapsed_s), "cpu_time": end.get("cpu_s")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+# ---------------------------------------------------------------- several reports of one method
+
+
+@dataclass(slots=True)
+class _Merged:
+    plain: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, BenchMetric] = field(default_factory=dict)
+    extras: dict[str, float | str] = field(default_factory=dict)
+    samples: dict[str, Sequence[float]] = field(default_factory=dict)
+    is_reported: bool = False
+
+
+def _merge(reports: Sequence[Mapping[str, Any]]) -> _Merged:
+    """Later ones add, or replace what has the same name. Reports under other names stand beside, with that name; what
+    the first says under its own is the benchmark's."""
+    merged = _Merged(is_reported=bool(reports))
+    has_others = len({report.get("name") for report in reports} - {None}) > 1
+    for prefix, report in _find_prefixes(reports):
+        _add(merged, report, prefix)
+        if has_others and not prefix and report.get("name") is not None:
+            _add(merged, {key: report[key] for key in _PLAIN if key in report}, f"{report['name']}.")
+    return merged
+
+
+def _find_prefixes(reports: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    main = reports[0].get("name") if reports else None
+    for report in reports:
+        yield "" if report.get("name") in (main, None) else f"{report['name']}.", report
+
+
+def _add(merged: _Merged, report: Mapping[str, Any], prefix: str) -> None:
+    for key in _PLAIN:
+        if key in report and not prefix:
+            merged.plain[key] = report[key]
+        elif key in report:
+            merged.metrics[prefix + key] = BenchMetric(prefix + key, report[key])
+    for fields in report.get("metrics") or ():
+        metric = _build_metric(fields, prefix)
+        merged.metrics[metric.name] = metric
+        if fields.get("samples"):
+            merged.samples[metric.name] = fields["samples"]
+    merged.extras |= {prefix + key: value for key, value in (report.get("extras") or {}).items()}
+    merged.samples |= {prefix + key: values for key, values in (report.get("samples") or {}).items()}
+
+
+def _build_metric(fields: Mapping[str, Any], prefix: str) -> BenchMetric:
+    name = prefix + str(fields["name"])
+    return BenchMetric(name, float(fields["value"]), fields.get("min_value"), fields.get("max_value"))
+
+
+def _promote_extras(extras: Mapping[str, float | str]) -> list[BenchMetric]:
+    """An extra whose text is JSON with `value` and perhaps `succeeded` is a metric."""
+    found = {key: _parse_extra(text) for key, text in extras.items()}
+    return [BenchMetric(key, float(fields["value"])) for key, fields in found.items() if fields is not None]
+
+
+def _parse_extra(text: float | str) -> dict[str, Any] | None:
+    if not isinstance(text, str) or not text.lstrip().startswith("{"):
+        return None
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return None
+    value = fields.get("value")
+    return fields if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+# ---------------------------------------------------------------- findings
+
+
+def _has_exception(story: Story, ending: Ending, is_command: bool) -> bool:
+    if ending.state != "done":
+        return True
+    return not is_command and (story.end is None or not story.end.get("ok"))
+
+
+def _find_end(name: str, story: Story, ending: Ending, is_command: bool) -> Iterator[Finding]:
+    error = (story.end or {}).get("error")
+    if ending.state not in ("done", "failed"):
+        yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"it is {ending.state}", ending))
+    elif error and not (story.end or {}).get("ok"):
+        kind = error.get("type", "")
+        text = (
+            error.get("message", "")
+            if kind in ("NoSuchBenchmark", "SystemExit")
+            else f"{kind}: {error.get('message', '')}{_find_place(error.get('lines') or ())}"
+        )
+        yield Finding(VerdictKind.ERROR, name, text)
+    elif ending.state == "failed" and (story.end is None or is_command):
+        yield Finding(VerdictKind.ERROR, name, _with_words(ending.reason or f"exit code {ending.exit_code}", ending))
+    elif story.end is None and not is_command:
+        yield Finding(VerdictKind.ERROR, name, "its process left before the method had returned (os._exit?)")
+
+
+def _find_place(lines: Sequence[str]) -> str:
+    """` (bench.py:12)`: where in the user's own code it was raised; what a library does inside is in the log."""
+    frames = [match for line in lines if (match := _FRAME.match(line))]
+    own = [match for match in frames if not _is_foreign(match["file"])] or frames
+    return f" ({own[-1]['file'].rpartition('/')[2]}:{own[-1]['line']})" if own else ""
+
+
+def _is_foreign(file: str) -> bool:
+    """A library's, or ours: what is wrong is the line that called it."""
+    return _LIBRARY.search(file) is not None or file.startswith(_OURS)
+
+
+def _with_words(reason: str, ending: Ending) -> str:
+    return f"{reason}; its last words: {ending.last_words}" if ending.last_words else reason
+
+
+def _find_silence(name: str, merged: _Merged, has_exception: bool) -> Iterator[Finding]:
+    if not merged.is_reported and not merged.plain and not has_exception:
+        yield Finding(VerdictKind.ERROR, name, "it never called report_benchmark")
+    elif merged.is_reported and not merged.plain.keys() - {"iters"} and not merged.metrics and not has_exception:
+        yield Finding(VerdictKind.ERROR, name, "it reported no number: neither wall_time nor throughput nor a metric")
+
+
+# ---------------------------------------------------------------- every number that was reported
+
+
+def _judge_all(name: str, reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Also those that a later one of the same name has replaced: what was wrong once is not forgotten."""
+    for number, (prefix, report) in enumerate(_find_prefixes(reports), 1):
+        where = f" (report {number} of {len(reports)})" if len(reports) > 1 else ""
+        for finding in _judge_one(name, report, prefix):
+            yield replace(finding, message=finding.message + where)
+
+
+def _judge_one(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
+    said = [_build_metric(fields, prefix) for fields in report.get("metrics") or ()]
+    extras = {prefix + key: value for key, value in (report.get("extras") or {}).items()}
+    promoted = [metric for metric in _promote_extras(extras) if metric.name not in {each.name for each in said}]
+    numbers = [(prefix + key, report[key]) for key in _PLAIN if key in report]
+    numbers += [(metric.name, metric.value) for metric in (*promoted, *said)]
+    yield from _find_bad_numbers(name, numbers, prefix)
+    yield from _find_bad_samples(name, report, prefix)
+    for metric in said:
+        yield from _judge_bounds(name, metric)
+    yield from _find_unsuccessful(name, extras)
+
+
+def _find_bad_numbers(name: str, numbers: Iterable[tuple[str, float]], prefix: str = "") -> Iterator[Finding]:
+    for key, value in numbers:
+        if not math.isfinite(value):
+            yield Finding(VerdictKind.FAIL, name, f"{key} is {value}", value)
+        elif key.removeprefix(prefix) == "wall_time" and value == 0:
+            message = f"{key} is 0, which is not a result: nothing takes no time (too coarse a clock, or nothing ran)"
+            yield Finding(VerdictKind.ERROR, name, message, value)
+        elif key.removeprefix(prefix) in ("wall_time", "cpu_time") and value < 0:
+            yield Finding(VerdictKind.FAIL, name, f"{key} is negative: {value:g}", value)
+
+
+def _find_bad_samples(name: str, report: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
+    samples = [(fields["name"], fields["samples"]) for fields in report.get("metrics") or () if fields.get("samples")]
+    for key, values in (*samples, *(report.get("samples") or {}).items()):
+        bad = sum(not math.isfinite(value) for value in values)
+        if bad:
+            yield Finding(VerdictKind.FAIL, name, f"{bad} of {len(values)} samples of {prefix}{key} are no numbers")
+
+
+def _find_unsuccessful(name: str, extras: Mapping[str, float | str]) -> Iterator[Finding]:
+    for key, text in extras.items():
+        fields = _parse_extra(text)
+        if fields is not None and fields.get("succeeded") is False:
+            message = f"{key} says that it has not succeeded: {fields.get('description') or fields['value']}"
+            yield Finding(VerdictKind.FAIL, name, message, float(fields["value"]))
+
+
+def _judge_bounds(name: str, metric: BenchMetric) -> Iterator[Finding]:
+    low, high, value = metric.min_value, metric.max_value, metric.value
+    if any(bound is not None and math.isnan(bound) for bound in (low, high)):
+        yield Finding(VerdictKind.ERROR, name, f"{metric.name}: a bound that is no number can never be kept")
+    elif low is not None and high is not None and low > high:
+        yield Finding(VerdictKind.ERROR, name, f"{metric.name}: its bounds contradict each other, {low:g} to {high:g}")
+    elif low is not None and value < low:
+        yield Finding(VerdictKind.FAIL, name, f"{metric.name} is {value:g}, below its minimum {low:g}", value, low)
+    elif high is not None and value > high:
+        yield Finding(VerdictKind.FAIL, name, f"{metric.name} is {value:g}, above its maximum {high:g}", value, high)

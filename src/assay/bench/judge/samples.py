@@ -1,0 +1,384 @@
+"""Base against head, a few trials each: is head slower, and by how much?
+
+Mann-Whitney on the trials (exact, ties included, up to a hundred of them), the Hodges-Lehmann shift as effect, and the
+interval that belongs to the test. Values that are all positive are compared as logs, so that effects are ratios.
+
+FAIL          worse by more than the threshold, and surely worse at all
+PASS          surely not worse by more than the threshold
+CHANGED       better by more than the threshold, and surely so: worth a look before it is believed
+INCONCLUSIVE  anything between; the comparison says how many more trials would settle it
+ERROR, FAIL   nothing to compare, or values that are not finite: never PASS
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import median_high, median_low
+
+from assay.bench.judge.trials import describe_trials
+from assay.bench.values.comparison import Comparison, NextStep, Samples
+from assay.judge.statistics import Array, load_numpy, normal_quantile
+from assay.values.series import Direction
+from assay.values.verdict import Finding, VerdictKind
+
+THRESHOLD = 0.05
+ALPHA = 0.01
+MOST_TRIALS = 60  # per side, before one says that it is too close to tell
+LARGEST_EXACT = 100  # trials of both sides; beyond, the normal approximation is as good
+POWER = 0.8
+LARGEST_LOG = 700.0  # beyond, exp overflows
+BUSY_ADVICE = "wait until the machine is quiet, or take them with --all (CPU time suffers least: --only cpu_time)"
+PROCESS_SPREAD = 0.05  # between processes, where only one was seen: memory layout, hash seeds and neighbours do that
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a metric."""
+
+    direction: Direction  # "min": lower is better
+    threshold: float = THRESHOLD  # smallest relative effect that matters
+    alpha: float = ALPHA
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePair:
+    """One metric of both sides. Plain sequences of numbers become `Samples` by `build_pair`."""
+
+    subject: str
+    base: Samples
+    head: Samples
+    question: Question
+
+
+def build_pair(
+    subject: str, base: Samples | Sequence[float], head: Samples | Sequence[float], question: Question
+) -> SamplePair:
+    return SamplePair(subject, _as_samples(base), _as_samples(head), question)
+
+
+def _as_samples(given: Samples | Sequence[float]) -> Samples:
+    return given if isinstance(given, Samples) else Samples(tuple(given))
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def build_finding(comparison: Comparison) -> Finding:
+    message = "; ".join((comparison.message, *comparison.warnings))
+    return Finding(
+        comparison.kind,
+        comparison.subject,
+        message,
+        comparison.head,
+        comparison.base,
+        effect=comparison.effect,
+        interval=comparison.interval,
+    )
+
+
+def compare_pairs(pairs: Iterable[SamplePair]) -> tuple[Comparison, ...]:
+    asked = tuple(pairs)
+    measured = [_measure(pair) for pair in asked]
+    adjusted = iter(adjust_holm([one.p for one in measured if one.p is not None]))
+    together = max(1, sum(one.p is not None for one in measured))
+    return tuple(
+        _conclude(pair.question, replace(one, p_adjusted=next(adjusted)), together) if one.p is not None else one
+        for pair, one in zip(asked, measured, strict=True)
+    )
+
+
+def adjust_holm(values: Sequence[float]) -> list[float]:
+    """Each p value times the number of those that are not smaller, and never below a smaller one's."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    adjusted = [0.0] * len(values)
+    highest = 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, values[place] * (len(values) - rank)))
+        adjusted[place] = highest
+    return adjusted
+
+
+# ---------------------------------------------------------------- one pair
+
+
+def _measure(pair: SamplePair) -> Comparison:
+    """All numbers, and no verdict yet unless there is nothing to compare."""
+    base, head = pair.base.clean, pair.head.clean
+    empty = Comparison(pair.subject, VerdictKind.ERROR, "", len(base), len(head))
+    refusal = _find_refusal(pair)
+    if refusal:
+        return replace(empty, kind=refusal[0], message=refusal[1])
+    more = _count_needed(pair)
+    if more:
+        message = _explain_need(pair, more)
+        warnings = describe_trials(pair.base, pair.head)
+        found = replace(empty, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=more, warnings=warnings)
+        return _look_at_few(found, base, head)
+    scale = Scale.of((*base, *head), find_median(base))
+    shift = measure_shift(scale.apply(base), scale.apply(head), pair.question.alpha)
+    shift, p = _allow_for_processes(pair, shift, measure_p(base, head), PROCESS_SPREAD * scale.step)
+    effect, low, high = map(scale.relate, (shift.estimate, shift.low, shift.high))
+    return replace(
+        empty,
+        base=find_median(base),
+        head=find_median(head),
+        effect=effect,
+        interval=(low, high),
+        p=p,
+        detectable=scale.relate(_find_detectable(shift, pair.question.alpha)),
+        warnings=describe_trials(pair.base, pair.head),
+    )
+
+
+def _look_at_few(found: Comparison, base: Sequence[float], head: Sequence[float]) -> Comparison:
+    """How far the medians are apart, where there are too few values to be sure of anything: without an interval."""
+    if not base or not head:
+        return found
+    levels = find_median(base), find_median(head)
+    scale = Scale.of(levels, levels[0])
+    before, after = scale.apply(levels)
+    effect = scale.relate(after - before)
+    seen = f"{effect:+.2%}, unsure: {found.message}"
+    return replace(found, base=levels[0], head=levels[1], effect=effect, message=seen)
+
+
+def _find_refusal(pair: SamplePair) -> tuple[VerdictKind, str] | None:
+    asked = pair.question
+    if not math.isfinite(asked.threshold) or asked.threshold < 0:
+        return VerdictKind.ERROR, f"a threshold of {asked.threshold:g} makes no sense; it is a proportion such as 0.05"
+    if not 0 < asked.alpha < 0.5:
+        return VerdictKind.ERROR, f"an alpha of {asked.alpha:g} makes no sense; it is the share of false alarms: 0.01"
+    for side, kind in ((pair.base, VerdictKind.ERROR), (pair.head, VerdictKind.FAIL)):
+        name = side.label or ("base" if side is pair.base else "head")
+        if not side.values:
+            return VerdictKind.ERROR, f"{name} has no values"
+        bad = sum(not math.isfinite(value) for value in side.values)
+        if bad:
+            return kind, f"{bad} of {len(side.values)} values of {name} are NaN or infinite"
+    return None
+
+
+def _count_needed(pair: SamplePair) -> int:
+    """Clean trials that a side lacks: below the fewest that can be sure, or when most of its trials were disturbed.
+
+    Where all were, nobody knows how many more it would take, and the fewest are asked for.
+    """
+    fewest = find_fewest(pair.question.alpha)
+    sides = ((len(side.clean), len(side.values)) for side in (pair.base, pair.head))
+    return max(max(fewest - clean, total - 2 * clean if clean else 0, 0) for clean, total in sides)
+
+
+def _explain_need(pair: SamplePair, more: int) -> str:
+    spoilt = [side.label or name for side, name in ((pair.base, "base"), (pair.head, "head")) if not side.clean]
+    if spoilt:
+        return f"all trials of {' and '.join(spoilt)} are contaminated: {BUSY_ADVICE}"
+    return f"too few clean trials for an alpha of {pair.question.alpha:g}: needs {more} more on each side"
+
+
+def _conclude(asked: Question, found: Comparison, together: int) -> Comparison:
+    """`together`: metrics that p is corrected for."""
+    if found.effect is None or found.interval is None or found.p_adjusted is None:
+        raise ValueError("only measured comparisons are concluded")
+    sign = 1 if asked.direction == "min" else -1
+    worse = sign * found.effect
+    most = max(sign * bound for bound in found.interval)
+    sure = found.p_adjusted < asked.alpha
+    if sure and worse > asked.threshold:
+        return _word(found, VerdictKind.FAIL, f"worse by more than {asked.threshold:.2%}")
+    if sure and -worse > asked.threshold:
+        return _word(found, VerdictKind.CHANGED, f"suspiciously better: more than {asked.threshold:.2%}")
+    if most <= asked.threshold:
+        return _word(found, VerdictKind.PASS, f"not worse by more than {asked.threshold:.2%}")
+    fewest = find_fewest(asked.alpha / together) - min(found.base_trials, found.head_trials)
+    more = max(count_missing(found, asked), fewest)
+    what = f"cannot be told from {asked.threshold:.2%}"
+    if min(found.interval) > asked.threshold or max(found.interval) < -asked.threshold:
+        what = f"beyond {asked.threshold:.2%}, but not sure: p, corrected for all metrics, is not below {asked.alpha:g}"
+        if fewest > 0:
+            what += f", which so few trials of {together} metrics cannot reach"
+    hope = f"{what}; needs about {more} more trials on each side"
+    return replace(_word(found, VerdictKind.INCONCLUSIVE, hope), missing_trials=more)
+
+
+def _word(found: Comparison, kind: VerdictKind, what: str) -> Comparison:
+    low, high = found.interval or (math.nan, math.nan)
+    effect, p = found.effect or 0.0, found.p_adjusted or 0.0
+    return replace(found, kind=kind, message=f"{effect:+.2%} [{low:+.2%}, {high:+.2%}], p {p:.2g}: {what}")
+
+
+def count_missing(found: Comparison, asked: Question) -> int:
+    """More trials per side until the interval is narrow enough, as it shrinks with the root of their number.
+
+    Narrow enough: it reaches from the effect to the threshold, or to nothing where the effect is beyond it already.
+    """
+    low, high = found.interval or (0.0, 0.0)
+    effect = found.effect or 0.0
+    worse = effect if asked.direction == "min" else -effect
+    room = abs(asked.threshold - worse) if abs(worse) <= asked.threshold else abs(worse)
+    trials = min(found.base_trials, found.head_trials)
+    if room == 0:
+        return MOST_TRIALS
+    times = min((high - low) / 2 / room, 1e3) ** 2 * 1.1  # a tenth more: the effect is itself a guess
+    return max(1, min(math.ceil(trials * times) - trials, 10 * MOST_TRIALS))
+
+
+def decide_next(
+    comparisons: Sequence[Comparison], *, confirmed: bool = False, most: int = MOST_TRIALS, ran: int = 0
+) -> NextStep:
+    """What to do after comparing. A FAIL is run once more before it is believed; `confirmed`: this was that run.
+
+    `ran`: trials on each side so far, contaminated ones included: they cost as much, and on a busy machine there would
+    be no end otherwise.
+    """
+    if not comparisons:
+        return NextStep("stop", 0, "nothing was compared")
+    done = min(min(one.base_trials, one.head_trials) for one in comparisons)
+    failed = [one for one in comparisons if one.kind is VerdictKind.FAIL and one.p is not None]
+    if failed and not confirmed:
+        return NextStep(
+            "confirm", max(done, find_fewest(ALPHA)), f"{failed[0].subject} failed: run once more to be sure"
+        )
+    missing = max((one.missing_trials for one in comparisons if one.kind is VerdictKind.INCONCLUSIVE), default=0)
+    if failed or not missing:
+        return NextStep("stop", 0, "every metric has its verdict")
+    spent = max(done, ran)
+    if spent >= most:
+        why = "too many were contaminated" if done < ran else "the difference is near the threshold"
+        return NextStep("stop", 0, f"{spent} trials on each side did not tell; {why}")
+    return NextStep("more", min(missing, most - spent), "some metrics cannot be told yet")
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def measure_p(base: Sequence[float], head: Sequence[float]) -> float:
+    """Two-sided Mann-Whitney: exact by counting all ways to deal the ranks, ties included; normal for many trials."""
+    ranks = _rank_twice((*base, *head))
+    total, trials = sum(ranks[: len(base)]), len(ranks)
+    if trials <= LARGEST_EXACT:
+        return _exact_p(tuple(sorted(ranks)), len(base), total)
+    mean = len(base) * sum(ranks) / trials
+    spread = sum((rank - sum(ranks) / trials) ** 2 for rank in ranks)
+    variance = len(base) * len(head) / (trials * (trials - 1)) * spread
+    return math.erfc(abs(total - mean) / math.sqrt(2 * variance)) if variance else 1.0
+
+
+def _rank_twice(values: Sequence[float]) -> list[int]:
+    """Ranks, equal values sharing theirs; doubled, so that they are whole."""
+    order = sorted(values)
+    places: dict[float, list[int]] = {}
+    for place, value in enumerate(order, 1):
+        places.setdefault(value, []).append(place)
+    return [places[value][0] + places[value][-1] for value in values]
+
+
+def _exact_p(ranks: tuple[int, ...], dealt: int, total: int) -> float:
+    sums = _deal(ranks, dealt)
+    places = load_numpy().arange(len(sums))
+    mean = dealt * sum(ranks) / len(ranks)
+    beyond = abs(places - mean) >= abs(total - mean) - 1e-9
+    return min(1.0, float(sums[beyond].sum() / sums.sum()))
+
+
+@lru_cache(maxsize=256)
+def _deal(ranks: tuple[int, ...], dealt: int) -> Array:
+    """How many ways there are to draw `dealt` of the ranks with each sum."""
+    np = load_numpy()
+    ways = np.zeros((dealt + 1, sum(ranks[-dealt:]) + 1))
+    ways[0, 0] = 1
+    for rank in ranks:
+        for taken in range(dealt, 0, -1):
+            ways[taken, rank:] += ways[taken - 1, : ways.shape[1] - rank]
+    return ways[dealt]
+
+
+@lru_cache(maxsize=64)
+def find_fewest(alpha: float) -> int:
+    """The fewest trials per side with which anything at all can be sure at this alpha."""
+    return next(n for n in range(2, 1000) if 2 / math.comb(2 * n, n) <= alpha)
+
+
+# ---------------------------------------------------------------- the shift
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """The median of all differences head less base, and the bounds that the rank test would not reject."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def measure_shift(base: Sequence[float], head: Sequence[float], alpha: float) -> Shift:
+    np = load_numpy()
+    differences = np.sort(np.subtract.outer(np.asarray(head, float), np.asarray(base, float)).ravel())
+    aside = _count_aside(len(base), len(head), alpha)
+    low, high = differences[aside], differences[len(differences) - 1 - aside]
+    return Shift(float(np.median(differences)), float(low), float(high))
+
+
+def _allow_for_processes(pair: SamplePair, shift: Shift, p: float, spread: float) -> tuple[Shift, float]:
+    """Samples of one process lie closer together than processes do. How far these lie apart cannot be seen from them.
+
+    It is taken to be `spread`, so that only what is much larger is believed.
+    """
+    lone = pair.base.is_one_process + pair.head.is_one_process
+    if not lone:
+        return shift, p
+    quantile = normal_quantile(pair.question.alpha / 2)
+    error = math.hypot((shift.high - shift.low) / 2 / quantile, spread * math.sqrt(lone))
+    reach = quantile * error
+    wide = Shift(shift.estimate, shift.estimate - reach, shift.estimate + reach)
+    return wide, max(p, math.erfc(abs(shift.estimate) / error / math.sqrt(2)))
+
+
+@lru_cache(maxsize=256)
+def _count_aside(base: int, head: int, alpha: float) -> int:
+    """How many of the smallest differences, and as many of the largest, the interval leaves out."""
+    if base + head > LARGEST_EXACT:
+        width = normal_quantile(alpha / 2) * math.sqrt(base * head * (base + head + 1) / 12)
+        return max(0, math.floor(base * head / 2 - width))
+    ways = _deal(tuple(range(1, base + head + 1)), base)[base * (base + 1) // 2 :]
+    below = load_numpy().cumsum(ways) / ways.sum()
+    return max(0, int((below <= alpha / 2).sum()) - 1)
+
+
+def _find_detectable(shift: Shift, alpha: float) -> float:
+    """From the interval's width: it is 2 z(alpha / 2) standard errors wide."""
+    quantile = normal_quantile(alpha / 2)
+    error = (shift.high - shift.low) / 2 / quantile
+    return (quantile + normal_quantile(1 - POWER)) * error
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Logs, or shares of the largest value where some are not positive."""
+
+    in_logs: bool
+    unit: float
+    center: float  # the base's median, as a share of `unit`
+
+    @classmethod
+    def of(cls, values: Sequence[float], center: float) -> Scale:
+        unit = max(map(abs, values)) or 1.0
+        return cls(min(values) > 0, unit, abs(center) / unit or 1.0)
+
+    def apply(self, values: Sequence[float]) -> list[float]:
+        return [math.log(value) if self.in_logs else value / self.unit for value in values]
+
+    @property
+    def step(self) -> float:
+        """A shift of the base's whole median, or of one in logs."""
+        return 1.0 if self.in_logs else self.center
+
+    def relate(self, shift: float) -> float:
+        """A shift as a proportion of the base's median."""
+        return math.expm1(min(shift, LARGEST_LOG)) if self.in_logs else shift / self.center
+
+
+def find_median(values: Sequence[float]) -> float:
+    return median_low(values) / 2 + median_high(values) / 2  # halves first: the sum of two huge values overflows

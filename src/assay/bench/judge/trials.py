@@ -1,0 +1,114 @@
+"""What is odd about the trials of a benchmark themselves: contamination, two modes, a trend inside the run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from assay.bench.values.comparison import Samples
+from assay.judge.statistics import Array, load_numpy
+
+FEWEST = 8  # trials; below that no shape can be told
+TREND_Z = 3.0
+APART = 7.0  # how many of their own spreads two modes must lie apart; the halves of normal noise lie about 3 apart
+SMALLEST_MODE = 0.2  # share of the trials
+_NUMBERS = re.compile(r"\d+(?:, \d+)*")  # a percentage, or numbers of processes
+_MOST_NUMBERS = 5
+
+
+def describe_trials(base: Samples, head: Samples) -> tuple[str, ...]:
+    """Warnings for both sides. They do not change a verdict; they say how far to trust it."""
+    return tuple(warning for side, name in ((base, "base"), (head, "head")) for warning in _describe(side, name))
+
+
+def _describe(side: Samples, name: str) -> list[str]:
+    label = side.label or name
+    warnings = [f"{label}: {text}" for text in _count_reasons(side)]
+    values = side.clean
+    if has_trend(values):
+        warnings.append(f"{label}: drifts from trial to trial ({measure_drift(values):+.1%} over the run)")
+    modes = find_modes(values)
+    if modes:
+        warnings.append(f"{label}: has two modes, near {modes[0]:.6g} and {modes[1]:.6g}")
+    return warnings
+
+
+def _count_reasons(side: Samples) -> list[str]:
+    total = len(side.values)
+    inside = [reason for trial, reason in sorted(side.contaminated.items()) if 0 <= trial < total]
+    return [f"{count} of {total} trials left out: {reason}" for reason, count in merge_reasons(inside).items()]
+
+
+def merge_reasons(reasons: Iterable[str]) -> dict[str, int]:
+    """How often each was given; those that differ in their numbers alone are one: `others used 52 to 91%`."""
+    alike: dict[str, list[list[int]]] = {}
+    for reason in reasons:
+        numbers = [int(number) for text in _NUMBERS.findall(reason) for number in text.split(", ")]
+        alike.setdefault(_NUMBERS.sub("…", reason), []).append(numbers)
+    return {_fill(text, sorted({n for each in found for n in each})): len(found) for text, found in alike.items()}
+
+
+def _fill(text: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return text
+    if "…%" in text:
+        low, high = numbers[0], numbers[-1]
+        return text.replace("…", f"{low}" if low == high else f"{low} to {high}")
+    return text.replace("…", ", ".join(map(str, numbers[:_MOST_NUMBERS])))
+
+
+# ---------------------------------------------------------------- trend
+
+
+def has_trend(values: Sequence[float]) -> bool:
+    """Mann-Kendall: more pairs in order than chance gives."""
+    n = len(values)
+    if n < FEWEST:
+        return False
+    np = load_numpy()
+    given = np.asarray(values, float)
+    later, earlier = given[None, :], given[:, None]
+    score = float(np.triu((later > earlier).astype(int) - (later < earlier), 1).sum())
+    ties = sum(count * (count - 1) * (2 * count + 5) for count in Counter(values).values())
+    variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
+    return variance > 0 and (abs(score) - 1) / math.sqrt(variance) > TREND_Z
+
+
+def measure_drift(values: Sequence[float]) -> float:
+    """Theil-Sen slope over the whole run, as a proportion of the median."""
+    np = load_numpy()
+    given, _ = _share(values)
+    first, second = np.triu_indices(len(given), 1)
+    slope = float(np.median((given[second] - given[first]) / (second - first)))
+    level = abs(float(np.median(given))) or 1.0
+    return slope * (len(given) - 1) / level
+
+
+# ---------------------------------------------------------------- modes
+
+
+def find_modes(values: Sequence[float]) -> tuple[float, float] | None:
+    """The two levels between which the trials jump, if there are two."""
+    np = load_numpy()
+    if len(values) < FEWEST:
+        return None
+    shares, unit = _share(values)
+    ordered = np.sort(shares)
+    smallest = max(2, math.ceil(SMALLEST_MODE * len(ordered)))
+    cut = max(range(smallest, len(ordered) - smallest + 1), key=lambda place: ordered[place] - ordered[place - 1])
+    low, high = ordered[:cut], ordered[cut:]
+    apart, gap = float(high.mean() - low.mean()), float(ordered[cut] - ordered[cut - 1])
+    spread = math.sqrt((float(low.var(ddof=1)) + float(high.var(ddof=1))) / 2)
+    if gap <= 0 or apart <= APART * spread:
+        return None
+    return unit * float(np.median(low)), unit * float(np.median(high))
+
+
+def _share(values: Sequence[float]) -> tuple[Array, float]:
+    """Values as shares of the largest, which no sum of a few can overflow."""
+    np = load_numpy()
+    given = np.asarray(values, float)
+    unit = float(np.abs(given).max()) or 1.0
+    return given / unit, unit

@@ -1,0 +1,234 @@
+"""benchmark.json, what people said about changes (triage.jsonl), and what a call is going to run (bench-queue.*)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeVar
+
+from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
+from assay.errors import FormatError
+from assay.record import run_directory
+from assay.record.formats import read_versioned, render_versioned
+from assay.system.files import write_atomic
+from assay.system.json_lines import append_line, load_lines
+from assay.values import layout
+from assay.values.environment import GitState
+from assay.values.machine import GpuState, Machine
+from assay.values.plain import check_types
+from assay.values.run import RunSpec
+from assay.values.verdict import Finding, VerdictKind
+
+T = TypeVar("T")
+
+
+def write_execution(run_dir: str, execution: BenchExecution) -> None:
+    """Paths inside the run directory are kept relative to it: it may be moved."""
+    content = asdict(replace(execution, run_dir="", output_dir=_relative(execution.output_dir, run_dir)))
+    write_atomic(os.path.join(run_dir, layout.BENCH_FILE), render_versioned(content, "benchmark"))
+
+
+def _relative(path: str, run_dir: str) -> str:
+    return os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path
+
+
+def load_execution(run_dir: str) -> BenchExecution | None:
+    """None where there is no such file."""
+    path = os.path.join(run_dir, layout.BENCH_FILE)
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, IsADirectoryError):
+        return None
+    content = read_versioned(text, "benchmark", path)
+    try:
+        return check_types(parse_execution(content, run_dir), finite=False)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FormatError(
+            f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again"
+        ) from error
+
+
+def parse_execution(content: Mapping[str, Any], run_dir: str) -> BenchExecution:
+    plain = _known(BenchExecution, content)
+    machine = dict(plain.get("machine") or {})
+    for key in ("gpus", "gpus_after"):
+        machine[key] = tuple(_build(GpuState, state, ("throttle", "processes")) for state in machine.get(key) or ())
+    git = plain.get("git")
+    plain |= {
+        "result": parse_result(plain["result"]),
+        "run_dir": run_dir,
+        "output_dir": os.path.join(run_dir, plain.get("output_dir") or ""),
+        "machine": _build(Machine, machine, ("throttled",)),
+        "git": _build(GitState, git, ("untracked",)) if git else None,
+        "framework": _build(Framework, plain["framework"]) if plain.get("framework") else None,
+        "peaks": _build(Peaks, plain.get("peaks") or {}),
+        "contaminated": tuple(plain.get("contaminated") or ()),
+        "profiles": tuple(plain.get("profiles") or ()),
+        "notes": tuple(plain.get("notes") or ()),
+    }
+    return BenchExecution(**plain)
+
+
+def parse_result(content: Mapping[str, Any]) -> BenchResult:
+    plain = _known(BenchResult, content)
+    plain |= {
+        "metrics": tuple(_build(BenchMetric, metric) for metric in plain.get("metrics") or ()),
+        "samples": {name: tuple(values) for name, values in (plain.get("samples") or {}).items()},
+        "findings": tuple(parse_finding(finding) for finding in plain.get("findings") or ()),
+    }
+    return BenchResult(**plain)
+
+
+def parse_finding(content: Mapping[str, Any]) -> Finding:
+    plain = _known(Finding, content)
+    interval = plain.get("interval")
+    stretches = tuple((low, high) for low, high in plain.get("stretches") or ())
+    return Finding(
+        **{
+            **plain,
+            "kind": VerdictKind(plain["kind"]),
+            "interval": tuple(interval) if interval else None,
+            "stretches": stretches,
+        }
+    )
+
+
+def _build(kind: type[T], content: Mapping[str, Any], tuples: tuple[str, ...] = ()) -> T:
+    known = _known(kind, content)
+    return kind(**{key: tuple(value) if key in tuples else value for key, value in known.items()})
+
+
+def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Unknown keys are those of a newer version: they are left out."""
+    names = {each.name for each in fields(kind)}
+    return {key: value for key, value in content.items() if key in names}
+
+
+# ---------------------------------------------------------------- triage
+
+
+Judgement = Literal["ack", "invalid", "wontfix", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """What somebody said about a change of a metric, found by the execution where the new level begins.
+
+    ack      seen, and somebody is at it: it is named, and raises no alarm
+    wontfix  meant to be so: the new level is the normal one
+    invalid  the executions of the new level are no good: they are left out
+    open     takes an earlier word back
+    """
+
+    method: str
+    metric: str
+    execution_id: str  # where the change begins
+    until: str = ""  # the last execution of the new level when this was said: invalid leaves out what lies between
+    judgement: Judgement = "ack"
+    note: str = ""
+    who: str = ""
+    at: float = 0.0
+
+
+def load_triage(study_dir: str) -> list[Triage]:
+    """In the order in which it was said; lines that cannot be read are passed over."""
+    found = []
+    for facts in load_lines(_triage_path(study_dir)):
+        with suppress(TypeError):
+            found.append(_build(Triage, facts))
+    return found
+
+
+def add_triage(study_dir: str, triage: Triage) -> None:
+    path = _triage_path(study_dir)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    append_line(path, asdict(triage))
+
+
+def _triage_path(study_dir: str) -> str:
+    return os.path.join(study_dir, layout.STUDY_META_DIR, layout.BENCH_TRIAGE_FILE)
+
+
+# ---------------------------------------------------------------- what is still to be run
+
+
+@contextmanager
+def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterator[None]:
+    """What is to be run in `folder`, for as long as this process runs it. A kill leaves the file without its lock."""
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{layout.BENCH_QUEUE_PREFIX}{run_directory.new_uid()}")
+    content = {"format": 1, "folder": folder, "specs": [run_directory.render_spec(spec) for spec in specs]}
+    with suppress(OSError):  # a full disk: it is not remembered, and runs all the same
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, json.dumps(content))
+    lock = _lock(path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            _unlink(path)
+            os.close(lock)
+
+
+def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
+    """What calls that were killed had still to run in `folder`, oldest first. It is the caller's from now on."""
+    found: list[RunSpec] = []
+    meta = os.path.join(study_dir, layout.STUDY_META_DIR)
+    for name in _list_queues(meta):
+        path = os.path.join(meta, name)
+        lock = _lock(path)
+        if lock is None:  # somebody is at it
+            continue
+        specs = _load_queue(path, folder)
+        if specs is not None:
+            found += [spec for spec in specs if _is_waiting(os.path.join(study_dir, spec.name))]
+            _unlink(path)
+        os.close(lock)
+    return sorted(found, key=lambda spec: spec.name)
+
+
+def _list_queues(meta: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(meta) if name.startswith(layout.BENCH_QUEUE_PREFIX))
+    except OSError:
+        return []
+
+
+def _lock(path: str) -> int | None:
+    """None: another process has it, or it is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _load_queue(path: str, folder: str) -> list[RunSpec] | None:
+    """None where it is of another folder, which may still ask for it; one that cannot be read holds nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        return [run_directory.parse_spec(spec) for spec in content["specs"]] if content["folder"] == folder else None
+    except (OSError, LookupError, TypeError, ValueError):
+        return []
+
+
+def _is_waiting(run_dir: str) -> bool:
+    """Its directory may have been made; nothing was ever started in it."""
+    if not os.path.isdir(run_dir):
+        return True
+    return run_directory.load_history(run_dir).last is None
+
+
+def _unlink(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,1 @@
+"""What `assay bench` prints."""

@@ -1,0 +1,327 @@
+"""Benchmarks for people and machines: executions, comparisons and histories as text, Markdown, JUnit and JSON."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from assay.bench.values.execution import BenchExecution, BenchReport
+from assay.bench.values.history import INTERRUPTED
+from assay.show.formatting import clean, escape_markdown, escape_xml, render_duration, render_number, render_size, wrap
+from assay.show.table import Column, Table, fit_columns, render_table
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found
+
+_MOST_METRICS = 6
+_STEPS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
+_BEYOND_STEPS = 1e18
+_PERCENT = re.compile(r"(\d+)%")
+
+
+# ---------------------------------------------------------------- executions
+
+
+def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
+    """One row for each method: the median over its trials, and the spread; then everything that is to be said."""
+    groups = group_executions(report.executions)
+    text = render_fitting(build_run_table(groups), "--json has them", color=color, width=width) if groups else ""
+    lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
+    lines += _advise_busy(report.executions)
+    lines += _describe_files(report.executions)
+    lines += list(report.notes)
+    return text + "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
+
+
+def _advise_busy(executions: Sequence[BenchExecution]) -> list[str]:
+    """What to do about figures that may be the fault of others."""
+    if not any(execution.contaminated and execution.result.is_figure for execution in executions):
+        return []
+    what = "such figures are left out of histories and comparisons: run again when the machine is quiet"
+    return [f"{what}, take them with --all, or look at cpu_time, which the load of others changes least"]
+
+
+def render_execution(execution: BenchExecution, number: int, total: int) -> str:
+    """One line when it has ended: its first figure, or what is wrong."""
+    label = f" {execution.label}" if execution.label else ""
+    name = f"[{number:{len(str(total))}}/{total}] {execution.method}{label} trial {execution.trial}"
+    if execution.result.findings:
+        finding = execution.result.findings[0]
+        return clean(f"{name}: {_name_kind(execution, finding)}: {finding.message}")
+    figures = execution.result.numbers
+    first = next((key for key in ("wall_time", "throughput", *figures) if key in figures), None)
+    figure = f"{first} {render_values(first, [figures[first]])}" if first else "it reported nothing"
+    word = "refused" if execution.refused else "contaminated"
+    trouble = "".join(f" ({word}: {reason})" for reason in execution.contaminated[:1])
+    return clean(f"{name}: {figure}{trouble}")
+
+
+def _name_kind(execution: BenchExecution, finding: Finding) -> str:
+    """What somebody ended is no failure of the benchmark."""
+    return INTERRUPTED if execution.is_interrupted else str(finding.kind)
+
+
+def group_executions(executions: Sequence[BenchExecution]) -> dict[tuple[str, str], list[BenchExecution]]:
+    groups: dict[tuple[str, str], list[BenchExecution]] = {}
+    for execution in executions:
+        groups.setdefault((execution.method, execution.label or ""), []).append(execution)
+    return groups
+
+
+def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) -> Table:
+    names = _choose_metrics([e for found in groups.values() for e in found if not e.is_interrupted])
+    has_labels = any(label for _, label in groups)
+    columns = [Column("method", cut="left"), *([Column("label")] if has_labels else []), Column("ok")]
+    columns += build_figure_columns(names)
+    columns += [Column("peak memory", "size", key="max_rss")]
+    has_gpu = any(e.peaks.gpu_memory_bytes for found in groups.values() for e in found)
+    columns += [Column("peak GPU memory", "size", key="gpu_memory_bytes")] if has_gpu else []
+    rows = []
+    for (method, label), found in groups.items():
+        ended = [execution for execution in found if not execution.is_interrupted]
+        good = sum(execution.succeeded for execution in ended)
+        values = [[e.result.numbers[name] for e in ended if name in e.result.numbers] for name in names]
+        cells = [render_values(name, each) for name, each in zip(names, values, strict=True)]
+        peak = max(execution.peaks.max_rss for execution in found)
+        peaks = [peak, *([max(e.peaks.gpu_memory_bytes or 0 for e in found)] if has_gpu else [])]
+        sizes = [each or None for each in peaks]
+        rows.append([method, *([label] if has_labels else []), f"{good}/{len(ended)}", *cells, *sizes])
+    return Table(tuple(columns), rows)
+
+
+def build_figure_columns(names: Sequence[str]) -> list[Column]:
+    """A figure that is cut off is none: where there is no room, the last ones leave; the first always stays."""
+    return [Column(name, "text", "right", rank=rank, cut="never") for rank, name in enumerate(names)]
+
+
+def render_fitting(table: Table, hint: str, *, color: bool = False, width: int | None = None) -> str:
+    """As many metrics as there is room for, and the names of the others."""
+    if width is None:
+        return render_table(table, color=color)
+    fitting, dropped = fit_columns(table, width)
+    if dropped:  # what is empty leaves first
+        fitting, dropped = fit_columns(drop_empty(table), width)
+    rest = ", ".join(clean(column.name) for column in dropped)
+    note = wrap(f"(no room for {rest}: {hint})", width, "  ") + "\n" if rest else ""
+    return render_table(fitting, width=width, color=color) + note
+
+
+def drop_empty(table: Table) -> Table:
+    """Without the columns that no row has anything in; the first names the rows, and stays."""
+    full = [any(row[place] not in (None, "", "-") for row in table.rows) for place in range(len(table.columns))]
+    kept = [place for place, has_any in enumerate(full) if has_any or not place]
+    return Table(tuple(table.columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
+
+
+def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
+    names: dict[str, None] = {}
+    for execution in executions:
+        names.update(dict.fromkeys(execution.result.numbers))
+    first = [name for name in ("wall_time", "throughput") if name in names]
+    return [*first, *(name for name in names if name not in first)][:_MOST_METRICS]
+
+
+def render_values(name: str, values: Sequence[float]) -> str | None:
+    """The median, and half the distance of the quartiles in percent where there are enough."""
+    if not values:
+        return None
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return str(values[0])
+    values = finite
+    middle = statistics.median(values)
+    text = render_duration(middle) if _is_time(name) and middle >= 100 else _render_value(name, middle)
+    if len(values) < 3 or not middle:
+        return text
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{text} ±{abs(50 * (high - low) / middle):.1f}%"
+
+
+def _is_time(name: str) -> bool:
+    """Also of a report under another name: `part1.wall_time`."""
+    return name.rpartition(".")[2] in ("wall_time", "cpu_time")
+
+
+def is_size(name: str) -> bool:
+    """In bytes: `peak_memory`, asv's `memory`, `gpu_memory_bytes`, `max_rss`."""
+    own = name.rpartition(".")[2]
+    return own in ("memory", "peak_memory", "peak_gpu_memory", "max_rss", "max_vms") or own.endswith("_bytes")
+
+
+def _render_value(name: str, value: float) -> str:
+    if is_size(name):
+        return render_size(value)
+    if not _is_time(name) or value <= 0:
+        return render_large(value)
+    unit, size = next(((u, s) for u, s in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if value >= s), ("ns", 1e-9))
+    return f"{render_number(value / size, 4)} {unit}"
+
+
+def render_large(value: float) -> str:
+    """From a million on in steps of a thousand, as times have theirs: nobody counts the digits of 62081446542."""
+    unit, size = next((step for step in _STEPS if step[1] <= abs(value) < _BEYOND_STEPS), ("", 1.0))
+    return f"{render_number(value / size, 4)} {unit}" if unit else render_number(value, 4)
+
+
+def _describe_files(executions: Sequence[BenchExecution]) -> list[str]:
+    """Where to read on: the log of the first failure of each benchmark, and every trace."""
+    failed = {e.method: e for e in reversed(executions) if e.log and not (e.result.is_figure or e.is_interrupted)}
+    logs = [f"log of {e.method}: {_locate(e, e.log)}" for e in reversed(failed.values())]
+    traces = [f"profile of {e.method}: {_locate(e, path)}" for e in executions for path in e.profiles]
+    return logs + traces
+
+
+def _locate(execution: BenchExecution, path: str) -> str:
+    """As one would write it here."""
+    full = os.path.join(execution.run_dir, path)
+    return min(os.path.relpath(full), full, key=len)
+
+
+def _describe_trouble(method: str, label: str, found: Sequence[BenchExecution]) -> list[str]:
+    """A line for each thing that is to be said, with the trials that it is said of."""
+    lines: dict[str, list[int]] = {}
+    for execution in found:
+        for finding in execution.result.findings:
+            text = f"{_name_kind(execution, finding)} {method}: {finding.message}"
+            lines.setdefault(text, []).append(execution.trial)
+        for note in execution.notes:
+            lines.setdefault(f"{method}: {note}", []).append(execution.trial)
+    lines |= _describe_dirt(method, found)
+    suffix = f" ({label})" if label else ""
+    several = len(found) > 1
+    return [
+        text + suffix + (f" (trial {', '.join(map(str, trials))})" if several else "") for text, trials in lines.items()
+    ]
+
+
+def _describe_dirt(method: str, found: Sequence[BenchExecution]) -> dict[str, list[int]]:
+    """Reasons that differ in a percentage alone are one; what failed has no figure that could be others' fault."""
+    seen: dict[str, list[tuple[int, list[int]]]] = {}
+    for execution in found:
+        word = "REFUSED" if execution.refused else "contaminated"
+        for reason in execution.contaminated if execution.result.succeeded else ():
+            shares = [int(share) for share in _PERCENT.findall(reason)]
+            seen.setdefault(f"{word} {method}: {_PERCENT.sub('…%', reason)}", []).append((execution.trial, shares))
+    return {
+        text.replace("…%", _render_range([share for _, shares in trials for share in shares])): [n for n, _ in trials]
+        for text, trials in seen.items()
+    }
+
+
+def _render_range(shares: Sequence[int]) -> str:
+    if not shares:
+        return ""
+    low, high = min(shares), max(shares)
+    return f"{low}%" if low == high else f"{low} to {high}%"
+
+
+def build_execution_facts(execution: BenchExecution) -> dict[str, Any]:
+    facts = asdict(execution)
+    facts["numbers"] = execution.numbers
+    facts["succeeded"] = execution.succeeded
+    return facts
+
+
+def build_report_facts(report: BenchReport) -> dict[str, Any]:
+    return {
+        "exit_code": int(report.exit_code),
+        "interrupted": report.interrupted,
+        "problem": report.problem,
+        "executions": [build_execution_facts(execution) for execution in report.executions],
+    }
+
+
+def build_run_cases(report: BenchReport) -> list[tuple[str, str, Verdict]]:
+    cases = []
+    for execution in report.executions:
+        name = f"trial {execution.trial}" + (f" {execution.label}" if execution.label else "")
+        cases.append((execution.method, name, Verdict.of(_list_findings(execution), 1)))
+    return cases
+
+
+def _list_findings(execution: BenchExecution) -> list[Finding]:
+    if execution.is_interrupted:
+        why = "; ".join(finding.message for finding in execution.result.findings)
+        return [Finding(VerdictKind.INCONCLUSIVE, execution.method, f"{INTERRUPTED}: {why}" if why else INTERRUPTED)]
+    findings = list(execution.result.findings)
+    if execution.refused:
+        findings.append(Finding(VerdictKind.INCONCLUSIVE, execution.method, "; ".join(execution.contaminated)))
+    return findings
+
+
+# ---------------------------------------------------------------- for a pipeline
+
+
+def render_cases_markdown(title: str, cases: Cases) -> str:
+    """A table of everything that is not a pass, worst first; all is well: one line."""
+    bad = [
+        (group, name, finding)
+        for group, name, verdict in cases
+        for finding in verdict.findings
+        if finding.kind is not VerdictKind.PASS
+    ]
+    kinds = [verdict.kind for _, _, verdict in cases]
+    worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
+    lines = [
+        f"## {escape_markdown(title)}: {worst}",
+        "",
+        f"{len(cases)} checked, {sum(kind is VerdictKind.PASS for kind in kinds)} passed.",
+    ]
+    if bad:
+        lines += ["", "| verdict | benchmark | metric | what | effect |", "|---|---|---|---|---|"]
+        for group, name, found in bad:
+            cells = map(escape_markdown, (group, name, found.message))
+            lines.append(f"| {found.kind} | {' | '.join(cells)} | {_effect(found)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _effect(finding: Finding) -> str:
+    if finding.effect is None:
+        return ""
+    text = f"{finding.effect:+.1%}"
+    return f"{text} [{finding.interval[0]:+.1%}, {finding.interval[1]:+.1%}]" if finding.interval else text
+
+
+_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+
+
+def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
+    """As for convergence: INCONCLUSIVE is skipped, with its message, and the exit code says that it is no pass."""
+    from assay.show.junit import ALLOWED, add_outcome, add_skipped
+
+    counts = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
+    suite = ET.Element("testsuite", {"name": escape_xml(title)})
+    for group, name, verdict in cases:
+        case = ET.SubElement(suite, "testcase", {"classname": escape_xml(group), "name": escape_xml(name)})
+        if verdict.kind is VerdictKind.PASS:
+            continue
+        bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+        first = bad[0].message if bad else ""
+        is_allowed = allow_changed and verdict.kind is VerdictKind.CHANGED
+        node = add_skipped(case, ALLOWED, first) if is_allowed else add_outcome(case, verdict.kind, first)
+        counts[_COUNTS[node.tag]] += 1
+        node.text = escape_xml("\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad))
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    top = ET.Element("testsuites", {"name": "assay bench", **{name: str(count) for name, count in counts.items()}})
+    top.append(suite)
+    ET.indent(top)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(top, encoding="unicode") + "\n"
+
+
+def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
+    return [
+        {
+            "benchmark": group,
+            "metric": name,
+            "verdict": str(verdict.kind),
+            "findings": [asdict(found) for found in verdict.findings],
+        }
+        for group, name, verdict in cases
+    ]

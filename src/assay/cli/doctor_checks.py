@@ -1,0 +1,319 @@
+"""`assay doctor`: what works on this machine, and how to get the rest."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from assay.config.settings import load_settings
+from assay.errors import AssayError
+from assay.execute.slots import slots_directory
+from assay.models.store.location import choose_store_folder
+from assay.observe.devices import Devices
+from assay.show import formatting
+from assay.system.cache_dir import cache_dir
+
+Grade = Literal["ok", "note", "missing", "broken"]
+
+_OLDEST_PYTHON = (3, 11)
+_OLDEST_BASH = (4, 4)  # `mapfile -d`
+_FICLONE = 0x40049409
+_NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs"
+_NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
+_LITTLE_ROOM = 1 << 30
+_EXTRAS = (
+    ("pandas", "frames", "assay.runs(...).to_pandas()"),
+    ("matplotlib", "plot", "plots in files: assay plot -o"),
+    ("tensorboardX", "tensorboard", "assay sum --tensorboard, logx's event files"),
+    ("numpy", "demo", "assay demo"),
+    ("scipy", "stats", "assay golden check"),
+    ("ruptures", "stats", "change points: assay bench history"),
+    ("py-spy", "profile", "assay bench run --profile, where no framework is loaded"),
+)
+_MODEL_PARTS = (
+    ("onnx", "models", "reading models: assay model; the target reference"),
+    ("onnxruntime", "models", "the target ort, the usual reference"),
+    ("ml_dtypes", "models", "bfloat16, float8 and the like"),
+    ("openvino", "openvino", "the target openvino"),
+    ("iree-base-compiler", "iree", "the target iree; MLIR for torq"),
+    ("iree-base-runtime", "iree", "the target iree"),
+)
+_STORE_PARTS = (
+    ("s3fs", "s3", "s3://"),
+    ("gcsfs", "gcs", "gs://"),
+    ("adlfs", "azure", "az://"),
+    ("google-cloud-bigquery", "bigquery", "assay perfzero --bigquery_project_name"),
+)
+_Parts = tuple[tuple[str, str, str], ...]  # package, our extra that brings it, what it is for
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`missing`: an optional part is not there; `broken`: what is needed does not work."""
+
+    name: str
+    grade: Grade
+    text: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    groups: tuple[tuple[str, tuple[Finding, ...]], ...]
+
+    @property
+    def is_well(self) -> bool:
+        return not any(finding.grade == "broken" for _, findings in self.groups for finding in findings)
+
+
+def examine(root: str | None = None) -> Diagnosis:
+    return Diagnosis(
+        (
+            ("Needed", tuple(_examine_needed())),
+            ("Places", tuple(_examine_places(root))),
+            ("GPUs", tuple(_examine_gpus())),
+            ("Optional parts", tuple(_examine_extras(_EXTRAS))),
+            ("Models", tuple(_examine_extras(_MODEL_PARTS))),
+            ("Object stores", tuple(_examine_extras(_STORE_PARTS))),
+            ("Other programs", tuple(_examine_others())),
+        )
+    )
+
+
+# ---------------------------------------------------------------- what is needed
+
+
+def _examine_needed() -> Iterator[Finding]:
+    yield _examine_python()
+    yield _examine_bash()
+    yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
+    yield _examine_program("git", "commits in the provenance of runs", "install git", needed=False)
+    yield _examine_proc()
+    yield _examine_pidfd()
+    yield _examine_clock()
+
+
+def _examine_python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] >= _OLDEST_PYTHON:
+        return Finding("python", "ok", f"{found}, {sys.executable}")
+    return Finding("python", "broken", found, "Assay needs Python 3.11 or newer")
+
+
+def _examine_bash() -> Finding:
+    path = shutil.which("bash")
+    if path is None:
+        return Finding("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
+    said = _ask([path, "--version"])
+    number = parse_version(said)
+    if number is None:
+        return Finding("bash", "broken", f"{path} does not say its version", "install bash 4.4 or newer")
+    text = f"{'.'.join(map(str, number))}, {path}"
+    if number < _OLDEST_BASH:
+        return Finding("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")
+    return Finding("bash", "ok", text)
+
+
+def parse_version(text: str) -> tuple[int, ...] | None:
+    """The first number with a dot in a program's answer."""
+    match = re.search(r"(\d+(?:\.\d+)+)", text)
+    return tuple(map(int, match[1].split("."))) if match else None
+
+
+def _ask(arguments: list[str]) -> str:
+    try:
+        result = subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout or result.stderr
+
+
+def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Finding:
+    path = shutil.which(name)
+    if path is None:
+        return Finding(name, "broken" if needed else "missing", f"not found ({use})", hint)
+    number = parse_version(_ask([path, question]))
+    return Finding(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
+
+
+def _examine_proc() -> Finding:
+    """Whether a run is alive is read from /proc; so is what it consumes."""
+    try:
+        with open(f"/proc/{os.getpid()}/stat", "rb") as file:
+            file.read()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            file.read()
+    except OSError as error:
+        return Finding(
+            "/proc", "broken", f"cannot be read: {error.strerror}", "mount /proc (containers: without hidepid)"
+        )
+    return Finding("/proc", "ok", "readable")
+
+
+def _examine_pidfd() -> Finding:
+    try:
+        descriptor = os.pidfd_open(os.getpid())
+    except OSError as error:
+        return Finding(
+            "pidfd", "broken", f"the kernel refuses pidfd_open: {error.strerror}", "Linux 5.3 or newer is needed"
+        )
+    try:
+        poll = select.epoll()
+        poll.register(descriptor, select.EPOLLIN)
+        poll.close()
+    finally:
+        os.close(descriptor)
+    return Finding("pidfd", "ok", f"Linux {os.uname().release}")
+
+
+def _examine_clock() -> Finding:
+    """A clock that stands at the epoch, as on boards without a battery, would spoil ages and names."""
+    year = time.gmtime().tm_year
+    if year < 2024:
+        return Finding("clock", "broken", f"it is {year} on this machine", "set the clock")
+    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+# ---------------------------------------------------------------- places
+
+
+def _examine_places(root: str | None) -> Iterator[Finding]:
+    try:
+        chosen = os.path.abspath(root) if root else load_settings(os.getcwd(), os.environ).root
+    except AssayError as error:
+        yield Finding("settings", "broken", error.message, error.hint or "")
+        return
+    yield _examine_folder("output root", chosen, "choose another: --root DIR or ASSAY_ROOT")
+    parent = nearest_parent(chosen)
+    if os.path.isdir(parent):
+        yield _examine_file_system(parent)
+        yield _examine_room(parent)
+    yield _examine_folder("cache", cache_dir(os.environ), "set ASSAY_CACHE_DIR to a local folder", needed=False)
+    store = choose_store_folder(os.environ, os.getcwd())
+    yield _examine_folder("artifacts", store, "set ASSAY_CACHE to a folder that can be written", needed=False)
+    yield _examine_slots()
+
+
+def nearest_parent(path: str) -> str:
+    """The path itself, or what exists above it."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Finding:
+    """Whether we may write there, by writing; a folder that does not exist is not made."""
+    parent = nearest_parent(path)
+    bad: Grade = "broken" if needed else "note"
+    if not os.path.isdir(parent):
+        return Finding(name, bad, f"{parent} is not a folder", hint)
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        return Finding(name, bad, f"{parent} cannot be written: {error.strerror}", hint)
+    return Finding(name, "ok", path if parent == path else f"{path} (will be made)")
+
+
+def _examine_file_system(folder: str) -> Finding:
+    kind = load_file_system(folder)
+    if kind in _NETWORK_SYSTEMS:
+        return Finding("file system", "note", f"{kind}: a network file system; copies of code take longer")
+    clones = can_clone(folder)
+    copies = "code is shared, not copied (reflinks)" if clones else "code is copied (no reflinks)"
+    return Finding("file system", "ok", f"{kind or 'unknown'}: {copies}")
+
+
+def load_file_system(folder: str, table: str = "/proc/self/mountinfo") -> str | None:
+    """The type of what is mounted where the folder lies."""
+    real = os.path.realpath(folder)
+    best, kind = "", None
+    try:
+        with open(table, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.readlines()
+    except OSError:
+        return None
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        mount = before.split()[4].encode().decode("unicode_escape")
+        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+            best, kind = mount, after.split()[0]
+    return kind
+
+
+def can_clone(folder: str) -> bool:
+    """Whether files here can share their blocks, by trying with two of our own."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as target:
+            source.write(b"assay")
+            source.flush()
+            fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
+    except OSError:
+        return False
+    return True
+
+
+def _examine_room(folder: str) -> Finding:
+    space = os.statvfs(folder)
+    free = space.f_bavail * space.f_frsize
+    grade: Grade = "ok" if free >= _LITTLE_ROOM else "note"
+    return Finding(
+        "room",
+        grade,
+        f"{formatting.render_size(free)} free",
+        "" if grade == "ok" else "runs fail when the disk is full",
+    )
+
+
+def _examine_slots() -> Finding:
+    try:
+        return Finding("slots", "ok", f"{slots_directory()}, {len(os.sched_getaffinity(0))} CPUs")
+    except AssayError as error:
+        return Finding("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
+
+
+# ---------------------------------------------------------------- GPUs, extras, other programs
+
+
+def _examine_gpus() -> Iterator[Finding]:
+    devices = Devices()
+    gpus = devices.list()
+    if not gpus:
+        reason, _, command = (devices.reason or "none found").partition(" (")
+        yield Finding("GPUs", "note", f"{reason}; runs use the CPU", command.rstrip(")"))
+        return
+    for gpu in gpus:
+        free = formatting.render_size(devices.free_memory(gpu.index))
+        yield Finding(f"GPU {gpu.index}", "ok", f"{gpu.name}, {formatting.render_size(gpu.memory_bytes)}, {free} free")
+    if driver := devices.driver():
+        yield Finding("driver", "ok", driver)
+
+
+def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version) -> Iterator[Finding]:
+    """By what pip has noted: nothing is imported, OpenVINO alone would take seconds."""
+    for package, extra, use in parts:
+        try:
+            yield Finding(package, "ok", f"{find_version(package)} ({use})")
+        except PackageNotFoundError:
+            yield Finding(package, "missing", f"for {use}", f"pip install 'assay[{extra}]'")
+
+
+def _examine_others() -> Iterator[Finding]:
+    """What is started for people and not needed by any run of theirs."""
+    boards = _examine_program("ssh", "models on boards", "install OpenSSH's client", needed=False, question="-V")
+    docker = "install Docker: https://docs.docker.com/engine/install"
+    gcloud = "install Google Cloud's CLI: https://cloud.google.com/sdk/docs/install"
+    yield boards
+    yield _examine_program("docker", "assay perfzero setup", docker, needed=False)
+    yield _examine_program("gcloud", "assay perfzero cloud", gcloud, needed=False)

@@ -1,0 +1,1 @@
+"""Other tools' command lines, outputs and interfaces. Nothing below imports it."""

@@ -1,0 +1,1 @@
+"""The convergence harness's command line."""

@@ -1,0 +1,66 @@
+"""`assay convergence`: the convergence harness's own flags and files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+
+from assay.compat.original_command import Parsed, count, original_command
+from assay.golden.commands.options import DEFAULT_MANIFEST, build_doors, show_report, warn
+from assay.values.slots import parse_slot_flags
+from assay.values.units import parse_timeout
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Check a model's convergence with the convergence harness's own flags and files."
+    )
+    parser.add_argument(
+        "-g", "--gather", action="store_true", help="record checkpoints and metrics: the source of truth"
+    )
+    parser.add_argument("-t", "--test-config-path", required=True, help="the test configuration, a YAML file")
+    parser.add_argument("-s", "--storage-path", required=True, help="where checkpoints and the manifest are kept")
+    parser.add_argument(
+        "--manifest-name", default=DEFAULT_MANIFEST, help=f"put behind the test's name (default: {DEFAULT_MANIFEST})"
+    )
+    ours = parser.add_argument_group("beyond the original")
+    ours.add_argument(
+        "--replicas",
+        type=count,
+        default=0,
+        metavar="N",
+        help="with -g: repeat each segment N times and measure the noise",
+    )
+    ours.add_argument("--timeout", metavar="DURATION", help="time limit of each run, as in 90s or 2h")
+    ours.add_argument("--slots", metavar="LIST", help="where runs may run: 0,1 (GPUs) or cpu:4 (default: found)")
+    ours.add_argument("--root", metavar="DIR", help="where the runs go (default: ./runs)")
+    ours.add_argument(
+        "--no-early-stop", action="store_true", help="run every segment to its end, also when it has failed"
+    )
+    ours.add_argument("--allow-changed", action="store_true", help="CHANGED is good enough: exit code 0")
+    ours.add_argument("--quiet", action="store_true", help="say nothing until the end")
+    ours.add_argument("--json", action="store_true", help="print the report as JSON")
+    return parser
+
+
+def run(parsed: Parsed) -> int:
+    from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+
+    options = GoldenOptions(
+        file=parsed.test_config_path,
+        store=parsed.storage_path,
+        manifest_name=parsed.manifest_name,
+        root=parsed.root,
+        slots=parse_slot_flags(parsed.slots, None),
+        replicas=parsed.replicas,
+        early_stop=not parsed.no_early_stop,
+        timeout_s=parse_timeout(parsed.timeout),
+        command_line=tuple(sys.argv),
+        is_harness=True,
+    )
+    go = partial(gather_file if parsed.gather else check_file, options, build_doors(parsed.quiet or parsed.json), warn)
+    return show_report(go(), parsed.json, parsed.allow_changed)
+
+
+command = original_command("convergence", build_parser, run)

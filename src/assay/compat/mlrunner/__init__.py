@@ -1,0 +1,1 @@
+"""mlrunner's command line and messages."""

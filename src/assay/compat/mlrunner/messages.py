@@ -1,0 +1,171 @@
+"""mlrunner's own lines: START, SKIP, FAIL and the counts around them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+
+from assay.study.mlrunner_files import format_time, render_script
+from assay.study.prepared import Prepared, Report, left_commands, wanted_commands
+from assay.study.slot_choice import choose_slots
+from assay.study.supervise import Entry, Event
+from assay.system.tail import Tail
+from assay.values import layout
+from assay.values.run import RunSpec, State
+
+Say = Callable[[str], None]
+
+_FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
+
+
+@dataclass(slots=True)
+class Chronicle:
+    """Numbers the tasks of each document and says what happens to them, as mlrunner does."""
+
+    prepared: Prepared
+    say: Say
+    numbers: dict[str, tuple[int, int]] = field(default_factory=dict)  # run name -> i, n of its document
+    width: int = 0
+    begun: set[tuple[str, int, str]] = field(default_factory=set)  # run, attempt, command: began before we came
+
+    def __post_init__(self) -> None:
+        runs = self.prepared.plan.runs
+        sizes = Counter(map(_document, runs))
+        seen: Counter[object] = Counter()
+        for spec in runs:
+            seen[_document(spec)] += 1
+            self.numbers[spec.name] = (seen[_document(spec)], sizes[_document(spec)])
+        self.width = max((len(command.name) for command in self.prepared.study.commands), default=0)
+
+    def open(self) -> None:
+        warnings = self.prepared.plan.warnings
+        orphans = sorted({problem.key for problem in warnings if "no command uses" in problem.message})
+        self.say("Orphan params: " + (f"{{{', '.join(map(repr, orphans))}}}" if orphans else "set()"))
+        runs, links = self.prepared.plan.runs, self.prepared.plan.links
+        count = sum(len(left_commands(self.prepared, spec)) for spec in runs)
+        self.say(f"Tasks: {len(runs) + len(links)}, commands to run: {count}{_describe_links(links)}")
+
+    def build_dry_lines(self) -> Iterator[str]:
+        """What a call would do, task by task, each on the GPU that it would get if all took equally long."""
+        options, settings = self.prepared.options, self.prepared.settings
+        slots = cycle(choose_slots(self.prepared.study, options.slots, settings).labels)
+        stamp = format_time(time.time())
+        for spec in self.prepared.plan.runs:
+            left, output = left_commands(self.prepared, spec), self.prepared.output_of(spec)
+            slot = next(slots) if left else "-"
+            for command in spec.commands:
+                if command.name in left:
+                    yield self._render("START", spec, output, slot, command.name)
+                    yield render_script(spec, command, output, stamp, slot)
+                elif command.name in wanted_commands(spec, options.commands):
+                    yield self._render("SKIP", spec, output, slot, command.name)
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "adopted":
+            self._note_begun(event.entry)
+        elif event.kind == "command_started":
+            for name in self._skipped_before(event):
+                self._line("SKIP", event.entry, name)
+            if (event.entry.dir, event.entry.attempt, event.command) not in self.begun:
+                self._line("START", event.entry, event.command)
+        elif event.kind == "command_ended" and event.code != 0:
+            self._line("FAIL", event.entry, event.command)
+
+    def _skipped_before(self, event: Event) -> Iterator[str]:
+        """Asked for and finished by an earlier attempt; what this one did has been told."""
+        entry = event.entry
+        for name in entry.commands[: entry.commands.index(event.command)]:
+            if not entry.reported & {f"+{name}", f"={name}"}:
+                entry.reported.add(f"={name}")
+                yield name
+
+    def _note_begun(self, entry: Entry) -> None:
+        """Another call started these commands, and has said so: up to the first that has not ended yet."""
+        names = os.listdir(entry.dir)
+        ended = {mark[0] for name in names if (mark := layout.parse_exit_marker(name)) and mark[1] == entry.attempt}
+        for name in entry.commands:
+            if name in entry.skipped and name not in ended:
+                continue
+            self.begun.add((entry.dir, entry.attempt, name))
+            if name not in ended:
+                self._line("RUNNING", entry, name)
+                return
+
+    def close(self, report: Report) -> None:
+        """What was finished before, and how many failed; `report` tells the rest."""
+        for entry in report.entries:
+            if entry.state is State.DONE and not entry.finished_here:
+                for name in entry.commands:
+                    self._line("SKIP", entry, name)
+        self._list("Skipped", [e for e in report.entries if e.state is State.DONE and not e.finished_here])
+        self._list("Failed", [entry for entry in report.entries if entry.state in _FAILED])
+        self._list("Stopped", [entry for entry in report.entries if entry.state is State.STOPPED])
+        if report.count(State.DONE) == len(report.entries):
+            self.say("No task failed.")
+
+    def _list(self, word: str, entries: Sequence[Entry]) -> None:
+        if entries:
+            self.say(f"{word} tasks: {len(entries)}/{len(self.prepared.plan.runs)}")
+            for entry in entries:
+                self.say(f"    {os.path.relpath(entry.dir)}")
+
+    def _line(self, word: str, entry: Entry, command: str) -> None:
+        slot = entry.handle.slot if entry.handle and entry.handle.slot else "-"
+        self.say(self._render(word, entry.spec, os.path.relpath(entry.dir), slot, command))
+
+    def _render(self, word: str, spec: RunSpec, where: str, slot: str, command: str) -> str:
+        number, total = self.numbers.get(spec.name, (0, 0))
+        return f"{word:8}gpu: {slot}, {command:{self.width}}: {number}/{total:2}, {where}"
+
+
+def _document(spec: RunSpec) -> object:
+    """mlrunner counts the tasks of a title together, and those of an untitled document on their own."""
+    return spec.title or spec.sweep
+
+
+def _describe_links(links: tuple[tuple[str, str], ...]) -> str:
+    if not links:
+        return ""
+    targets = ", ".join(dict.fromkeys(target for _, target in links))
+    return f" ({len(links)} {'task shares' if len(links) == 1 else 'tasks share'} the results of {targets})"
+
+
+class Tee:
+    """mlrunner -d: the output of each command on the terminal, between its START and what follows."""
+
+    def __init__(self, run_dir: str, echo: Callable[[bytes], None]) -> None:
+        self._dir = run_dir
+        self._echo = echo
+        self._before = self._list()
+        self._tails: dict[str, Tail] = {}
+        self._current: tuple[Entry, str] | None = None
+
+    def listen(self, event: Event) -> None:
+        if event.kind == "command_started":
+            self._current = (event.entry, event.command)
+        elif event.kind == "command_ended":
+            self.read()
+
+    def read(self) -> None:
+        """What the running command has said since the last look."""
+        if self._current is None:
+            return
+        entry, command = self._current
+        names = self._list()
+        fresh = [name for name, stamp in names.items() if self._before.get(name) != stamp]
+        log = layout.find_log(fresh, entry.spec.log_name, command)
+        if log is not None:
+            tail = self._tails.setdefault(log, Tail(os.path.join(self._dir, log)))
+            while data := tail.read():
+                self._echo(data)
+
+    def _list(self) -> dict[str, int]:
+        """Names with their times: a log of an earlier start is not this one's."""
+        try:
+            return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(self._dir)}
+        except FileNotFoundError:
+            return {}

@@ -1,0 +1,1 @@
+"""PerfZero's command line, workspace, summaries and uploads."""

@@ -1,0 +1,375 @@
+"""`assay perfzero cloud`: a machine with GPUs in Google's cloud, for as long as it is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import re
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.compat.perfzero.cloud_values import (
+    COUNTS,
+    IMAGE_FAMILY,
+    IMAGE_PROJECT,
+    INSTANCE_PREFIX,
+    Instance,
+    Place,
+    Wish,
+)
+from assay.compat.perfzero.tool import Answer, Cause, Tools, ask_tool
+from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
+from assay.errors import AssayError, InfrastructureError, UsageError
+
+SSH_TRIES = 12
+SSH_PAUSE_S = 5.0
+_TENSORBOARD = ("-L", "6006:127.0.0.1:6006")  # so that TensorBoard over there is seen at localhost:6006
+
+# What a new machine needs, as its shell is told. Images differ in what they bring along.
+_PREPARE_ASSAY = (
+    "{{ python3 -m venv ~/assay || {{ sudo apt-get -qq update && sudo apt-get -qq install -y python3-venv"
+    " && python3 -m venv ~/assay; }}; }}"
+    " && ~/assay/bin/pip install --quiet '{source}' && sudo ln -sf ~/assay/bin/assay /usr/local/bin/assay"
+)
+_PREPARE_DOCKER = (
+    "{ command -v docker >/dev/null || { sudo apt-get -qq update && sudo apt-get -qq install -y docker.io; }; }"
+    ' && sudo usermod -a -G docker "$USER"'
+)
+_PREPARE_GPU = (
+    "{ command -v nvidia-ctk >/dev/null || sudo apt-get -qq install -y nvidia-container-toolkit; }"
+    " && sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+)
+
+GCLOUD_CAUSES = (
+    Cause(
+        "active account selected|auth tokens|reauthentication|auth login", "log in: gcloud auth login", is_users=True
+    ),
+    Cause(
+        r"property \[project\]|project.* not currently set",
+        "say --project=NAME, or once for all: gcloud config set project NAME",
+        is_users=True,
+    ),
+    Cause("images/family/", "name another image: --image=projects/PROJECT/global/images/NAME"),
+    Cause("already exists", "assay perfzero cloud status tells about it; assay perfzero cloud delete removes it"),
+    Cause("does not have enough resources|RESOURCE_POOL_EXHAUSTED|stockout", "try another --zone, or later"),
+    Cause("quota", "ask for more, or take fewer accelerators or another --zone"),
+    Cause("was not found", "assay perfzero cloud list_all shows what there is; --zone and --username say which"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """One machine, and the means to speak about it."""
+
+    place: Place
+    tools: Tools
+    say: Callable[[str], None]
+
+
+def build_tools(
+    dry_run: bool, show: Callable[[str], None], remark: Callable[[str], None], debug: bool = False
+) -> Tools:
+    return Tools(dry_run, show, remark, debug, GCLOUD_CAUSES)
+
+
+# ---------------------------------------------------------------- whose machine
+
+
+def build_instance_name(username: str | None) -> str:
+    """`perfzero-dev-<user>`, if Google allows it as a name."""
+    user = username or _load_user()
+    name = f"{INSTANCE_PREFIX}{user}"
+    if not re.fullmatch(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?", name):
+        near = re.sub(r"[^a-z0-9]+", "-", user.lower())[: 63 - len(INSTANCE_PREFIX)].strip("-")
+        raise UsageError(
+            f"{name!r} cannot be the name of a machine: small letters, digits and dashes, 63 at most",
+            f"try --username={near or 'NAME'}",
+        )
+    return name
+
+
+def _load_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container, a user may have a number and no name
+        raise UsageError("your user name is not known here", "say --username=NAME") from None
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def create(cloud: Cloud, wish: Wish) -> None:
+    """Make it, wait until it can be reached, and put docker and Assay on it."""
+    _check_wish(wish)
+    with _packed_assay(cloud.tools.dry_run) as wheel:
+        try:
+            cloud.tools.do(build_create_command(cloud.place, wish))
+            _wait_for_ssh(cloud)
+            _prepare(cloud, wish, wheel)
+        except KeyboardInterrupt:
+            cloud.tools.remark(f"{cloud.place.name} may exist: assay perfzero cloud status tells, delete removes it")
+            raise
+    if not cloud.tools.dry_run:
+        cloud.say(f"created {cloud.place.name}: {wish.machine}, {_count_accelerators(wish)}")
+    _show_way(cloud)
+
+
+def _check_wish(wish: Wish) -> None:
+    """What Google does not have is said before anything is made, in a dry run too."""
+    if wish.machine_type is None and wish.accelerator_count not in COUNTS:
+        near = next((count for count in COUNTS if count > wish.accelerator_count), COUNTS[-1])
+        raise UsageError(
+            f"an n1 machine has 1, 2, 4 or 8 accelerators, not {wish.accelerator_count}",
+            f"say --accelerator_count={near}, or name another kind of machine: --machine_type=TYPE",
+        )
+
+
+@contextlib.contextmanager
+def _packed_assay(dry_run: bool) -> Iterator[str]:
+    """Packed before there is a machine: what can fail without one should."""
+    if dry_run:
+        yield os.path.join(tempfile.gettempdir(), build_wheel_name())
+        return
+    with tempfile.TemporaryDirectory(prefix="assay-wheel-") as folder:
+        yield write_wheel(folder)
+
+
+def start(cloud: Cloud) -> None:
+    cloud.tools.do(build_instance_command("start", cloud.place))
+    if not cloud.tools.dry_run:
+        cloud.say(f"started {cloud.place.name}")
+    _show_way(cloud)
+
+
+def stop(cloud: Cloud) -> bool:
+    """False, and nothing done, where there are local disks: Google forgets them, so the machine can only be deleted."""
+    if not cloud.tools.dry_run:
+        instance = _describe(cloud)
+        if instance.local_disks:
+            disks = "1 local NVMe disk" if instance.local_disks == 1 else f"{instance.local_disks} local NVMe disks"
+            cloud.tools.remark(
+                f"{instance.name} has {disks}: it cannot be stopped, it can only be deleted, with everything on them\n"
+                f"  assay perfzero cloud delete"
+            )
+            return False
+    else:
+        cloud.tools.ask(build_describe_command(cloud.place))
+    cloud.tools.do(build_instance_command("stop", cloud.place))
+    if not cloud.tools.dry_run:
+        cloud.say(f"stopped {cloud.place.name}")
+    return True
+
+
+def delete(cloud: Cloud) -> None:
+    cloud.tools.do([*build_instance_command("delete", cloud.place), "--quiet"])
+    if not cloud.tools.dry_run:
+        cloud.say(f"deleted {cloud.place.name}")
+
+
+def load_status(cloud: Cloud) -> Instance | None:
+    """None in a dry run."""
+    text = cloud.tools.ask(build_status_command(cloud.place))
+    if cloud.tools.dry_run:
+        return None
+    found = [one for one in parse_instances(text) if one.name == cloud.place.name]
+    if not found:
+        raise UsageError(
+            f"there is no machine {cloud.place.name} in {cloud.place.zone}",
+            "assay perfzero cloud create makes it; assay perfzero cloud list_all shows all",
+        )
+    return found[0]
+
+
+def load_all(project: str | None, tools: Tools) -> tuple[Instance, ...]:
+    """Every machine that was made by this command, whoever did it."""
+    text = tools.ask(build_list_command(project))
+    return () if tools.dry_run else parse_instances(text)
+
+
+def _describe(cloud: Cloud) -> Instance:
+    return _parse_instance(_parse_json(cloud.tools.ask(build_describe_command(cloud.place))))
+
+
+def _show_way(cloud: Cloud) -> None:
+    """The ssh command, also in a dry run: it is what one wants to know next."""
+    way = shlex.join(build_way(cloud.place))
+    if cloud.tools.dry_run:
+        cloud.tools.tell(f"then, to enter it: {way}")
+    else:
+        cloud.say(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {way}")
+
+
+def _count_accelerators(wish: Wish) -> str:
+    return f"{wish.accelerator_count} x {wish.accelerator_type}" if wish.accelerator_count else "no accelerator"
+
+
+# ---------------------------------------------------------------- a new machine
+
+
+def _wait_for_ssh(cloud: Cloud) -> None:
+    """A new machine takes a while to listen."""
+    argv = build_ssh_command(cloud.place, "exit", is_first=True)
+    if cloud.tools.dry_run:
+        cloud.tools.show(f"{shlex.join(argv)}  # until it listens: {SSH_TRIES} times at most, {SSH_PAUSE_S:g} s apart")
+        return
+    answer = Answer(0)
+    for number in range(1, SSH_TRIES + 1):
+        answer = ask_tool(argv)
+        if answer.code == 0:
+            return
+        cloud.tools.remark(f"{cloud.place.name} cannot be reached by ssh yet (try {number} of {SSH_TRIES})")
+        if cloud.tools.debug:
+            cloud.tools.remark(answer.words)
+        if number < SSH_TRIES:
+            time.sleep(SSH_PAUSE_S)
+    _show_way(cloud)
+    raise InfrastructureError(
+        f"{cloud.place.name} was created and costs money, but cannot be reached by ssh: {answer.words}",
+        "remove it: assay perfzero cloud delete; or, when it can be reached, run there:\n"
+        f"    {_PREPARE_DOCKER}\n    {_PREPARE_ASSAY.format(source='assay')}",
+    )
+
+
+def _prepare(cloud: Cloud, wish: Wish, wheel: str) -> None:
+    try:
+        for argv in build_preparation(cloud.place, wish, wheel):
+            cloud.tools.do(argv)
+    except AssayError as error:
+        _show_way(cloud)
+        raise InfrastructureError(
+            f"{cloud.place.name} was created and costs money, but could not be set up: {error.message}",
+            "set it up by hand, or remove it: assay perfzero cloud delete",
+        ) from None
+
+
+def build_preparation(place: Place, wish: Wish, wheel: str) -> list[list[str]]:
+    """Assay's wheel is brought along: the machine needs no source tree, and has the version that is used here."""
+    name = os.path.basename(wheel)
+    commands = [
+        ["gcloud", "compute", "scp", *_way_flags(place), "--quiet", wheel, f"{place.name}:{name}"],
+        build_ssh_command(place, _PREPARE_ASSAY.format(source=f"./{name}[all]")),
+        build_ssh_command(place, _PREPARE_DOCKER),
+    ]
+    return [*commands, build_ssh_command(place, _PREPARE_GPU)] if wish.accelerator_count else commands
+
+
+# ---------------------------------------------------------------- command lines
+
+
+def build_create_command(place: Place, wish: Wish) -> list[str]:
+    image = (
+        [f"--image={wish.image}"]
+        if wish.image
+        else [f"--image-family={IMAGE_FAMILY}", f"--image-project={IMAGE_PROJECT}"]
+    )
+    flags = [*image, *_where(place), f"--machine-type={wish.machine}", "--maintenance-policy=TERMINATE"]
+    if wish.boot_ssd_size_gb:
+        flags += [f"--boot-disk-size={wish.boot_ssd_size_gb}GB", "--boot-disk-type=pd-ssd"]
+    if wish.accelerator_count:
+        flags.append(f"--accelerator=count={wish.accelerator_count},type={wish.accelerator_type}")
+    if wish.cpu_min_platform:
+        flags.append(f"--min-cpu-platform={wish.cpu_min_platform}")
+    return [
+        "gcloud",
+        "compute",
+        "instances",
+        "create",
+        place.name,
+        *flags,
+        *["--local-ssd=interface=NVME"] * wish.nvme_count,
+    ]
+
+
+def build_instance_command(verb: str, place: Place) -> list[str]:
+    return ["gcloud", "compute", "instances", verb, place.name, *_where(place)]
+
+
+def build_describe_command(place: Place) -> list[str]:
+    return [*build_instance_command("describe", place), "--format=json"]
+
+
+def build_status_command(place: Place) -> list[str]:
+    """`list` and not `describe`: a machine that is not there is then an answer, and no error."""
+    return _list_command(f"name={place.name} AND zone:{place.zone}", place.project)
+
+
+def build_list_command(project: str | None) -> list[str]:
+    return _list_command(f"name ~ ^{INSTANCE_PREFIX}", project)
+
+
+def _list_command(words: str, project: str | None) -> list[str]:
+    flags = [f"--project={project}"] if project else []
+    return ["gcloud", "compute", "instances", "list", f"--filter={words}", *flags, "--format=json"]
+
+
+def build_ssh_command(place: Place, command: str, is_first: bool = False) -> list[str]:
+    """`--quiet`: gcloud makes its key without asking for a passphrase."""
+    first = ["--strict-host-key-checking=no"] if is_first else []
+    return ["gcloud", "compute", "ssh", *_way_flags(place), "--quiet", *first, f"--command={command}", place.name]
+
+
+def build_way(place: Place) -> list[str]:
+    """What a user types to enter the machine."""
+    return ["gcloud", "compute", "ssh", *_way_flags(place), place.name, "--", *_TENSORBOARD]
+
+
+def _way_flags(place: Place) -> list[str]:
+    flags = ["--internal-ip"] if place.internal_ip else []
+    if place.key_file:
+        flags.append(f"--ssh-key-file={place.key_file}")
+    return [*flags, *_where(place)]
+
+
+def _where(place: Place) -> list[str]:
+    return [*([f"--project={place.project}"] if place.project else []), f"--zone={place.zone}"]
+
+
+# ---------------------------------------------------------------- what gcloud answers
+
+
+def parse_instances(text: str) -> tuple[Instance, ...]:
+    found = _parse_json(text)
+    if not isinstance(found, list):
+        raise InfrastructureError("gcloud answered with something that is no list of machines")
+    return tuple(sorted(map(_parse_instance, found), key=lambda one: (one.name, one.zone)))
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InfrastructureError(
+            "gcloud answered with something that is no JSON", text.strip()[:200] or None
+        ) from None
+
+
+def _parse_instance(found: Any) -> Instance:
+    try:
+        networks: Sequence[Any] = found.get("networkInterfaces", [])
+        access = [one for network in networks for one in network.get("accessConfigs", [])]
+        return Instance(
+            found["name"],
+            _last_part(found["zone"]),
+            found["status"],
+            _last_part(found["machineType"]),
+            external=tuple(one["natIP"] for one in access if one.get("natIP")),
+            internal=tuple(one["networkIP"] for one in networks if one.get("networkIP")),
+            accelerators=tuple(
+                (_last_part(one["acceleratorType"]), int(one["acceleratorCount"]))
+                for one in found.get("guestAccelerators", [])
+            ),
+            local_disks=sum(disk.get("type") == "SCRATCH" for disk in found.get("disks", [])),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InfrastructureError(f"gcloud describes a machine in an unknown way: {error!r}") from None
+
+
+def _last_part(url: str) -> str:
+    """gcloud names zones and types by their whole addresses."""
+    return url.rsplit("/", 1)[-1]

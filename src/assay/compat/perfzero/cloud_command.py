@@ -1,0 +1,180 @@
+"""`assay perfzero cloud`: PerfZero's cloud_manager.py, with its commands and flags."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NoReturn
+
+from assay.compat.original_command import Parsed, count, write_lines
+from assay.compat.perfzero.cloud_values import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Place, Wish
+from assay.errors import did_you_mean
+from assay.show.console import note, say
+
+if TYPE_CHECKING:
+    from assay.compat.perfzero.cloud import Cloud
+
+COMMANDS = {
+    "create": "make your machine, set it up, and print the ssh command",
+    "start": "start it again, and print the ssh command",
+    "stop": "stop it; a machine with local NVMe disks can only be deleted",
+    "status": "its state and its addresses",
+    "delete": "delete it, with everything on it",
+    "list_all": "all machines of the project that this command made",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says which command was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '([^']*)'", message)
+        hint = did_you_mean(wrong[1], COMMANDS) if wrong else None
+        super().error(f"there is no command {wrong[1]!r}: {hint}" if wrong and hint else message)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="assay perfzero cloud",
+        description="A machine of your own in Google's cloud, by way of gcloud. Each command has its own --help.",
+    )
+    commands = parser.add_subparsers(dest="cloud_command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        one = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        _add_common(one)
+        if name != "list_all":
+            _add_place(one)
+        if name == "create":
+            _add_wish(one)
+        if name in {"status", "list_all"}:
+            one.add_argument("--json", action="store_true", help="the answer as JSON")
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--project", metavar="NAME", help="default: the project that gcloud is configured for")
+    parser.add_argument("--debug", action="store_true", help="show every command, and what failed tries said")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print the commands; do nothing")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--username", metavar="NAME", help="the machine is perfzero-dev-NAME; default: your user name")
+    parser.add_argument("--zone", default=DEFAULT_ZONE, help=f"default: {DEFAULT_ZONE}")
+    parser.add_argument("--ssh-internal-ip", action="store_true", help="reach it by its internal address")
+    parser.add_argument("--ssh-key-file", metavar="FILE", help="the key for ssh; default: gcloud's own")
+
+
+def _add_wish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--accelerator_count", type=count, default=1, metavar="N", help="default: 1; 0 for none")
+    parser.add_argument(
+        "--accelerator_type", default=DEFAULT_ACCELERATOR, metavar="TYPE", help=f"default: {DEFAULT_ACCELERATOR}"
+    )
+    parser.add_argument("--cpu_min_platform", metavar="NAME", help="as in 'Intel Skylake'")
+    parser.add_argument("--machine_type", metavar="TYPE", help="default: n1-standard-N, 8 processors per accelerator")
+    parser.add_argument(
+        "--image",
+        metavar="NAME",
+        help=f"of your project, or projects/P/global/images/NAME; default: the newest of Google's {IMAGE_FAMILY}",
+    )
+    parser.add_argument("--nvme_count", type=count, default=0, metavar="N", help="local NVMe disks; default: 0")
+    parser.add_argument(
+        "--boot_ssd_size",
+        type=count,
+        metavar="GB",
+        help="size of the boot disk, which is then an SSD; default: the image's",
+    )
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(parsed: Parsed) -> int:
+    from assay.compat.perfzero import cloud as flow
+
+    if parsed.cloud_command == "list_all":
+        return _list_all(parsed)
+    place = Place(
+        flow.build_instance_name(parsed.username),
+        zone=parsed.zone,
+        project=parsed.project or None,
+        internal_ip=parsed.ssh_internal_ip,
+        key_file=parsed.ssh_key_file,
+    )
+    tools = flow.build_tools(parsed.dry_run, say, note, debug=parsed.debug)
+    return _act(parsed, flow.Cloud(place, tools, say))
+
+
+def _act(parsed: Parsed, cloud: Cloud) -> int:
+    from assay.compat.perfzero import cloud as flow
+
+    match parsed.cloud_command:
+        case "create":
+            flow.create(cloud, build_wish(parsed))
+        case "start":
+            flow.start(cloud)
+        case "stop":
+            return 0 if flow.stop(cloud) else 1
+        case "delete":
+            flow.delete(cloud)
+        case _:
+            return _show_status(parsed, cloud)
+    return 0
+
+
+def build_wish(parsed: Parsed) -> Wish:
+    return Wish(
+        accelerator_count=parsed.accelerator_count,
+        accelerator_type=parsed.accelerator_type,
+        cpu_min_platform=parsed.cpu_min_platform,
+        machine_type=parsed.machine_type,
+        image=parsed.image,
+        nvme_count=parsed.nvme_count,
+        boot_ssd_size_gb=parsed.boot_ssd_size,
+    )
+
+
+def _show_status(parsed: Parsed, cloud: Cloud) -> int:
+    from assay.compat.perfzero.cloud import build_way, load_status
+
+    instance = load_status(cloud)
+    if instance is None:
+        return 0
+    if parsed.json:
+        say(json.dumps(asdict(instance), indent=2))
+        return 0
+    write_lines(render_instance(instance))
+    if instance.state == "RUNNING":
+        say(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(cloud.place))}")
+    return 0
+
+
+def _list_all(parsed: Parsed) -> int:
+    from assay.compat.perfzero.cloud import build_tools, load_all
+
+    found = load_all(parsed.project or None, build_tools(parsed.dry_run, say, note, debug=parsed.debug))
+    if parsed.dry_run:
+        return 0
+    if parsed.json:
+        say(json.dumps([asdict(one) for one in found], indent=2))
+        return 0
+    for instance in found:
+        write_lines(render_instance(instance))
+    say(f"{len(found)} machine{'' if len(found) == 1 else 's'}")
+    return 0
+
+
+def render_instance(instance: Instance) -> list[str]:
+    """Its name and state, then what it is and where."""
+    state = {"TERMINATED": "TERMINATED (stopped)"}.get(instance.state, instance.state)
+    parts = [instance.machine, *(f"{count} x {kind}" for kind, count in instance.accelerators)]
+    if instance.local_disks:
+        parts.append(f"{instance.local_disks} local disk{'' if instance.local_disks == 1 else 's'}")
+    lines = [f"{instance.name}  {state}  {instance.zone}", f"  {', '.join(parts)}"]
+    addresses = [
+        *(f"{one} (external)" for one in instance.external),
+        *(f"{one} (internal)" for one in instance.internal),
+    ]
+    return [*lines, f"  address: {', '.join(addresses) or 'none'}"]

@@ -1,0 +1,421 @@
+"""`assay perfzero`: PerfZero's workspace and summaries around our own benchmarks.
+
+Every execution is a run of the study `bench` as any other; what PerfZero's users look for is written beside, as soon as
+the execution is over, and sent where they want it before the next one begins.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from assay.bench.child_report import load_story
+from assay.bench.flow.execution_builder import load_readings
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.records import load_execution, write_execution
+from assay.bench.values.execution import BenchExecution, BenchRequest
+from assay.compat.perfzero.credentials import google_key
+from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the door's own words
+from assay.compat.perfzero.process_info import render_process_info
+from assay.compat.perfzero.profile_data import arrange_profiles
+from assay.compat.perfzero.site_packages import check_out_all, load_own_package
+from assay.compat.perfzero.summary import (
+    build_package,
+    build_package_info,
+    build_summary,
+    render_end,
+    render_json,
+    render_log_end,
+    render_log_head,
+    render_profile_hint,
+    render_summary,
+)
+from assay.compat.perfzero.upload_method import call_upload_method, check_upload_method
+from assay.compat.perfzero.values import (
+    LOG_FILE,
+    PROCESS_FILE,
+    PROFILE_DIR,
+    SUMMARY_FILE,
+    PerfzeroJob,
+    PerfzeroReport,
+    Surroundings,
+    Times,
+)
+from assay.errors import AssayError, MissingExtraError, UsageError
+from assay.show.formatting import render_count
+from assay.study.supervise import Event
+from assay.study.sweep import Doors, Listen
+from assay.system.files import write_atomic
+from assay.values import layout
+
+Facts = Mapping[str, Any]
+
+_LAST_BYTES = 4096  # of a log: our child's own words are its last
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """`say` is for people (stderr), `show` for what they asked for (stdout), `warn` and `fail` for what they must not
+    miss, however quiet it is to be."""
+
+    say: Callable[[str], None] = lambda _line: None
+    detail: Callable[[str], None] = lambda _line: None  # --debug
+    show: Callable[[str], None] = lambda _text: None
+    warn: Callable[[str], None] = lambda _line: None
+    fail: Callable[[str], None] = lambda _line: None  # a method that failed
+    is_echoing: bool = False  # the methods' own output is shown, and what our child says in it
+
+
+def run_perfzero(
+    job: PerfzeroJob, doors: Doors, voice: Voice, version: str = "", command_line: tuple[str, ...] = ()
+) -> PerfzeroReport:
+    """Data, repositories, then every method of every trial. A failure is recorded, and the next one runs."""
+    clock = _Clock()
+    with ExitStack() as stack:
+        with clock.measure("activate_gcloud_service"):
+            stack.enter_context(google_key(job.key_url))
+        _check_deliveries(job)
+        with clock.measure("download_data"):
+            _download(job, voice)
+        with clock.measure("checkout_repository"):
+            packages = check_out_all(job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=voice.say)
+        _check_python_path(job, voice)
+        _check_upload_methods(job, voice)
+        around = Surroundings(job, packages, _build_harness(version))
+        keeper = _Keeper(around, voice)
+        request = replace(_build_request(around), command_line=command_line)
+        _tell_details(request, around, voice)
+        bench = run_benchmarks(request, replace(doors, listen=keeper.around(doors.listen)))
+    return PerfzeroReport(bench, tuple(keeper.done), Times(clock.seconds, keeper.seconds), tuple(keeper.problems))
+
+
+@dataclass(slots=True)
+class _Clock:
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - began, 3)
+
+
+# ---------------------------------------------------------------- before
+
+
+def _download(job: PerfzeroJob, voice: Voice) -> None:
+    if not job.downloads:
+        return
+    from assay.stage.download import fetch
+
+    for each in job.downloads:
+        fetch(each.url, each.path, checksum=each.checksum, say=voice.say)
+
+
+def _check_deliveries(job: PerfzeroJob) -> None:
+    """What can never be sent is said now and not after hours of benchmarks. A network is not waited for."""
+    if job.bigquery_project and not _is_installed("google.cloud.bigquery"):
+        raise MissingExtraError("writing to BigQuery", "bigquery")
+    if job.output_url:
+        from assay.stage.upload import check_target
+
+        check_target(job.output_url)
+
+
+def _check_upload_methods(job: PerfzeroJob, voice: Voice) -> None:
+    """After the repositories are there: the functions may be in them."""
+    for name in job.upload_methods:
+        voice.detail(f"looking for {name}")
+        check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _check_python_path(job: PerfzeroJob, voice: Voice) -> None:
+    """PerfZero passed over what is not there in silence; the import that fails later does not say why."""
+    for path in job.python_path:
+        if not os.path.isdir(path):
+            there = [name for name in _list(job.workspace.site_packages) if not name.startswith(".")]
+            known = f"; there is {', '.join(there)}" if there else ""
+            voice.warn(f"--python_path: there is no folder {path}{known}")
+
+
+def _tell_details(request: BenchRequest, around: Surroundings, voice: Voice) -> None:
+    voice.detail(f"methods: {', '.join(method.text for method in request.methods)}")
+    voice.detail(f"put behind sys.path: {', '.join(request.python_path) or 'nothing'}")
+    for name, package in around.packages.items():
+        voice.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
+
+
+def _list(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _build_harness(version: str) -> dict[str, Any]:
+    own = load_own_package(
+        os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "errors.py")
+    )
+    return {"name": "assay", "version": version, **(build_package(own) if own else {})}
+
+
+def _build_request(around: Surroundings) -> BenchRequest:
+    job = around.job
+    return BenchRequest(
+        methods=job.methods,
+        trials=job.trials,
+        timeout_s=job.timeout_s,
+        label=job.execution_label,
+        folder=job.folder,
+        root=job.root,
+        slots=job.slots,
+        python=job.python,
+        python_path=job.python_path,
+        data_dir=job.data_dir,
+        tpu=str(job.tpu["name"]) if job.tpu else None,
+        constructor_args=job.constructor_args,
+        class_type=job.class_type,
+        output_root=job.workspace.output,
+        scratch_url=job.scratch_url,
+        execution_id=job.execution_id,
+        profile=job.windows,
+        profiler=job.profiler,
+        profile_in_output=True,
+        refuse_contaminated=job.refuse_contaminated,
+        foreign_limit=job.foreign_limit,
+        extra=_build_extra(around),
+    )
+
+
+def _build_extra(around: Surroundings) -> dict[str, Any]:
+    """What the history should know beside: an execution can be told from those of other doors and other set-ups."""
+    job = around.job
+    facts = {
+        "door": "perfzero",
+        "workspace": job.workspace.path,
+        "platform_name": job.platform_name,
+        "system_name": job.system_name,
+        "ml_framework_build_label": job.build_label,
+        "site_package_info": build_package_info(around),
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+# ---------------------------------------------------------------- after each execution
+
+
+class _Keeper:
+    """Listens for executions that end: writes what PerfZero's users look for, shows it and sends it."""
+
+    def __init__(self, around: Surroundings, voice: Voice) -> None:
+        self._around = around
+        self._voice = voice
+        self.done: list[BenchExecution] = []
+        self.problems: list[str] = []
+        self.seconds: dict[tuple[int, str], dict[str, float]] = {}
+
+    def around(self, listen: Listen) -> Listen:
+        def heard(event: Event) -> None:
+            listen(event)
+            if event.kind == "ended":
+                self._conclude(event.entry.dir)
+
+        return heard
+
+    def _conclude(self, run_dir: str) -> None:
+        try:
+            execution = load_execution(run_dir)
+            if execution is None:  # somebody removed the directory
+                return
+            self._tell(execution)
+            execution = self._complete(execution)
+            summary = build_summary(execution, self._around)
+            write_outputs(execution, summary)
+        except (AssayError, OSError) as error:
+            self._complain(f"{os.path.basename(run_dir)} has no summary: {error}")
+            return
+        self.done.append(execution)
+        self._voice.detail(f"{execution.execution_id}: {execution.output_dir}, a run in {run_dir}")
+        self._voice.show(render_summary(execution, summary))
+        if execution.profiles:
+            self._voice.say(render_profile_hint(execution))
+        began = time.monotonic()
+        self._send(execution, summary)
+        parts = load_parts(execution) | {"log_upload": round(time.monotonic() - began, 3)}
+        self.seconds[execution.trial, execution.method] = parts
+
+    def _tell(self, execution: BenchExecution) -> None:
+        """How it ended; what our child said of its profiles, where that is not on the screen already."""
+        shown = _leave_out_said(execution) if self._voice.is_echoing else execution
+        (self._voice.say if execution.succeeded else self._voice.fail)(render_end(shown))
+        for note in execution.notes:
+            self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
+        story = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE))
+        for note in () if self._voice.is_echoing else (story.end or {}).get("profile_notes", ()):
+            self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
+
+    def _complete(self, execution: BenchExecution) -> BenchExecution:
+        """Where there are repositories, the first of them is the code that was measured. Profiles go to their place."""
+        folder = os.path.join(execution.output_dir, PROFILE_DIR)
+        for problem in arrange_profiles(folder, execution.machine.host or "localhost"):
+            self._voice.warn(problem)
+        profiles = sorted(os.path.join(base, name) for base, _, names in os.walk(folder) for name in names)
+        commit = next((package.commit for package in self._around.packages.values()), execution.commit)
+        completed = replace(execution, commit=commit, profiles=tuple(profiles))
+        if completed != execution:
+            write_execution(execution.run_dir, completed)
+        return completed
+
+    def _send(self, execution: BenchExecution, summary: Facts) -> None:
+        for name, send in _build_deliveries(self._around.job, execution, summary, self._voice):
+            try:
+                with _stoppable():
+                    problem = send()
+            except _StoppedError:
+                problem = "interrupted"
+            except (AssayError, OSError) as error:
+                problem = error.render() if isinstance(error, AssayError) else str(error)
+            if problem:
+                self._complain(f"{name} of {execution.execution_id}: {problem}")
+
+    def _complain(self, problem: str) -> None:
+        self.problems.append(problem)
+        self._voice.warn(problem)
+
+
+def _leave_out_said(execution: BenchExecution) -> BenchExecution:
+    """Without what our child has just said in the same words, as it does of a method that does not exist."""
+    try:
+        with open(os.path.join(execution.run_dir, execution.log), "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _LAST_BYTES))
+            said = log.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return execution
+    findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in said)
+    return replace(execution, result=replace(execution.result, findings=findings))
+
+
+def write_outputs(execution: BenchExecution, summary: Facts) -> None:
+    """The summary comes last: whoever finds it finds the rest."""
+    folder = execution.output_dir
+    os.makedirs(folder, exist_ok=True)
+    readings = load_readings(execution.run_dir)
+    write_atomic(os.path.join(folder, PROCESS_FILE), render_process_info(readings, execution))
+    _write_log(execution, summary)
+    write_atomic(os.path.join(folder, SUMMARY_FILE), render_json(summary) + "\n")
+
+
+def _write_log(execution: BenchExecution, summary: Facts) -> None:
+    """What the benchmark printed, between our own lines; copied, since it may be large."""
+    with open(os.path.join(execution.output_dir, LOG_FILE), "wb") as log:
+        log.write(render_log_head(execution).encode())
+        with suppress(FileNotFoundError), open(os.path.join(execution.run_dir, execution.log), "rb") as output:
+            shutil.copyfileobj(output, log, 1 << 20)
+        log.write(render_log_end(execution, dict(summary)).encode("utf-8", "replace"))
+
+
+def load_parts(execution: BenchExecution) -> dict[str, float]:
+    """Seconds until the method began, and of the method; nothing is said where the child left without a word."""
+    story = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE))
+    method_s = (story.end or {}).get("wall_s")
+    if execution.started_at is None or execution.ended_at is None:
+        return {}
+    whole_s = execution.ended_at - execution.started_at
+    if method_s is None:
+        return {"method_execution": round(whole_s, 3)}
+    return {
+        "class_initialization": round(max(0.0, whole_s - method_s), 3),
+        "method_execution": round(method_s, 3),
+    }
+
+
+# ---------------------------------------------------------------- sending
+
+
+def _build_deliveries(
+    job: PerfzeroJob, execution: BenchExecution, summary: Facts, voice: Voice
+) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    """The folder goes last, with everything in it."""
+    if job.bigquery_project and job.bigquery_table:
+        yield (
+            f"the row in BigQuery's {job.bigquery_table}",
+            partial(_insert, job.bigquery_project, job.bigquery_table, summary),
+        )
+    for method in job.upload_methods:
+        yield "--result_upload_methods", partial(_call, job, method, summary, voice)
+    if job.output_url:
+        yield f"the upload to {job.output_url}", partial(_upload, job, execution, voice)
+
+
+def _insert(project: str, table: str, summary: Facts) -> None:
+    from assay.compat.perfzero.bigquery import build_row, insert_row
+
+    insert_row(project, table, build_row(summary))
+
+
+def _call(job: PerfzeroJob, method: str, summary: Facts, voice: Voice) -> str | None:
+    return call_upload_method(
+        method, summary, folder=job.folder, python=job.python, python_path=job.python_path, say=voice.say
+    )
+
+
+def _upload(job: PerfzeroJob, execution: BenchExecution, voice: Voice) -> None:
+    from assay.stage.upload import upload_folder
+
+    url = f"{job.output_url}/{execution.execution_id}"
+    count = upload_folder(execution.output_dir, url, voice.say)
+    voice.say(f"{render_count(count, 'file')} sent to {url}/")
+
+
+class _StoppedError(Exception):
+    """A signal came while something was sent."""
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """The loop hears a signal only between two executions: meanwhile it ends the sending, and is passed on."""
+    caught: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        caught.append(number)
+        raise _StoppedError
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for caught_number in caught:
+            os.kill(os.getpid(), caught_number)
+
+
+def plot_process_info(source: str, target: str) -> str:
+    """What was done, in a line."""
+    from assay.compat.perfzero.process_info import write_plot
+
+    if not target.lower().endswith(".pdf"):
+        raise UsageError(f"{target!r} is no PDF", "end the name in .pdf")
+    info = write_plot(source, target)
+    skipped = f" ({render_count(info.unreadable, 'line')} could not be read)" if info.unreadable else ""
+    return f"{target}: {render_count(len(info.series), 'page')} from {render_count(info.lines, 'reading')}{skipped}"

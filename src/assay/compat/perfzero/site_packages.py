@@ -1,0 +1,275 @@
+"""Repositories that benchmarks need, checked out side by side where users may edit them.
+
+What a user has changed there, committed or not, is used as it is: nothing is reset, pulled over or rebased. Every
+commit that we check out is remembered under `refs/assay/used`, so that it is not taken for the user's own later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from assay.compat.perfzero.values import GitRepo, Package, hide_secrets
+from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.system.git import GitError, is_unreachable, run_git
+
+Say = Callable[[str], None]
+
+# Set inside a git hook, where they would make git work on another repository.
+_USED = "refs/assay/used"
+_LOCK = ".lock"
+_COMPILED = re.compile(r"(?:^|/)__pycache__/|\.pyc$|\.egg-info/")
+
+
+def check_out_all(repos: Sequence[GitRepo], folder: str, *, use_cached: bool, say: Say) -> dict[str, Package]:
+    """Each in `<folder>/<name>`; what they are now, by name. One call at a time works in a folder."""
+    if not repos:
+        return {}
+    os.makedirs(folder, exist_ok=True)
+    with _locked(folder, say):
+        return {repo.name: check_out(repo, os.path.join(folder, repo.name), use_cached, say) for repo in repos}
+
+
+@contextmanager
+def _locked(folder: str, say: Say) -> Iterator[None]:
+    with open(os.path.join(folder, _LOCK), "a", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting: another call works in {folder}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:
+    is_new = not os.path.lexists(path)
+    if is_new:
+        say(f"cloning {hide_secrets(repo.url)} into {path}")
+        _clone(repo, path)
+    else:
+        _check_origin(repo, path, use_cached)
+    if not is_new and (why := _find_edits(path)):
+        say(f"{repo.name}: {why}; it is used as it is")
+    elif _is_wanted_elsewhere(repo, use_cached, is_new):
+        _move(repo, path, fetches=not is_new and not use_cached, say=say)
+    found = load_package(path, repo.branch)
+    if found is None:
+        raise UsageError(f"--git_repos: {hide_secrets(repo.url)} has no commit")
+    return found
+
+
+def _is_wanted_elsewhere(repo: GitRepo, use_cached: bool, is_new: bool) -> bool:
+    """A fresh clone stands where it should unless a branch or a hash is named; a cached one stays where it is."""
+    return bool(repo.branch or repo.commit) or not (is_new or use_cached)
+
+
+def load_package(path: str, branch: str | None = None) -> Package | None:
+    """A repository as it is now; None where there is no commit. `branch` names what was asked for by name."""
+    commit = _resolve(path, "HEAD")
+    if commit is None:
+        return None
+    return Package(
+        url=hide_secrets(_ask(path, "remote", "get-url", "origin")),
+        branch=_ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or branch or _name_head(path, commit),
+        commit=commit,
+        dirty=bool(_list_changes(path)),
+        local_commits=_count_own_commits(path, "HEAD"),
+    )
+
+
+def _name_head(path: str, commit: str) -> str:
+    """Of a HEAD on no branch: it may be the newest of the default one all the same."""
+    default = _default_branch(path)
+    return default if default and _remote_branch(path, default) == commit else "HEAD"
+
+
+def load_own_package(file: str) -> Package | None:
+    """The repository that keeps this file among its own; None where the file was installed from elsewhere."""
+    folder = os.path.dirname(file)
+    if not _ask(folder, "ls-files", "--error-unmatch", "--", file):
+        return None
+    return load_package(folder)
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def _clone(repo: GitRepo, path: str) -> None:
+    """Built aside: a clone that is cut off leaves nothing that passes for one."""
+    aside = tempfile.mkdtemp(prefix=".tmp-", dir=os.path.dirname(path))
+    try:
+        _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
+        os.rename(os.path.join(aside, "clone"), path)
+    except GitError as error:
+        hint = "check the address, and that you may read it without being asked for a password"
+        raise _refuse(repo, "cloned", error, hint) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _check_origin(repo: GitRepo, path: str, use_cached: bool) -> None:
+    """Another repository of the same name would be measured in silence."""
+    top = _ask(path, "rev-parse", "--show-toplevel") if os.path.isdir(path) else ""
+    if os.path.realpath(top or "/") != os.path.realpath(path):
+        raise UsageError(f"--git_repos: {path} is no git repository", "move it away, or choose another --workspace")
+    origin = _ask(path, "remote", "get-url", "origin")
+    if not use_cached and _plain(origin) != _plain(repo.url):
+        raise UsageError(
+            f"--git_repos: {path} is a clone of {hide_secrets(origin) or 'nothing'}, not of {hide_secrets(repo.url)}",
+            "choose another --workspace, or --use_cached_site_packages to use it all the same",
+        )
+
+
+def _plain(url: str) -> str:
+    """Two ways to write one address compare equal."""
+    bare = hide_secrets(url.removeprefix("file://").rstrip("/").removesuffix(".git").rstrip("/"))
+    return os.path.realpath(bare) if os.path.exists(bare) or os.path.exists(f"{bare}.git") else bare.replace("***@", "")
+
+
+def _find_edits(path: str) -> str | None:
+    """What a user has done here that must not be lost; files that git does not know are in nobody's way."""
+    if changed := [line for line in _list_changes(path) if not line.startswith("?? ")]:
+        return f"{len(changed)} changed files ({changed[0][3:]}{', …' if len(changed) > 1 else ''})"
+    if count := _count_own_commits(path, "HEAD"):
+        return f"{count} commits of your own"
+    return None
+
+
+def _list_changes(path: str) -> list[str]:
+    lines = _ask(path, "status", "--porcelain", "--untracked-files=all", strip=False).splitlines()
+    return [line for line in lines if not (line.startswith("?? ") and _COMPILED.search(line))]
+
+
+def _count_own_commits(path: str, name: str) -> int:
+    known = [f"^{_USED}"] if _resolve(path, _USED) else []
+    found = _ask(path, "rev-list", "--count", name, *known, "--not", "--remotes", "--tags")
+    return int(found) if found.isdecimal() else 0
+
+
+# ---------------------------------------------------------------- going where it is wanted
+
+
+def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
+    """To the hash; else to the newest of the branch; else to the newest of the branch that it is on."""
+    branch = repo.branch or _ask(path, "symbolic-ref", "--quiet", "--short", "HEAD") or _default_branch(path)
+    wanted = _resolve(path, repo.commit) if repo.commit else None  # a hash that is here never changes
+    has_own = bool(branch and _count_own_commits(path, f"refs/heads/{branch}"))  # before a rewritten branch is fetched
+    if fetches and wanted is None:
+        say(f"updating {path}")
+        _fetch(path, repo)
+    if repo.commit:
+        sha = wanted or _find(repo, path, repo.commit)
+        if repo.branch is not None:
+            _find(repo, path, repo.branch)
+    else:
+        if branch is None or (repo.branch is None and _remote_branch(path, branch) is None):
+            return  # a branch of the user's own
+        sha = _find(repo, path, branch)
+    try:
+        _switch(path, None if repo.commit else branch, sha, has_own)
+    except GitError as error:
+        say(f"{repo.name}: {error.words}; it is used as it is")
+
+
+def _default_branch(path: str) -> str | None:
+    return _ask(path, "symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD").removeprefix("origin/") or None
+
+
+def _remote_branch(path: str, name: str) -> str | None:
+    return _resolve(path, f"refs/remotes/origin/{name}")
+
+
+def _fetch(path: str, repo: GitRepo) -> None:
+    try:
+        _git(path, "fetch", "--quiet", "origin")
+    except GitError as error:
+        raise _refuse(repo, "fetched", error, "--use_cached_site_packages uses what is there") from None
+
+
+def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
+    """As with downloads: what cannot be reached today is no mistake of the user's, what is not there is one."""
+    words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.words}"
+    if error.is_unreachable:
+        return InfrastructureError(words, f"can it be reached from here? {hint}")
+    return UsageError(words, hint)
+
+
+def _find(repo: GitRepo, path: str, name: str) -> str:
+    """A branch of theirs, a tag, a hash; or what only their server knows by this name."""
+    found = _remote_branch(path, name) or _resolve(path, f"refs/tags/{name}") or _resolve(path, name)
+    if found is None:
+        found = _fetch_by_name(repo, path, name)
+    if found is None:
+        raise UsageError(
+            f"--git_repos: there is no branch, tag or commit {name!r} in {hide_secrets(repo.url)}",
+            "git ls-remote shows what there is",
+        )
+    return found
+
+
+def _fetch_by_name(repo: GitRepo, path: str, name: str) -> str | None:
+    try:
+        _git(path, "fetch", "--quiet", "origin", name)
+    except GitError as error:
+        if error.is_unreachable:  # whether they have it is not known
+            raise _refuse(repo, "fetched", error, f"there is no {name!r} in what was fetched before") from None
+        return None
+    return _resolve(path, "FETCH_HEAD")
+
+
+def _switch(path: str, branch: str | None, sha: str, has_own: bool) -> None:
+    """On the branch, where that only means to go forward; else without a branch. Nothing of the user's is moved."""
+    local = _resolve(path, f"refs/heads/{branch}") if branch else None
+    if branch and local is None and _remote_branch(path, branch) == sha:
+        _git(path, "checkout", "--quiet", "--track", "-b", branch, f"origin/{branch}")
+    elif branch and local is not None and (has_own or _is_ancestor(path, local, sha)):
+        _git(path, "checkout", "--quiet", branch)
+        if _is_ancestor(path, local, sha):
+            _git(path, "merge", "--quiet", "--ff-only", sha)
+    else:
+        _git(path, "checkout", "--quiet", "--detach", sha)
+        _git(path, "update-ref", _USED, sha)
+
+
+def _is_ancestor(path: str, one: str, other: str) -> bool:
+    return _run(path, "merge-base", "--is-ancestor", one, other).returncode == 0
+
+
+def _resolve(path: str, name: str) -> str | None:
+    found = _ask(path, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    return found or None
+
+
+# ---------------------------------------------------------------- git
+
+
+def _run(folder: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_git(folder, *arguments, settings=("core.quotePath=false",))
+
+
+def _git(folder: str | None, *arguments: str) -> str:
+    done = _run(folder, *arguments)
+    if done.returncode:
+        words = _find_words(done.stderr) or f"git ended with exit code {done.returncode}"
+        raise GitError(words, is_unreachable(done.stderr))
+    return done.stdout
+
+
+def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
+    """What git says; nothing where it refuses."""
+    done = _run(folder, *arguments)
+    text = done.stdout if done.returncode == 0 else ""
+    return text.strip() if strip else text
+
+
+def _find_words(text: str) -> str:
+    """The line that says why; git may talk before it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("ssh:", "fatal:", "error:"))]
+    return hide_secrets((telling or lines or [""])[0])

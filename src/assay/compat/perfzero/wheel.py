@@ -1,0 +1,104 @@
+"""Assay itself as a wheel, made of the files that are running: no network, no build tools, editable or not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+
+from assay.errors import UsageError
+
+_PACKAGE = "assay"
+_SHARED = "share/assay/"  # the examples, which `assay demo` runs
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same wheel
+_WHEEL = "Wheel-Version: 1.0\nGenerator: assay\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+_KEPT_METADATA = ("METADATA", "entry_points.txt", "licenses/LICENSE")
+
+
+def build_wheel_name() -> str:
+    """`assay-0.1.0-py3-none-any.whl`."""
+    return f"{_stem(_distribution())}-py3-none-any.whl"
+
+
+def write_wheel(folder: str) -> str:
+    """Pack what is installed into `folder`; the wheel's path."""
+    found = _distribution()
+    path = os.path.join(folder, build_wheel_name())
+    aside = f"{path}.{os.getpid()}"
+    try:
+        _write_archive(aside, _package_files() | _shared_files(found), found)
+        os.replace(aside, path)
+    finally:
+        if os.path.exists(aside):
+            os.unlink(aside)
+    return path
+
+
+def _distribution() -> metadata.Distribution:
+    try:
+        return metadata.distribution(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise UsageError(
+            "Assay runs here without being installed, so it cannot be packed for another machine",
+            "install it: pip install assay, or pip install -e . in its source tree",
+        ) from None
+
+
+def _stem(found: metadata.Distribution) -> str:
+    return f"{_PACKAGE}-{found.version.replace('-', '_')}"
+
+
+def _package_files() -> dict[str, str]:
+    """Name in the wheel → file, for everything in the package that is not compiled."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = (os.path.join(base, name) for base, _, names in os.walk(package) for name in names)
+    return {os.path.relpath(path, os.path.dirname(package)): path for path in paths if _is_source(path)}
+
+
+def _shared_files(found: metadata.Distribution) -> dict[str, str]:
+    files = {}
+    for file in found.files or ():
+        _, marker, rest = file.as_posix().partition(_SHARED)
+        path = str(found.locate_file(file))
+        if marker and _is_source(path) and os.path.isfile(path):
+            files[f"{_stem(found)}.data/data/{_SHARED}{rest}"] = path
+    return files
+
+
+def _is_source(path: str) -> bool:
+    return not path.endswith(".pyc") and "__pycache__" not in path.split(os.sep)
+
+
+def _write_archive(path: str, files: dict[str, str], found: metadata.Distribution) -> None:
+    info = f"{_stem(found)}.dist-info"
+    record: list[str] = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in _contents(files, found, info):
+            _add(archive, name, data)
+            record.append(f"{name},sha256={_digest(data)},{len(data)}")
+        _add(archive, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
+
+
+def _contents(files: dict[str, str], found: metadata.Distribution, info: str) -> Iterator[tuple[str, bytes]]:
+    for name, file in sorted(files.items()):
+        with open(file, "rb") as stream:
+            yield name, stream.read()
+    for name in _KEPT_METADATA:
+        text = found.read_text(name)
+        if text is not None:
+            yield f"{info}/{name}", text.encode()
+    yield f"{info}/WHEEL", _WHEEL.encode()
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o100644 << 16
+    archive.writestr(entry, data)
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

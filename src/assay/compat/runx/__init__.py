@@ -1,0 +1,1 @@
+"""The command lines of runx and sumx."""

@@ -1,0 +1,170 @@
+"""sumx's table: hyperparameters that differ, the last validation of each run, epoch and epoch time; best first."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from assay.errors import UsageError
+from assay.record import originals
+from assay.record.index.base import Index, RunRow
+from assay.record.index.base import Table as IndexTable
+from assay.show.table import Column, Table
+from assay.study.locations import StudyPlace
+from assay.study.lookup import load_fresh_table
+from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
+from assay.values import layout
+from assay.values.metric_direction import whole_step
+from assay.values.secrets import hide_named
+from assay.values.series import direction_of
+
+# sumx never shows these: they differ in every run and say nothing
+HIDDEN = ("logdir", "command", "result_dir", "nbr_workers", "paths", "val_paths")
+_NAMELESS = ""
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SumxOptions:
+    sortwith: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Sumx:
+    """The table, and what could not be read for it."""
+
+    table: Table
+    warnings: list[str] = field(default_factory=list)
+
+
+def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions) -> Sumx:
+    warnings: list[str] = []
+    data = load_fresh_table(index, places, warnings.append)
+    keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
+    if not keep:
+        names = ", ".join(place.name for place in places)
+        hint = "a run is shown once its script has called logx.metric('val', …)"
+        raise UsageError(f"no valid experiments found in {names}", hint)
+    starts = _load_starts(index, data, keep, warnings)
+    params = _load_params(data, places)
+    sort = choose_sort(options.sortwith or _default_sort(data), data, [params[i] for i in keep])
+    order = sort_rows(data, keep, sort, params)
+    return Sumx(_build_table(data, order, params, starts, options.ignore, sort if options.sortwith else ()), warnings)
+
+
+def _has_metrics(data: IndexTable, i: int) -> bool:
+    return any(column.count[i] for column in data.metrics.values())
+
+
+def _default_sort(data: IndexTable) -> tuple[str, ...]:
+    """As sumx: by the first metric that is a loss, where there is one."""
+    return tuple(name for name in sorted(data.metrics) if "loss" in name)[:1]
+
+
+def _load_starts(index: Index, data: IndexTable, keep: Sequence[int], warnings: list[str]) -> dict[int, float]:
+    """When each script first called logx.initialize: a job may have waited in a farm's queue before that."""
+    starts = {}
+    cursors = index.load_cursors(layout.LOGX_METRICS_FILE, sorted({data.rows[i].study for i in keep}))
+    for i in keep:
+        row = data.rows[i]
+        state = cursors[row.key].state if row.key in cursors else {}
+        if state.get("start") is not None:
+            starts[i] = float(state["start"])
+        if state.get("damaged"):
+            lines = f"{state['damaged']} damaged or unfinished line(s) passed over"
+            warnings.append(f"{row.key}/{layout.LOGX_METRICS_FILE}: {lines}")
+        if row.origin != "assay" and row.reason:
+            warnings.append(f"{row.key}/{row.reason}")
+    return starts
+
+
+def _load_params(data: IndexTable, places: Sequence[StudyPlace]) -> list[dict[str, object]]:
+    """What the script told logx is what sumx shows; our own record of the parameters fills the gaps."""
+    roots = {place.name: place.root for place in places}
+    return [_params_of(row, roots[row.study]) for row in data.rows]
+
+
+def _params_of(row: RunRow, root: str) -> dict[str, object]:
+    if row.origin != "assay":
+        return dict(row.params)
+    return {**row.params, **hide_named(originals.load_hparams(os.path.join(root, row.key)))}
+
+
+# ---------------------------------------------------------------- columns
+
+
+@dataclass(slots=True)
+class _Columns:
+    """A table that grows to the right."""
+
+    columns: list[Column] = field(default_factory=list)
+    cells: list[Sequence[object]] = field(default_factory=list)
+
+    def add(self, column: Column, cells: Sequence[object]) -> None:
+        self.columns.append(column)
+        self.cells.append(cells)
+
+    def build(self) -> Table:
+        return Table(tuple(self.columns), list(zip(*self.cells, strict=True)))
+
+
+def _build_table(
+    data: IndexTable,
+    order: Sequence[int],
+    params: Sequence[dict[str, object]],
+    starts: dict[int, float],
+    ignore: Sequence[str],
+    asked: Sequence[SortKey],
+) -> Table:
+    table = _Columns()
+    several = len({data.rows[i].study for i in order}) > 1
+    table.add(Column(_NAMELESS, key="run"), [data.rows[i].key if several else data.rows[i].name for i in order])
+    for name in differing_params([params[i] for i in order], (*HIDDEN, *ignore)):
+        table.add(Column(name, digits=None), [params[i].get(name) for i in order])
+    for name in sorted(data.metrics):
+        if name not in ignore and not name.startswith("train/"):
+            _add_metric(table, data, name, order, asked)
+    _add_epochs(table, data, order, starts, ignore)
+    return table.build()
+
+
+def _add_metric(table: _Columns, data: IndexTable, name: str, order: Sequence[int], asked: Sequence[SortKey]) -> None:
+    column = data.metrics[name]
+    if not any(column.count[i] for i in order):
+        return
+    table.add(Column(name, "number", digits=_DIGITS), [column.last[i] if column.count[i] else None for i in order])
+    direction = next((key.direction for key in asked if key.is_metric and key.name == name), None)
+    values = best_values(column, direction or direction_of(name))
+    if direction and any(column.count[i] and values[i] != column.last[i] for i in order):
+        best = Column(f"{name}-best", "number", digits=_DIGITS)
+        table.add(best, [values[i] if column.count[i] else None for i in order])
+
+
+def _add_epochs(
+    table: _Columns, data: IndexTable, order: Sequence[int], starts: dict[int, float], ignore: Sequence[str]
+) -> None:
+    epochs = [whole_step(_last_epoch(data, i)) for i in order]
+    if "epoch" not in ignore:
+        table.add(Column("epoch", "number", digits=12), epochs)
+    if not {"epoch_time", "epoch time"} & set(ignore):
+        times = [_epoch_time(data, i, epoch, starts.get(i)) for i, epoch in zip(order, epochs, strict=True)]
+        table.add(Column("epoch_time", "clock"), times)
+
+
+def _last_epoch(data: IndexTable, i: int) -> float | None:
+    steps = [c.last_step[i] for c in data.metrics.values() if c.count[i] and math.isfinite(c.last_step[i])]
+    return max(steps) if steps else None
+
+
+def _epoch_time(data: IndexTable, i: int, epoch: float | None, start: float | None) -> float | None:
+    """From the start of the script to its last validation, by the number of epochs."""
+    counted = [column for column in data.metrics.values() if column.count[i]]
+    lasts = [column.last_time[i] for column in counted if math.isfinite(column.last_time[i])]
+    firsts = [column.first_time[i] for column in counted if math.isfinite(column.first_time[i])]
+    if not lasts or epoch is None:
+        return None
+    began = start or data.rows[i].started_at or min(firsts)
+    return max(0.0, max(lasts) - began) / max(1.0, epoch)

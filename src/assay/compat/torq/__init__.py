@@ -1,0 +1,1 @@
+"""Torq's dashboard and session results."""

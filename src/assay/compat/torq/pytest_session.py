@@ -1,0 +1,117 @@
+"""The results of a session with models: `--report-output-file` keeps them, TORQ_PERF_SERVER has them sent.
+
+Nothing of this is there unless it is asked for, and a session without a test of a model sends nothing. Tests may run
+in other processes: their reports come to the one that the user has called, and only that one sends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from assay.models.pytest_support.options import read_options
+from assay.models.pytest_support.report import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
+
+if TYPE_CHECKING:
+    from assay.compat.torq.values import CaseResult
+
+_MEASUREMENTS = {"compile_s": "compilation_time", "run_s": "e2e_inference_time"}
+_METADATA = ("compiler", "runtime")
+_PHASES = ("setup", "call", "teardown")
+
+
+def watch_session(config: pytest.Config) -> None:
+    """From now on, if results are asked for, and in the process that the user has called."""
+    if hasattr(config, "workerinput"):
+        return
+    path = read_options(config).report_file
+    if path is None and not os.environ.get("TORQ_PERF_SERVER"):
+        return
+    from assay.compat.torq.dashboard import find_server
+    from assay.errors import AssayError
+
+    try:
+        server = find_server(os.environ)
+    except AssayError as error:
+        raise pytest.UsageError(error.render()) from None
+    config.pluginmanager.register(SessionWatch(path, server, str(config.rootpath)), "assay-model-session")
+
+
+class SessionWatch:
+    def __init__(self, path: str | None, server: str | None, folder: str) -> None:
+        self._path = path
+        self._server = server
+        self._folder = folder
+        self._reports: dict[str, dict[str, pytest.TestReport]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.setdefault(report.nodeid, {})[report.when or ""] = report
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not any(_properties(phases).get(PROPERTY_CASE) for phases in self._reports.values()):
+            return
+        for line in self._publish():
+            terminalreporter.write_line(line)
+
+    def _publish(self) -> Iterator[str]:
+        """What goes wrong is said, and changes no verdict: the tests have run, and what they found is above."""
+        from assay.compat.torq.dashboard import build_session, keep_session, publish_session
+        from assay.errors import AssayError
+
+        results = [build_result(nodeid, phases) for nodeid, phases in self._reports.items()]
+        session = build_session(results, self._folder, os.environ)
+        try:
+            if self._path is not None:
+                keep_session(session, self._path)
+                yield f"results: {self._path}"
+            if self._server is not None:
+                yield f"Test results available at {publish_session(session, self._server, os.environ)}"
+        except AssayError as error:
+            yield f"warning: {error.render()}"
+
+
+# ---------------------------------------------------------------- one test
+
+
+def build_result(nodeid: str, phases: dict[str, pytest.TestReport]) -> CaseResult:
+    from assay.compat.torq.values import CaseResult
+
+    given = _properties(phases)
+    outcome, phase = _find_outcome(phases)
+    profile = given.get(PROPERTY_PROFILE)
+    return CaseResult(
+        nodeid=nodeid,
+        outcome=outcome,
+        linked_issue=given.get(PROPERTY_ISSUE),
+        measurements={name: given[key] for key, name in _MEASUREMENTS.items() if key in given},
+        metadata={key: str(given[key]) for key in _METADATA if key in given},
+        failed_phase=phase,
+        failure=_render_failure(phases[phase]) if phase is not None else "",
+        profile=profile if profile and os.path.isfile(profile) else None,
+    )
+
+
+def _properties(phases: dict[str, pytest.TestReport]) -> dict[str, Any]:
+    return {name: value for phase in _PHASES if phase in phases for name, value in phases[phase].user_properties}
+
+
+def _find_outcome(phases: dict[str, pytest.TestReport]) -> tuple[str, str | None]:
+    """In the dashboard's words, and the phase that failed: the first that did not pass."""
+    known = [(phase, phases[phase]) for phase in _PHASES if phase in phases]
+    phase, report = next(((phase, report) for phase, report in known if report.outcome != "passed"), known[-1])
+    expected = any(hasattr(report, "wasxfail") for _, report in known)
+    if report.outcome == "failed":
+        # pytest reports a strict expected failure that passed as a failure without a place
+        return ("nxpass", None) if str(report.longrepr).startswith("[XPASS(strict)]") else ("failed", phase)
+    if report.outcome == "skipped":
+        return ("xfail" if expected else "skipped"), None
+    return ("nxpass" if expected else "passed"), None
+
+
+def _render_failure(report: pytest.TestReport) -> str:
+    parts = [report.longreprtext] if report.longreprtext else []
+    parts += [f"--- {title} ---\n{text}" for title, text in report.sections if text.strip()]
+    return "\n".join(parts)

@@ -1,0 +1,1 @@
+"""Golden recordings: record a training that is good, check that it still converges."""

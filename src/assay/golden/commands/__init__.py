@@ -1,0 +1,1 @@
+"""`assay golden` and its subcommands."""

@@ -1,0 +1,392 @@
+"""Convergence files: the original's, or a native study with a `golden:` section.
+
+A native study describes one training. Its `golden:` section says how that training writes, loads and names
+checkpoints, and by which rules a check is judged:
+
+    study: charlm
+    command: python charlm.py --log-interval 1 --seed 0
+    metrics:
+      step: '^step (\\d+)'
+      loss: '\\bloss ({number})'
+      grad_norm: 'grad_norm ({number})'
+    golden:
+      segment: 50                      # steps that are recorded after each checkpoint
+      save: 'saved checkpoint (\\S+) at step (?P<step>\\d+)'
+      checkpoint: --checkpoint-dir     # gather: the folder to save into
+      resume: --resume                 # check: the checkpoint to start from
+      start: --start-step              # check: the step it was saved at (may be left out)
+      length: --steps                  # check: the step to train to; {flag: --num-steps, counts: segment} for an amount
+      gather: --steps 300 --save-interval 100      # further arguments, only while gathering
+      check: --no-eval                             # further arguments, only while checking
+      replicas: 5                      # recordings of each segment in all: their differences are the noise
+      metrics:
+        loss: paired                   # or {rule: paired, delta: 0.5%, direction: min}
+        grad_norm: {rule: paired, direction: both}
+      variants:                        # changes that are harmless: gathered too, and what they show passes
+        two-threads: {env: {OMP_NUM_THREADS: 2}}
+        halves: {flags: --micro-batches 2}
+      selftest:                        # faults that `assay golden selftest` injects, one at a time
+        env: {CHARLM_FAULT: [lr-up-10, no-gradient-hidden-weight]}
+        flags: {--lr: [x0.9, x1.1]}    # x: times what the command says
+
+The flags are put behind the command. A flag that ends with `=` is joined to its value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
+
+from assay.config.fields import Fields
+from assay.config.native import parse_native
+from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
+from assay.errors import did_you_mean
+from assay.golden.harness_file import OPERATORS, Mode, looks_like_convergence, parse_convergence
+from assay.golden.values import Fault, FlagSpec, GoldenFile, GoldenTest, Operator, Rule, RuleKind, Variant
+from assay.values.study import MetricFile, Pattern, Study
+
+SECTION = "golden"
+KEYS = (
+    "segment", "save", "checkpoint", "resume", "start", "length", "seed", "gather", "check", "metrics", "replicas",
+    "most_checks", "selftest", "variants",
+)  # fmt: skip
+RULE_KEYS = ("rule", "delta", "alpha", "window", "direction", "operator", "margin")
+DEFAULT_REPLICAS = 5
+_RULES = ("paired", "exact", "unmatched", "margin")
+_DIRECTIONS = ("min", "max", "both")
+_POSITIONS = ("step", "epoch")
+_HOW_TO = """FILE is the convergence harness's YAML, or a native study with a `golden:` section;
+  examples/charlm/golden.yml and examples/convergence/demo_config.yml are small ones of each kind"""
+
+
+def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run"), cwd: str | None = None) -> GoldenFile:
+    """Raises UsageError for a file that cannot be read, ConfigError with everything that is wrong in it."""
+    folder = os.path.abspath(cwd or os.getcwd())
+    full = os.path.join(folder, path)
+    text = load_text(full, path, _HOW_TO)
+    nodes = parse_documents(text, path, how_to=_HOW_TO)
+    config_hash = hashlib.sha256(text.encode()).hexdigest()
+    _refuse_neither(nodes)
+    if _is_native(nodes) or not looks_like_convergence(nodes):
+        study = parse_native(nodes, path, folder)
+        test = _parse_section(nodes, study)
+        return GoldenFile(path, full, "native", (test,), config_hash, study.warnings, study)
+    tests, warnings = parse_convergence(parse_documents(text, path, flavour="originals"), needs)
+    return GoldenFile(path, full, "convergence", tests, config_hash, warnings)
+
+
+def _refuse_neither(nodes: Sequence[Node]) -> None:
+    """A file that is of neither kind gets the hint of this door, not that of a study's."""
+    document = next(node for node in nodes if not node.is_null)
+    keys = {entry.key for entry in document.items()}
+    if not keys & {SECTION, "study", "command", "commands"} and not looks_like_convergence(nodes):
+        problems = Problems()
+        problems.add("there is neither a test nor a `golden:` section", "", document.position, _HOW_TO)
+        problems.raise_if_any()
+
+
+def _is_native(nodes: Sequence[Node]) -> bool:
+    first = next((node for node in nodes if node.kind == "mapping"), None)
+    section = first.find(SECTION) if first else None
+    return section is not None and section.find("log_parsing") is None
+
+
+def _parse_section(nodes: Sequence[Node], study: Study) -> GoldenTest:
+    problems = Problems()
+    document = next(node for node in nodes if not node.is_null)
+    section = next((entry for entry in document.items() if entry.key == SECTION), None)
+    if section is None:
+        hint = "it says how checkpoints are saved and loaded and what is compared: docs/how-to/check-convergence.md"
+        problems.add(f"there is no `{SECTION}:` section", "", document.position, hint)
+        problems.raise_if_any()
+        raise AssertionError("unreachable")
+    test = _Reader(section, study, problems).test()
+    problems.raise_if_any()
+    if test is None:
+        raise AssertionError("a section without problems makes a test")
+    return test
+
+
+class _Reader:
+    def __init__(self, section: Entry, study: Study, problems: Problems) -> None:
+        self._section = section
+        self._study = study
+        self._problems = problems
+        self._fields = Fields(problems)
+        self._top: Mapping[str, Entry] = self._fields.mapping(section.node, SECTION, KEYS)
+        self._patterns = tuple(metric for metric in study.metrics if isinstance(metric, Pattern))
+        self._files = tuple(metric for metric in study.metrics if isinstance(metric, MetricFile))
+
+    def test(self) -> GoldenTest | None:
+        step, save, segment = self._step(), self._save(), self._segment()
+        resume, start, length = (
+            self._flag("resume", "checkpoint_input"),
+            self._flag("start", "start_step", False),
+            self._length(),
+        )
+        checkpoint, seed = self._flag("checkpoint", "checkpoint_output"), self._flag("seed", "seed", False)
+        metrics = tuple(pattern for pattern in self._patterns if pattern.metric not in _POSITIONS)
+        rules = self._rules(_names(metrics))
+        if step is None or save is None or segment is None or resume is None or length is None or checkpoint is None:
+            return None
+        run_flags = [flag for flag in (resume, start, length, seed) if flag is not None]
+        return GoldenTest(
+            name=self._study.name,
+            executable=(),
+            directory=None,
+            stream="both",
+            step=step,
+            save=save,
+            metrics=metrics,
+            rules=rules,
+            steps_to_record=segment,
+            gather_flags=(checkpoint, *self._words("gather")),
+            run_flags=(*run_flags, *self._words("check")),
+            replicas=max(0, self._integer("replicas", DEFAULT_REPLICAS, 1) - 1),
+            most_checks=self._integer("most_checks", 3, 1),
+            timeout_s=self._study.timeout_s,
+            position=self._section.position,
+            files=self._files,
+            env=self._study.env,
+            resources=self._study.resources,
+            selftest=self._selftest(),
+            variants=self._variants(),
+        )
+
+    def _key(self, name: str) -> str:
+        return join_key(SECTION, name)
+
+    def _need(self, name: str, hint: str) -> Entry | None:
+        if name not in self._top and self._section.node.kind == "mapping":
+            self._problems.add(f"{name} is missing", SECTION, self._section.position, hint)
+        return self._top.get(name)
+
+    def _integer(self, name: str, default: int, minimum: int) -> int:
+        entry = self._top.get(name)
+        found = self._fields.integer(entry.node, self._key(name), minimum) if entry else default
+        return default if found is None else found
+
+    def _segment(self) -> int | None:
+        entry = self._need("segment", "how many steps are recorded after each checkpoint, as in `segment: 50`")
+        return self._fields.integer(entry.node, self._key("segment"), 1) if entry else None
+
+    def _step(self) -> Pattern | None:
+        found = next((pattern for name in _POSITIONS for pattern in self._patterns if pattern.metric == name), None)
+        if found is None:
+            self._problems.add(
+                "no pattern reads the step",
+                "metrics",
+                self._section.position,
+                r"add one under metrics, as in step: 'step (\d+)'",
+            )
+        return found
+
+    def _save(self) -> Pattern | None:
+        entry = self._need("save", "the log line of a saved checkpoint, its path in a group: 'saved (\\S+)'")
+        text = self._fields.text(entry.node, self._key("save"), "a regular expression") if entry else None
+        if entry is None or text is None:
+            return None
+        try:
+            compiled = re.compile(text)
+        except (re.error, OverflowError, RecursionError) as error:
+            self._problems.add(f"the regular expression is broken: {error}", self._key("save"), entry.node.position)
+            return None
+        if compiled.groups - ("step" in compiled.groupindex) < 1:
+            hint = r"put the path into a group, as in 'saved (\S+)'; (?P<step>\d+) may name its step"
+            self._problems.add("no group holds the checkpoint's path", self._key("save"), entry.node.position, hint)
+        return Pattern("save", text, position=entry.node.position)
+
+    # ------------------------------------------------------------ flags
+
+    def _flag(self, name: str, role: str, needed: bool = True) -> FlagSpec | None:
+        hints = {
+            "checkpoint": "the flag for the folder to save checkpoints into, as in `checkpoint: --checkpoint-dir`",
+            "resume": "the flag for the checkpoint to start from, as in `resume: --resume`",
+        }
+        entry = self._need(name, hints[name]) if needed else self._top.get(name)
+        text = self._fields.text(entry.node, self._key(name), "a flag such as --resume") if entry else None
+        return FlagSpec(role, text.strip(), is_set=True) if text else None
+
+    def _length(self) -> FlagSpec | None:
+        """`--steps`: the step to train to; with `counts: segment` the number of steps to train."""
+        entry = self._need("length", "the flag for how far a check trains, as in `length: --steps`")
+        if entry is None or entry.node.kind != "mapping":
+            text = self._fields.text(entry.node, self._key("length"), "a flag such as --steps") if entry else None
+            return FlagSpec("run_for", text.strip(), is_set=True) if text else None
+        fields = self._fields.mapping(entry.node, self._key("length"), ("flag", "counts"))
+        counts = "total"
+        if "counts" in fields:
+            counts = (
+                self._fields.one_of(fields["counts"].node, self._key("length.counts"), ("total", "segment")) or counts
+            )
+        if "flag" not in fields:
+            self._problems.add(
+                "says no flag", self._key("length"), entry.position, "as in {flag: --steps, counts: total}"
+            )
+            return None
+        text = self._fields.text(fields["flag"].node, self._key("length.flag"))
+        return FlagSpec("run_for" if counts == "total" else "run_length", text.strip(), is_set=True) if text else None
+
+    def _words(self, name: str) -> tuple[FlagSpec, ...]:
+        """Further arguments, as they would be typed."""
+        entry = self._top.get(name)
+        return tuple(FlagSpec(name, word) for word in self._split(entry, self._key(name))) if entry else ()
+
+    def _variants(self) -> tuple[Variant, ...]:
+        """`{two-threads: {env: {OMP_NUM_THREADS: 2}}, halves: {flags: --micro-batches 2}}`."""
+        entry = self._top.get("variants")
+        if entry is None:
+            return ()
+        key = self._key("variants")
+        named = self._fields.open_mapping(entry.node, key, "a mapping of names to env and flags")
+        return tuple(self._variant(each, join_key(key, each.key)) for each in named)
+
+    def _variant(self, entry: Entry, key: str) -> Variant:
+        fields = self._fields.mapping(entry.node, key, ("env", "flags"))
+        if entry.node.kind == "mapping" and not fields:
+            hint = "as in {env: {OMP_NUM_THREADS: 2}} or {flags: --micro-batches 2}"
+            self._problems.add("changes nothing", key, entry.position, hint)
+        place = join_key(key, "env")
+        found = (
+            self._fields.open_mapping(fields["env"].node, place, "a mapping of variables") if "env" in fields else []
+        )
+        texts = [(each.key, self._fields.text(each.node, join_key(place, each.key), "a value")) for each in found]
+        env = tuple((name, text) for name, text in texts if text is not None)
+        flags = self._split(fields["flags"], join_key(key, "flags")) if "flags" in fields else ()
+        return Variant(entry.key, env, flags)
+
+    def _split(self, entry: Entry, key: str) -> tuple[str, ...]:
+        """Arguments as they would be typed."""
+        text = self._fields.text(entry.node, key, "arguments, as they would be typed")
+        try:
+            return tuple(shlex.split(text or ""))
+        except ValueError as error:
+            self._problems.add(f"cannot be split into words: {error}", key, entry.node.position)
+            return ()
+
+    def _selftest(self) -> tuple[Fault, ...]:
+        """`{env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}`."""
+        entry = self._top.get("selftest")
+        if entry is None:
+            return ()
+        key = self._key("selftest")
+        fields = self._fields.mapping(entry.node, key, ("env", "flags"))
+        faults: list[Fault] = []
+        for part, kind in (("env", "env"), ("flags", "flag")):
+            inner = join_key(key, part)
+            named = (
+                self._fields.open_mapping(fields[part].node, inner, "a mapping of names to values")
+                if part in fields
+                else []
+            )
+            for each in named:
+                place = join_key(inner, each.key)
+                values = self._fields.texts(each.node, place, "a value, or a list of values to try")
+                faults += [Fault(cast("Literal['env', 'flag']", kind), each.key, value.strip()) for value in values]
+        return tuple(faults)
+
+    # ------------------------------------------------------------ rules
+
+    def _rules(self, known: Sequence[str]) -> tuple[Rule, ...]:
+        entry = self._top.get("metrics")
+        if entry is None:
+            if not known:
+                hint = (
+                    "name the metrics of the files under golden.metrics"
+                    if self._files
+                    else "add patterns under metrics"
+                )
+                self._problems.add("nothing would be compared", SECTION, self._section.position, hint)
+            return tuple(Rule(name, position=self._section.position) for name in known)
+        key = self._key("metrics")
+        found = [
+            self._rule(metric, join_key(key, metric.key), known)
+            for metric in self._fields.open_mapping(entry.node, key, "a mapping of metrics to rules")
+        ]
+        return tuple(rule for rule in found if rule is not None)
+
+    def _rule(self, entry: Entry, key: str, known: Sequence[str]) -> Rule | None:
+        if entry.key not in known and not self._files:
+            hint = did_you_mean(entry.key, known) or "add a pattern for it under metrics"
+            self._problems.add("no pattern reads this metric", key, entry.position, hint)
+        if entry.node.kind == "scalar" and entry.node.text == "margin":
+            hint = f"as in {entry.key}: {{operator: '<=', margin: 0.1}}"
+            self._problems.add("a margin needs its operator and its size", key, entry.node.position, hint)
+            return None
+        if entry.node.kind == "scalar":
+            kind = self._fields.one_of(entry.node, key, _RULES[:-1])
+            return Rule(entry.key, cast("RuleKind", kind), position=entry.position) if kind else None
+        fields = self._fields.mapping(entry.node, key, RULE_KEYS)
+        return self._build_rule(entry, key, fields) if entry.node.kind == "mapping" else None
+
+    def _build_rule(self, entry: Entry, key: str, fields: Mapping[str, Entry]) -> Rule | None:
+        default = "margin" if "operator" in fields or "margin" in fields else "paired"
+        kind = self._fields.one_of(fields["rule"].node, join_key(key, "rule"), _RULES) if "rule" in fields else default
+        operator = self._choice(fields, "operator", key, OPERATORS)
+        direction = self._choice(fields, "direction", key, _DIRECTIONS)
+        delta, alpha = self._share(fields, "delta", key), self._share(fields, "alpha", key)
+        margin = self._share(fields, "margin", key)
+        window = self._fields.integer(fields["window"].node, join_key(key, "window"), 1) if "window" in fields else None
+        if kind is None:
+            return None
+        self._check_fit(entry, key, fields, kind)
+        return Rule(
+            entry.key,
+            cast("RuleKind", kind),
+            delta=delta,
+            alpha=0.01 if alpha is None else alpha,
+            window=window,
+            direction=cast("Literal['min', 'max', 'both'] | None", direction),
+            operator=cast("Operator | None", operator),
+            margin=margin,
+            position=entry.position,
+        )
+
+    def _check_fit(self, entry: Entry, key: str, fields: Mapping[str, Entry], kind: str) -> None:
+        """What a rule of another kind would need says nothing here."""
+        fitting = {
+            "exact": ("rule",),
+            "margin": ("rule", "operator", "margin"),
+        }.get(kind, ("rule", "delta", "alpha", "window", "direction"))
+        for name, field in fields.items():
+            if name in RULE_KEYS and name not in fitting:
+                self._problems.add(
+                    f"does not go with the rule {kind}",
+                    join_key(key, name),
+                    field.position,
+                    f"it takes {', '.join(fitting[1:]) or 'nothing'}",
+                )
+        for name in ("operator", "margin"):
+            if kind == "margin" and name not in fields:
+                self._problems.add(f"says no {name}", key, entry.position, "as in {operator: '<=', margin: 0.1}")
+
+    def _choice(self, fields: Mapping[str, Entry], name: str, key: str, choices: Sequence[str]) -> str | None:
+        return self._fields.one_of(fields[name].node, join_key(key, name), choices) if name in fields else None
+
+    def _share(self, fields: Mapping[str, Entry], name: str, key: str) -> float | None:
+        """`0.005` or `0.5%`, above 0."""
+        if name not in fields:
+            return None
+        node = fields[name].node
+        text = node.text.strip()
+        try:
+            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            value = math.nan
+        if node.kind != "scalar" or not 0 < value < math.inf or (name == "alpha" and value >= 1):
+            self._fields.refuse(node, join_key(key, name), "a share above 0", "such as 0.005 or 0.5%")
+            return None
+        return value
+
+
+def _names(patterns: Sequence[Pattern]) -> tuple[str, ...]:
+    """The metrics that patterns yield; named groups name themselves."""
+    found: list[str] = []
+    for pattern in patterns:
+        found += list(re.compile(pattern.regex).groupindex) or [pattern.metric]
+    return tuple(dict.fromkeys(found))

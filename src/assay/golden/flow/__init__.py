@@ -1,0 +1,1 @@
+"""Gathering, checking and comparing golden recordings."""

@@ -1,0 +1,365 @@
+"""`assay golden bisect`: which commit broke convergence. Tries commits in a work tree of its own, never in the user's.
+
+Every trial is written to a log at once, and what to try next is a pure function of that log (judge/search.py): a search
+that was killed is gone on with by calling it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.golden import manifests
+from assay.golden.config import load_golden_file
+from assay.golden.flow.check import check_test
+from assay.golden.flow.gather import gather_test
+from assay.golden.flow.segments import GoldenOptions, Scene, build_scene
+from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
+from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
+from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
+from assay.study.locations import StudyPlace
+from assay.study.sweep import Doors
+from assay.system.json_lines import append_line, load_lines
+from assay.system.locks import hold
+from assay.values import layout
+from assay.values.verdict import Finding, VerdictKind
+
+LOG_FILE = "log.jsonl"
+TREE_DIR = "tree"
+STORE_DIR = "store"
+NOISY_VOTES = 2  # trials that the accused and its parent need where replicas differ
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BisectOptions:
+    golden: GoldenOptions  # its store may be empty: then the good end is gathered first
+    good: str
+    bad: str
+    build: str | None = None  # run in the tree at each commit, before it is checked
+    build_timeout_s: float | None = None
+    patience: int = 3
+    fresh: bool = False  # forget what an earlier call found
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One trial, as it stands in the log."""
+
+    commit: str
+    kind: VerdictKind
+    message: str = ""
+    subject: str = ""
+    effect: float | None = None
+    interval: tuple[float, float] | None = None
+    step: float | None = None
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BisectReport:
+    good: Commit
+    bad: Commit
+    dir: str
+    commits: int  # between the ends, the bad one included
+    tried: tuple[Tried, ...]
+    culprit: Commit | None = None
+    evidence: Tried | None = None
+    suspects: tuple[Commit, ...] = ()
+    stuck: str | None = None
+    interrupted: str | None = None
+    resumed: int = 0  # trials that an earlier call had made
+
+    @property
+    def skipped(self) -> int:
+        return len({trial.commit for trial in self.tried if trial.kind is VerdictKind.ERROR})
+
+
+def bisect_file(options: BisectOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> BisectReport:
+    """Pre-check, search, and the culprit with its evidence."""
+    file = load_golden_file(options.golden.file)
+    tests = _choose_tests(file, options.golden.tests)
+    scene = build_scene(file, tests[0], options.golden)
+    repository = find_repository(scene.folder)
+    good, bad = load_commit(repository, options.good), load_commit(repository, options.bad)
+    parents = load_parents(repository, good.sha, bad.sha)
+    folder = _choose_folder(scene, options, good, bad)
+    taken = UsageError(f"another bisect of the same commits is at work in {folder}", "wait for it, or end it")
+    with hold(folder, taken):  # two would fight for the tree
+        bench = _Bench(options, file, tests, repository, folder, doors or Doors(), tell, good)
+        return _Search(bench, good, bad, parents).run()
+
+
+def _choose_tests(file: GoldenFile, names: Sequence[str] | None) -> tuple[GoldenTest, ...]:
+    chosen = tuple(test for test in file.tests if not names or test.name in names)
+    if not chosen:
+        known = ", ".join(test.name for test in file.tests)
+        raise UsageError(f"the file has no test named {', '.join(names or ())}", f"known: {known}")
+    return chosen
+
+
+def _choose_folder(scene: Scene, options: BisectOptions, good: Commit, bad: Commit) -> str:
+    """The same question leads to the same folder: that is how a search is found again."""
+    question = [good.sha, bad.sha, scene.config_hash, options.golden.store and scene.manifest, options.build]
+    key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
+    name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
+    folder = os.path.join(scene.place.dir, layout.STUDY_META_DIR, name)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if options.fresh:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, LOG_FILE))
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be made: {error.strerror}", "choose another output root: --root DIR"
+        ) from None
+    return folder
+
+
+# ---------------------------------------------------------------- the search
+
+
+class _Search:
+    def __init__(self, bench: _Bench, good: Commit, bad: Commit, parents: Any) -> None:
+        self._bench, self._good, self._bad, self._parents = bench, good, bad, parents
+        self._tried = load_trials(bench.log)
+        self._resumed = len(self._tried)
+
+    def run(self) -> BisectReport:
+        tell = self._bench.tell
+        count = len(self._parents)
+        tell(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
+        tell(f"trials are kept in {self._bench.log}")
+        if self._resumed:
+            tell(f"going on: {self._resumed} trials were made before")
+        while isinstance(step := next_step(self._history()), Try):
+            tell(self._announce(step))
+            tried, interrupted = self._bench.try_commit(step.commit)
+            if interrupted:
+                return self._report(interrupted=interrupted)
+            append_trial(self._bench.log, tried)
+            self._tried.append(tried)
+            tell(f"  {tried.kind}: {tried.message}")
+        return self._conclude(step)
+
+    def _history(self) -> History:
+        trials = tuple(Trial(tried.commit, self._outcome(tried)) for tried in self._tried)
+        votes = NOISY_VOTES if self._bench.is_noisy() else 1
+        return History(self._parents, self._good.sha, self._bad.sha, trials, votes, self._bench.options.patience)
+
+    def _outcome(self, tried: Tried) -> Outcome:
+        """CHANGED is what the bad end is, or it is no harm; the ends themselves are taken at their word."""
+        if tried.kind is VerdictKind.CHANGED:
+            ends = (self._good.sha, self._bad.sha)
+            bad_kinds = {each.kind for each in self._tried if each.commit == self._bad.sha}
+            return "bad" if tried.commit in ends or VerdictKind.FAIL not in bad_kinds else "good"
+        outcomes: dict[VerdictKind, Outcome] = {
+            VerdictKind.PASS: "good",
+            VerdictKind.FAIL: "bad",
+            VerdictKind.INCONCLUSIVE: "open",
+        }
+        return outcomes.get(tried.kind, "skip")
+
+    def _announce(self, step: Try) -> str:
+        commit = load_commit(self._bench.repository, step.commit)
+        return f"trying {commit.short} {commit.subject!r}: {step.reason}"
+
+    def _conclude(self, step: Found | Stuck) -> BisectReport:
+        if isinstance(step, Stuck):
+            return self._report(stuck=self._explain(step.reason))
+        suspects = tuple(load_commit(self._bench.repository, sha) for sha in step.suspects)
+        if step.culprit is None:
+            return self._report(suspects=suspects)
+        evidence = next(
+            (each for each in self._tried if each.commit == step.culprit and self._outcome(each) == "bad"), None
+        )
+        return self._report(culprit=suspects[0], evidence=evidence, suspects=suspects)
+
+    def _explain(self, reason: str) -> str:
+        """What the ends had to say, since a search that does not begin has to say why."""
+        said = []
+        for name, commit in (("good", self._good), ("bad", self._bad)):
+            last = next((each for each in reversed(self._tried) if each.commit == commit.sha), None)
+            if last is not None:
+                said.append(f"{name} end {commit.short}: {last.kind}, {last.message}")
+        return "\n  ".join([reason, *said])
+
+    def _report(self, **facts: Any) -> BisectReport:
+        return BisectReport(
+            self._good,
+            self._bad,
+            self._bench.folder,
+            len(self._parents) - 1,
+            tuple(self._tried),
+            resumed=self._resumed,
+            **facts,
+        )
+
+
+# ---------------------------------------------------------------- trials
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Where commits are tried."""
+
+    options: BisectOptions
+    file: GoldenFile
+    tests: tuple[GoldenTest, ...]
+    repository: str
+    folder: str
+    doors: Doors
+    tell: Tell
+    good: Commit
+    _tree: Tree | None = field(default=None)
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.folder, LOG_FILE)
+
+    @property
+    def _golden_options(self) -> GoldenOptions:
+        given = self.options.golden
+        return given if given.store else replace(given, store=os.path.join(self.folder, STORE_DIR))
+
+    def scenes(self) -> list[Scene]:
+        """The tests, in the tree instead of in the user's folder."""
+        return [self._move(build_scene(self.file, test, self._golden_options)) for test in self.tests]
+
+    def _move(self, scene: Scene) -> Scene:
+        relative = os.path.relpath(os.path.realpath(scene.folder), os.path.realpath(self.repository))
+        if relative.startswith(os.pardir):
+            raise UsageError(f"{scene.folder} lies outside of the repository {self.repository}", "run it inside")
+        folder = os.path.normpath(os.path.join(self.folder, TREE_DIR, relative))
+        place = StudyPlace(scene.place.root, f"{scene.place.name}-bisect")
+        study = replace(scene.study, folder=folder, name=place.name)
+        return replace(scene, folder=folder, study=study, place=place)
+
+    def is_noisy(self) -> bool:
+        """Whether the golden's own recordings differ, so that one trial may be wrong."""
+        for scene in self.scenes():
+            with contextlib.suppress(AssayError):
+                if any(manifests.load_manifest(scene.manifest, scene.test.name).noise.values()):
+                    return True
+        return False
+
+    def try_commit(self, sha: str) -> tuple[Tried, str | None]:
+        began = time.monotonic()
+        self._prepare_golden()
+        problem = self._enter(sha)
+        if problem is not None:
+            return Tried(sha, VerdictKind.ERROR, problem), None
+        try:
+            reports = [check_test(scene, self.doors) for scene in self.scenes()]
+        except UsageError as error:  # its program is not there, say
+            return Tried(sha, VerdictKind.ERROR, error.message), None
+        interrupted = next((report.interrupted for report in reports if report.interrupted), None)
+        broken = next((report.problem for report in reports if report.problem), None)
+        if broken:
+            raise InfrastructureError(broken)
+        return replace(_summarise(sha, reports), elapsed_s=time.monotonic() - began), interrupted
+
+    def _enter(self, sha: str) -> str | None:
+        """The tree at this commit, built; or why that cannot be."""
+        if self._tree is None:
+            self._tree = open_tree(self.repository, os.path.join(self.folder, TREE_DIR))
+        switch(self._tree, sha, keep_ignored=self.options.build is not None)
+        missing = next((scene.folder for scene in self.scenes() if not os.path.isdir(scene.folder)), None)
+        if missing is not None:
+            return f"{os.path.relpath(missing, self._tree.path)} is not in this commit"
+        if self.options.build is None:
+            return None
+        return build(self._tree, self.options.build, self.scenes()[0].folder, self.options.build_timeout_s)
+
+    def _prepare_golden(self) -> None:
+        """Without a store the good end is gathered, once."""
+        for scene in self.scenes():
+            if self.options.golden.store:
+                manifests.load_manifest(scene.manifest, scene.test.name)  # says how to gather when it is not there
+                continue
+            with contextlib.suppress(UsageError):
+                if manifests.load_manifest(scene.manifest, scene.test.name).complete:
+                    continue
+            self.tell(f"gathering the golden recording of {scene.test.name} at the good end {self.good.short}")
+            problem = self._enter(self.good.sha)
+            if problem is not None:
+                raise UsageError(f"the good end cannot be gathered: {problem}")
+            report = gather_test(scene, self.doors)
+            if report.verdict.kind is not VerdictKind.PASS:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(scene.manifest)
+                raise UsageError(
+                    f"the good end cannot be gathered: {_worst(report).message}", "try it by hand: assay golden gather"
+                )
+
+
+def _summarise(sha: str, reports: Sequence[GoldenTestReport]) -> Tried:
+    worst = min((_worst(report) for report in reports), key=_rank)
+    fields = (worst.message.split("\n")[0], worst.subject, worst.effect, worst.interval, worst.step)
+    return Tried(sha, worst.kind, *fields)
+
+
+# A segment that fails is bad whatever became of the others; a crash alone decides nothing.
+_ORDER = (VerdictKind.FAIL, VerdictKind.ERROR, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
+
+
+def _rank(finding: Finding) -> tuple[int, float, float]:
+    """Of several that fail the earliest speaks: what comes later may follow from it."""
+    since = math.inf if finding.step is None else finding.step
+    return _ORDER.index(finding.kind), since, -abs(finding.effect or 0.0)
+
+
+def _worst(report: GoldenTestReport) -> Finding:
+    """What speaks loudest; a test without findings says nothing, which is an error."""
+    nothing = Finding(report.verdict.kind, report.test, "nothing was found")
+    return min(report.verdict.findings, key=_rank, default=nothing)
+
+
+# ---------------------------------------------------------------- the log
+
+
+def append_trial(path: str, tried: Tried) -> None:
+    facts = {
+        "commit": tried.commit,
+        "verdict": str(tried.kind),
+        "message": tried.message,
+        "subject": tried.subject,
+        "effect": tried.effect,
+        "interval": tried.interval,
+        "step": tried.step,
+        "elapsed_s": round(tried.elapsed_s, 3),
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    append_line(path, facts)
+
+
+def load_trials(path: str) -> list[Tried]:
+    """What earlier calls found; a line that a kill cut short is no trial."""
+    found = []
+    for line in load_lines(path):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            found.append(_parse_trial(line))
+    return found
+
+
+def _parse_trial(line: Mapping[str, Any]) -> Tried:
+    interval = line.get("interval")
+    return Tried(
+        line["commit"],
+        VerdictKind(line["verdict"]),
+        line.get("message", ""),
+        line.get("subject", ""),
+        line.get("effect"),
+        (interval[0], interval[1]) if interval else None,
+        line.get("step"),
+        line.get("elapsed_s", 0.0),
+    )

@@ -1,0 +1,417 @@
+"""Checking: one run per checkpoint segment, all segments and metrics judged, more runs while a verdict is open."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.errors import ConfigError
+from assay.golden import manifests
+from assay.golden.flow.replicas import cut_track, falls_one_short
+from assay.golden.flow.segments import (
+    GoldenOptions,
+    Listening,
+    Scene,
+    SegmentFollower,
+    build_check_command,
+    build_run,
+    build_spec,
+    build_stamp,
+    describe_end,
+    describe_places,
+    find_log,
+    find_unread,
+    load_log,
+    run_specs,
+)
+from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
+from assay.golden.judge.noise import find_refusals, measure_golden_noise
+from assay.golden.judge.window import default_delta
+from assay.golden.recorder import Values
+from assay.golden.values import (
+    Golden,
+    GoldenTestReport,
+    MetricReport,
+    Rule,
+    Segment,
+    SegmentReport,
+    SegmentRun,
+    Track,
+)
+from assay.study.prepared import Report
+from assay.study.supervise import Entry
+from assay.study.sweep import Doors
+from assay.values.run import RunSpec, State
+from assay.values.study import Problem
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+CHECK_PREFIX = "check-"
+SEED_BASE = 1000  # seeds of checks are never those of replicas
+
+Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
+
+
+def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+    """Every segment of the golden against the program as it is now. The store is only read."""
+    golden = manifests.load_manifest(scene.manifest, scene.test.name, _say_how_to_gather(scene))
+    refusals = find_refusals(scene.test.rules, measure_golden_noise(scene.test.rules, golden))
+    if refusals and not scene.is_original:
+        raise ConfigError(
+            [Problem(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
+        )
+    states = [_State(scene, segment, golden) for segment in golden.segments]
+    end = _run_rounds(scene, states, doors)
+    reports = tuple(state.report() for state in states)
+    findings = [finding for report in reports for finding in report.verdict.findings]
+    findings += _find_odd(scene, golden)
+    if end is not None:
+        findings.append(
+            Finding(VerdictKind.ERROR, scene.test.name, f"not everything was run: {end.interrupted or end.problem}")
+        )
+    return GoldenTestReport(
+        test=scene.test.name,
+        manifest=scene.manifest,
+        verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
+        golden=golden,
+        segments=reports,
+        notes=(
+            *describe_places(scene),
+            *(line for state in states if (line := state.describe_stop()) is not None),
+            *_describe_logs(states, reports),
+            *_describe_acceptance(scene, findings),
+        ),
+        warnings=(
+            *_build_warnings(scene, golden),
+            *_describe_counting(states),
+            *(f"{found.subject}: {found.message}" for _, found in refusals),
+        ),
+        interrupted=end.interrupted if end else None,
+        problem=end.problem if end else None,
+    )
+
+
+def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> Report | None:
+    """All segments first; then, again and again, those that need another run. A report: it did not come to its end."""
+    jobs = [state for state in states if state.prepare()]
+    while jobs:
+        stamp = build_stamp()
+        specs = [state.build_spec(stamp, place) for place, state in enumerate(jobs)]
+        by_name = {spec.name: state for spec, state in zip(specs, jobs, strict=True)}
+
+        def follow(entry: Entry, by_name: Mapping[str, _State] = by_name) -> SegmentFollower:
+            return by_name[entry.spec.name].follow()
+
+        def decide(entry: Entry, by_name: Mapping[str, _State] = by_name) -> str | None:
+            return by_name[entry.spec.name].decide() if scene.options.early_stop else None
+
+        report = run_specs(scene, specs, replace(doors, observe=lambda inner: Listening(inner, follow), decide=decide))
+        for entry in report.entries:
+            by_name[entry.spec.name].take(entry)
+        if report.interrupted or report.problem:
+            return report
+        jobs = [state for state in jobs if state.needs_another()]
+    return None
+
+
+def check_variants(
+    scene: Scene, variants: Sequence[Scene], golden: Golden, segment: Segment, doors: Doors
+) -> tuple[tuple[SegmentReport, ...], Report | None]:
+    """One segment by several variants of the same test, all of them spread over the slots."""
+    states = [_State(variant, segment, golden) for variant in variants]
+    end = _run_rounds(scene, states, doors)
+    return tuple(state.report() for state in states), end
+
+
+@dataclass(slots=True)
+class _State:
+    """One segment of a check as it goes."""
+
+    scene: Scene
+    segment: Segment
+    golden: Golden
+    checkpoint: str | None = None
+    beyond: int = 0
+    follower: SegmentFollower | None = None
+    stopped: str | None = None  # why it was stopped early
+    judged_to: int = -1
+    runs: list[SegmentRun] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)  # about its runs, not about a metric
+    logs: list[str] = field(default_factory=list)
+
+    @property
+    def _subject(self) -> str:
+        return f"segment at {self.segment.start_step}"
+
+    def prepare(self) -> bool:
+        """Whether it can be run at all."""
+        self.beyond = self.golden.steps_beyond or 0
+        path = manifests.find_checkpoint(self.scene.manifest, self.segment.checkpoint)
+        if path is None:
+            self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
+            return False
+        if self.segment.checkpoint_sha and manifests.hash_checkpoint(path) != self.segment.checkpoint_sha:
+            self._find(
+                f"the checkpoint {self.segment.checkpoint} is not the one that was recorded: its content has changed"
+            )
+            return False
+        self.checkpoint = path
+        return True
+
+    def _find(self, message: str, step: float | None = None) -> None:
+        finding = Finding(VerdictKind.ERROR, self._subject, message, step=step)
+        if finding not in self.findings:
+            self.findings.append(finding)
+
+    # ------------------------------------------------------------ running
+
+    def build_spec(self, stamp: str, place: int) -> RunSpec:
+        assert self.checkpoint is not None
+        number = len(self.runs) + 1
+        seed = SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
+        text = build_check_command(self.scene, self.checkpoint, self.segment.start_step, self.beyond, seed)
+        params = {"mode": "check", "start_step": self.segment.start_step, "replica": number}
+        return build_spec(self.scene, f"{CHECK_PREFIX}{stamp}-{place}-s{self.segment.start_step}", text, params)
+
+    def follow(self) -> SegmentFollower:
+        self.follower = SegmentFollower(self.scene.test)
+        self.judged_to = -1
+        return self.follower
+
+    def decide(self) -> str | None:
+        """Offered what has been logged so far: the reason to stop now, if there is one."""
+        follower = self.follower
+        if follower is None or not follower.has_news:
+            return None
+        follower.has_news = False
+        last = follower.values.last_step
+        if last is None or last == self.judged_to:
+            return None
+        self.judged_to = last
+        now, earlier = self._tracks_of(follower.values), self._past_tracks()
+        for rule in self.scene.test.rules:
+            for label, track in now.get(rule.metric, {}).items():
+                found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
+                if found is not None:
+                    self.stopped = f"{rule.metric} {label}".strip() + f": {found.message.splitlines()[0]}"
+                    return self.stopped
+        return None
+
+    @property
+    def _peers(self) -> int:
+        return count_peers(self.scene.test.rules, self.golden)
+
+    def take(self, entry: Entry) -> None:
+        """The run is over: its values, and how it ended."""
+        follower = self.follower
+        values = follower.values if follower else Values()
+        early = self.stopped if entry.state is State.STOPPED else None
+        run = build_run(entry, values.last_step, early)
+        self.runs.append(_count_savings(run, self.segment) if early else run)
+        self.values.append(values)
+        self.logs.append(find_log(entry))
+        for problem in values.problems:
+            self._find(problem)
+        if entry.state is State.DONE:
+            self._look_for_unread(entry, values)
+        if entry.state is not State.DONE and early is None:
+            self._find(f"the check did not end well: {describe_end(entry)}")
+
+    def _look_for_unread(self, entry: Entry, values: Values) -> None:
+        """Why there is nothing to compare, where the log can tell."""
+        test = self.scene.test
+        missing = {rule.metric for rule in test.rules} & test.parsed_metrics
+        missing = {metric for metric in missing if not values.steps_of(metric)}
+        if not missing:
+            return
+        why = find_unread(test, load_log(entry))
+        wanted = {test.step.metric} if test.step.metric in why else missing & why.keys()
+        for metric in sorted(wanted):
+            self._find(f"{metric}: {why[metric]}")
+
+    def needs_another(self) -> bool:
+        """Another run where the last one fell a step short, or while the verdict is open."""
+        last = self.runs[-1]
+        if last.state is not State.DONE or self.findings:
+            return False
+        if self.golden.steps_beyond is None and not self.beyond and falls_one_short(self.segment, self.values[-1]):
+            self.beyond = 1
+            self.runs.pop()
+            self.values.pop()
+            return True
+        most = self.scene.options.most_checks or self.scene.test.most_checks
+        return len(self.runs) < most and self.report().verdict.kind is VerdictKind.INCONCLUSIVE
+
+    # ------------------------------------------------------------ judging
+
+    def _tracks_of(self, values: Values) -> Tracks:
+        """What a run says at the golden's steps; labels that the golden lacks stay, for they are a difference."""
+        found: dict[str, dict[str, Track]] = {}
+        for metric, label in values.found:
+            golden = self.segment.tracks.get(metric, {}).get(label)
+            track = cut_track(values, metric, label, golden[0].steps) if golden else values.tracks(metric)[label]
+            found.setdefault(metric, {})[label] = track
+        return found
+
+    def _past_tracks(self) -> list[Tracks]:
+        return [self._tracks_of(values) for values in self.values]
+
+    def report(self) -> SegmentReport:
+        runs = self._past_tracks()
+        judged = [self._judge(rule, runs) for rule in self.scene.test.rules] if runs else []
+        metrics = tuple(report for report in judged if report is not None)
+        findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
+        if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
+            findings.append(Finding(VerdictKind.FAIL, self._subject, f"stopped early: {self.stopped}"))
+        compared = sum(report.verdict.comparisons for report in metrics)
+        return SegmentReport(
+            start_step=self.segment.start_step,
+            checkpoint=self.segment.checkpoint,
+            verdict=Verdict.of(findings, compared),
+            metrics=metrics,
+            runs=tuple(self.runs),
+        )
+
+    def describe_stop(self) -> str | None:
+        """One line about an early stop, for all metrics that it left undecided."""
+        last = self.values[-1].last_step if self.values else None
+        if self.stopped is None or last is None:
+            return None
+        kept = {report.metric for report in self.report().metrics}
+        others = [rule.metric for rule in self.scene.test.rules if rule.metric not in kept]
+        rest = f"; not judged there: {', '.join(others)}" if others else ""
+        return f"segment {self.segment.start_step} was stopped at step {last}{rest}"
+
+    def _judge(self, rule: Rule, runs: Sequence[Tracks]) -> MetricReport | None:
+        """None: the run was stopped for another metric before this one was decided."""
+        labels = self.segment.tracks.get(rule.metric, {})
+        seen = {label for run in runs for label in run.get(rule.metric, {})} | set(labels)
+        check = {
+            label: tuple(run[rule.metric][label] for run in runs if label in run.get(rule.metric, {})) for label in seen
+        }
+        verdict = judge_segment(rule, self.segment, runs, peers=self._peers)
+        kept = self._forgive_stop(verdict)
+        if kept is None:
+            return None
+        noise, delta = self.golden.noise.get(rule.metric), default_delta(rule) if rule.kind != "margin" else rule.margin
+        return MetricReport(rule, kept, labels, check, noise, delta)
+
+    def _forgive_stop(self, verdict: Verdict) -> Verdict | None:
+        """After an early stop the steps that were saved are no gaps of the metrics that had not failed."""
+        last = self.values[-1].last_step if self.values else None
+        if self.stopped is None or last is None:
+            return verdict
+        kept = [found for found in verdict.findings if found.step is None or found.step <= last]
+        decided = [found for found in kept if found.kind not in (VerdictKind.PASS, VerdictKind.INCONCLUSIVE)]
+        return Verdict.of(kept, verdict.comparisons) if decided else None
+
+
+def _count_savings(run: SegmentRun, segment: Segment) -> SegmentRun:
+    steps = [step for labels in segment.tracks.values() for found in labels.values() for step in found[0].steps]
+    if run.last_step is None or not steps:
+        return run
+    ran, left = max(1, run.last_step - segment.start_step), max(0, max(steps) - run.last_step)
+    return replace(run, saved_steps=left, saved_s=(run.elapsed_s or 0.0) * left / ran)
+
+
+# ---------------------------------------------------------------- around the segments
+
+
+def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -> list[str]:
+    """Where to read on about the segments that are no pass."""
+    bad = [pair[0] for pair in zip(states, reports, strict=True) if pair[1].verdict.kind is not VerdictKind.PASS]
+    return [f"log: {state.logs[-1]} (segment {state.segment.start_step})" for state in bad if state.logs]
+
+
+def _describe_acceptance(scene: Scene, findings: Sequence[Finding]) -> list[str]:
+    """What to type where a change is meant."""
+    kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
+    options = scene.options
+    if kinds != {VerdictKind.CHANGED} or options.is_harness:
+        return []
+    tail = _build_arguments(options)
+    lines = [
+        "if this change is meant, accept it",
+        f"  once:            assay golden check {tail} --allow-changed",
+        f"  from now on:     assay golden rebase {tail} --from check --reason 'the change is meant'",
+    ]
+    if not scene.is_original:
+        lines += [
+            f"  as harmless:     name it under golden.variants in {options.file}, then",
+            f"                   assay golden rebase {tail} --allow-wider --reason 'a harmless change'",
+        ]
+    return lines
+
+
+def _build_arguments(options: GoldenOptions) -> str:
+    """What a subcommand of `assay golden` takes to mean the same golden."""
+    words = [options.file, "-s", options.store]
+    if options.manifest_name != manifests.DEFAULT_NAME:
+        words += ["--manifest-name", options.manifest_name]
+    words += [word for name in options.tests or () for word in ("-t", name)]
+    return " ".join(map(shlex.quote, words))
+
+
+def _describe_counting(states: Sequence[_State]) -> list[str]:
+    """Of a golden that does not state how its program counts: what that costs, and the command that ends it."""
+    if not states or states[0].golden.steps_beyond is not None:
+        return []
+    twice, scene = sum(state.beyond for state in states), states[0].scene
+    cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
+    command = f"assay golden gather {_build_arguments(replace(scene.options, tests=(scene.test.name,)))} --counting"
+    return [
+        f"the golden recording does not state how the program counts its steps: {cost}; record it once:\n  {command}"
+    ]
+
+
+def _find_odd(scene: Scene, golden: Golden) -> list[Finding]:
+    """What makes a verdict worthless however the segments compare."""
+    subject = scene.test.name
+    findings = [Finding(VerdictKind.ERROR, subject, note) for note in golden.notes if _concerns_rule(note, scene)]
+    if not golden.segments:
+        findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
+    if not golden.complete:
+        message = "the golden recording is not complete: its gathering did not come to a good end; gather it again"
+        findings.append(Finding(VerdictKind.ERROR, subject, message))
+    bad = manifests.find_not_finite(golden, {rule.metric for rule in scene.test.rules})
+    findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is no good one: {place}") for place in bad]
+    return findings
+
+
+def _say_how_to_gather(scene: Scene) -> str:
+    """In the words of the door, with the manifests of this test that lie there under another name."""
+    options = scene.options
+    hint = "gather it first: " + (
+        "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
+    )
+    prefix = scene.test.name + "_"
+    names = [os.path.basename(path) for path in manifests.list_manifests(scene.store)]
+    partial = os.path.basename(manifests.partial_path(scene.manifest))
+    others = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]
+    if others:
+        hint += f"; or name one that is there: --manifest-name {' or '.join(others)}"
+    if partial in names:
+        hint += f"; {partial} is of a gathering that did not come to a good end"
+    return hint
+
+
+def _concerns_rule(note: str, scene: Scene) -> bool:
+    return any(f" {rule.metric} " in f"{note} " for rule in scene.test.rules)
+
+
+def _build_warnings(scene: Scene, golden: Golden) -> list[str]:
+    warnings = []
+    for rule in scene.test.rules:
+        if rule.metric not in scene.test.parsed_metrics and scene.is_original:
+            warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")
+        elif golden.segments and not any(rule.metric in segment.tracks for segment in golden.segments):
+            warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
+    steps = golden.steps_per_segment
+    if steps and steps != scene.test.steps_to_record:
+        warnings.append(f"the golden was recorded over {steps} steps, the file says {scene.test.steps_to_record}")
+    host = golden.provenance.get("host")
+    if host and host != os.uname().nodename:
+        warnings.append(f"the golden was recorded on another machine ({host})")
+    return warnings

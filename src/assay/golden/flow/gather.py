@@ -1,0 +1,471 @@
+"""Gathering: one training is recorded at its checkpoints; then replicas repeat the recorded segments for the noise."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.golden import manifests
+from assay.golden.flow.provenance import build_origin, build_provenance
+from assay.golden.flow.replicas import Replication, describe_noise, describe_quiet
+from assay.golden.flow.segment_builder import SegmentBuilder
+from assay.golden.flow.segments import (
+    FileFollower,
+    Listening,
+    LogFollower,
+    Scene,
+    build_gather_command,
+    build_run,
+    build_spec,
+    build_stamp,
+    can_check,
+    check_store,
+    describe_end,
+    describe_places,
+    find_log,
+    find_unread,
+    load_log,
+    run_specs,
+)
+from assay.golden.judge.noise import (
+    find_equal,
+    find_idle_variants,
+    find_refusals,
+    measure_golden_noise,
+    summarise_noise,
+)
+from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
+from assay.golden.values import Golden, GoldenTestReport, SegmentRun
+from assay.record import run_directory
+from assay.study.lookup import FoundRun
+from assay.study.prepared import Report
+from assay.study.stop import StopOptions, stop
+from assay.study.supervise import Entry
+from assay.study.sweep import Doors
+from assay.values import layout
+from assay.values.run import RunSpec, State
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+GATHER_PREFIX = "gather-"
+LOCK_SUFFIX = ".lock"
+_NOT_COUNTED = "how the program counts its steps is not recorded"
+
+
+def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+    """Train once, record, repeat the segments, measure the noise, write the manifest.
+
+    Until all that has come to a good end the golden that was there stays, with its checkpoints; what there is of the
+    new one stands beside it, in `<manifest>.partial`.
+    """
+    scene = place_checkpoints(scene)
+    check_store(scene)
+    with _owned(scene):
+        return _gather(scene, doors)
+
+
+def _gather(scene: Scene, doors: Doors) -> GoldenTestReport:
+    spec, notes = _choose_spec(scene, doors)
+    work = _Gathering(scene, spec, notes)
+    report = run_specs(scene, [work.spec], replace(doors, observe=lambda inner: Listening(inner, work.follow)))
+    entry = report.entries[0]
+    work.conclude(entry)
+    runs = [build_run(entry, work.recorder.last_step)]
+    is_cut = bool(report.interrupted or report.problem)
+    if work.golden is not None and entry.state is State.DONE and not is_cut and (work.replicas or scene.test.variants):
+        report, more = work.replicate(doors)
+        runs += more
+    elif work.golden is not None and entry.state is State.DONE and not is_cut and can_check(scene):
+        report, more = work.learn(doors)
+        runs += more
+    work.measure()
+    work.settle(is_cut or bool(report.interrupted or report.problem))
+    return replace(work.report(runs), interrupted=report.interrupted, problem=report.problem)
+
+
+def count_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+    """Add to a golden that is there how its program counts its steps: one run of one segment."""
+    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    if not golden.segments:
+        raise UsageError("the golden recording has no segment", "gather it again")
+    work = Replication(scene, replace(golden, steps_beyond=None), 0)
+    report = work.learn(doors)
+    findings, steps = list(work.findings), work.golden.steps_beyond
+    if steps is not None:
+        manifests.write_offset(scene.manifest, work.golden)
+        how = (
+            "a check trains one step further than the file says" if steps else "a check trains as far as the file says"
+        )
+        findings.append(Finding(VerdictKind.PASS, scene.test.name, f"the counting is recorded: {how}"))
+    return GoldenTestReport(
+        test=scene.test.name,
+        manifest=scene.manifest,
+        verdict=Verdict.of(findings, 1 if steps is not None else 0),
+        golden=work.golden,
+        runs=tuple(work.runs),
+        notes=tuple(finding.message for finding in findings if finding.kind is VerdictKind.PASS),
+        interrupted=report.interrupted,
+        problem=report.problem,
+    )
+
+
+# ---------------------------------------------------------------- the training
+
+
+class _Follower:
+    """Reads the training's log and keeps the manifest up to date with every recording that is full."""
+
+    def __init__(self, work: _Gathering) -> None:
+        self._work = work
+        self._log = LogFollower()
+        self._files = FileFollower()
+
+    def read(self, entry: Entry, final: bool) -> None:
+        data = self._log.read(entry)
+        filled = self._work.recorder.feed(data) if data else False
+        if not self._work.scene.test.same_line:
+            self._files.read(entry, final, self._work.file_values)
+        if filled and not final:
+            self._work.save(entry, complete=False)
+
+
+class _Gathering:
+    """The state of one gathering."""
+
+    def __init__(self, scene: Scene, spec: RunSpec, notes: Sequence[str]) -> None:
+        self.scene = scene
+        self.spec = spec
+        self.replicas = scene.options.replicas if scene.options.replicas is not None else scene.test.replicas
+        self.recorder = _Recorder(scene)
+        self.file_values = Values()
+        self.golden: Golden | None = None
+        self.findings: list[Finding] = []
+        self.warnings: list[str] = []
+        self.notes: list[str] = [*notes, *describe_places(scene)]
+        self.manifest = manifests.partial_path(scene.manifest)
+        self._segments = SegmentBuilder(scene, self._warn)
+        self._refusals: list[Finding] = []
+        self._log = ""
+        self._before, self._replacing = _load_before(scene)
+
+    def follow(self, _entry: Entry) -> _Follower:
+        """A new attempt trains from the start: what the one before it recorded does not count."""
+        self.recorder = _Recorder(self.scene)
+        self.file_values = Values()
+        return _Follower(self)
+
+    def save(self, entry: Entry, complete: bool) -> None:
+        over = [recording for recording in self.recorder.recordings if recording.is_over]
+        golden = self._build(entry, over, complete)
+        if golden.segments:
+            self.golden = golden
+            self._write_partial(golden)
+
+    def _write_partial(self, golden: Golden) -> None:
+        """Never complete, whatever it holds: nobody has found it good yet."""
+        manifests.write_manifest(self.manifest, replace(golden, complete=False))
+
+    def conclude(self, entry: Entry) -> None:
+        self.recorder.finish()
+        is_done = entry.state is State.DONE
+        last = self.recorder.describe_last_save() if is_done else None
+        self.warnings += [text for text in self.recorder.warnings if text != last]
+        self.notes += [text for text in self.recorder.warnings if text == last]
+        if not is_done:
+            self._find(VerdictKind.ERROR, "training", f"the training did not end well: {describe_end(entry)}")
+        self.save(entry, complete=is_done)
+        self._log = find_log(entry)
+        self._look_for_gaps(entry)
+
+    def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
+        self.findings.append(Finding(kind, f"{self.scene.test.name} {subject}", message))
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    # ------------------------------------------------------------ from recordings to a golden
+
+    def _build(self, entry: Entry, recordings: Sequence[Recording], complete: bool) -> Golden:
+        found = [self._segments.build(recording, self.file_values) for recording in recordings]
+        return Golden(
+            test=self.scene.test.name,
+            segments=tuple(segment for segment in found if segment is not None),
+            steps_per_segment=self.scene.test.steps_to_record,
+            provenance=build_provenance(self.scene, entry),
+            history=self._before.history if self._before else (),
+            complete=complete,
+        )
+
+    def _look_for_gaps(self, entry: Entry) -> None:
+        """What a user must know about this recording; nothing recorded is never a success."""
+        recorder = self.recorder
+        where = _stream_words(self.scene, entry)
+        if not recorder.steps:
+            self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({where})")
+        if not recorder.saves:
+            self._find(VerdictKind.ERROR, "log", f"no line says that a checkpoint was saved ({where})")
+        told = {problem for recording in recorder.recordings for problem in recording.values.problems}
+        for problem in recorder.disorder[:1]:
+            if problem not in told:
+                self._find(VerdictKind.ERROR, "log", problem)
+        for recording in recorder.recordings:
+            for problem in self._find_losses(recording):
+                subject = f"segment {recording.start_step}"
+                self._find(VerdictKind.ERROR, subject, f"{problem}; this segment is not recorded")
+        self._look_for_metrics(entry)
+
+    def _find_losses(self, recording: Recording) -> list[str]:
+        """Why a recording is no segment."""
+        if recording.values.problems or recording.is_empty or self._segments.find_saved(recording) is not None:
+            return list(recording.values.problems)
+        return [f"the checkpoint {recording.saved.path} is not there"]
+
+    def _look_for_metrics(self, entry: Entry) -> None:
+        segments = self.golden.segments if self.golden else ()
+        parsed = self.scene.test.parsed_metrics
+        why = find_unread(self.scene.test, load_log(entry)) if segments else {}
+        for rule in self.scene.test.rules:
+            if any(rule.metric in segment.tracks for segment in segments) or not segments:
+                continue
+            if rule.metric in parsed or not self.scene.is_original:
+                cause = f": it {why[rule.metric]}" if rule.metric in why else ""
+                self._find(VerdictKind.ERROR, rule.metric, f"was not logged in any recorded segment{cause}")
+            else:
+                self._find(VerdictKind.INCONCLUSIVE, rule.metric, "no parser reads it, so a check cannot pass")
+
+    # ------------------------------------------------------------ the end
+
+    def replicate(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
+        """Each segment again, for the noise."""
+        assert self.golden is not None
+        work = Replication(self.scene, self.golden, self.replicas)
+        report = work.run(doors)
+        self.golden = work.golden
+        self.findings += work.findings
+        return report, work.runs
+
+    def learn(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
+        """Without replicas: how the program counts its steps, by one run. Where it fails the recording is good all the
+        same, and a check finds it out."""
+        assert self.golden is not None
+        work = Replication(self.scene, self.golden, 0)
+        report = work.learn(doors)
+        self.golden = work.golden
+        self.warnings += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
+        return report, work.runs
+
+    def measure(self) -> None:
+        """Noise, where there are replicas; and values that nothing can be compared with."""
+        if self.golden is None:
+            return
+        judged = {rule.metric for rule in self.scene.test.rules}
+        for place in manifests.find_not_finite(self.golden, judged):
+            self._find(VerdictKind.ERROR, "recording", f"{place}: this is no good recording")
+        others = {metric for segment in self.golden.segments for metric in segment.tracks} - judged
+        self.warnings += manifests.find_not_finite(self.golden, others)
+        found = measure_golden_noise(self.scene.test.rules, self.golden)
+        self.golden = replace(self.golden, noise=summarise_noise(found))
+        self.notes += describe_noise(found, self.scene.test.rules)
+        self._look_at_variants(self.golden)
+        for _, finding in find_refusals(self.scene.test.rules, found):
+            if self.scene.is_original:
+                self.warnings.append(f"{finding.subject}: {finding.message}")
+            else:
+                self._refusals.append(finding)
+
+    def _look_at_variants(self, golden: Golden) -> None:
+        rules = self.scene.test.rules
+        for name in find_idle_variants(rules, golden):
+            self._warn(f"the variant {name} changes nothing: equal bit for bit to the recording")
+        if not self.scene.test.variants and not self.scene.is_original and find_equal(rules, golden):
+            self.notes += describe_quiet(self.scene)
+
+    def settle(self, is_cut: bool) -> None:
+        """The new golden takes the old one's place, or stays beside it."""
+        bad = [found for found in self.findings if found.kind in (VerdictKind.ERROR, VerdictKind.FAIL)]
+        # a rule that is too narrow can be mended in the file: that is no reason to train again
+        is_good = not bad and not is_cut and not (self._refusals and self._before)
+        self.findings += self._refusals
+        if self.golden is not None and is_good:
+            self._replace(self.golden)
+            return
+        if self.golden is not None:
+            self.golden = replace(self.golden, complete=False)
+            self._write_partial(self.golden)
+        if self._replacing is not None:
+            self.notes.append(f"the golden recording that was there stays as it was: {self.scene.manifest}")
+        if bad:
+            self.notes.append(f"log: {self._log}")
+
+    def _replace(self, golden: Golden) -> None:
+        """First the manifest, then what only the old one needed."""
+        path = self.scene.manifest
+        old = manifests.load_references(path) if self._before else None
+        manifests.write_manifest(path, golden)
+        self.manifest = path
+        with contextlib.suppress(OSError):
+            os.unlink(manifests.partial_path(path))
+        manifests.remove_checkpoints(path, old or ())
+        if self._replacing is not None:
+            self.warnings.append(self._replacing)
+
+    def report(self, runs: Sequence[SegmentRun]) -> GoldenTestReport:
+        segments = self.golden.segments if self.golden else ()
+        values = sum(
+            len(track.steps)
+            for segment in segments
+            for labels in segment.tracks.values()
+            for found in labels.values()
+            for track in found
+        )
+        if segments:
+            self.findings.append(
+                Finding(VerdictKind.PASS, self.scene.test.name, f"{len(segments)} segments, {values} values recorded")
+            )
+        return GoldenTestReport(
+            test=self.scene.test.name,
+            manifest=self.manifest,
+            verdict=Verdict.of(self.findings, values),
+            golden=self.golden,
+            runs=tuple(runs),
+            notes=tuple(self.notes),
+            warnings=tuple(dict.fromkeys(self.warnings)),
+        )
+
+
+class _Recorder(TrainingRecorder):
+    """Of one test's log."""
+
+    def __init__(self, scene: Scene) -> None:
+        test = scene.test
+        reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
+        super().__init__(reader, test.steps_to_record, test.same_line)
+        self.disorder: list[str] = []
+
+    def _enter(self, step: int) -> bool:
+        """A step that comes back after the first save, also behind the end of a recording: segments cannot be told."""
+        if self.recordings and self.last_step is not None and step < self.last_step:
+            self.disorder.append(f"step {step} is logged after step {self.last_step}: out of order")
+        return super()._enter(step)
+
+    def describe_last_save(self) -> str | None:
+        """What is warned of where the training ends on a save, as most do."""
+        last = self.recordings[-1] if self.recordings else None
+        if last is None or last.values.first_step is not None:
+            return None
+        return f"nothing was logged after the checkpoint of step {last.start_step}: it is left out"
+
+
+def _stream_words(scene: Scene, entry: Entry) -> str:
+    name = layout.log_name(entry.spec.log_name, "train", max(1, entry.attempt), "")
+    stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[scene.test.stream]
+    return f"{stream} is in {os.path.join(entry.dir, name)}"
+
+
+# ---------------------------------------------------------------- before the training
+
+
+def _choose_spec(scene: Scene, doors: Doors) -> tuple[RunSpec, list[str]]:
+    """The training that an interrupted or killed gathering left, where it was started from the same code, command and
+    environment; otherwise a new one, after ending whatever still writes into the same folder of checkpoints."""
+    text = build_gather_command(scene)
+    origin = build_origin(scene, text)
+    spec = build_spec(scene, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
+    notes: list[str] = []
+    for path in reversed(list(run_directory.find_run_dirs(scene.place.dir))):
+        name, found = os.path.basename(path), _load_open(path, scene)
+        if found is None:
+            continue
+        if found.id == spec.id:
+            return replace(spec, name=name), notes
+        notes.append(_end(scene, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
+        doors.warn(notes[-1])
+    return spec, notes
+
+
+def _load_open(path: str, scene: Scene) -> RunSpec | None:
+    """What a gathering into the same folder left without an end."""
+    if not os.path.basename(path).startswith(GATHER_PREFIX):
+        return None
+    try:
+        spec = run_directory.load_record(path).spec
+    except (OSError, FormatError):
+        return None
+    last = run_directory.load_history(path).last
+    words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
+    if last is None or shlex.quote(scene.checkpoints) not in words:
+        return None
+    is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
+    return spec if is_open else None
+
+
+def _describe_difference(found: RunSpec, spec: RunSpec) -> str:
+    parts = [name for name in ("code", "environment") if found.params.get(name) != spec.params[name]]
+    parts += ["command"] if found.commands != spec.commands else []
+    return f"the {' and the '.join(parts)} {'have' if len(parts) > 1 else 'has'} changed"
+
+
+def _end(scene: Scene, path: str, why: str) -> str:
+    """Stop a training of ours; nothing to do for one that was interrupted. Raises where it may go on writing."""
+    last = run_directory.load_history(path).last
+    if last is None or last.outcome is not None:
+        return why
+    stopped = stop([FoundRun(scene.place, path)], (), StopOptions(scene.options.grace_s, why)).runs[0]
+    if not stopped.is_well:
+        raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
+    return f"{why}; {stopped.text}"
+
+
+@contextlib.contextmanager
+def _owned(scene: Scene) -> Iterator[None]:
+    """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
+    path = scene.manifest + LOCK_SUFFIX
+    fd = _take_lock(path, scene)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(fd)
+
+
+def _take_lock(path: str, scene: Scene) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
+            os.close(fd)
+            hint = f"wait for it, or end it: assay stop {scene.place.name}"
+            raise UsageError(f"{owner} gathers {scene.test.name} into {scene.store} right now", hint) from None
+        except OSError:  # a file system without locks
+            return fd
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(fd)):  # else its owner has just removed it
+                return fd
+        os.close(fd)
+
+
+def place_checkpoints(scene: Scene) -> Scene:
+    """Where nothing is overwritten that a golden needs."""
+    return replace(scene, checkpoints=manifests.choose_checkpoint_dir(scene.manifest, scene.checkpoints))
+
+
+def _load_before(scene: Scene) -> tuple[Golden | None, str | None]:
+    """The golden that is there, and what to say when it is replaced."""
+    try:
+        before = manifests.load_manifest(scene.manifest, scene.test.name)
+    except UsageError:
+        return None, None
+    except FormatError as error:
+        return None, f"{error.message}; it is replaced"
+    when = before.provenance.get("gathered_at")
+    return before, f"the golden recording {'of ' + str(when) if when else 'that was there'} is replaced"

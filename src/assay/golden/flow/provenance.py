@@ -1,0 +1,124 @@
+"""Where a golden comes from: the commit, the packages, the machine, the seeds and the command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from assay.errors import UsageError
+from assay.golden import manifests
+from assay.golden.flow.segments import Scene
+from assay.golden.judge.drift import build_rule_facts
+from assay.observe.environment import list_installed, load_git
+from assay.record import run_directory
+from assay.stage.tree import FileEntry, Selection, load_tree
+from assay.study.preflight import first_program
+from assay.study.supervise import Entry
+
+_SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
+
+
+# What is read as code where git does not say: programs and their settings, not the data and logs that a program writes.
+_CODE = re.compile(
+    r".*\.(pyx?|pxd|ipynb|(ba)?sh|pl|r|jl|lua|[jt]s|rs|go|java|c|cc|cpp|cxx|cuh?|h|hpp|so|ya?ml|json|toml|cfg|ini|conf|gin)",
+    re.IGNORECASE | re.DOTALL,
+)
+# Of a terminal or a session, not of a training; and ours.
+_SESSION = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS\d|PROMPT.*|HIST.*|DISPLAY|WAYLAND_.*|WINDOW.*|STY"
+    r"|TMUX.*|SSH_.*|XDG_.*|DBUS_.*|VSCODE_.*|GPG_.*|INVOCATION_ID|JOURNAL_STREAM|PYTEST_.*|ASSAY_.*|NO_COLOR|FORCE_COLOR"
+)
+
+
+def build_origin(scene: Scene, text: str) -> dict[str, str]:
+    """What a training is started from, as hashes: runs with the same ones and the same command are interchangeable."""
+    return {"code": _hash(_load_code(scene, text)), "environment": _hash(_load_surroundings(scene, text))}
+
+
+def _hash(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _load_code(scene: Scene, text: str) -> list[Any]:
+    """The repository's state, the code in the program's folder, and the files that the command names."""
+    git = load_git(scene.folder)
+    exclude = tuple(Path(path) for path in (scene.place.root, scene.store))
+    try:
+        tree = load_tree(Path(scene.folder), Selection(exclude=exclude))
+    except UsageError:  # a part that cannot be read: nobody knows whether it is the same
+        return [secrets.token_hex(8)]
+    code = {file.path for folder in tree.walk() for file in folder.files if _is_code(file)}
+    names = sorted(code | _find_named(scene, text))
+    files = [(name, manifests.hash_checkpoint(os.path.join(scene.folder, name))) for name in names]
+    return [scene.folder, [git.commit, git.diff] if git else None, files]
+
+
+def _is_code(file: FileEntry) -> bool:
+    has_suffix = "." in os.path.basename(file.path)
+    return _CODE.fullmatch(file.path) is not None or (file.executable and not has_suffix)
+
+
+def _find_named(scene: Scene, text: str) -> set[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = text.split()
+    return {word for word in words if os.path.isfile(os.path.join(scene.folder, word))}
+
+
+def _load_surroundings(scene: Scene, text: str) -> list[Any]:
+    variables: Mapping[str, str] = {name: value for name, value in os.environ.items() if not _SESSION.fullmatch(name)}
+    program = first_program(text)
+    if program and os.sep in program:
+        program = os.path.join(scene.folder, program)
+    versions = {name: list_installed(name) for name in ("python", "python3", program or "python")}
+    return [
+        os.uname().nodename,
+        dict(variables),
+        list(scene.test.env),
+        versions,
+        scene.farm.name if scene.farm else None,
+    ]
+
+
+def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
+    """Where a golden comes from: enough to tell why a later one differs."""
+    environment = _load_environment(entry.dir)
+    git = environment.get("git") or {}
+    text = entry.spec.commands[0].text
+    return {
+        "gathered_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": git.get("commit"),
+        "branch": git.get("branch"),
+        "dirty": git.get("dirty"),
+        "packages": environment.get("job_packages") or environment.get("packages") or {},
+        "python": environment.get("python"),
+        "host": environment.get("host"),
+        "os": environment.get("os"),
+        "hardware": {
+            "cpu": environment.get("cpu"),
+            "cpu_count": environment.get("cpu_count"),
+            "gpus": environment.get("gpus"),
+            "driver": environment.get("driver"),
+        },
+        "fingerprint": environment.get("fingerprint"),
+        "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
+        "config": scene.options.file,
+        "config_hash": scene.config_hash,
+        "rules": build_rule_facts(scene.test.rules),
+        "variants": {variant.name: variant.title for variant in scene.test.variants},
+        "command": text,
+        "run": entry.dir,
+    }
+
+
+def _load_environment(run_dir: str) -> dict[str, Any]:
+    return run_directory.load_environment(run_dir) or {}

@@ -1,0 +1,436 @@
+"""`assay golden rebase`: a new golden takes the old one's place, with a reason, and with the drift written down.
+
+A fresh gathering is staged beside the golden until it is accepted; from a check, the runs that it made are taken as
+they are and repeated until there are as many recordings as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.golden import manifests
+from assay.golden.config import load_golden_file
+from assay.golden.flow.check import CHECK_PREFIX, SEED_BASE
+from assay.golden.flow.gather import gather_test
+from assay.golden.flow.provenance import build_provenance
+from assay.golden.flow.replicas import Replication, cut_track, follow_specs
+from assay.golden.flow.segments import (
+    GoldenOptions,
+    Scene,
+    SegmentFollower,
+    build_check_command,
+    build_scene,
+    build_spec,
+    build_stamp,
+    describe_end,
+    hide_command,
+)
+from assay.golden.judge.convergence import count_peers, judge_rules
+from assay.golden.judge.drift import find_creep, find_widening, measure_drift, measure_levels
+from assay.golden.judge.noise import measure_golden_noise, summarise_noise
+from assay.golden.recorder import Values
+from assay.golden.values import Golden, Segment, Track
+from assay.observe.environment import load_environment
+from assay.record import run_directory
+from assay.study.attempts import RetryPolicy
+from assay.study.supervise import Entry
+from assay.study.sweep import Doors
+from assay.system.files import write_atomic
+from assay.values.run import RunSpec, State
+from assay.values.verdict import VerdictKind
+
+STAGED_SUFFIX = ".rebase"
+
+Source = Literal["gather", "check"]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RebaseOptions:
+    golden: GoldenOptions
+    reason: str
+    source: Source = "gather"
+    allow_wider: bool = False
+    fresh: bool = False  # do not use what an earlier call staged
+    allow_failed: bool = False  # from a check: also when the last one did not pass
+
+
+@dataclass(frozen=True, slots=True)
+class Rebased:
+    """One test. Not accepted: `refusals` say why, and the old golden is untouched."""
+
+    test: str
+    manifest: str
+    before: Golden
+    after: Golden | None = None
+    effects: Mapping[str, float] | None = None
+    since_first: Mapping[str, float] | None = None
+    refusals: tuple[str, ...] = ()
+    wider: tuple[str, ...] = ()  # accepted all the same
+    creep: tuple[str, ...] = ()
+    archived: str | None = None
+    interrupted: str | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.archived is not None
+
+
+def rebase_file(
+    options: RebaseOptions, doors: Doors | None = None, tell: Tell = lambda _line: None
+) -> tuple[Rebased, ...]:
+    if not options.reason.strip():
+        raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
+    file = load_golden_file(options.golden.file)
+    tests = [test for test in file.tests if not options.golden.tests or test.name in options.golden.tests]
+    if not tests:
+        raise NotFoundError("test", ", ".join(options.golden.tests or ()), [test.name for test in file.tests])
+    scenes = [build_scene(file, test, options.golden) for test in tests]
+    befores = [manifests.load_manifest(scene.manifest, scene.test.name) for scene in scenes]
+    done: list[Rebased] = []
+    for scene, before in zip(scenes, befores, strict=True):
+        done.append(_rebase(scene, before, options, doors or Doors(), tell))
+        if done[-1].interrupted:
+            break
+    return tuple(done)
+
+
+def _rebase(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Rebased:
+    take = _take_gathering if options.source == "gather" else _take_check
+    outcome = Rebased(scene.test.name, scene.manifest, before)
+    try:
+        after, problems, interrupted = take(scene, before, options, doors, tell)
+    except AssayError as error:
+        return replace(outcome, refusals=(error.render(),))
+    if after is None or problems or interrupted:
+        return replace(outcome, after=after, refusals=tuple(problems), interrupted=interrupted)
+    wider = tuple(find_widening(before, after))
+    if wider and not options.allow_wider:
+        return replace(
+            outcome, after=after, refusals=(*wider, "this lets more through than before: accept it with --allow-wider")
+        )
+    return _accept(scene, outcome, after, options, wider)
+
+
+# ---------------------------------------------------------------- accepting
+
+
+def _accept(scene: Scene, outcome: Rebased, after: Golden, options: RebaseOptions, wider: tuple[str, ...]) -> Rebased:
+    before = outcome.before
+    old, new = measure_levels(before), measure_levels(after)
+    first: Any = before.history[-1].get("first_levels") if before.history else None
+    first = first or old
+    effects, since_first = measure_drift(old, new), measure_drift(first, new)
+    archived = _archive(scene.manifest, len(before.history) + 1)
+    entry = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "by": _user(),
+        "reason": options.reason.strip(),
+        "source": options.source,
+        "from": _origin(before),
+        "to": _origin(after),
+        "effects": effects,
+        "since_first": since_first,
+        "wider": list(wider),
+        "archived": os.path.basename(archived),
+        "levels": new,
+        "first_levels": first,
+    }
+    after = replace(after, history=(*before.history, entry))
+    manifests.write_manifest(scene.manifest, after)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(scene.manifest + STAGED_SUFFIX)
+    return replace(
+        outcome,
+        after=after,
+        effects=effects,
+        since_first=since_first,
+        wider=wider,
+        creep=tuple(find_creep(since_first, scene.test.rules, len(after.history))),
+        archived=archived,
+    )
+
+
+def _archive(manifest: str, number: int) -> str:
+    """The old manifest beside the new one, where its paths still hold: `<manifest>.1`, `.2`, …"""
+    target = f"{manifest}.{number}"
+    with open(manifest, encoding="utf-8") as file:
+        write_atomic(target, file.read())
+    return target
+
+
+def _origin(golden: Golden) -> dict[str, Any]:
+    names = ("gathered_at", "commit", "dirty", "host")
+    return {name: golden.provenance[name] for name in names if golden.provenance.get(name) is not None}
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+# ---------------------------------------------------------------- from a fresh gathering
+
+Taken = tuple[
+    Golden | None, Sequence[str], str | None
+]  # the new golden, what speaks against it, the signal that cut it
+
+
+def _take_gathering(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
+    staged = scene.manifest + STAGED_SUFFIX
+    waiting = None if options.fresh else _load_staged(staged, scene)
+    if waiting is not None:
+        tell(f"taking the recording that waits in {staged}; --fresh gathers anew")
+        return waiting, (), None
+    folder = os.path.join(scene.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
+    report = gather_test(replace(scene, manifest=staged, checkpoints=folder), doors)
+    if report.interrupted or report.problem:
+        return None, [report.problem] if report.problem else (), report.interrupted
+    bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
+    if bad:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staged)  # what is no good must not wait to be accepted
+    return report.golden, bad, None
+
+
+def _load_staged(path: str, scene: Scene) -> Golden | None:
+    try:
+        golden = manifests.load_manifest(path, scene.test.name)
+    except (UsageError, FormatError):
+        return None
+    is_measured = golden.noise or not scene.test.replicas
+    fits = golden.complete and is_measured and golden.provenance.get("config_hash") == scene.config_hash
+    return golden if fits else None
+
+
+# ---------------------------------------------------------------- from the last check
+
+
+def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
+    """The checkpoints stay; what a check of now logs after them becomes what is expected."""
+    if before.steps_beyond is None and before.segments:
+        work = Replication(scene, before, 0)
+        end = work.learn(doors)
+        if end.interrupted or end.problem:
+            return None, (), end.interrupted or end.problem
+        before = work.golden
+    wanted = (scene.options.replicas + 1) if scene.options.replicas is not None else max(1, _count(before))
+    last = {} if options.fresh else _find_last_check(scene, before)
+    failures = [] if options.allow_failed else _find_failures(scene, before, last)
+    if failures:
+        return None, [*failures, "the last check did not pass: if this is how it should be, say --allow-failed"], None
+    found = _find_runs(scene, before, last)
+    if not any(found.values()):
+        tell(_explain_anew(scene, options))
+    runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
+    reused = sum(map(len, runs.values()))
+    if reused:
+        tell(f"{reused} runs of the last check are taken as they are")
+    interrupted = _fill_up(scene, before, runs, wanted, doors)
+    if interrupted is not None:
+        return None, (), interrupted
+    segments = [_rebuild(segment, runs[index]) for index, segment in enumerate(before.segments)]
+    missing = [f"segment {segment.start_step} has no whole run" for segment in segments if not segment.replicas]
+    if missing:
+        return None, missing, None
+    entry = runs[0][0].entry
+    after = replace(
+        before, segments=tuple(segments), version=2, provenance=build_provenance(scene, entry), complete=True, notes=()
+    )
+    after, problems, interrupted = _add_variants(scene, after, doors)
+    return replace(after, noise=summarise_noise(measure_golden_noise(scene.test.rules, after))), problems, interrupted
+
+
+def _add_variants(scene: Scene, golden: Golden, doors: Doors) -> tuple[Golden, Sequence[str], str | None]:
+    """The file's variants as they are now, from the same checkpoints."""
+    if not scene.test.variants:
+        return golden, (), None
+    work = Replication(scene, golden, 0)
+    report = work.run(doors)
+    problems = [finding.message for finding in work.findings]
+    return work.golden, [*problems, *([report.problem] if report.problem else [])], report.interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    entry: Entry
+    values: Values
+
+
+def _count(golden: Golden) -> int:
+    return min((segment.replicas for segment in golden.segments), default=0)
+
+
+def _explain_anew(scene: Scene, options: RebaseOptions) -> str:
+    if options.fresh:
+        return "all recordings are made anew"
+    if _code_now(scene) is None:
+        return "outside of git nobody knows with which code a check was made: all recordings are made anew"
+    return "no run of a check was made with the code as it is now: all recordings are made anew"
+
+
+def _find_last_check(scene: Scene, golden: Golden) -> dict[int, list[Entry]]:
+    """Of each segment the runs of the last check, made with the command as it is now and not with other code."""
+    code = _code_now(scene)
+    found: dict[int, list[Entry]] = {}
+    for path in sorted(run_directory.find_run_dirs(scene.place.dir), key=os.path.basename):
+        entry = _load_entry(path)
+        index = _segment_of(entry.spec, scene, golden) if entry else None
+        if entry is None or index is None:
+            continue
+        if entry.spec.params.get("replica") == 1:
+            found[index] = []  # a later check begins
+        if _code_of(path) == code:
+            found.setdefault(index, []).append(entry)
+    return found
+
+
+_NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
+
+
+def _find_failures(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
+    """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
+    failures = []
+    for index, entries in sorted(last.items()):
+        segment, place = golden.segments[index], f"segment {golden.segments[index].start_step}"
+        bad = next((entry for entry in entries if entry.state in _NOT_PASSED), None)
+        if bad is not None:
+            failures.append(f"{place}: the last check's run {bad.spec.name} is {bad.state}, not done")
+            continue
+        whole = [run for run in (_read(entry, scene) for entry in entries) if _is_whole(segment, run.values)]
+        tracks = [_cut(segment, run) for run in whole]
+        verdict = judge_rules(scene.test.rules, segment, tracks, peers=count_peers(scene.test.rules, golden))
+        failed = [found for found in verdict.findings if found.kind is VerdictKind.FAIL and tracks]
+        failures += [f"{found.subject}: {found.message}" for found in failed]
+    return failures
+
+
+def _cut(segment: Segment, run: _Run) -> dict[str, dict[str, Track]]:
+    return {
+        metric: {label: cut_track(run.values, metric, label, old[0].steps) for label, old in labels.items()}
+        for metric, labels in segment.tracks.items()
+    }
+
+
+def _find_runs(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
+    """The whole runs among those of the last check. Without git nobody knows what the code was: then none is taken."""
+    if _code_now(scene) is None:
+        return {}
+    runs = {
+        index: [_read(entry, scene) for entry in entries if entry.state is State.DONE]
+        for index, entries in last.items()
+    }
+    return {
+        index: [run for run in found if _is_whole(golden.segments[index], run.values)] for index, found in runs.items()
+    }
+
+
+def _load_entry(path: str) -> Entry | None:
+    if not os.path.basename(path).startswith(CHECK_PREFIX):
+        return None
+    try:
+        record = run_directory.load_record(path)
+    except (OSError, FormatError):
+        return None
+    history = run_directory.load_history(path)
+    is_check = record.spec.params.get("mode") == "check" and history.last is not None
+    return (
+        Entry(record.spec, path, RetryPolicy(), history.state, history.last.number)
+        if is_check and history.last
+        else None
+    )
+
+
+def _segment_of(spec: RunSpec, scene: Scene, golden: Golden) -> int | None:
+    """The segment whose check would be this very command now."""
+    for index, segment in enumerate(golden.segments):
+        path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
+        if path is None or spec.params.get("start_step") != segment.start_step:
+            continue
+        seed = _seed_of(scene, spec.params.get("replica"))
+        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0, seed)
+        if spec.commands[0].text == hide_command(scene, text):
+            return index
+    return None
+
+
+def _seed_of(scene: Scene, number: Any) -> int | None:
+    return SEED_BASE + int(number) if any(rule.kind == "unmatched" for rule in scene.test.rules) else None
+
+
+def _read(entry: Entry, scene: Scene) -> _Run:
+    follower = SegmentFollower(scene.test)
+    follower.read(entry, final=True)
+    return _Run(entry, follower.values)
+
+
+def _is_whole(segment: Segment, values: Values) -> bool:
+    return not values.problems and all(
+        len(cut_track(values, metric, label, tracks[0].steps).steps) == len(tracks[0].steps)
+        for metric, labels in segment.tracks.items()
+        for label, tracks in labels.items()
+    )
+
+
+def _code_now(scene: Scene) -> tuple[str, str] | None:
+    git = load_environment(scene.folder, ()).git
+    return (git.commit, git.diff) if git else None
+
+
+def _code_of(run_dir: str) -> tuple[str, str] | None:
+    git = (run_directory.load_environment(run_dir) or {}).get("git")
+    return (git.get("commit"), git.get("diff", "")) if git else None
+
+
+def _fill_up(scene: Scene, golden: Golden, runs: dict[int, list[_Run]], wanted: int, doors: Doors) -> str | None:
+    """More runs of the segments that have too few; the signal that cut it short, if one did."""
+    stamp = build_stamp()
+    specs: dict[str, tuple[int, RunSpec]] = {}
+    for index, have in runs.items():
+        for number in range(len(have) + 1, wanted + 1):
+            spec = _build_spec(scene, golden, index, number, stamp)
+            specs[spec.name] = index, spec
+    if not specs:
+        return None
+    report, followers = follow_specs(scene, [spec for _, spec in specs.values()], doors)
+    if report.interrupted or report.problem:
+        return report.interrupted or report.problem
+    for entry in report.entries:
+        index = specs[entry.spec.name][0]
+        if entry.state is not State.DONE:
+            raise UsageError(f"segment {golden.segments[index].start_step} did not end well: {describe_end(entry)}")
+        run = _Run(entry, followers[entry.spec.name].values)
+        if _is_whole(golden.segments[index], run.values):
+            runs[index].append(run)
+    return None
+
+
+def _build_spec(scene: Scene, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
+    """Named as a check's run, so that the next call finds it."""
+    segment = golden.segments[index]
+    path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
+    if path is None:
+        raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather anew: --from gather")
+    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0, _seed_of(scene, number))
+    params = {"mode": "check", "start_step": segment.start_step, "replica": number}
+    return build_spec(scene, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
+
+
+def _rebuild(segment: Segment, runs: Sequence[_Run]) -> Segment:
+    tracks: dict[str, dict[str, tuple[Track, ...]]] = {
+        metric: {
+            label: tuple(cut_track(run.values, metric, label, old[0].steps) for run in runs)
+            for label, old in labels.items()
+        }
+        for metric, labels in segment.tracks.items()
+    }
+    return replace(segment, tracks=tracks, variants={})

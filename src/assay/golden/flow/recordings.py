@@ -1,0 +1,127 @@
+"""Golden recordings on disk, with what they can tell: their noise, and the smallest effect that a check would find."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.errors import FormatError, UsageError
+from assay.golden import manifests
+from assay.golden.config import load_golden_file
+from assay.golden.judge.drift import find_creep
+from assay.golden.judge.noise import Noise, measure_golden_noise
+from assay.golden.judge.window import default_delta, find_first_delta
+from assay.golden.values import Golden, Rule
+
+_RULE_FIELDS = ("delta", "alpha", "window", "direction", "operator", "margin")
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """One metric over all segments and labels: the worst of them."""
+
+    metric: str
+    rule: str
+    per_step: float
+    per_window: float
+    delta: float | None
+    one_check: float
+    most_checks: float
+    suggested_delta: float | None  # an exact rule has none
+    replicas: int
+    first_delta: float | None = None  # of the first window, where it has one of its own
+    outside: float | None = None  # from where on a difference is CHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    golden: Golden
+    manifest: str
+    rules: tuple[Rule, ...]
+    sensitivity: tuple[Sensitivity, ...]
+    creep: tuple[str, ...] = ()
+
+
+def load_recordings(path: str, store: str | None = None, name: str = manifests.DEFAULT_NAME) -> tuple[Recording, ...]:
+    """`path` is a store, a manifest, or a convergence file; only for the last one `store` and `name` matter."""
+    if os.path.isdir(path):
+        return tuple(_load(manifest, None) for manifest in find_manifests(path))
+    if _is_manifest(path):
+        return (_load(path, None),)
+    file = load_golden_file(path, ("run",))
+    if store is None:
+        raise UsageError(f"where is the recording of {path}?", "name its store: -s DIR")
+    return tuple(_load(manifests.manifest_path(store, test.name, name), test.rules, test.name) for test in file.tests)
+
+
+def find_manifests(store: str) -> list[str]:
+    found = [os.path.join(store, name) for name in sorted(os.listdir(store)) if name.endswith(".json")]
+    known = [path for path in found if _is_manifest(path)]
+    if not known:
+        raise UsageError(f"there is no golden recording in {store}", "gather one: assay golden gather FILE -s STORE")
+    return known
+
+
+def _is_manifest(path: str) -> bool:
+    """By content; a damaged one counts as well, so that it can be said what is wrong with it."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4096).lstrip()
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} is not there", "name a store, a manifest, or a convergence file with -s STORE"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return start.startswith(b"{") and (b"ckpt_logs" in start or path.endswith(f"_{manifests.DEFAULT_NAME}"))
+
+
+def _load(manifest: str, rules: Sequence[Rule] | None, test: str | None = None) -> Recording:
+    name = test or os.path.basename(manifest).removesuffix(f"_{manifests.DEFAULT_NAME}").removesuffix(".json")
+    golden = manifests.load_manifest(manifest, name)
+    chosen = tuple(rules if rules is not None else _remember_rules(golden))
+    last: Any = golden.history[-1].get("since_first", {}) if golden.history else {}
+    creep = find_creep(last, chosen, len(golden.history)) if isinstance(last, Mapping) else []
+    return Recording(golden, os.path.abspath(manifest), chosen, build_sensitivity(golden, chosen), tuple(creep))
+
+
+def _remember_rules(golden: Golden) -> list[Rule]:
+    """Those that it was gathered with; an older manifest names none, so each metric is taken as paired."""
+    told = golden.provenance.get("rules")
+    if isinstance(told, Mapping) and told:
+        try:
+            return [
+                Rule(metric, each["rule"], **{key: each[key] for key in _RULE_FIELDS if key in each})
+                for metric, each in told.items()
+            ]
+        except (KeyError, TypeError, AttributeError):
+            raise FormatError(f"the rules in this golden recording are damaged: {json.dumps(told)[:200]}") from None
+    return [Rule(metric) for metric in dict.fromkeys(name for segment in golden.segments for name in segment.tracks)]
+
+
+def build_sensitivity(golden: Golden, rules: Sequence[Rule]) -> tuple[Sensitivity, ...]:
+    noises = measure_golden_noise(rules, golden)
+    return tuple(
+        _combine(rule, [noise for noise in noises if noise.metric == rule.metric])
+        for rule in rules
+        if any(noise.metric == rule.metric for noise in noises)
+    )
+
+
+def _combine(rule: Rule, noises: Sequence[Noise]) -> Sensitivity:
+    return Sensitivity(
+        rule.metric,
+        rule.kind,
+        max(noise.per_step for noise in noises),
+        max(noise.per_window for noise in noises),
+        rule.margin if rule.kind == "margin" else None if rule.kind == "exact" else default_delta(rule),
+        max(noise.detectable[0] for noise in noises),
+        max(noise.detectable[-1] for noise in noises),
+        None if rule.kind == "exact" else max(noise.suggested_delta for noise in noises),
+        min(noise.replicas for noise in noises),
+        find_first_delta(rule),
+        max(noise.outside for noise in noises) if rule.kind in ("paired", "unmatched") else None,
+    )

@@ -1,0 +1,182 @@
+"""`assay golden selftest`: would this set-up notice? Known faults are put into the user's own run, one at a time."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from assay.errors import ExitCode, NotFoundError, UsageError
+from assay.golden import manifests
+from assay.golden.config import load_golden_file
+from assay.golden.flow.check import check_variants
+from assay.golden.flow.segments import GoldenOptions, Scene, build_check_command, build_scene
+from assay.golden.values import Fault, Golden, Segment, SegmentReport
+from assay.study.locations import StudyPlace
+from assay.study.sweep import Doors
+from assay.values.verdict import VerdictKind
+
+_SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_HOW_TO = """say which faults to inject, in the file or here:
+  golden: {selftest: {env: {BREAK_IT: [a, b]}, flags: {--lr: [x0.9, x1.1]}}}
+  --env BREAK_IT=a    --flag --lr=x0.9"""
+
+
+NO_EFFECT = "no effect: equal bit for bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """One fault and what the check made of it."""
+
+    fault: Fault
+    report: SegmentReport
+    is_idle: bool = False  # every value is that of the run without a fault
+
+    @property
+    def is_caught(self) -> bool:
+        """A run that crashed was not judged: that fault was not tried."""
+        return self.report.verdict.kind in (VerdictKind.FAIL, VerdictKind.CHANGED)
+
+    @property
+    def word(self) -> str:
+        if self.report.verdict.kind is VerdictKind.ERROR:
+            return "not tried"
+        if self.is_idle:
+            return NO_EFFECT
+        return "caught" if self.is_caught else "missed"
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestReport:
+    """`control` is the run without any fault: it has to pass, or the rest says nothing."""
+
+    test: str
+    start_step: int
+    control: SegmentReport
+    injected: tuple[Injected, ...]
+    elapsed_s: float = 0.0
+    interrupted: str | None = None
+    problem: str | None = None
+
+    @property
+    def caught(self) -> int:
+        return sum(each.is_caught for each in self.injected)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        if self.interrupted or self.problem:
+            return ExitCode.INTERRUPTED if self.interrupted else ExitCode.INTERNAL
+        is_fine = self.control.verdict.kind is VerdictKind.PASS and self.caught == len(self.injected)
+        return ExitCode.OK if is_fine else ExitCode.FAILED
+
+
+def selftest_file(
+    options: GoldenOptions,
+    faults: Sequence[Fault] = (),
+    start_step: int | None = None,
+    doors: Doors | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> tuple[SelftestReport, ...]:
+    """`faults` are tried on top of those in the file; `start_step` names the segment, the middle one unless said."""
+    file = load_golden_file(options.file, ("run",))
+    tests = [test for test in file.tests if not options.tests or test.name in options.tests]
+    if not tests:
+        raise NotFoundError("test", ", ".join(options.tests or ()), [test.name for test in file.tests])
+    for warning in file.warnings:
+        tell(f"warning: {warning}")
+    scenes = [_apart(build_scene(file, test, options)) for test in tests]
+    return tuple(_try_test(scene, (*scene.test.selftest, *faults), start_step, doors or Doors()) for scene in scenes)
+
+
+def _try_test(scene: Scene, faults: tuple[Fault, ...], start_step: int | None, doors: Doors) -> SelftestReport:
+    if not faults:
+        raise UsageError(f"{scene.test.name} names no faults", _HOW_TO)
+    began = time.monotonic()
+    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    segment = choose_segment(golden, start_step)
+    variants = [scene, *(inject(scene, fault, segment) for fault in faults)]
+    reports, end = check_variants(scene, variants, golden, segment, doors)
+    return SelftestReport(
+        scene.test.name,
+        segment.start_step,
+        reports[0],
+        tuple(
+            Injected(fault, report, _is_equal(report, reports[0]))
+            for fault, report in zip(faults, reports[1:], strict=True)
+        ),
+        time.monotonic() - began,
+        end.interrupted if end else None,
+        end.problem if end else None,
+    )
+
+
+def _is_equal(report: SegmentReport, control: SegmentReport) -> bool:
+    """Whether a run logged the very values of the one without a fault."""
+    found, expected = _first_values(report), _first_values(control)
+    return bool(expected) and found == expected
+
+
+def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[int, ...], tuple[float, ...]]]:
+    return {
+        (metric.metric, label): (tracks[0].steps, tracks[0].values)
+        for metric in report.metrics
+        for label, tracks in metric.check.items()
+        if tracks
+    }
+
+
+def _apart(scene: Scene) -> Scene:
+    """In a study of its own: runs that were spoiled on purpose must not be taken for checks."""
+    place = StudyPlace(scene.place.root, f"{scene.place.name}-selftest")
+    return replace(scene, place=place, study=replace(scene.study, name=place.name))
+
+
+def choose_segment(golden: Golden, start_step: int | None) -> Segment:
+    if not golden.segments:
+        raise UsageError("the golden recording has no segment", "gather it again")
+    if start_step is None:
+        return golden.segments[len(golden.segments) // 2]
+    for segment in golden.segments:
+        if segment.start_step == start_step:
+            return segment
+    known = ", ".join(str(segment.start_step) for segment in golden.segments)
+    raise UsageError(f"no segment begins at step {start_step}", f"there are: {known}")
+
+
+# ---------------------------------------------------------------- faults
+
+
+def inject(scene: Scene, fault: Fault, segment: Segment) -> Scene:
+    if fault.kind == "env":
+        return replace(scene, test=replace(scene.test, env=(*scene.test.env, (fault.name, fault.value))))
+    words = build_arguments(fault, build_check_command(scene, segment.checkpoint, segment.start_step))
+    return replace(scene, options=replace(scene.options, run_arguments=(*scene.options.run_arguments, *words)))
+
+
+def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:
+    """What is put behind the command; most programs take the last of several equal flags."""
+    match = _SCALE.fullmatch(fault.value)
+    value = fault.value
+    if match:
+        value = f"{_find_value(fault.name, command) * float(match[1]):.12g}"
+    if fault.name.endswith("="):
+        return (f"{fault.name}{value}",)
+    return (fault.name, value) if value else (fault.name,)
+
+
+def _find_value(flag: str, command: str) -> float:
+    """The number behind a flag, `--lr 0.01` or `--lr=0.01`; the last one counts."""
+    words = shlex.split(command)
+    name = flag.removesuffix("=")
+    found = [words[place + 1] for place, word in enumerate(words[:-1]) if word == name]
+    found += [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    try:
+        return float(found[-1])
+    except IndexError:
+        hint = "write it into the command, or give the fault a value of its own"
+        raise UsageError(f"the command does not say {name}, so it cannot be scaled", hint) from None
+    except ValueError:
+        raise UsageError(f"{name} is {found[-1]!r} in the command, which is no number to be scaled") from None

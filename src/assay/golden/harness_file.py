@@ -1,0 +1,380 @@
+"""The convergence harness's YAML → GoldenTests: one for each top-level name.
+
+What the original did with a file that it accepted is done here too, with a warning where a user would be surprised;
+what could only end in a wrong verdict is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+from assay.config.dialects.base import build_duplicate_warnings
+from assay.config.fields import Fields, describe
+from assay.config.source import Entry, Node, Problems, join_key
+from assay.errors import did_you_mean
+from assay.golden.values import FlagSpec, GoldenTest, MissingFlag, MissingOption, MissingSection, Operator, Rule
+from assay.values.study import STUDY_NAME_RULE, Pattern, Problem, is_study_name
+
+Mode = Literal["gather", "run"]
+
+STEP, SAVE = "step_num", "model_save"
+OPERATORS = ("==", "!=", "<=", ">=", "<", ">")
+SET_BY_US: dict[str, tuple[str, ...]] = {
+    "gather": ("checkpoint_output",),
+    "run": ("checkpoint_input", "start_step", "run_for"),
+}
+_KEYS = ("directory", "executable", "log_output", "log_parsing", "metrics", "recording", "flags", "timeout")
+_NEEDED = ("executable", "log_parsing", "metrics", "recording", "flags")
+_FLAG_KEYS = ("key", "value", "set_in_script")
+_FLAG_EXAMPLE = "{key: --flag, set_in_script: true}"
+_LENGTH = "run_for"  # the flag that may say what it counts
+_STEPS = "steps_to_record_after_save"
+_SHAPE = "each top-level name is a test with the keys " + ", ".join(_KEYS)
+
+
+def looks_like_convergence(nodes: Sequence[Node]) -> bool:
+    first = next((node for node in nodes if node.kind == "mapping"), None)
+    tests = [entry.node for entry in first.items() if entry.node.kind == "mapping"] if first else []
+    return any(test.find("log_parsing") or test.find("executable") for test in tests)
+
+
+def parse_convergence(
+    nodes: Sequence[Node], needs: Sequence[Mode] = ("gather", "run")
+) -> tuple[tuple[GoldenTest, ...], tuple[Problem, ...]]:
+    """Tests and warnings; raises ConfigError with all problems.
+
+    As in the original, `flags` must have both sections, and only a section that is used (`needs`) must be whole.
+    """
+    problems = Problems()
+    documents = [node for node in nodes if not node.is_null]
+    for extra in documents[1:]:
+        problems.add("the file holds one document", "", extra.position, "remove the `---` line")
+    warnings = build_duplicate_warnings(documents)
+    tests = [_TestReader(entry, problems, warnings, needs).test() for entry in documents[0].items()]
+    if not tests:
+        problems.add("there is no test", "", documents[0].position, _SHAPE)
+    problems.raise_if_any()
+    return tuple(test for test in tests if test is not None), tuple(warnings)
+
+
+class _TestReader:
+    def __init__(self, entry: Entry, problems: Problems, warnings: list[Problem], needs: Sequence[Mode]) -> None:
+        self._entry = entry
+        self._name = entry.key
+        self._problems = problems
+        self._warnings = warnings
+        self._needs = needs
+        self._fields = Fields(problems)
+
+    def test(self) -> GoldenTest | None:
+        if not is_study_name(self._name, from_file=True):
+            self._problems.add("cannot name a test", self._name, self._entry.position, STUDY_NAME_RULE)
+        if self._entry.node.kind != "mapping":
+            self._fields.refuse(self._entry.node, self._name, "a test", _SHAPE)
+            return None
+        top = self._known(self._entry.node, self._name, _KEYS)
+        for key in _NEEDED:
+            if key not in top:
+                self._miss(MissingOption, f"the section {key} is missing", self._name, self._entry)
+        patterns = self._patterns(top.get("log_parsing"))
+        metrics = tuple(pattern for name, pattern in patterns.items() if name not in (STEP, SAVE))
+        rules = self._rules(top.get("metrics"), patterns)
+        flags = self._flags(top.get("flags"))
+        steps = self._steps(top.get("recording"))
+        step, save = patterns.get(STEP), patterns.get(SAVE)
+        executable = self._executable(top.get("executable"))
+        if step is None or save is None or steps is None or not executable:
+            return None
+        return GoldenTest(
+            name=self._name,
+            executable=executable,
+            directory=self._directory(top.get("directory")),
+            stream=self._stream(top.get("log_output")),
+            step=step,
+            save=save,
+            metrics=metrics,
+            rules=rules,
+            steps_to_record=steps,
+            gather_flags=flags["gather"],
+            run_flags=flags["run"],
+            position=self._entry.position,
+            same_line=True,
+            timeout_s=self._timeout(top.get("timeout")),
+        )
+
+    # ------------------------------------------------------------ small fields
+
+    def _key(self, *parts: str) -> str:
+        return ".".join((self._name, *parts))
+
+    def _warn(self, message: str, key: str, node: Node | Entry, hint: str | None = None) -> None:
+        self._warnings.append(Problem(message, key, node.position, hint))
+
+    def _miss(self, kind: type[Problem], message: str, key: str, place: Node | Entry, hint: str | None = None) -> None:
+        problem = kind(message, key, place.position, hint)
+        if problem not in self._problems.found:
+            self._problems.found.append(problem)
+
+    def _known(self, node: Node, key: str, names: Sequence[str]) -> Mapping[str, Entry]:
+        """A mapping; a key that the original would not have looked at is passed over, and said."""
+        if node.kind != "mapping":
+            self._fields.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
+            return {}
+        for entry in node.items():
+            if entry.key not in names:
+                hint = did_you_mean(entry.key, names) or f"known: {', '.join(names)}"
+                self._warn("unknown key, passed over", join_key(key, entry.key), entry, hint)
+        return {entry.key: entry for entry in node.items() if entry.key in names}
+
+    def _directory(self, entry: Entry | None) -> str | None:
+        return self._fields.text(entry.node, self._key("directory"), "a folder") if entry else None
+
+    def _executable(self, entry: Entry | None) -> tuple[str, ...]:
+        if entry is None:
+            return ()
+        wanted = "a list of texts, as in [python3, train.py]"
+        words = entry.node.text.split() if entry.node.kind == "scalar" and not entry.node.is_null else []
+        if len(words) > 1:
+            hint = f"as in executable: [{', '.join(words)}]"
+            self._problems.add(
+                "must be a list with one element for each word, not a text",
+                self._key("executable"),
+                entry.node.position,
+                hint,
+            )
+            return ()
+        if entry.node.kind == "sequence":
+            self._fields.elements(entry.node, self._key("executable"), wanted)
+        return self._fields.texts(entry.node, self._key("executable"), wanted)
+
+    def _stream(self, entry: Entry | None) -> Literal["stdout", "stderr"]:
+        if entry is None:
+            return "stdout"
+        found = self._fields.one_of(entry.node, self._key("log_output"), ("stdout", "stderr"))
+        return cast("Literal['stdout', 'stderr']", found or "stdout")
+
+    def _timeout(self, entry: Entry | None) -> float | None:
+        """Ours: the time limit of each run."""
+        return self._fields.duration(entry.node, self._key("timeout")) if entry else None
+
+    def _steps(self, entry: Entry | None) -> int | None:
+        if entry is None:
+            return None
+        key = self._key("recording")
+        found = self._known(entry.node, key, (_STEPS,))
+        if _STEPS not in found:
+            self._miss(
+                MissingOption, f"{_STEPS} is missing", key, entry, "how many steps are recorded after a checkpoint"
+            )
+            return None
+        return self._fields.integer(found[_STEPS].node, join_key(key, _STEPS), minimum=1)
+
+    # ------------------------------------------------------------ log_parsing
+
+    def _patterns(self, entry: Entry | None) -> dict[str, Pattern]:
+        if entry is None:
+            return {}
+        key = self._key("log_parsing")
+        parsers = self._fields.open_mapping(entry.node, key, "a mapping of names to regular expressions")
+        for name in (STEP, SAVE):
+            if name not in {parser.key for parser in parsers}:
+                what = "the step" if name == STEP else "the path of a saved checkpoint"
+                self._miss(MissingOption, f"the parser {name} is missing", key, entry, f"its one group is {what}")
+        found = {parser.key: self._pattern(parser, join_key(key, parser.key)) for parser in parsers}
+        return {name: pattern for name, pattern in found.items() if pattern is not None}
+
+    def _pattern(self, entry: Entry, key: str) -> Pattern | None:
+        fields = self._known(entry.node, key, ("regex", "labels"))
+        if "regex" not in fields:
+            if entry.node.kind == "mapping":
+                self._miss(MissingOption, "says no regex", key, entry, "as in {regex: 'Loss: (\\S+)'}")
+            return None
+        node, where = fields["regex"].node, join_key(key, "regex")
+        text = self._fields.text(node, where, "a regular expression")
+        if text is None:
+            return None
+        try:
+            compiled = re.compile(text)
+        except (re.error, OverflowError, RecursionError) as error:
+            self._problems.add(f"the regular expression is broken: {error}", where, node.position)
+            return None
+        if not compiled.groups:
+            hint = "put what is to be read into a group, as in 'Loss: (\\S+)'"
+            self._problems.add("the pattern has no group", where, node.position, hint)
+            return None
+        labels = self._labels(fields.get("labels"), join_key(key, "labels"), compiled.groups)
+        return Pattern(entry.key, text, labels, position=node.position)
+
+    def _labels(self, entry: Entry | None, key: str, groups: int) -> tuple[str, ...]:
+        if entry is None or entry.node.is_null:
+            return ()
+        labels = self._fields.texts(entry.node, key, "a list of names, one for each group")
+        if len(labels) != groups:
+            message = f"{len(labels)} labels for {groups} groups: the values are numbered instead"
+            self._warn(message, key, entry, "give each group of the pattern one label")
+            return ()
+        return labels
+
+    # ------------------------------------------------------------ metrics
+
+    def _rules(self, entry: Entry | None, patterns: Mapping[str, Pattern]) -> tuple[Rule, ...]:
+        if entry is None:
+            return ()
+        key = self._key("metrics")
+        found = [
+            self._rule(metric, join_key(key, metric.key), patterns)
+            for metric in self._fields.open_mapping(entry.node, key, "a mapping of metrics to margins and comparisons")
+        ]
+        return tuple(rule for rule in found if rule is not None)
+
+    def _rule(self, entry: Entry, key: str, patterns: Mapping[str, Pattern]) -> Rule | None:
+        fields = self._known(entry.node, key, ("margin", "comparison"))
+        for name in ("margin", "comparison"):
+            if name not in fields and entry.node.kind == "mapping":
+                self._miss(MissingOption, f"says no {name}", key, entry, 'as in {margin: 0.1, comparison: "<="}')
+        margin = self._margin(fields["margin"], join_key(key, "margin")) if "margin" in fields else None
+        operator = self._operator(fields["comparison"], join_key(key, "comparison")) if "comparison" in fields else None
+        if entry.key not in patterns:
+            hint = (
+                did_you_mean(entry.key, patterns) or "without one there is nothing to compare, so the test cannot pass"
+            )
+            self._warn("no parser reads this metric", key, entry, hint)
+        if margin is None or operator is None:
+            return None
+        labels = patterns[entry.key].labels if entry.key in patterns else ()
+        return Rule(entry.key, "margin", operator=operator, margin=margin, labels=labels, position=entry.position)
+
+    def _margin(self, entry: Entry, key: str) -> float | None:
+        value = entry.node.value
+        if isinstance(value, str):  # YAML 1.1 reads 1e-4 as a text
+            try:
+                value = float(value)
+            except ValueError:
+                value = None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            hint = "a proportion of the recorded value: 0.1 is 10%"
+            self._problems.add(
+                f"must be a number, 0 or more, not {describe(entry.node)}", key, entry.node.position, hint
+            )
+            return None
+        if value == 0:
+            self._warn("a margin of 0 accepts not even rounding", key, entry, "give it one above the noise")
+        return float(value)
+
+    def _operator(self, entry: Entry, key: str) -> Operator | None:
+        found = self._fields.one_of(entry.node, key, OPERATORS)
+        return cast("Operator | None", found)
+
+    # ------------------------------------------------------------ flags
+
+    def _flags(self, entry: Entry | None) -> dict[str, tuple[FlagSpec, ...]]:
+        """In argv order: what we set, the mode's own, the common ones."""
+        if entry is None:
+            return {"gather": (), "run": ()}
+        key = self._key("flags")
+        sections = self._known(entry.node, key, ("common", "gather", "run"))
+        common = self._plain_flags(sections.get("common"), join_key(key, "common"))
+        missing = [mode for mode in SET_BY_US if mode not in sections]
+        for mode in missing:  # reported before any flag: the original looks for the sections first
+            hint = f"both gather and run must be there, as in {mode}: {{{SET_BY_US[mode][0]}: {_FLAG_EXAMPLE}}}"
+            self._miss(MissingSection, f"the section {mode} is missing", key, entry, hint)
+        return {
+            mode: (*self._mode_flags(mode, sections[mode], join_key(key, mode)), *common) if mode in sections else ()
+            for mode in SET_BY_US
+        }
+
+    def _mode_flags(self, mode: str, section: Entry, key: str) -> tuple[FlagSpec, ...]:
+        if section.node.kind != "mapping":
+            self._fields.refuse(section.node, key, "a mapping of flags")
+            return ()
+        names = SET_BY_US[mode]
+        entries = {entry.key: entry for entry in section.node.items()}
+        for entry in entries.values():
+            if entry.key not in (*names, "misc"):
+                hint = "put it under misc" if entry.node.find("key") else did_you_mean(entry.key, (*names, "misc"))
+                self._warn("this flag is passed over", join_key(key, entry.key), entry, hint)
+        for name in names:
+            if name not in entries:
+                self._miss_flag(mode, f"the mandatory flag {name} is missing", key, section, f"{name}: {_FLAG_EXAMPLE}")
+        found = [self._flag(entries[name], join_key(key, name), mode) for name in names if name in entries]
+        misc = self._plain_flags(entries.get("misc"), join_key(key, "misc"))
+        return (*(flag for flag in found if flag is not None), *misc)
+
+    def _miss_flag(self, mode: str, message: str, key: str, place: Entry, example: str) -> None:
+        """A flag of the mode that is not used is missed when that mode is."""
+        if mode in self._needs:
+            self._miss(MissingFlag, message, key, place, f"as in {example}")
+        else:
+            self._warn(f"{message}: {'checking' if mode == 'run' else 'gathering'} will need it", key, place)
+
+    def _plain_flags(self, section: Entry | None, key: str) -> tuple[FlagSpec, ...]:
+        if section is None or section.node.is_null:
+            return ()
+        if section.node.kind != "mapping":
+            self._fields.refuse(section.node, key, "a mapping of flags")
+            return ()
+        found = [self._flag(entry, join_key(key, entry.key)) for entry in section.node.items()]
+        return tuple(flag for flag in found if flag is not None)
+
+    def _flag(self, entry: Entry, key: str, ours: str | None = None) -> FlagSpec | None:
+        """`ours`: the mode of a flag that we set."""
+        has_length = ours is not None and entry.key == _LENGTH
+        fields = self._known(entry.node, key, (*_FLAG_KEYS, "counts") if has_length else _FLAG_KEYS)
+        if "key" not in fields:
+            if entry.node.kind == "mapping" and ours is not None:
+                self._miss_flag(ours, "has no `key`", key, entry, f"{entry.key}: {_FLAG_EXAMPLE}")
+            elif entry.node.kind == "mapping":
+                self._miss(MissingOption, "has no `key`", key, entry, "as in {key: --flag, value: 5}")
+            return None
+        name = self._fields.text(fields["key"].node, join_key(key, "key"), "a flag such as --steps")
+        is_set = (
+            self._fields.boolean(fields["set_in_script"].node, join_key(key, "set_in_script"))
+            if "set_in_script" in fields
+            else None
+        )
+        value = self._value(fields["value"], join_key(key, "value")) if "value" in fields else None
+        if name is None:
+            return None
+        if ours:
+            flag = self._our_flag(entry, key, name, value, is_set)
+            return replace(flag, name="run_length") if self._counts_segment(fields.get("counts"), key) else flag
+        if is_set:
+            hint = (
+                "only "
+                + ", ".join((*SET_BY_US["gather"], *SET_BY_US["run"]))
+                + " are set by the harness; give it a value"
+            )
+            self._problems.add(
+                "nothing sets this flag", join_key(key, "set_in_script"), fields["set_in_script"].position, hint
+            )
+        return FlagSpec(entry.key, name, value)
+
+    def _our_flag(self, entry: Entry, key: str, name: str, value: str | None, is_set: bool | None) -> FlagSpec:
+        if value is not None and is_set is False:
+            self._warn(
+                "this value takes the place of ours", key, entry, "leave it out, and the harness gives the right one"
+            )
+            return FlagSpec(entry.key, name, value)
+        if value is not None:
+            self._warn("the value is decided by the harness; this one is passed over", key, entry)
+        elif is_set is None:
+            self._warn("says no set_in_script: taken as true, for the harness sets this flag", key, entry)
+        return FlagSpec(entry.key, name, is_set=True)
+
+    def _counts_segment(self, entry: Entry | None, key: str) -> bool:
+        """Ours: whether the length of a check is an amount of steps, not the step to train to."""
+        counts = self._fields.one_of(entry.node, join_key(key, "counts"), ("total", "segment")) if entry else None
+        return counts == "segment"
+
+    def _value(self, entry: Entry, key: str) -> str | None:
+        """As Python's `str()` shows it, which is what the original passed on; null is the bare flag."""
+        if entry.node.is_null:
+            return None
+        if entry.node.kind != "scalar":
+            self._fields.refuse(entry.node, key, "a single value", "several words need a flag each")
+            return None
+        return str(entry.node.value)

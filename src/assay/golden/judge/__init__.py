@@ -1,0 +1,1 @@
+"""Judging curves against a recording. Pure functions."""

@@ -1,0 +1,158 @@
+"""The verdict on a convergence check: one segment by one rule, a whole golden by all rules, and a run that still goes.
+
+Everything here is a pure function of recorded values. What to do next (stop the run, run the segment once more) is
+returned as a value too; the flow does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from assay.golden.judge.exact import judge_exact
+from assay.golden.judge.margin import find_failing, judge_margin
+from assay.golden.judge.margin import find_rule_problem as find_margin_problem
+from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
+from assay.golden.judge.unmatched import judge_spikes, judge_unmatched
+from assay.golden.judge.window import find_rule_problem, judge_windows
+from assay.golden.values import Golden, Rule, Segment, Track
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+Action = Literal["repeat", "stop"]
+
+
+# ---------------------------------------------------------------- one segment
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One rule over one segment. Gaps stand aside: what they mean depends on whether anything failed before them."""
+
+    findings: tuple[Finding, ...]
+    gaps: tuple[Finding, ...]
+    comparisons: int
+
+
+def judge_segment(rule: Rule, segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
+    """One metric of one segment, all its labels. `checks`: the runs of this segment so far, one or several.
+
+    `peers`: how many segments and metrics are judged together; alpha is shared among them.
+    """
+    return _conclude([_judge(rule, segment, checks, peers)])
+
+
+def _judge(rule: Rule, segment: Segment, checks: Sequence[CheckRun], peers: int) -> Judged:
+    labels, findings = find_labels(rule, segment, checks)
+    pairs = [line_up(rule, segment, label, checks) for label in labels]
+    for pair in pairs:
+        findings += pair.findings
+        findings += _apply(rule, pair, peers * len(labels)) if pair.is_usable else []
+    gaps = tuple(gap for pair in pairs for gap in pair.gaps)
+    return Judged(tuple(findings), gaps, sum(pair.compared for pair in pairs))
+
+
+def _apply(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
+    if rule.kind == "exact":
+        return judge_exact(pair)
+    if rule.kind == "margin":
+        return judge_margin(rule, pair)
+    if rule.kind == "paired":
+        return judge_windows(rule, pair, peers)
+    if rule.kind == "unmatched":
+        return judge_unmatched(rule, pair, peers)
+    return [Finding(VerdictKind.ERROR, pair.subject, f"{rule.kind!r} is no kind of rule")]
+
+
+def _conclude(judged: Sequence[Judged]) -> Verdict:
+    """A run that ended early is an ERROR, unless what it logged had failed by then: we may have stopped it for that."""
+    findings = [finding for part in judged for finding in part.findings]
+    failed = any(finding.kind is VerdictKind.FAIL for finding in findings)
+    kind = VerdictKind.FAIL if failed else VerdictKind.ERROR
+    findings += [replace(gap, kind=kind) for part in judged for gap in part.gaps]
+    return Verdict.of(findings, sum(part.comparisons for part in judged))
+
+
+# ---------------------------------------------------------------- the whole golden
+
+
+def judge_golden(rules: Sequence[Rule], golden: Golden, checks: Sequence[Sequence[CheckRun]]) -> Verdict:
+    """Every segment by every rule. `checks[i]` holds the runs of `golden.segments[i]`; all findings are reported."""
+    return merge_verdicts(judge_segments(rules, golden, checks), golden)
+
+
+def judge_segments(rules: Sequence[Rule], golden: Golden, checks: Sequence[Sequence[CheckRun]]) -> tuple[Verdict, ...]:
+    """The same, one verdict per segment: what decides whether that segment runs once more."""
+    peers = count_peers(rules, golden)
+    runs = [*checks, *([()] * len(golden.segments))]
+    return tuple(
+        judge_rules(rules, segment, runs[number], peers=peers) for number, segment in enumerate(golden.segments)
+    )
+
+
+def judge_rules(rules: Sequence[Rule], segment: Segment, checks: Sequence[CheckRun], *, peers: int = 1) -> Verdict:
+    """One segment by all rules."""
+    if not rules:
+        subject = describe_subject(segment, "metrics")
+        return Verdict.of([Finding(VerdictKind.ERROR, subject, "no rule is given: nothing to compare")], 0)
+    return _conclude([_judge(rule, segment, checks, peers) for rule in rules])
+
+
+def merge_verdicts(verdicts: Iterable[Verdict], golden: Golden) -> Verdict:
+    found = tuple(verdicts)
+    findings = [finding for verdict in found for finding in verdict.findings]
+    if not golden.segments:
+        findings.append(Finding(VerdictKind.ERROR, golden.test, "the golden holds no segments: gather again"))
+    return Verdict.of(findings, sum(verdict.comparisons for verdict in found))
+
+
+def count_peers(rules: Sequence[Rule], golden: Golden) -> int:
+    """How many (segment, metric) share alpha: those judged by statistics."""
+    statistical = sum(rule.kind in ("paired", "unmatched") for rule in rules)
+    return max(1, statistical * len(golden.segments))
+
+
+# ---------------------------------------------------------------- what next
+
+
+def next_action(history: Sequence[Verdict], most_checks: int) -> Action:
+    """After each check of a segment: run it once more while that may still decide something."""
+    if not history:
+        return "repeat" if most_checks > 0 else "stop"
+    is_open = history[-1].kind is VerdictKind.INCONCLUSIVE
+    return "repeat" if is_open and len(history) < most_checks else "stop"
+
+
+def judge_so_far(
+    rule: Rule,
+    segment: Segment,
+    track: Track,
+    *,
+    label: str = "",
+    earlier: Sequence[CheckRun] = (),
+    peers: int = 1,
+) -> Finding | None:
+    """Whether a run that still goes has failed for good: the first failing window, or NaN or infinity at once.
+
+    The test is the very one of the final verdict, on the windows that are complete: what is stopped here would have
+    failed at the end, so looking often adds no false alarms. `earlier`: other checks of the same segment.
+    """
+    if label not in segment.tracks.get(rule.metric, {}):
+        return None  # the final verdict says so
+    pair = line_up(rule, segment, label, [*earlier, {rule.metric: {label: track}}], partial=True)
+    labels = rule.labels or segment.tracks[rule.metric]
+    bad = next((finding for finding in pair.findings if finding.kind is VerdictKind.FAIL), None)
+    if bad or not pair.is_usable:
+        return bad
+    return next((found for found in _look(rule, pair, peers * len(labels)) if found.kind is VerdictKind.FAIL), None)
+
+
+def _look(rule: Rule, pair: Pair, peers: int) -> list[Finding]:
+    if rule.kind == "margin" and find_margin_problem(rule.operator, rule.margin) is None:
+        failing = any(find_failing(rule, pair.golden[0], check) for check in pair.checks)
+        return judge_margin(rule, pair) if failing else []
+    if rule.kind == "paired":
+        return judge_windows(rule, pair, peers)
+    if rule.kind == "unmatched" and find_rule_problem(rule) is None and len(pair.golden) > 1:
+        return judge_spikes(replace(rule, alpha=rule.alpha / 2), pair, peers)
+    return []

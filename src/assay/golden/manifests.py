@@ -1,0 +1,530 @@
+"""Manifests: a golden recording on disk.
+
+Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
+original can still read it, and adds keys beside it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
+`noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `counts`.
+
+`counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
+and without its replicas a metric would be judged by less. Files without `counts` (the original's, and earlier ones of
+ours) are compared with whatever else they say about themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from assay.errors import AssayError, ExitCode, FormatError, InfrastructureError, UsageError
+from assay.golden.values import Golden, Segment, Track
+from assay.system.files import write_atomic
+
+VERSION = 2
+DEFAULT_NAME = "convergence_harness_manifest.json"
+CHECKPOINT_DIR = "ckpts"
+PARTIAL_SUFFIX = ".partial"  # of a gathering that is not over, or did not end well
+_REMEDY = "gather it again, or bring it back from a copy"
+_UNLABELLED = "0"  # how the original writes the only value of a metric without labels
+_HASH_CHUNK = 1 << 20
+
+Labels = dict[str, tuple[Track, ...]]
+
+
+def manifest_path(store: str, test: str, name: str = DEFAULT_NAME) -> str:
+    return os.path.join(store, f"{test}_{name}")
+
+
+def partial_path(manifest: str) -> str:
+    """Where a gathering keeps what it has until it has come to a good end."""
+    return manifest + PARTIAL_SUFFIX
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load_manifest(path: str, test: str, how_to: str | None = None) -> Golden:
+    """Raises UsageError when there is none, FormatError when it cannot be used. `how_to`: what to say about none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        hint = how_to or "gather it first: assay golden gather FILE -s STORE"
+        raise UsageError(f"there is no golden recording {path}", hint) from None
+    except UnicodeDecodeError:
+        raise _damaged(path, "it is not text") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return parse_manifest(text, path, test)
+
+
+def parse_manifest(text: str, file: str, test: str) -> Golden:
+    content = _parse_object(text, file)
+    version = _parse_version(content, file)
+    notes: list[str] = []
+    try:
+        replicas, shas = content.get("replicas", {}), content.get("checkpoints", {})
+        variants = _mapping(content.get("variants", {}), "variants")
+        segments = [
+            replace(
+                _parse_segment(key, log, replicas.get(key, {}), shas.get(key, {}), notes),
+                variants=_parse_variants(_mapping(variants.get(key, {}), f"variants.{key}")),
+            )
+            for key, log in _mapping(content.get("ckpt_logs"), "ckpt_logs").items()
+        ]
+        _check_counts(content, dict(zip(content["ckpt_logs"], segments, strict=True)))
+        segments.sort(key=lambda segment: segment.start_step)
+        return Golden(
+            test=str(content.get("test", test)),
+            segments=tuple(segments),
+            version=version,
+            steps_per_segment=int(content.get("steps_per_segment", 0)),
+            provenance=_mapping(content.get("provenance", {}), "provenance"),
+            noise={str(name): float(value) for name, value in _mapping(content.get("noise", {}), "noise").items()},
+            history=tuple(content.get("history", ())),
+            complete=bool(content.get("complete", True)),
+            steps_beyond=_parse_offset(content, segments),
+            notes=tuple(notes),
+        )
+    except _BrokenError as error:
+        raise _damaged(file, str(error)) from None
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
+        raise _damaged(file, f"{type(error).__name__}: {error}") from None
+
+
+class _BrokenError(Exception):
+    """Something in a manifest that is not as it must be."""
+
+
+def _parse_object(text: str, file: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            raise _damaged(file, "it is empty") from None
+        if error.pos >= len(text.rstrip()) or "Unterminated" in error.msg:
+            raise _damaged(file, "it is truncated: the text ends in the middle") from None
+        raise _damaged(file, f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise _damaged(file, "it is nested too deeply") from None
+    if not isinstance(content, dict) or "ckpt_logs" not in content:
+        raise _damaged(file, "it holds no `ckpt_logs`: this is no manifest")
+    return content
+
+
+def _parse_version(content: Mapping[str, Any], file: str) -> int:
+    version = content.get("format", 1)
+    if type(version) is not int or version < 1:
+        raise _damaged(file, f"its version is {version!r}")
+    if version > VERSION:
+        message = (
+            f"{file}: a newer Assay wrote this golden recording (format {version}; this one reads up to {VERSION})"
+        )
+        raise FormatError(message, "upgrade: pip install --upgrade assay")
+    return version
+
+
+def _damaged(file: str, what: str) -> FormatError:
+    return FormatError(f"{file}: this golden recording is damaged: {what}", _REMEDY)
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _BrokenError(f"{where} is not an object")
+    return value
+
+
+def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[str]) -> Segment:
+    where = f"ckpt_logs.{key}"
+    fields = _mapping(log, where)
+    checkpoint, start = fields.get("checkpoint"), fields.get("start_step", key)
+    if not isinstance(checkpoint, str) or not checkpoint:
+        raise _BrokenError(f"{where} names no checkpoint")
+    recorded = _parse_results(_mapping(fields.get("results"), f"{where}.results"), where, notes)
+    tracks: dict[str, Labels] = {
+        metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()
+    }
+    for metric, labels in _mapping(replicas, f"replicas.{key}").items():
+        for label, runs in _mapping(labels, f"replicas.{key}.{metric}").items():
+            before = tracks.setdefault(metric, {}).get(label, ())
+            tracks[metric][label] = (*before, *(_parse_track(run) for run in runs))
+    return Segment(_parse_step(start, where), checkpoint, tracks, _mapping(about, f"checkpoints.{key}").get("sha"))
+
+
+def _parse_variants(variants: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Track]]]:
+    return {
+        name: {
+            metric: {label: _parse_track(run) for label, run in _mapping(labels, f"variants.{name}.{metric}").items()}
+            for metric, labels in _mapping(metrics, f"variants.{name}").items()
+        }
+        for name, metrics in variants.items()
+    }
+
+
+def _parse_offset(content: Mapping[str, Any], segments: Sequence[Segment]) -> int | None:
+    """Earlier versions of ours wrote 0 also where no run had shown it."""
+    value, is_earlier = content.get("steps_beyond"), "format" in content and "counts" not in content
+    if value is None or (value == 0 and is_earlier and all(each.replicas < 2 for each in segments)):
+        return None
+    return int(value)
+
+
+# ---------------------------------------------------------------- what a file says it holds
+
+
+def _count_contents(segment: Segment) -> dict[str, Any]:
+    tracks = [track for labels in segment.tracks.values() for runs in labels.values() for track in runs]
+    varied = [
+        track for metrics in segment.variants.values() for labels in metrics.values() for track in labels.values()
+    ]
+    return {
+        "recordings": segment.replicas,
+        "variants": sorted(segment.variants),
+        "values": sum(len(track.steps) for track in (*tracks, *varied)),
+    }
+
+
+def _render_counts(keys: Sequence[str], segments: Sequence[Segment]) -> dict[str, Any]:
+    return {"segments": {key: _count_contents(segment) for key, segment in zip(keys, segments, strict=True)}}
+
+
+def _check_counts(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
+    """Raises for a file that holds less than it states."""
+    counts = content.get("counts")
+    if counts is None:
+        _check_traces(content, segments)
+        return
+    stated = _mapping(_mapping(counts, "counts").get("segments"), "counts.segments")
+    for key, each in stated.items():
+        expected = _mapping(each, f"counts.segments.{key}")
+        if key not in segments:
+            raise _BrokenError(f"it states {len(stated)} segments and lacks segment {key}")
+        found = _count_contents(segments[key])
+        if found["recordings"] < expected["recordings"]:
+            stated_as = f"it states {expected['recordings']} recordings of segment {key}"
+            raise _BrokenError(f"{stated_as} and holds {found['recordings']}")
+        lost = sorted(set(expected["variants"]) - set(found["variants"]))
+        if lost:
+            raise _BrokenError(f"it lacks the variant {lost[0]} of segment {key}")
+        if found["values"] < expected["values"]:
+            raise _BrokenError(f"it states {expected['values']} values of segment {key} and holds {found['values']}")
+
+
+def _check_traces(content: Mapping[str, Any], segments: Mapping[str, Segment]) -> None:
+    """Of a file without counts: parts that belong to a segment that is gone, and noise without the replicas."""
+    for part in ("checkpoints", "replicas", "variants"):
+        lost = sorted(set(_mapping(content.get(part, {}), part)) - set(segments))
+        if lost:
+            raise _BrokenError(f"it lacks segment {lost[0]}, which `{part}` names")
+    has_more = any(segment.replicas > 1 or segment.variants for segment in segments.values())
+    if _mapping(content.get("noise", {}), "noise") and not has_more:
+        raise _BrokenError("it states the noise of replicas and holds no replica")
+
+
+def _parse_step(value: Any, where: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise _BrokenError(f"{where} has the step {value!r}, not a whole number") from None
+
+
+def _parse_results(results: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, dict[str, Track]]:
+    """step → metric → label → text becomes metric → label → Track."""
+    texts: dict[str, dict[str, list[tuple[int, str]]]] = {}
+    for step_text, metrics in results.items():
+        step = _parse_step(step_text, f"{where}.results")
+        for metric, labels in _mapping(metrics, f"{where}.results.{step_text}").items():
+            for label, text in _labels(labels).items():
+                if text is None:
+                    notes.append(f"the golden has no value of {metric} at step {step}")
+                    continue
+                texts.setdefault(metric, {}).setdefault(label, []).append((step, str(text)))
+    return {
+        metric: {label: _build_track(rows) for label, rows in _fold(labels).items()} for metric, labels in texts.items()
+    }
+
+
+def _labels(labels: Any) -> Mapping[str, Any]:
+    """The original wrote null for a step line without its metric."""
+    if labels is None:
+        return {_UNLABELLED: None}
+    return labels if isinstance(labels, dict) else {_UNLABELLED: labels}
+
+
+def _fold(labels: dict[str, list[tuple[int, str]]]) -> dict[str, list[tuple[int, str]]]:
+    """The only value of a metric has no label of its own."""
+    return {"": labels[_UNLABELLED]} if list(labels) == [_UNLABELLED] else labels
+
+
+def _build_track(rows: Sequence[tuple[int, str]]) -> Track:
+    ordered = sorted(rows)
+    texts = tuple(text for _, text in ordered)
+    try:
+        values = tuple(float(text) for text in texts)
+    except ValueError as error:
+        raise _BrokenError(f"a recorded value is no number: {error}") from None
+    return Track(tuple(step for step, _ in ordered), values, texts)
+
+
+def _parse_track(run: Mapping[str, Any]) -> Track:
+    texts = tuple(str(text) for text in run["values"])
+    return Track(tuple(int(step) for step in run["steps"]), tuple(float(text) for text in texts), texts)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def render_manifest(golden: Golden) -> str:
+    keys = _build_keys(golden.segments)
+    content = {
+        "ckpt_logs": {key: _render_segment(segment) for key, segment in zip(keys, golden.segments, strict=True)},
+        "format": VERSION,
+        "test": golden.test,
+        "complete": golden.complete,
+        "steps_per_segment": golden.steps_per_segment,
+        **({} if golden.steps_beyond is None else {"steps_beyond": golden.steps_beyond}),
+        "counts": _render_counts(keys, golden.segments),
+        "provenance": dict(golden.provenance),
+        "noise": dict(golden.noise),
+        "replicas": {key: _render_replicas(segment) for key, segment in zip(keys, golden.segments, strict=True)},
+        "variants": {
+            key: _render_variants(segment)
+            for key, segment in zip(keys, golden.segments, strict=True)
+            if segment.variants
+        },
+        "checkpoints": {
+            key: {"sha": segment.checkpoint_sha} for key, segment in zip(keys, golden.segments, strict=True)
+        },
+        "history": [dict(item) for item in golden.history],
+    }
+    return json.dumps(content, indent=4, ensure_ascii=False, default=str) + "\n"
+
+
+def _build_keys(segments: Iterable[Segment]) -> list[str]:
+    """The start step; a second checkpoint of the same step gets a mark, so that neither is lost."""
+    keys: list[str] = []
+    for segment in segments:
+        key, count = str(segment.start_step), 1
+        while key in keys:
+            count += 1
+            key = f"{segment.start_step}#{count}"
+        keys.append(key)
+    return keys
+
+
+def _render_segment(segment: Segment) -> dict[str, Any]:
+    results: dict[int, dict[str, dict[str, str]]] = {}
+    for metric, labels in segment.tracks.items():
+        for label, runs in labels.items():
+            for step, text in _rows(runs[0]) if runs else ():
+                results.setdefault(step, {}).setdefault(metric, {})[label or _UNLABELLED] = text
+    ordered = {str(step): results[step] for step in sorted(results)}
+    return {"checkpoint": segment.checkpoint, "start_step": segment.start_step, "results": ordered}
+
+
+def _rows(track: Track) -> list[tuple[int, str]]:
+    return list(zip(track.steps, _texts(track), strict=True))
+
+
+def _texts(track: Track) -> list[str]:
+    return list(track.texts) if track.texts else [repr(value) for value in track.values]
+
+
+def _render_replicas(segment: Segment) -> dict[str, Any]:
+    return {
+        metric: {label: [_render_track(run) for run in runs[1:]] for label, runs in labels.items()}
+        for metric, labels in segment.tracks.items()
+        if any(len(runs) > 1 for runs in labels.values())
+    }
+
+
+def _render_variants(segment: Segment) -> dict[str, Any]:
+    return {
+        name: {
+            metric: {label: _render_track(track) for label, track in labels.items()}
+            for metric, labels in metrics.items()
+        }
+        for name, metrics in segment.variants.items()
+    }
+
+
+def _render_track(track: Track) -> dict[str, Any]:
+    return {"steps": list(track.steps), "values": _texts(track)}
+
+
+def write_manifest(path: str, golden: Golden) -> None:
+    """Readers see the old or the new one, never a part. What no check can be compared with is refused."""
+    broken = find_not_finite(golden, _judged_metrics(golden)) if golden.complete else []
+    if broken:
+        raise BadRecordingError(f"this is no good recording: {broken[0]}", f"{path} is left as it was")
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        write_atomic(path, render_manifest(golden))
+    except OSError as error:
+        raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
+
+
+def write_offset(path: str, golden: Golden) -> None:
+    """Add `steps_beyond` to a manifest of whatever version; what is recorded stays as it is."""
+    with open(path, encoding="utf-8") as file:
+        content = _parse_object(file.read(), path)
+    content["steps_beyond"] = golden.steps_beyond
+    if golden.version > 1:
+        content["counts"] = _render_counts(_build_keys(golden.segments), golden.segments)
+    try:
+        write_atomic(path, json.dumps(content, indent=4, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise InfrastructureError(f"the golden recording {path} cannot be written: {error.strerror}") from error
+
+
+class BadRecordingError(AssayError):
+    """A recording that must not become a golden."""
+
+    exit_code = ExitCode.FAILED
+
+
+def find_not_finite(golden: Golden, metrics: Collection[str]) -> list[str]:
+    """`segment 9 loss is nan at step 11`: the first such place of each recorded track of these metrics."""
+    found = []
+    for segment in golden.segments:
+        for metric in segment.tracks.keys() & metrics:
+            for label, runs in segment.tracks[metric].items():
+                name = f"segment {segment.start_step} {metric} {label}".strip()
+                found += [f"{name} is {_texts(run)[place]} at step {run.steps[place]}" for run, place in _odd(runs)]
+    return list(dict.fromkeys(found))
+
+
+def _odd(runs: Iterable[Track]) -> Iterator[tuple[Track, int]]:
+    for run in runs:
+        place = next((place for place, value in enumerate(run.values) if not math.isfinite(value)), None)
+        if place is not None:
+            yield run, place
+
+
+def _judged_metrics(golden: Golden) -> set[str]:
+    """As far as the recording itself says what it is judged by."""
+    rules = golden.provenance.get("rules")
+    return set(map(str, rules)) if isinstance(rules, Mapping) else set()
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def list_manifests(store: str) -> list[str]:
+    """Every manifest in a store, whatever its name: archived, partial and damaged ones too."""
+    try:
+        paths = [entry.path for entry in os.scandir(store) if entry.is_file()]
+    except OSError:
+        return []
+    return sorted(path for path in paths if _looks_like_manifest(path))
+
+
+def _looks_like_manifest(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return b'"ckpt_logs"' in file.read(4096)
+    except OSError:
+        return True  # nobody knows what it refers to
+
+
+def load_references(manifest: str) -> set[str] | None:
+    """The checkpoints that a manifest refers to; None when nobody can tell."""
+    try:
+        with open(manifest, encoding="utf-8") as file:
+            logs = json.load(file)["ckpt_logs"].values()
+        named = [str(log["checkpoint"]) for log in logs]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return {path for name in named if (path := find_checkpoint(manifest, name)) is not None}
+
+
+def choose_checkpoint_dir(manifest: str, wanted: str) -> str:
+    """`wanted`, or, when a manifest of the store has checkpoints in there, a folder below it that nobody uses.
+
+    The same as long as the store's manifests stay as they are: an interrupted gathering is gone on with.
+    """
+    store = os.path.dirname(os.path.abspath(manifest))
+    others = [path for path in list_manifests(store) if path != partial_path(os.path.abspath(manifest))]
+    used = [load_references(path) for path in others]
+    stem = os.path.basename(manifest).removesuffix(".json")
+    number = 0
+    while True:
+        below = stem if number < 2 else f"{stem}-{number}"
+        folder = os.path.join(wanted, below) if number else wanted
+        if not any(_is_used(folder, references) for references in used):
+            return folder
+        number += 1
+
+
+def _is_used(folder: str, references: set[str] | None) -> bool:
+    if references is None:
+        return os.path.isdir(folder) and bool(os.listdir(folder))
+    return any(path == folder or path.startswith(folder + os.sep) for path in references)
+
+
+def remove_checkpoints(manifest: str, old: Iterable[str]) -> None:
+    """Checkpoints of a golden that has been replaced, where they lie in the store and no manifest has them any more."""
+    store = os.path.dirname(os.path.abspath(manifest))
+    references = [load_references(path) for path in list_manifests(store)]
+    if None in references:
+        return
+    kept = {path for found in references if found is not None for path in found}
+    base = os.path.join(store, CHECKPOINT_DIR)
+    for path in old:
+        around = path + os.sep
+        if path.startswith(base + os.sep) and not any(
+            path == each or each.startswith(around) or path.startswith(each + os.sep) for each in kept
+        ):
+            _remove(path, base)
+
+
+def _remove(path: str, base: str) -> None:
+    try:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+        while (path := os.path.dirname(path)) != base:
+            os.rmdir(path)
+    except OSError:
+        return  # something else lies there, or somebody else removed it: neither harms the golden
+
+
+def find_checkpoint(manifest: str, checkpoint: str) -> str | None:
+    """The checkpoint's path: relative to the manifest, or, as the original had it, to the folder of checkpoints."""
+    folder = os.path.dirname(os.path.abspath(manifest))
+    for base in (folder, os.path.join(folder, CHECKPOINT_DIR)):
+        path = os.path.normpath(os.path.join(base, checkpoint))
+        if os.path.lexists(path):
+            return path
+    return None
+
+
+def hash_checkpoint(path: str) -> str | None:
+    """Of a file, or of all files of a folder with their names; None when it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        if os.path.isdir(path):
+            for name in _list_files(path):
+                digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
+                _hash_file(os.path.join(path, name), digest)
+        else:
+            _hash_file(path, digest)
+    except OSError:
+        return None
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _list_files(folder: str) -> list[str]:
+    found = [os.path.relpath(os.path.join(base, name), folder) for base, _, names in os.walk(folder) for name in names]
+    return sorted(found)
+
+
+def _hash_file(path: str, digest: Any) -> None:
+    with open(path, "rb") as file:
+        while chunk := file.read(_HASH_CHUNK):
+            digest.update(chunk)

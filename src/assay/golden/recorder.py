@@ -1,0 +1,357 @@
+"""Recordings from a training's log: steps, saved checkpoints and metrics, line by line and without loss.
+
+The texts of the numbers are kept as they were logged. A pattern that reads only a part of a number (`[\\d.]+` on
+`9.0e-04`, or on `nan`) is helped: what is compared is the number in the log, not the part that a pattern fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from assay.golden.values import Track
+from assay.observe.columns import parse_number
+from assay.values.series import NUMBER
+from assay.values.study import Pattern
+
+LINE_LIMIT_BYTES = 1 << 20
+_NUMBER = re.compile(NUMBER)
+_NOT_FINITE = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?![\w.])", re.IGNORECASE)
+_END = re.compile(rb"[\r\n]+")
+STEP_GROUP = "step"  # in a pattern for saved checkpoints
+
+
+class Logged(NamedTuple):
+    """One number of one line; `value` is None where the pattern matched something that is no number."""
+
+    metric: str
+    label: str
+    text: str
+    value: float | None
+
+
+class Saved(NamedTuple):
+    """A checkpoint as the log names it; `rest` is what stands behind the name on the line."""
+
+    path: str
+    rest: str
+    step: int | None
+
+
+class LogLine(NamedTuple):
+    step: int | None  # that this line says
+    values: tuple[Logged, ...]
+    saved: Saved | None
+    bad_step: str | None = None  # a step that is no whole number
+
+
+class LogReader:
+    """Bytes of a growing log → the lines that say something."""
+
+    def __init__(
+        self, step: Pattern, metrics: Sequence[Pattern], save: Pattern | None = None, named_groups: bool = False
+    ) -> None:
+        """`named_groups`: a group with a name is a metric of that name, as in native files."""
+        self._step = re.compile(step.regex)
+        self._save = re.compile(save.regex) if save else None
+        self._metrics = [_Metric(pattern, named_groups) for pattern in metrics]
+        self._tail = b""
+
+    def feed(self, chunk: bytes) -> list[LogLine]:
+        *lines, self._tail = _END.split(self._tail + chunk)
+        if len(self._tail) > LINE_LIMIT_BYTES:
+            lines, self._tail = [*lines, self._tail], b""
+        return [found for line in lines if (found := self._read(line)) is not None]
+
+    def finish(self) -> list[LogLine]:
+        """A last line that nothing ended."""
+        return self.feed(b"\n") if self._tail else []
+
+    def _read(self, raw: bytes) -> LogLine | None:
+        line = raw.decode("utf-8", "surrogateescape")
+        step, bad_step = self._read_step(line)
+        values = tuple(logged for metric in self._metrics for logged in metric.read(line))
+        saved = self._read_save(line)
+        if step is None and bad_step is None and not values and saved is None:
+            return None
+        return LogLine(step, values, saved, bad_step)
+
+    def _read_step(self, line: str) -> tuple[int | None, str | None]:
+        match = self._step.search(line)
+        if match is None:
+            return None, None
+        text = match[1] if match.re.groups else match[0]
+        step = parse_step(text)
+        return step, None if step is not None else str(text)
+
+    def _read_save(self, line: str) -> Saved | None:
+        match = self._save.search(line) if self._save else None
+        if match is None:
+            return None
+        groups = match.re.groupindex
+        number = next((n for n in range(1, match.re.groups + 1) if n != groups.get(STEP_GROUP)), 0)
+        step = parse_step(match[STEP_GROUP]) if STEP_GROUP in groups else None
+        return Saved(match[number] or "", line[match.end(number) :], step)
+
+
+def parse_step(text: str | None) -> int | None:
+    """`5`, `0005`, `5.0`; None for what counts nothing."""
+    value = parse_number(text) if text else None
+    if value is None or value != value or value in (float("inf"), float("-inf")) or value != int(value):  # noqa: PLR0124 nan
+        return None
+    return int(text) if text and text.strip().lstrip("+-").isdigit() else int(value)
+
+
+class _Metric:
+    def __init__(self, pattern: Pattern, named_groups: bool) -> None:
+        self.regex = re.compile(pattern.regex)
+        names = self.regex.groupindex if named_groups else {}
+        labels = [(group, pattern.metric, label) for group, label in _label_groups(pattern, self.regex)]
+        self.groups = [(group, name, "") for name, group in names.items()] or labels
+
+    def read(self, line: str) -> Iterator[Logged]:
+        match = self.regex.search(line) or self._match_not_finite(line)
+        if match is None:
+            return
+        for group, metric, label in self.groups:
+            if match[group] is not None:
+                text = _whole_number(line, match.start(group), match.end(group))
+                yield Logged(metric, label, text, parse_number(text))
+
+    def _match_not_finite(self, line: str) -> re.Match[str] | None:
+        """The same line with zeros of the same width where it says nan or inf."""
+        plain = _NOT_FINITE.sub(lambda match: "0" * len(match[0]), line)
+        return self.regex.search(plain) if plain != line else None
+
+
+def _label_groups(pattern: Pattern, regex: re.Pattern[str]) -> list[tuple[int, str]]:
+    """Labels where they fit the groups, else numbers; a metric with a single number has no label."""
+    count = regex.groups
+    if count <= 1 and pattern.labels in ((), ("0",)):
+        return [(count, "")]
+    labels = pattern.labels if len(pattern.labels) == count else tuple(str(number) for number in range(count))
+    return (
+        [(number + 1, label) for number, label in enumerate(labels)]
+        if count > 1 or len(pattern.labels) == 1
+        else [(count, "")]
+    )
+
+
+def _whole_number(line: str, start: int, end: int) -> str:
+    """The number that the group is a part of."""
+    text = line[start:end]
+    if start and line[start - 1] in "+-" and text[:1] not in "+-" and (start < 2 or not line[start - 2].isalnum()):
+        start -= 1
+    whole = _NUMBER.match(line, start)
+    return whole[0] if whole and whole.end() >= end and whole.start() <= start else text
+
+
+# ---------------------------------------------------------------- values of one run
+
+
+@dataclass(slots=True)
+class Values:
+    """The numbers of one stretch of a log, by metric and label, in the order of their steps."""
+
+    found: dict[tuple[str, str], dict[int, tuple[float, str]]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    last_step: int | None = None
+    first_step: int | None = None
+
+    def step(self, step: int) -> None:
+        if self.last_step is not None and step < self.last_step:
+            self.note(f"step {step} is logged after step {self.last_step}: out of order")
+        self.last_step = step
+        self.first_step = step if self.first_step is None else self.first_step
+
+    def add(self, step: int, logged: Logged) -> None:
+        name = f"{logged.metric} {logged.label}".strip()
+        if logged.value is None:
+            self.note(f"{name} at step {step} is {logged.text!r}, not a number")
+            return
+        track = self.found.setdefault((logged.metric, logged.label), {})
+        if step in track and track[step][1] != logged.text:
+            self.note(f"{name} at step {step} is logged twice: {track[step][1]} and {logged.text}")
+            return
+        track[step] = (logged.value, logged.text)
+
+    def note(self, problem: str) -> None:
+        if problem not in self.problems and len(self.problems) < 50:
+            self.problems.append(problem)
+
+    def steps_of(self, metric: str) -> set[int]:
+        return {step for (name, _), track in self.found.items() if name == metric for step in track}
+
+    def tracks(self, metric: str) -> dict[str, Track]:
+        """One Track for each label."""
+        return {label: _build_track(track) for (name, label), track in self.found.items() if name == metric}
+
+
+def _build_track(values: dict[int, tuple[float, str]]) -> Track:
+    steps = sorted(values)
+    return Track(tuple(steps), tuple(values[step][0] for step in steps), tuple(values[step][1] for step in steps))
+
+
+class RunRecorder:
+    """The values of a run that is read from its first line to its last."""
+
+    def __init__(self, reader: LogReader, same_line: bool) -> None:
+        self._reader = reader
+        self._same_line = same_line
+        self.values = Values()
+
+    def feed(self, chunk: bytes) -> None:
+        self._take(self._reader.feed(chunk))
+
+    def finish(self) -> None:
+        self._take(self._reader.finish())
+
+    def _take(self, lines: Sequence[LogLine]) -> None:
+        for line in lines:
+            if line.bad_step is not None:
+                self.values.note(f"the step {line.bad_step!r} is not a whole number")
+            if line.step is not None:
+                self.values.step(line.step)
+            step = line.step if self._same_line else self.values.last_step
+            if step is not None:
+                for logged in line.values:
+                    self.values.add(step, logged)
+
+
+# ---------------------------------------------------------------- recordings of a whole training
+
+
+@dataclass(slots=True)
+class Recording:
+    """What follows a saved checkpoint, for as many steps as asked."""
+
+    saved: Saved
+    start_step: int
+    length: int
+    limit: int | None = None  # the last step that belongs to it; None until the first one is known
+    values: Values = field(default_factory=Values)
+    is_over: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        last, first = self.values.last_step, self.values.first_step
+        if last is None or first is None or self.limit is None:
+            return False
+        steps = sorted({step for track in self.values.found.values() for step in track} | {first, last})
+        interval = min((b - a for a, b in pairwise(steps)), default=1)
+        return last + interval > self.limit
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.values.found
+
+
+class TrainingRecorder:
+    """Cuts the log of a training into recordings.
+
+    A recording begins at a save line and holds the steps up to its start plus its length; steps are counted, not log
+    lines. A save line ends the recordings before it. Where nothing was logged before the first save, the first step
+    that is logged counts as the first of the stretch, be it 0 or 1.
+    """
+
+    def __init__(self, reader: LogReader, length: int, same_line: bool) -> None:
+        self._reader = reader
+        self._length = length
+        self._same_line = same_line
+        self._step: int | None = None
+        self.recordings: list[Recording] = []
+        self.warnings: list[str] = []
+        self.counts_from_zero = False
+        self.saves = 0
+        self.steps = 0
+
+    def feed(self, chunk: bytes) -> bool:
+        """True when these bytes filled a recording."""
+        return self._take(self._reader.feed(chunk))
+
+    def finish(self) -> None:
+        """The log is over: what is open stays as it is."""
+        self._take(self._reader.finish())
+        for recording in self._open():
+            recording.is_over = True
+            if recording.is_empty:
+                self.warn(f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out")
+            elif not recording.is_complete:
+                self.warn(self._describe_short(recording, "the training ended"))
+
+    @property
+    def last_step(self) -> int | None:
+        return self._step
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def _open(self) -> list[Recording]:
+        return [recording for recording in self.recordings if not recording.is_over]
+
+    def _take(self, lines: Sequence[LogLine]) -> bool:
+        filled = False
+        for line in lines:
+            if line.bad_step is not None:
+                self.warn(f"the step {line.bad_step!r} is not a whole number")
+            if line.step is not None:
+                filled |= self._enter(line.step)
+            self._record(line)
+            if line.saved is not None:
+                self._begin(line.saved)
+        return filled
+
+    def _enter(self, step: int) -> bool:
+        """A step line: it may be the first of a recording, or lie behind its end."""
+        self.steps += 1
+        self.counts_from_zero |= step == 0
+        filled = False
+        for recording in self._open():
+            if recording.limit is None:
+                recording.limit = step + self._length - 1
+            elif step <= recording.start_step and recording.values.last_step is None:
+                if step < recording.start_step:
+                    recording.values.note(f"step {step} is logged after the checkpoint of step {recording.start_step}")
+                continue
+            if step > recording.limit:
+                recording.is_over = filled = True
+            else:
+                recording.values.step(step)
+        self._step = step
+        return filled
+
+    def _record(self, line: LogLine) -> bool:
+        step = line.step if self._same_line else self._step
+        if step is None:
+            return False
+        for recording in self._open():
+            if recording.values.last_step is not None:  # a line between the save and the next step belongs to neither
+                for logged in line.values:
+                    recording.values.add(step, logged)
+        return True
+
+    def _begin(self, saved: Saved) -> None:
+        self.saves += 1
+        start = saved.step if saved.step is not None else self._step or 0
+        for recording in self._open():
+            if recording.values.last_step is None and recording.start_step == start:
+                if recording.saved.path == saved.path:
+                    return self.warn(f"the checkpoint {saved.path} of step {start} is announced twice")
+                continue  # two checkpoints of one step: both are followed
+            recording.is_over = True
+            if recording.is_empty:
+                self.warn(f"nothing was logged after the checkpoint of step {recording.start_step}: it is left out")
+            elif not recording.is_complete:
+                self.warn(self._describe_short(recording, "the next checkpoint was saved"))
+        limit = None if self._step is None else start + self._length
+        self.recordings.append(Recording(saved, start, self._length, limit))
+        return None
+
+    def _describe_short(self, recording: Recording, why: str) -> str:
+        last = recording.values.last_step
+        start, length = recording.start_step, self._length
+        return f"the recording of step {start} ends at step {last}, before its {length} steps were over: {why}"

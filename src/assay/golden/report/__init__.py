@@ -1,0 +1,1 @@
+"""What `assay golden` prints and writes."""

@@ -1,0 +1,31 @@
+"""Models as tests, in two lines of a project's `tests/test_onnx_model.py`:
+
+    from assay.models import test_onnx_model
+
+Every .onnx file in the project's folder of models becomes cases, one for each layer and one for the whole. With
+`test_onnx_model_llvmcpu_torq` they are called as in Torq's own tests: the reference is IREE on the CPU, the target is
+the hardware type, `sim` unless an option says otherwise.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from assay.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from assay.models.pytest_support.functions import test_onnx_model, test_onnx_model_llvmcpu_torq
+
+__all__ = ["test_onnx_model", "test_onnx_model_llvmcpu_torq"]
+
+
+def __getattr__(name: str) -> Any:
+    """The test functions need pytest, the commands that load this package do not."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if find_spec("pytest") is None:
+        raise MissingPackageError("assay.models, which is for test files of pytest,", "pytest")
+    from assay.models.pytest_support import functions
+
+    return getattr(functions, name)

@@ -1,0 +1,366 @@
+"""A board reached by the system's ssh: one connection for many commands, a lock, and a warden that cleans up.
+
+Everything of a job lives in a folder of its own on the board. The lock tells who holds the board and since when; it
+expires when its owner does not refresh it. A small shell script on the board (`board.sh`) refreshes it, and ends the
+job's processes and removes its folder as soon as our side is gone, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO
+
+from assay.errors import InfrastructureError
+from assay.models.backends.captured_output import Speech, listen
+
+_BEAT_S = 5.0
+_SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends something of its own meanwhile
+_POLL_S = 0.01
+_GRACE_S = 5.0
+# Runs in the job's folder. The process group is noted before the program starts: without the note it does not start,
+# so the warden either finds it or has removed the folder first. What a program leaves behind goes with it.
+_RUN = """
+cd "$1" || exit 97
+shift
+inner='echo $$ >pid.new && mv pid.new pid && exec "$@"'
+rm -f exit
+if command -v setsid >/dev/null 2>&1; then setsid sh -c "$inner" run "$@" </dev/null &
+else sh -c "$inner" run "$@" </dev/null & fi
+job=$!
+wait $job
+code=$?
+kill -9 -$job 2>/dev/null
+rm -f pid
+echo $code >exit
+exit $code
+"""
+# A file by its content: nothing is copied twice, and nobody's older one is used.
+_DEPLOYED = 'cd "$1" 2>/dev/null && [ -O . ] && [ -x "$2" ] && echo there'
+_DEPLOY = """
+umask 077
+mkdir -p "$1" && cd "$1" && [ -O . ] || exit 1
+cat >"$2.$3" && chmod +x "$2.$3" && mv "$2.$3" "$2"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a board is and how to get in."""
+
+    name: str  # user@host
+    port: int | None = None
+    key: str = ""
+    connect_s: float = 10.0
+    options: tuple[str, ...] = ()  # more words for ssh
+    root: str = "/tmp"  # noqa: S108 - on the board; folders in it have random names and are ours alone
+
+    @property
+    def words(self) -> list[str]:
+        port = ["-p", str(self.port)] if self.port else []
+        key = ["-i", self.key, "-o", "IdentitiesOnly=yes"] if self.key else []
+        fixed = {
+            "BatchMode": "yes", "ConnectTimeout": f"{max(1, round(self.connect_s))}", "ServerAliveInterval": "5",
+            "ServerAliveCountMax": "3", "LogLevel": "ERROR",
+        }  # fmt: skip
+        return [*self.options, *port, *key, *(word for item in fixed.items() for word in ("-o", "=".join(item)))]
+
+
+@dataclass(frozen=True, slots=True)
+class LockRule:
+    path: str = "/tmp/assay-board.lock"  # noqa: S108 - on the board, and meant to be shared
+    wait_s: int = 60
+    expiry_s: int = 60
+
+
+class BusyError(InfrastructureError):
+    """Somebody holds the board."""
+
+
+class Board:
+    def __init__(self, address: Address, rule: LockRule) -> None:
+        self.address = address
+        self.rule = rule
+        self._master: subprocess.Popen[bytes] | None = None
+        self._folder = ""
+
+    # ------------------------------------------------------------ the connection
+
+    def connect(self) -> None:
+        """Raises InfrastructureError for a board that does not answer, or does not let us in."""
+        if self._master is not None and self._master.poll() is None:
+            return
+        self.close()
+        self._folder = _make_short_folder()
+        complaint = os.path.join(self._folder, "stderr")
+        argv = [*self._ssh(), "-M", "-N", "-o", "ControlPersist=no", self.address.name]
+        with open(complaint, "wb") as stream:
+            self._master = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        self._wait_for_socket(complaint)
+
+    def _wait_for_socket(self, complaint: str) -> None:
+        assert self._master is not None
+        deadline = time.monotonic() + 2 * self.address.connect_s + _GRACE_S
+        while not os.path.exists(self._socket):
+            if self._master.poll() is not None or time.monotonic() > deadline:
+                with open(complaint, encoding="utf-8", errors="replace") as stream:
+                    said = stream.read()
+                self.close()
+                raise InfrastructureError(*explain_connection(self.address, said))
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        if self._master is not None:
+            self._master.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._master.wait(_GRACE_S)
+            self._master.kill()
+            self._master.wait()
+            self._master = None
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""
+
+    @property
+    def _socket(self) -> str:
+        return os.path.join(self._folder, "s")
+
+    def _ssh(self) -> list[str]:
+        program = shutil.which("ssh")
+        if program is None:
+            raise InfrastructureError("a board needs ssh, which is not in PATH", "apt-get install openssh-client")
+        return [program, "-o", f"ControlPath={self._socket}", *self.address.words]
+
+    def start(self, script: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """A shell script on the board."""
+        self.connect()
+        command = "exec sh -c " + shlex.join([script, "assay", *arguments])
+        argv = [*self._ssh(), "-o", "ControlMaster=no", self.address.name, command]
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def ask(self, script: str, *arguments: str, content: bytes | None = None) -> tuple[int, bytes, str]:
+        """Exit code, stdout and stderr of a short script."""
+        with self.start(script, *arguments, stdin=subprocess.PIPE) as process:
+            out, err = process.communicate(content or b"")
+        return process.returncode, out, err.decode("utf-8", "replace").strip()
+
+    def demand(self, what: str, script: str, *arguments: str, content: bytes | None = None) -> bytes:
+        code, out, err = self.ask(script, *arguments, content=content)
+        if code:
+            raise InfrastructureError(f"{what} failed on the board {self.address.name}: {err or f'exit code {code}'}")
+        return out
+
+    # ------------------------------------------------------------ files that stay
+
+    def deploy(self, path: str, sha: str) -> str:
+        """Put a program there unless the same one is there already; where it is."""
+        name = os.path.basename(path)
+        folder = f"{self.address.root}/assay-runners-{self._user}/{sha}"
+        _, out, _ = self.ask(_DEPLOYED, folder, name)
+        if out.strip() != b"there":
+            with open(path, "rb") as stream:
+                content = stream.read()
+            self.demand(f"copying {name}", _DEPLOY, folder, name, uuid.uuid4().hex[:8], content=content)
+        return f"{folder}/{name}"
+
+    @property
+    def _user(self) -> str:
+        return self.address.name.rpartition("@")[0] or getpass.getuser()
+
+    # ------------------------------------------------------------ one job
+
+    @contextlib.contextmanager
+    def occupy(self) -> Iterator[Stay]:
+        """Hold the board for one job. Raises BusyError where somebody else does, for too long."""
+        stay = Stay(self)
+        try:
+            stay.enter()
+            yield stay
+        finally:
+            stay.leave()
+
+
+class Stay:
+    """A job's time on a board: its folder there, and the warden that keeps the lock."""
+
+    def __init__(self, board: Board) -> None:
+        token = uuid.uuid4().hex[:12]
+        self._board = board
+        self._token = token
+        self.folder = f"{board.address.root}/assay-{token}"
+        self._warden: subprocess.Popen[bytes] | None = None
+        self._left = threading.Event()
+
+    def enter(self) -> None:
+        rule = self._board.rule
+        script = _load_warden()
+        arguments = (rule.path, self.folder, self._token, _name_owner(), str(rule.wait_s), str(rule.expiry_s))
+        self._warden = self._board.start(script, *arguments, stdin=subprocess.PIPE)
+        threading.Thread(target=self._keep_alive, args=(self._warden.stdin,), daemon=True).start()
+        self._wait_for_lock(self._warden)
+
+    def _keep_alive(self, stream: IO[bytes]) -> None:
+        """A line now and then: the board cannot tell a connection that was cut from one that is silent."""
+        pause_s = min(_BEAT_S, self._board.rule.expiry_s / 4)
+        with contextlib.suppress(OSError, ValueError):
+            while not self._left.wait(pause_s):
+                stream.write(b"\n")
+                stream.flush()
+
+    def _wait_for_lock(self, warden: subprocess.Popen[bytes]) -> None:
+        assert warden.stdout is not None
+        rule = self._board.rule
+        deadline = time.monotonic() + rule.wait_s + rule.expiry_s + _GRACE_S
+        for line in _read_lines(warden.stdout, deadline):
+            word, _, rest = line.partition(" ")
+            if word == "locked":
+                return
+            if word == "held":
+                print(f"waiting for the board {self._board.address.name}, {describe_owner(rest)}", file=sys.stderr)
+            if word == "busy":
+                text = f"the board {self._board.address.name} is in use, {describe_owner(rest)}"
+                hint = f"wait for them, or remove {rule.path} on the board when you know that they are gone"
+                raise BusyError(f"{text}; waited {rule.wait_s} s", hint)
+        _, err = warden.communicate()
+        said = err.decode("utf-8", "replace").strip() or "no reason was given"
+        raise InfrastructureError(f"the board {self._board.address.name} cannot be locked: {said}")
+
+    def leave(self) -> None:
+        """The warden sees the end of its stdin, and cleans up."""
+        self._left.set()
+        if self._warden is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._warden.stdin is not None:
+                self._warden.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._warden.wait(_GRACE_S)
+        self._warden.kill()
+        self._warden.wait()
+        for stream in (self._warden.stdout, self._warden.stderr):
+            if stream is not None:
+                stream.close()
+
+    @property
+    def is_ours(self) -> bool:
+        return self._warden is not None and self._warden.poll() is None
+
+    def upload(self, files: Mapping[str, str]) -> None:
+        """Local files and folders under names in the job's folder."""
+        with self._board.start('cd "$1" && tar -xf -', self.folder, stdin=subprocess.PIPE) as process:
+            with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
+                for name, path in files.items():
+                    archive.add(os.path.realpath(path), name)
+            self._check(process, "copying files")
+
+    def download(self, name: str, folder: str) -> None:
+        """A folder in the job's folder; plain files only, and only to where they belong."""
+        with self._board.start('cd "$1" && tar -cf - "$2"', self.folder, name) as process:
+            with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    _extract(archive, member, name, folder)
+            self._check(process, "copying files back")
+
+    def _check(self, process: subprocess.Popen[bytes], what: str) -> None:
+        _, err = process.communicate()
+        if process.returncode:
+            said = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
+            raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {said}")
+
+    def run(self, argv: Sequence[str], env: Mapping[str, str]) -> Speech:
+        """A program in the job's folder; what it says goes on to our stdout and stderr as it comes."""
+        words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
+        with self._board.start(_RUN, self.folder, *words) as process:
+            speech = listen(process)
+        if speech.code not in (255, -signal.SIGKILL):
+            return speech
+        # ssh's own failures have the same number as a program's 255; the note of its end tells them apart
+        code, out, _ = self._board.ask('cat "$1/exit"', self.folder) if self.is_ours else (1, b"", "")
+        if code or not out.strip().isdigit():
+            raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
+        return Speech(int(out), speech.stdout, speech.stderr)
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: str) -> None:
+    path = os.path.normpath(os.path.join(folder, os.path.relpath(member.name, name)))
+    if not member.isfile() or not path.startswith(os.path.normpath(folder) + os.sep):
+        return
+    source = archive.extractfile(member)
+    if source is not None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with source, open(path, "wb") as target:
+            shutil.copyfileobj(source, target)
+
+
+def _read_lines(stream: IO[bytes], deadline: float) -> Iterator[str]:
+    """Lines as they come, until the end or the deadline."""
+    buffer = b""
+    while (left_s := deadline - time.monotonic()) > 0:
+        if not select.select([stream], [], [], left_s)[0]:
+            return
+        chunk = os.read(stream.fileno(), 4096)
+        if not chunk:
+            return
+        buffer += chunk
+        while b"\n" in buffer:
+            line, buffer = buffer.split(b"\n", 1)
+            yield line.decode("utf-8", "replace").strip()
+
+
+def _load_warden() -> str:
+    with open(os.path.join(os.path.dirname(__file__), "board.sh"), encoding="utf-8") as stream:
+        return stream.read()
+
+
+def _make_short_folder() -> str:
+    """For a socket, whose path must be short: the usual place for temporary files may be deep."""
+    folder = tempfile.mkdtemp(prefix="assay-ssh-")
+    if len(folder) <= _SOCKET_LENGTH:
+        return folder
+    os.rmdir(folder)
+    return tempfile.mkdtemp(prefix="assay-ssh-", dir="/tmp")
+
+
+# ---------------------------------------------------------------- words
+
+
+def _name_owner() -> str:
+    """`user host pid since`, as it stands in the lock."""
+    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{getpass.getuser()} {socket.gethostname()} {os.getpid()} {since}"
+
+
+def describe_owner(text: str) -> str:
+    words = text.split()
+    if len(words) != 4:
+        return "held by somebody who left no name"
+    user, host, pid, since = words
+    return f"held by {user} on {host} (process {pid}) since {since.replace('T', ' ').replace('Z', ' UTC')}"
+
+
+def explain_connection(address: Address, said: str) -> tuple[str, str]:
+    """What ssh says of a connection that it could not make, and what to do."""
+    reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    reason = reason.removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
+    if "Permission denied" in reason:
+        return f"the board {address.name} does not let us in: {reason}", 'name a key that it knows: key = "~/.ssh/…"'
+    if "Host key verification failed" in reason:
+        return f"the board {address.name} is not known: {reason}", f"connect once by hand: ssh {address.name}"
+    port = f" -p {address.port}" if address.port else ""
+    return f"the board {address.name} does not answer: {reason}", f"is it on? try: ssh{port} {address.name} true"

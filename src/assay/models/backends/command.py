@@ -1,0 +1,489 @@
+"""Any compiler and runner that is a program: `torq-compile` and `torq-run-module`, `trtexec`, a script.
+
+Options (`[tool.assay.targets.NAME]`):
+  run, compile, import   templates (see `template`); without `compile` the model itself is what is run
+  input                  onnx (default), or mlir: the model is handed to IREE's importer first
+  artifact               the name of what `compile` makes; default `artifact`
+  input_flag             one for each input, with {path} {name} {index} {shape} {dtype} {type}; makes {input_flags}
+  output_flag            the same for each output; makes {output_flags}
+  input_join             what stands between input flags where they are one word; without it each is a word
+  input_format           npy (default) or bin: how inputs lie in {inputs}
+  output_format          npy, bin, or auto (default): npy but for types that numpy's files do not know
+  chip, hardware         values of {chip} and {hardware}
+  env, cwd, depends      environment of the programs, their working directory, more files that results depend on
+  version                how to ask for a version; default: the program with --version
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay.errors import UsageError, did_you_mean
+from assay.models.backends.base import Backend, BackendError, Made
+from assay.models.backends.captured_output import Speech, run_program
+from assay.models.backends.dependencies import (
+    NO_NAME,
+    describe_behind,
+    describe_environment,
+    describe_program,
+    describe_words,
+    find_matching,
+    hash_path,
+)
+from assay.models.backends.iree_compiler import import_model, name_mlir_type
+from assay.models.backends.onnx_file import copy_model, find_model
+from assay.models.backends.template import Template, Value, fill_text, find_names, parse_template
+from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
+from assay.models.backends.tool import ask_version, find_program
+from assay.models.graph.tensorfile import load_array, load_refs
+from assay.models.values.model import Ending, Job, Step, Target
+from assay.models.values.tensors import Dim, TensorRef, TensorSpec
+
+KNOWN: dict[str, tuple[str, ...]] = {
+    "import": ("model", "out", "case", "chip", "hardware", "folder"),
+    "compile": (
+        "model", "artifact", "out", "ir_dir", "profile_dir", "chip", "hardware", "compile_flags", "case", "folder",
+    ),
+    "run": (
+        "artifact", "model", "out", "inputs", "outputs", "input_flags", "output_flags", "profile_dir", "chip",
+        "hardware", "run_flags", "case", "folder",
+    ),
+}  # fmt: skip
+FLAG_NAMES = ("path", "name", "index", "shape", "dtype", "type")
+OPTIONS = (
+    "run", "compile", "import", "input", "artifact", "input_flag", "output_flag", "input_join", "input_format",
+    "output_format", "chip", "hardware", "env", "cwd", "depends", "version", "folder",
+)  # fmt: skip
+
+
+Planned = Mapping[str, tuple[str, TensorSpec]]  # output → where it is to be written, and what is known of it
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program that is called, and how a person does the same."""
+
+    argv: list[str]
+    command: str
+
+    @property
+    def program(self) -> str:
+        return os.path.basename(self.argv[0])
+
+
+class Place(ABC):
+    """Where a program runs, and how our files look from there."""
+
+    @abstractmethod
+    def seen(self, path: str) -> str:
+        """The path of a file of ours, as the program finds it."""
+
+    def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:  # noqa: ARG002 - of Here
+        """The same as a command line to paste."""
+        return shlex.join(argv)
+
+    @abstractmethod
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
+        """Run a program to its end; `env` comes on top of what there is."""
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Bring outputs and profiles back."""
+
+
+class Here(Place):
+    def seen(self, path: str) -> str:
+        return path
+
+    def describe(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
+        """From any folder: with `cd` in front where a word of it is a file of another one."""
+        moves = any(not os.path.isabs(word) and os.path.exists(os.path.join(cwd, word)) for word in argv if word)
+        front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
+        return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
+
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
+        return run_program(argv, cwd=cwd, env={**os.environ, **env})
+
+    def fetch(self) -> None:
+        pass
+
+
+class CommandBackend(Backend):
+    options: tuple[str, ...] = OPTIONS
+    may_change = True
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        self._check_names()
+        self._templates = {
+            name: parse_template(target.options[name], known, f"target {target.name}: {name}")
+            for name, known in KNOWN.items()
+            if target.options.get(name) is not None
+        }
+        if "run" not in self._templates:
+            raise UsageError(
+                f"target {target.name}: there is no run", 'as in run = "my-runner {artifact} {input_flags}"'
+            )
+        self._versions: dict[str, str] = {}  # of programs as they were when they were asked: that takes a while
+        self._input = self._choose("input", ("onnx", "mlir"))
+        self._input_format = self._choose("input_format", ("npy", "bin"))
+        self._output_format = self._choose("output_format", ("auto", "npy", "bin"))
+        for name in ("input_flag", "output_flag"):
+            parse_template([self._option(name) or "x"], FLAG_NAMES, f"target {target.name}: {name}")
+        imports = "import" in self._templates or self._input == "mlir"
+        self.steps = (Step.IMPORT, Step.COMPILE, Step.RUN) if imports else (Step.COMPILE, Step.RUN)
+
+    def _check_names(self) -> None:
+        for name in self.target.options:
+            if name not in self.options:
+                hint = did_you_mean(name, self.options)
+                raise UsageError(
+                    f"target {self.target.name}: {name} is not known to the {self.target.backend} back end", hint
+                )
+
+    def _choose(self, name: str, known: tuple[str, ...]) -> str:
+        value = str(self.target.options.get(name) or known[0])
+        if value not in known:
+            raise UsageError(f"target {self.target.name}: {name} = {value!r} is not known", did_you_mean(value, known))
+        return value
+
+    def _option(self, name: str) -> str:
+        return str(self.target.options.get(name) or "")
+
+    # ------------------------------------------------------------ who it is
+
+    def identity(self) -> Mapping[str, str]:
+        return {name: said for step in self.steps for name, said in self.identify_step(step).items()}
+
+    def identify_step(self, step: Step) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        name = str(step)
+        if name in self._templates:
+            found |= self._describe_tool(name, self._templates[name])
+        elif step is Step.IMPORT:
+            found["iree-compiler"] = str(self.import_library("iree.compiler.version").VERSION)
+            found["onnx"] = str(self.import_library("onnx").__version__)
+        for path in self.target.options.get("depends") or ():
+            found[f"depends: {path}"] = self._describe_dependency(step, str(path))
+        return found
+
+    def _describe_dependency(self, _step: Step, word: str) -> str:
+        """A file, or a folder with all that is in it. Raises UsageError: a mistyped one would guard nothing."""
+        path = os.path.join(self._project, os.path.expanduser(word))
+        if not os.path.exists(path):
+            hint = f"a file or a folder, relative to {os.path.abspath(self._project)}"
+            raise UsageError(f"target {self.target.name}: depends: there is no {word}", hint)
+        return hash_path(path)
+
+    def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
+        words = find_program(template.program, self._environment(), self._project)
+        known = describe_program(words) | self._describe_named([*words, *self.list_words(name, template)])
+        known |= describe_environment(self._own_environment(), self._seen_cwd, os.environ)
+        content = {f"{name}: {file}": sha for file, sha in known.items()}
+        version = self.target.options.get("version")
+        if version is False:
+            return content
+        asked = parse_template(version, (), "version").expand({}) if version else [*words, "--version"]
+        key = repr((asked, content))
+        if key not in self._versions:
+            self._versions[key] = ask_version(asked, self._environment(), self._project)
+        said = self._versions[key]
+        return content | ({f"{name}: version": said} if said else {})
+
+    def _describe_named(self, words: Sequence[str]) -> dict[str, str]:
+        """Scripts, settings and folders that the template and the flags name, and what works behind them."""
+        behind = describe_behind(words, self._seen_cwd, self._environment())
+        return describe_words(words, self._seen_cwd) | behind
+
+    def list_words(self, name: str, template: Template) -> list[str]:
+        """Those that are the same for all cases, and files of all cases where one has its own; without the program."""
+        named = [word for part in template.parts for word in part.words][1:]
+        named += [self._option("input_flag"), self._option("output_flag")] if name == "run" else []
+        return [text for word in named for text in self._fill_word(word)] + [*self._find_flags(name)]
+
+    def _fill_word(self, word: str) -> list[str]:
+        """As far as it can be known before there is a job; what a job fills in is the name of no file."""
+        options = self.target.options
+        known = {key: str(options[key]) for key in ("chip", "hardware") if options.get(key)} | {"case": "*"}
+        names = find_names(word)
+        filled = fill_text(word, {name: known.get(name, NO_NAME) for name in names})
+        return find_matching(filled, self._seen_cwd) if "case" in names else [filled]
+
+    def _find_flags(self, name: str) -> tuple[str, ...]:
+        flags = {"compile": self.target.compile_flags, "run": self.target.run_flags}
+        return flags.get(name, ())
+
+    @property
+    def _seen_cwd(self) -> str:
+        """Where words are files before there is a job: one that works in its own folder finds none there."""
+        return self._cwd(os.devnull)
+
+    # ------------------------------------------------------------ steps
+
+    def perform(self, job: Job) -> Made:
+        work = {Step.IMPORT: self._import, Step.COMPILE: self._compile, Step.RUN: self._run}
+        return work[job.step](job)
+
+    def _import(self, job: Job) -> Made:
+        target = os.path.join(job.folder, "model.mlir")
+        if "import" not in self._templates:
+            return Made(target, import_model(self.import_library, job.source, target))
+        values = self._values(job) | {"model": job.source, "out": target}
+        call, speech = self._call("import", values, job.folder)
+        return self._check_made(target, call, speech)
+
+    def _compile(self, job: Job) -> Made:
+        if "compile" not in self._templates:
+            return self._take_over(job)
+        target = os.path.join(job.folder, self._option("artifact") or "artifact")
+        for folder in (job.ir_dir, job.profile_dir):
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+        before = survey(job.profile_dir)
+        values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
+        call, speech = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
+        made = self._check_made(target, call, speech)
+        return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_new(job.profile_dir, before))
+
+    def _take_over(self, job: Job) -> Made:
+        """There is nothing to compile: the model is what is run."""
+        if job.source.endswith(".onnx"):
+            return Made(copy_model(job.source, job.folder), f"cp {shlex.quote(job.source)}")
+        target = os.path.join(job.folder, os.path.basename(job.source))
+        shutil.copyfile(job.source, target)
+        return Made(target, f"cp {shlex.quote(job.source)}")
+
+    def _run(self, job: Job) -> Made:
+        raw = os.path.join(job.folder, "raw")
+        for folder in (raw, job.profile_dir):
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+        before = survey(job.profile_dir)
+        refs = self._stage_inputs(job)
+        outputs = self._plan_outputs(job, raw)
+        artifact = find_model(job.source) if "compile" not in self._templates else job.source
+        with self._open_place(job, artifact, refs, raw) as place:
+            argv = self.build_command("run", self._build_run_values(job, place, artifact, refs, raw, outputs))
+            call = self._announce(argv, place, job.folder)
+            speech, times_s = self._call_timed(call, place, job)
+            place.fetch()
+            arrays = self._load_outputs(outputs, raw, call, speech)
+            for _ in range(job.repeats - 1):
+                times_s += self._call_timed(call, place, job)[1]
+        path = write_outputs(job, list(arrays), list(arrays.values()))
+        for name in ("raw", "inputs"):
+            shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
+        profiles = find_new(job.profile_dir, before)
+        return Made(path, call.command, speech.stdout, speech.stderr, times_s, profiles)
+
+    def _build_run_values(
+        self, job: Job, place: Place, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
+    ) -> dict[str, Value]:
+        """As the program sees them, wherever it runs."""
+        there = [replace(ref, path=place.seen(ref.path)) for ref in refs]
+        planned = {name: (place.seen(path), spec) for name, (path, spec) in outputs.items()}
+        return self._values(job) | {
+            "artifact": place.seen(artifact), "model": place.seen(artifact),
+            "inputs": os.path.dirname(there[0].path) if there else place.seen(raw),
+            "outputs": place.seen(raw), "out": place.seen(raw),
+            "profile_dir": place.seen(job.profile_dir) if job.profile_dir else None,
+            "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
+        }  # fmt: skip
+
+    def _call_timed(self, call: Call, place: Place, job: Job) -> tuple[Speech, tuple[float, ...]]:
+        start = time.perf_counter()
+        speech = place.call(call.argv, self._own_environment(), self._cwd(job.folder))
+        elapsed_s = time.perf_counter() - start
+        self._check_end(call, speech)
+        return speech, (elapsed_s,)
+
+    def _open_place(
+        self, _job: Job, _artifact: str, _refs: Sequence[TensorRef], _raw: str
+    ) -> AbstractContextManager[Place]:
+        return nullcontext(Here())
+
+    # ------------------------------------------------------------ one command
+
+    def _values(self, job: Job) -> dict[str, Value]:
+        options = self.target.options
+        return {
+            "case": job.case, "chip": options.get("chip"), "hardware": options.get("hardware"),
+            "folder": job.folder, "compile_flags": self.target.compile_flags, "run_flags": self.target.run_flags,
+        }  # fmt: skip
+
+    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, Speech]:
+        call = self._announce(self.build_command(name, values), Here(), folder)
+        speech = Here().call(call.argv, self._own_environment(), self._cwd(folder))
+        self._check_end(call, speech)
+        return call, speech
+
+    def _announce(self, argv: list[str], place: Place, folder: str) -> Call:
+        call = Call(argv, place.describe(argv, self._own_environment(), self._cwd(folder)))
+        self.announce(call.command)
+        return call
+
+    def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
+        template = self._templates[name]
+        words = template.expand(values)
+        flags = values.get(f"{name}_flags")
+        extra = list(flags) if flags and not isinstance(flags, str) and f"{name}_flags" not in template.names else []
+        return [*self._locate(name, template.program), *words[1:], *extra]  # flags that somebody gives never vanish
+
+    def _locate(self, _name: str, program: str) -> list[str]:
+        return find_program(program, self._environment(), self._project)
+
+    def _check_end(self, call: Call, speech: Speech) -> None:
+        if speech.code == 0:
+            return
+        said = last_line(speech.stderr) or last_line(speech.stdout)
+        message = f"{call.program} {describe_code(speech.code)}" + (f": {said}" if said else "")
+        raise refuse(message, call, speech, ending=Ending.CRASH if speech.code < 0 else Ending.ERROR)
+
+    def _check_made(self, path: str, call: Call, speech: Speech) -> Made:
+        if os.path.exists(path):
+            return Made(path, call.command, speech.stdout, speech.stderr)
+        message = f"{call.program} ended well and made no {os.path.basename(path)}"
+        raise refuse(message, call, speech, hint="does the command write to {artifact}?")
+
+    @property
+    def _project(self) -> str:
+        """Relative paths of a target are relative to the file that describes it."""
+        return self._option("folder") or os.getcwd()
+
+    def _cwd(self, folder: str) -> str:
+        return os.path.join(self._project, fill_text(self._option("cwd"), {"folder": folder}))
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self._own_environment()}
+
+    def _own_environment(self) -> dict[str, str]:
+        return {str(name): str(value) for name, value in dict(self.target.options.get("env") or {}).items()}
+
+    # ------------------------------------------------------------ tensors
+
+    def _stage_inputs(self, job: Job) -> tuple[TensorRef, ...]:
+        refs = load_refs(job.inputs) if job.inputs else ()
+        if self._input_format == "npy":
+            return refs
+        folder = os.path.join(job.folder, "inputs")
+        os.makedirs(folder)
+        return tuple(write_raw(ref, os.path.join(folder, f"{i}.bin")) for i, ref in enumerate(refs))
+
+    def _build_input_flags(self, refs: Sequence[TensorRef]) -> Value:
+        flag = self._option("input_flag")
+        flags = (
+            [
+                fill_text(flag, describe_tensor(i, ref.name, ref.path, ref.dtype, ref.shape))
+                for i, ref in enumerate(refs)
+            ]
+            if flag
+            else []
+        )
+        join = self.target.options.get("input_join")
+        return flags if join is None else str(join).join(flags)
+
+    def _plan_outputs(self, job: Job, raw: str) -> Planned:
+        """Name → where a tool that is told so writes it, and what is known of it."""
+        specs = {spec.name: spec for spec in job.output_specs}
+        planned = {}
+        for i, name in enumerate(job.outputs):
+            spec = specs.get(name, TensorSpec(name, ""))
+            planned[name] = (os.path.join(raw, f"{i}.{self._choose_format(spec)}"), spec)
+        return planned
+
+    def _choose_format(self, spec: TensorSpec) -> str:
+        if self._output_format != "auto":
+            return self._output_format
+        return "bin" if spec.dtype and spec.is_static and not is_numpy_type(spec.dtype) else "npy"
+
+    def _build_output_flags(self, outputs: Planned) -> list[str]:
+        flag = self._option("output_flag")
+        rows = [
+            describe_tensor(i, name, path, spec.dtype, spec.shape or ())
+            for i, (name, (path, spec)) in enumerate(outputs.items())
+        ]
+        return [fill_text(flag, row) for row in rows] if flag else []
+
+    def _load_outputs(self, outputs: Planned, raw: str, call: Call, speech: Speech) -> dict[str, Any]:
+        paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
+        missing = [name for name, path in paths.items() if path is None]
+        if missing:
+            there = ", ".join(sorted(os.listdir(raw))) or "nothing"
+            message = f"{call.program} ended well and wrote no output {', '.join(missing)}; there is {there}"
+            hint = "outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin"
+            raise refuse(message, call, speech, hint=hint)
+        try:
+            return {name: load_output(path, outputs[name][1]) for name, path in paths.items() if path is not None}
+        except UsageError as error:
+            raise refuse(error.message, call, speech, hint=error.hint or "") from error
+
+
+def refuse(message: str, call: Call, speech: Speech, *, ending: Ending = Ending.ERROR, hint: str = "") -> BackendError:
+    said = {"stdout": speech.stdout, "stderr": speech.stderr}
+    return BackendError(message, ending=ending, command=call.command, hint=hint, **said)
+
+
+def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
+    """Where a tool put an output: where it was told to, or under its number or name."""
+    stems = (str(index), name, f"output_{index}", name.replace("/", "_"))
+    candidates = [
+        planned,
+        *(os.path.join(folder, f"{stem}.{kind}") for stem in stems for kind in ("npy", "bin", "raw")),
+    ]
+    return next((path for path in candidates if os.path.isfile(path)), None)
+
+
+def load_output(path: str, spec: TensorSpec) -> Any:
+    """Raises UsageError."""
+    if path.endswith(".npy"):
+        return load_array(path, spec.dtype or None)
+    if not (spec.dtype and spec.is_static):
+        name = os.path.basename(path)
+        raise UsageError(f"{name} is raw, and the type and shape of {spec.name} are not known", "have it write .npy")
+    return load_array(path, spec.dtype, [dim for dim in spec.shape or () if isinstance(dim, int)])
+
+
+def describe_tensor(index: int, name: str, path: str, dtype: str, shape: Sequence[Dim]) -> dict[str, Value]:
+    """What the flag of an input or output may ask for."""
+    dims = "x".join("?" if dim is None else str(dim) for dim in shape)
+    kind = name_mlir_type(dtype)
+    typed = f"{dims}x{kind}" if dims else kind
+    return {"path": path, "name": name, "index": str(index), "shape": dims, "dtype": dtype, "type": typed}
+
+
+def survey(folder: str | None) -> dict[str, tuple[int, ...]]:
+    """How the files in a folder look."""
+    if not folder:
+        return {}
+    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
+    return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
+
+
+def find_new(folder: str | None, before: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """What a tool has written in a folder: an earlier run's files, and ours, may be there too."""
+    return tuple(path for path, looks in survey(folder).items() if before.get(path) != looks)
+
+
+def describe_code(code: int) -> str:
+    """A negative code is the program's own signal; shells tell one of theirs as 128 and its number."""
+    if code < 0:
+        return f"died of {_name_signal(-code)}"
+    return f"ended with exit code {code}" + (f" ({_name_signal(code - 128)})" if code > 128 else "")
+
+
+def _name_signal(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def last_line(text: str) -> str:
+    return next((line.strip()[:300] for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,0 +1,261 @@
+"""IREE's compiler in this process: ONNX → MLIR → a module. A process for each compilation costs a second more.
+
+What goes in and comes out (names, types, shapes) is written into the module as reflection, so that an artifact alone is
+enough to run it: IREE itself keeps neither names nor signs of integers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.errors import InfrastructureError
+from assay.models.backends.base import BackendError, name_program
+from assay.models.backends.captured_output import overhear_stderr, run_program
+from assay.models.backends.onnx_file import build_input_specs, build_output_specs, find_external
+from assay.models.graph.onnx_library import Model
+from assay.models.graph.signature import find_opset
+from assay.models.values.model import Ending
+from assay.models.values.tensors import TensorSpec
+
+Importer = Callable[[str], Any]  # Backend.import_library
+
+REFLECTION = "assay.io"
+LOWEST_OPSET = 17  # below it, an error may well be the opset's: what to convert to
+_TEXT_BYTES = 32 * 1024 * 1024  # beyond it MLIR is written as bytecode: as text, weights take twice their size
+_ERROR = re.compile(r"error: (?P<text>.*)")
+_LACKING = re.compile(
+    r"failed to legalize (?:unresolved materialization|operation 'torch\.operator').*?name = \"onnx\.(?P<a>\w+)\""
+    r"|No Op registered for (?P<b>[\w.]+)"
+    r"|onnx\.(?P<c>\w+)' op .*?(?:unsupported|not supported)",
+    re.DOTALL,
+)
+_OPSET = re.compile(r"torch\.onnx_meta\.opset_version = (\d+)")
+
+
+# ---------------------------------------------------------------- ONNX → MLIR
+
+
+def import_model(load: Importer, source: str, target: str) -> str:
+    """Write the model as MLIR; the command that does the same. Raises BackendError."""
+    command = shlex.join([name_program("iree-import-onnx"), source, "-o", target])
+    find_external(source)
+    model = _load_inferred(load, source, os.path.dirname(target), command)
+    try:
+        _write_module(load, model, target)
+    except Exception as error:  # of their importer: many kinds, none of them promised
+        raise explain(str(error) or type(error).__name__, find_opset(model), command) from error
+    return command
+
+
+def _load_inferred(load: Importer, source: str, folder: str, command: str) -> Model:
+    """With the shapes of all intermediate tensors: the importer relies on them."""
+    onnx = load("onnx")
+    try:
+        model = onnx.load(source)
+    except Exception as error:
+        raise BackendError(f"{source} is not an ONNX model: {error}", command=command) from error
+    model.graph.name = model.graph.name or "main_graph"  # it becomes the function's
+    try:
+        onnx.checker.check_model(model)
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except ValueError:  # beyond protobuf's two gigabytes only files will do
+        return _infer_by_file(onnx, source, folder)
+    except Exception as error:
+        raise explain(str(error), find_opset(model), command) from error
+
+
+def _infer_by_file(onnx: Any, source: str, folder: str) -> Model:
+    aside = os.path.join(folder, "inferred.onnx")
+    try:
+        onnx.shape_inference.infer_shapes_path(source, aside, data_prop=True)
+        model = onnx.load(aside, load_external_data=False)
+    finally:
+        if os.path.exists(aside):
+            os.remove(aside)
+    onnx.load_external_data_for_model(model, os.path.dirname(source))
+    return model
+
+
+def _write_module(load: Importer, model: Model, target: str) -> None:
+    ir, importer = load("iree.compiler.ir"), load("iree.compiler.extras.onnx_importer")
+    context = ir.Context()
+    info = importer.ModelInfo(model)
+    module = info.create_module(context=context).operation
+    node_importer = importer.NodeImporter.define_function(info.main_graph, module)
+    node_importer.import_all()
+    with context:
+        entry = module.regions[0].blocks[0].operations[0]
+        text = ir.StringAttr.get(render_io(build_input_specs(model), build_output_specs(model)))
+        entry.attributes["iree.reflection"] = ir.DictAttr.get({REFLECTION: text})
+    module.verify()
+    with open(target, "wb") as stream:
+        if _weigh(model) > _TEXT_BYTES:
+            module.write_bytecode(stream)
+        else:
+            stream.write(module.get_asm(assume_verified=True).encode())
+
+
+def _weigh(model: Model) -> int:
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+
+
+def render_io(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> str:
+    rows = {"inputs": inputs, "outputs": outputs}
+    return json.dumps({kind: [[spec.name, spec.dtype, spec.shape] for spec in rows[kind]] for kind in rows})
+
+
+def parse_io(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    content = json.loads(text)
+    inputs, outputs = (
+        tuple(TensorSpec(name, dtype, None if shape is None else tuple(shape)) for name, dtype, shape in content[kind])
+        for kind in ("inputs", "outputs")
+    )
+    return inputs, outputs
+
+
+# ---------------------------------------------------------------- MLIR → module
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    source: str
+    target: str
+    flags: tuple[str, ...]
+    ir_dir: str | None = None
+
+    @property
+    def command(self) -> str:
+        return shlex.join([name_program("iree-compile"), self.source, "-o", self.target, *self.flags, *self.ir_flags])
+
+    @property
+    def ir_flags(self) -> tuple[str, ...]:
+        if not self.ir_dir:
+            return ()
+        tree = f"--mlir-print-ir-tree-dir={self.ir_dir}"
+        return "--mlir-print-ir-after-all", tree, "--mlir-elide-elementsattrs-if-larger=50"
+
+
+def compile_module(load: Importer, compilation: Compilation) -> None:
+    """In this process, or by the program where the flags are of those that only the program has."""
+    api = load("iree.compiler.api")
+    session = api.Session()
+    try:
+        session.set_flags(*compilation.flags)
+    except ValueError as error:
+        if "option not found" not in str(error):
+            raise BackendError(_join_lines(str(error)), command=compilation.command) from error
+        return _compile_by_program(load, compilation)
+    if compilation.ir_dir:
+        os.makedirs(compilation.ir_dir, exist_ok=True)
+        return _compile_by_program(load, compilation)
+    return _compile_here(api, session, compilation)
+
+
+def _compile_here(api: Any, session: Any, compilation: Compilation) -> None:
+    with overhear_stderr() as heard:
+        try:
+            is_done = _invoke(api, session, compilation)
+        except ValueError as error:
+            raise BackendError(_join_lines(str(error)), command=compilation.command) from error
+    if not is_done:
+        raise explain(heard.text, _load_opset(compilation.source), compilation.command)
+
+
+def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
+    """False where the compiler has complained on stderr."""
+    invocation = session.invocation()
+    try:
+        invocation.enable_console_diagnostics()
+        source = api.Source.open_file(session, compilation.source)
+        if not invocation.parse_source(source) or not invocation.execute():
+            return False
+        output = api.Output.open_file(compilation.target)
+        invocation.output_vm_bytecode(output)
+        output.keep()
+        output.close()
+        return True
+    finally:
+        invocation.close()
+
+
+def _compile_by_program(load: Importer, compilation: Compilation) -> None:
+    argv = [
+        find_program(load, "iree-compile"), compilation.source, "-o", compilation.target,
+        *compilation.flags, *compilation.ir_flags,
+    ]  # fmt: skip
+    speech = run_program(argv)
+    if speech.code:
+        raise explain(speech.stderr, _load_opset(compilation.source), compilation.command)
+
+
+def find_program(load: Importer, name: str) -> str:
+    """A program that comes with IREE's packages."""
+    folders = {
+        "iree-compile": lambda: load("iree.compiler._mlir_libs").__path__[0],
+        "iree-run-module": lambda: load("iree._runtime_libs").__path__[0],
+        "iree-profile": lambda: load("iree._runtime_libs").__path__[0],
+    }
+    path = os.path.join(folders[name](), name)
+    if not os.path.isfile(path):
+        raise InfrastructureError(f"IREE's packages are here without {name}: {path} is missing")
+    return path
+
+
+# ---------------------------------------------------------------- what went wrong
+
+
+def explain(text: str, opset: int, command: str) -> BackendError:
+    """Their first complaint, the operator that is lacking, and the opset where that may be the reason."""
+    lacking = _LACKING.search(text)
+    is_old = 0 < opset < LOWEST_OPSET
+    of_opset = f" (the model uses opset {opset})" if is_old or lacking else ""
+    hint = f"convert the model: assay model convert MODEL --opset {LOWEST_OPSET}" if is_old else ""
+    if lacking:
+        operator = lacking["a"] or lacking["b"] or lacking["c"]
+        message, ending = f"IREE has no implementation of {operator} for these types and attributes", Ending.UNSUPPORTED
+    else:
+        message, ending = _first_complaint(text), Ending.ERROR
+    return BackendError(f"{message}{of_opset}", ending=ending, command=command, stderr=text, hint=hint)
+
+
+def _first_complaint(text: str) -> str:
+    found = _ERROR.search(text)
+    line = found["text"] if found else next((line for line in text.splitlines() if line.strip()), "")
+    return line.strip() or "IREE says nothing about why"
+
+
+def _load_opset(path: str) -> int:
+    """From what the importer notes in the MLIR; 0 where it is bytecode, or somebody else's."""
+    with open(path, "rb") as stream:
+        found = _OPSET.search(stream.read(65536).decode("utf-8", "replace"))
+    return int(found[1]) if found else 0
+
+
+def _join_lines(text: str) -> str:
+    return " ".join(text.split())
+
+
+def name_mlir_type(dtype: str) -> str:
+    """numpy's or ml_dtypes' name → MLIR's, as IREE's programs take it: float32 → f32."""
+    if dtype == "bool":
+        return "i1"
+    if dtype == "bfloat16":
+        return "bf16"
+    if dtype.startswith("float8_"):
+        return "f8" + dtype.removeprefix("float8_").upper()
+    match = re.fullmatch(r"(u?int|float|complex)(\d+)", dtype)
+    if match is None:
+        return dtype
+    letter = {"int": "i", "uint": "i", "float": "f"}.get(match[1])
+    return f"{letter}{match[2]}" if letter else f"complex<f{int(match[2]) // 2}>"
+
+
+def render_shape(shape: Sequence[int], dtype: str) -> str:
+    """As IREE's programs take it: 1x3x32xf32."""
+    return "x".join([*(str(dim) for dim in shape), name_mlir_type(dtype)])

@@ -1,0 +1,197 @@
+"""A command target whose run step happens on a board: compiled here, run there.
+
+Options beside those of the command back end:
+  address, port, key     where the board is, as ssh takes it: user@host
+  ssh_options            more words for ssh
+  connect_timeout_s      how long a board may take to answer; default 10
+  deploy                 programs and scripts of `run` that are copied to the board, once for each content
+  lock, lock_wait_s, lock_expiry_s
+                         the lock's folder on the board, how long to wait for it, when one counts as abandoned
+  remote_root            where folders of jobs are made; default /tmp
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from assay.errors import InfrastructureError, UsageError
+from assay.models.backends.board import Address, Board, LockRule, Stay
+from assay.models.backends.captured_output import Speech
+from assay.models.backends.command import OPTIONS, CommandBackend, Place
+from assay.models.backends.dependencies import contains, describe_words, hash_file, list_names
+from assay.models.backends.template import Template, Value
+from assay.models.backends.tool import find_program
+from assay.models.values.model import Job, Step, Target
+from assay.models.values.tensors import TensorRef
+
+BOARD_OPTIONS = (
+    "address", "port", "key", "ssh_options", "connect_timeout_s", "deploy", "lock", "lock_wait_s", "lock_expiry_s",
+    "remote_root",
+)  # fmt: skip
+# The first word is a program, with the one that its first line names; the others are files and folders, if they are
+# there at all. Each by its number, its path and its content: what a board has, a board may change.
+_DESCRIBE = r"""
+[ -n "$1" ] && PATH=$1
+shift
+tell() {
+  if [ -d "$2" ]; then said=$(find -L "$2" -type f -exec cksum {} + 2>/dev/null | LC_ALL=C sort | cksum)
+  elif [ -f "$2" ]; then said=$( (sha256sum <"$2" || cksum <"$2" || ls -lL "$2") 2>/dev/null)
+  elif [ -n "$3" ]; then said=itself
+  else return; fi
+  printf '%s\t%s\t%s\n' "$1" "$2" "$said"
+}
+program=$(command -v "$1")
+tell 0 "$program" "$program"
+if [ -f "$program" ]; then
+  first=$(head -c 200 "$program" | head -n 1 | tr -d '\000')
+  case $first in '#!'*) for word in ${first#??}; do tell "for $word" "$(command -v "$word")"; done ;; esac
+fi
+shift
+number=1
+for word in "$@"; do tell $number "$word"; number=$((number + 1)); done
+"""
+
+
+class SshBackend(CommandBackend):
+    options = (*OPTIONS, *BOARD_OPTIONS)
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        if not self._option("address"):
+            raise UsageError(f"target {target.name}: there is no address", 'as in address = "root@board"')
+        self._deployed: dict[str, str] = {}  # word of the template → where it is on the board
+        rule = LockRule(
+            self._option("lock") or LockRule().path,
+            int(target.options.get("lock_wait_s", LockRule().wait_s)),
+            int(target.options.get("lock_expiry_s", LockRule().expiry_s)),
+        )
+        self._board = Board(self._build_address(), rule)
+
+    def _build_address(self) -> Address:
+        options = self.target.options
+        key = self._option("key")
+        return Address(
+            self._option("address"),
+            int(options["port"]) if options.get("port") else None,
+            os.path.join(self._project, os.path.expanduser(key)) if key else "",
+            float(options.get("connect_timeout_s", Address("").connect_s)),
+            tuple(str(word) for word in options.get("ssh_options") or ()),
+            self._option("remote_root") or Address("").root,
+        )
+
+    def close(self) -> None:
+        self._board.close()
+
+    # ------------------------------------------------------------ who it is
+
+    def _describe_tool(self, name: str, template: Template) -> dict[str, str]:
+        if name != "run":
+            return super()._describe_tool(name, template)
+        files = {f"deploy: {word}": hash_file(path) for word, path in self._find_deployed().items()}
+        system = self._board.demand("uname", "uname -a").decode().strip()
+        return {"board": system, **files, **self._describe_remote(template)}
+
+    def _describe_remote(self, template: Template) -> dict[str, str]:
+        """The program that the board has by itself, what else it has that is named, and files of ours: a whole path is
+        the board's."""
+        words = self.list_words("run", template)
+        ours = describe_words(words, self._project)
+        found = {f"run: {name}": sha for name, sha in ours.items() if not os.path.isabs(name)}
+        words += self._own_environment().values()
+        there = self._ask_board(template.program, [name for word in words for name in list_names(word)])
+        if template.program in self._find_deployed():
+            there.pop(template.program, None)
+        elif template.program not in there:
+            raise InfrastructureError(
+                f"{template.program} is not on the board {self._board.address.name}",
+                f"install it there, or copy ours: deploy = [{template.program!r}]",
+            )
+        return found | {f"board: {name}": said for name, said in there.items()}
+
+    def _ask_board(self, program: str, names: Sequence[str]) -> dict[str, str]:
+        """By name: where it is there, and its content. A program runs in its job's folder: only whole paths are the
+        board's own, and folders that jobs are made in say nothing."""
+        root = self._board.address.root
+        paths = [name for name in dict.fromkeys(names) if os.path.isabs(name) and not contains(name, root)]
+        out = self._board.demand("looking", _DESCRIBE, self._own_environment().get("PATH", ""), program, *paths)
+        asked = [program, *paths]
+        found = {}
+        for line in out.decode("utf-8", "replace").splitlines():
+            number, place, said = (line + "\t\t").split("\t")[:3]
+            name = asked[int(number)] if number.isdecimal() else number
+            found[name] = f"{place} {said.removesuffix('-').strip()}"
+        return found
+
+    def _describe_dependency(self, step: Step, word: str) -> str:
+        """Here, or else on the board, which is asked only where it is needed anyway."""
+        path = os.path.join(self._project, os.path.expanduser(word))
+        if os.path.exists(path) or not os.path.isabs(word):
+            return super()._describe_dependency(step, word)
+        if step is not Step.RUN:
+            return "on the board"
+        found = self._ask_board("sh", [word]).get(word)
+        return found or super()._describe_dependency(step, word)
+
+    # ------------------------------------------------------------ the run
+
+    def _find_deployed(self) -> dict[str, str]:
+        """Words of the template → files here."""
+        words = [str(word) for word in self.target.options.get("deploy") or ()]
+        return {word: self._find_file(word) for word in words}
+
+    def _find_file(self, word: str) -> str:
+        path = os.path.join(self._project, os.path.expanduser(word))
+        return path if os.path.isfile(path) else find_program(word, self._environment(), self._project)[0]
+
+    def _deploy(self) -> None:
+        for word, path in self._find_deployed().items():
+            self._deployed[word] = self._board.deploy(path, hash_file(path))
+
+    def build_command(self, name: str, values: Mapping[str, Value]) -> list[str]:
+        words = super().build_command(name, values)
+        return [self._deployed.get(word, word) for word in words] if name == "run" else words
+
+    def _locate(self, name: str, program: str) -> list[str]:
+        return [program] if name == "run" else super()._locate(name, program)
+
+    @contextmanager
+    def _open_place(self, job: Job, artifact: str, refs: Sequence[TensorRef], raw: str) -> Iterator[Place]:
+        self._board.connect()
+        self._deploy()
+        with self._board.occupy() as stay:
+            place = There(stay, job, raw)
+            place.stage(job.source, artifact, refs)
+            yield place
+
+
+class There(Place):
+    """A job's folder on a board."""
+
+    def __init__(self, stay: Stay, job: Job, raw: str) -> None:
+        self._stay = stay
+        self._folders = {raw: "outputs"} | ({job.profile_dir: "profile"} if job.profile_dir else {})
+        self._names: dict[str, str] = {}  # our path → name in the job's folder
+
+    def stage(self, source: str, artifact: str, refs: Sequence[TensorRef]) -> None:
+        """A model that lies in a folder with its external data takes that along."""
+        self._names[artifact] = f"artifact/{os.path.basename(artifact)}"
+        for ref in refs:
+            self._names[ref.path] = f"inputs/{os.path.basename(ref.path)}"
+        files = {name: path for path, name in self._names.items()}
+        self._stay.upload(files | ({"artifact": source} if artifact != source else {}))
+
+    def seen(self, path: str) -> str:
+        name = self._names.get(path) or self._folders.get(path)
+        if name is None:
+            folder, base = os.path.split(path)
+            name = f"{self._folders[folder]}/{base}"
+        return f"{self._stay.folder}/{name}"
+
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:  # noqa: ARG002 - of this machine
+        return self._stay.run(argv, env)
+
+    def fetch(self) -> None:
+        for folder, name in self._folders.items():
+            self._stay.download(name, folder)

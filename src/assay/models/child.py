@@ -1,0 +1,90 @@
+"""The command of a model's run: `python -m assay.models.child RUN_DIR REQUEST`.
+
+REQUEST is JSON, or the path of a file with it. A worker process is kept for each back end, a line printed for each
+case, and `model.json` left in the run directory. What a target does wrong is in there; the exit code is the report's,
+so that the run's own state tells it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from assay.errors import AssayError, InfrastructureError
+from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.bisect import bisect_model
+from assay.models.flow.check import check_model
+from assay.models.flow.metrics import write_figures, write_trace
+from assay.models.flow.reduce import reduce_failure
+from assay.models.records import write_report
+from assay.models.report.terminal import render_case_line
+from assay.models.store.artifacts import ArtifactStore
+from assay.models.values.model import CaseReport, ModelReport, ModelRequest
+from assay.system.files import write_atomic
+from assay.values import layout
+from assay.values.plain import build_plain, parse_plain
+
+_GOALS = {"check": check_model, "bisect": bisect_model, "reduce": reduce_failure}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    run_dir, text = sys.argv[1:] if arguments is None else arguments
+    try:
+        report = examine(load_request(text), run_dir)
+    except AssayError as error:
+        write_error(run_dir, error)  # the door that waits says it
+        return int(error.exit_code)
+    except OSError as error:  # a full disk, a folder that may not be written
+        refused = InfrastructureError(f"the check cannot go on: {error}")
+        write_error(run_dir, refused)
+        return int(refused.exit_code)
+    return int(report.exit_code)
+
+
+def load_request(text: str) -> ModelRequest:
+    """Itself, or the file that it lies in."""
+    if not text.startswith("{"):
+        with open(text, encoding="utf-8") as file:
+            text = file.read()
+    return parse_plain(ModelRequest, json.loads(text))
+
+
+def examine(request: ModelRequest, run_dir: str) -> ModelReport:
+    if request.folder:
+        sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
+    keep = os.path.join(run_dir, layout.MODEL_TENSORS_DIR)
+    with Workshop(
+        ArtifactStore(request.store),
+        request.limits,
+        recompute=request.recompute,
+        say=_explain if request.explain else None,
+        attic=keep,
+    ) as workshop:
+        report = _GOALS[request.goal](request, workshop, keep, _tell)
+        slices = tuple(workshop.slices)
+    write_figures(run_dir, report)
+    write_trace(run_dir, slices)
+    write_report(run_dir, report)  # last: where it is, everything is
+    return report
+
+
+def _explain(text: str) -> None:
+    print(text, flush=True)
+
+
+def _tell(report: CaseReport) -> None:
+    print(render_case_line(report), flush=True)
+
+
+def write_error(run_dir: str, error: AssayError) -> None:
+    """For the door that waits: it raises the same error."""
+    content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
+    with suppress(OSError):
+        write_atomic(os.path.join(run_dir, layout.MODEL_ERROR_FILE), json.dumps(build_plain(content)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

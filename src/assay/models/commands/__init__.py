@@ -1,0 +1,1 @@
+"""`assay model` and its subcommands."""

@@ -1,0 +1,1 @@
+"""Settings of models, targets and chips."""

@@ -1,0 +1,208 @@
+"""Targets: what stands after `--target`, or `[tool.assay.targets.NAME]` in a settings file → Target.
+
+A text is a name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Names of settings files come first; one
+that is also a built-in name starts from that target and changes what it says. `like` does the same under a new name.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay.config.settings import Settings, TargetTable, load_settings
+from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
+from assay.models.values.model import Target
+from assay.values.study import Problem
+
+Kind = type | tuple[type, ...]
+
+# The compiler and runner of Torq, as its own tests call them; found by TORQ_COMPILE and TORQ_RUN_MODULE, then in PATH.
+TORQ: Mapping[str, Any] = {
+    "input": "mlir",
+    "artifact": "model.vmfb",
+    "compile": [
+        "torq-compile", "{model}", "-o", "{artifact}", "--torq-hw={chip}",
+        ["--mlir-print-ir-after-all", "--mlir-print-ir-tree-dir={ir_dir}", "--mlir-elide-elementsattrs-if-larger=50"],
+        ["--torq-enable-profiling", "--torq-dump-profiling={profile_dir}/{case}_compile.csv"],
+        "{compile_flags}",
+    ],
+    "run": [
+        "torq-run-module", "--device=torq", "--module={artifact}", "--torq_hw_type={hardware}",
+        "--torq_profile={profile_dir}/{case}_runtime.csv", "{input_flags}", "{output_flags}", "{run_flags}",
+    ],
+    "input_format": "bin",
+    "input_flag": "--input={type}=@{path}",
+    "output_flag": "--output=@{path}",
+    "hardware": "sim",
+}  # fmt: skip
+
+_BUILT_IN: dict[str, Target] = {
+    "ort": Target("ort", "ort"),
+    "ort:unoptimized": Target("ort:unoptimized", "ort", {"optimize": "none"}),
+    "reference": Target("reference", "reference"),
+    "openvino": Target("openvino", "openvino"),
+    "iree": Target("iree", "iree", {"device": "llvm-cpu"}),
+    "iree:llvm-cpu": Target("iree:llvm-cpu", "iree", {"device": "llvm-cpu"}),
+    "iree:vmvx": Target("iree:vmvx", "iree", {"device": "vmvx"}),
+    "torq": Target("torq", "command", TORQ),
+}
+
+_TEMPLATE: Kind = (str, list)
+# What a table may say, and of which kind it is. Back ends look at the values once more, each at its own.
+OPTIONS: dict[str, Kind] = {
+    "optimize": str, "threads": int, "precision": str, "device": str, "driver": str, "cpu": str,
+    "run": _TEMPLATE, "compile": _TEMPLATE, "import": _TEMPLATE, "input": str, "artifact": str, "input_flag": str,
+    "output_flag": str, "input_join": str, "input_format": str, "output_format": str, "chip": str, "hardware": str,
+    "env": dict, "cwd": str, "depends": list, "version": (str, list, bool),
+    "address": str, "port": int, "key": str, "ssh_options": list, "connect_timeout_s": (int, float), "deploy": list,
+    "lock": str, "lock_wait_s": int, "lock_expiry_s": int, "remote_root": str,
+}  # fmt: skip
+BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
+    "ort": ("optimize", "threads"),
+    "reference": (),
+    "openvino": ("precision", "threads"),
+    "iree": ("device", "driver", "cpu"),
+}
+FLAGS = ("compile_flags", "run_flags")
+KEYS = ("backend", "like", *OPTIONS, *FLAGS)
+_WORDS: dict[type, str] = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
+
+
+def load_target(text: str, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Target:
+    """The target of this name, in this folder. Raises NotFoundError, or ConfigError for a table that is wrong."""
+    return parse_target(text, load_settings(cwd, env))
+
+
+def parse_target(text: str, settings: Settings) -> Target:
+    """As `load_target`, with settings that are known already."""
+    name = text.strip()
+    if name in settings.targets:
+        return _Reader(settings).read(name)
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    known = [*settings.targets, *_BUILT_IN]
+    base, colon, variant = name.partition(":")
+    variants = [each.partition(":")[2] for each in known if each.startswith(f"{base}:")]
+    if colon and variants:
+        raise UsageError(f"the target {base} has no variant {variant!r}", did_you_mean(variant, variants))
+    raise NotFoundError("target", name, known)
+
+
+def list_targets(settings: Settings) -> tuple[str, ...]:
+    return tuple(sorted({*settings.targets, *_BUILT_IN}))
+
+
+def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:
+    """The same target, run on a board. Raises UsageError for one that is no command."""
+    if target.backend not in ("command", "ssh"):
+        raise UsageError(
+            f"the target {target.name} runs in this machine, not on a board", "a board needs a run command"
+        )
+    given = {"address": address, "port": port, "key": key}
+    options = {**target.options, **{name: value for name, value in given.items() if value is not None}}
+    return replace(target, backend="ssh", options=options)
+
+
+@dataclass(slots=True)
+class _Reader:
+    settings: Settings
+    _seen: tuple[str, ...] = ()
+
+    def read(self, name: str) -> Target:
+        table = self.settings.targets[name]
+        problems = [*self._find_problems(table)]
+        if problems:
+            raise ConfigError(problems)
+        base = self._find_base(name, table)
+        own = {key: _plain(value) for key, value in table.content.items() if key not in ("backend", "like", *FLAGS)}
+        options = {**(base.options if base else {}), **own}
+        backend = str(table.content.get("backend") or (base.backend if base else _guess_backend(options)))
+        if backend == "command" and "address" in options:
+            backend = "ssh"
+        if backend in ("command", "ssh") or ":" in backend:
+            options["folder"] = os.path.dirname(table.file)
+        self._check_options(table, backend)
+        flags = {flag: (*getattr(base, flag, ()), *_words(table.content.get(flag, ()))) for flag in FLAGS}
+        return Target(name, backend, options, flags["compile_flags"], flags["run_flags"])
+
+    def _find_base(self, name: str, table: TargetTable) -> Target | None:
+        like = table.content.get("like")
+        if like is None:
+            return _BUILT_IN.get(name)
+        if like in self._seen or (like == name and name not in _BUILT_IN):
+            raise ConfigError(
+                [self._problem(table, "like", f"the targets {' and '.join([*self._seen, name])} are like each other")]
+            )
+        if like in self.settings.targets and like != name:
+            return _Reader(self.settings, (*self._seen, name)).read(str(like))
+        if like in _BUILT_IN:
+            return _BUILT_IN[like]
+        known = list_targets(self.settings)
+        raise ConfigError(
+            [self._problem(table, "like", f"there is no target {like!r}", did_you_mean(str(like), known))]
+        )
+
+    def _find_problems(self, table: TargetTable) -> list[Problem]:
+        found = []
+        is_own = ":" in str(table.content.get("backend", ""))  # module:Class of somebody's own has options of its own
+        for key, value in table.content.items():
+            if key not in KEYS and is_own:
+                continue
+            if key not in KEYS:
+                found.append(self._problem(table, key, "unknown setting", did_you_mean(key, KEYS)))
+            elif not _is_kind(key, value):
+                found.append(self._problem(table, key, f"must be {_describe_kind(key)}, not {value!r}"))
+        return found
+
+    def _check_options(self, table: TargetTable, backend: str) -> None:
+        """Of back ends that are ours; others say themselves what they know."""
+        known = BACKEND_OPTIONS.get(backend)
+        if known is None:
+            return
+        wrong = [key for key in table.content if key in OPTIONS and key not in known]
+        if wrong:
+            hint = f"it knows {', '.join(known)}" if known else "it has no options"
+            raise ConfigError(
+                [self._problem(table, key, f"the {backend} back end has no such option", hint) for key in wrong]
+            )
+
+    def _problem(self, table: TargetTable, key: str, message: str, hint: str | None = None) -> Problem:
+        return Problem(message, f"targets.{table.name}.{key}", table.find(key), hint)
+
+
+def _guess_backend(options: Mapping[str, Any]) -> str:
+    return "ssh" if "address" in options else "command"
+
+
+def _is_kind(key: str, value: object) -> bool:
+    if key in ("backend", "like"):
+        return isinstance(value, str) and bool(value.strip())
+    if key in FLAGS:
+        return isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
+    kind = OPTIONS[key]
+    allowed = kind if isinstance(kind, tuple) else (kind,)
+    return isinstance(value, allowed) and (bool in allowed or not isinstance(value, bool))
+
+
+def _describe_kind(key: str) -> str:
+    if key in FLAGS:
+        return "a text or a list of texts"
+    kind = OPTIONS.get(key, str)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return " or ".join(_WORDS.get(each, "true or false") for each in kinds)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(shlex.split(value)) if isinstance(value, str) else tuple(str(word) for word in value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON-like throughout: a target travels to another process."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool) else str(value)

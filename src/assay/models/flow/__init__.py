@@ -1,0 +1,1 @@
+"""Models: every layer of one on a target, beside the reference."""

@@ -1,0 +1,388 @@
+"""Where artifacts are made: each step of a back end by a worker of its own, and only when the store has none.
+
+A step's key is everything that its result depends on: the bytes that go in, the tools and their versions, the flags. A
+changed model, tool or flag is another key, so nothing old is ever served. What failed is never kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from assay.errors import UsageError
+from assay.models.backends.base import BackendError
+from assay.models.backends.onnx_file import find_external
+from assay.models.backends.registry import build_backend
+from assay.models.flow.dump_folders import DumpFolders
+from assay.models.flow.failure_files import keep_failure
+from assay.models.flow.profiling import finish_profiles
+from assay.models.graph.graph import load_model, write_model
+from assay.models.graph.signature import find_newer_use
+from assay.models.store.artifacts import Artifact, ArtifactStore, build_key
+from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
+from assay.models.values.tensors import TensorSpec
+from assay.models.values.trace import Slice
+from assay.models.worker_process import Keeper
+from assay.values.plain import build_plain, parse_plain
+
+_UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it
+
+_IR_TOO_NEW = re.compile(
+    r"IR version \d+ is newer than .* knows \((?P<most>\d+)\)"
+    r"|ir_version \d+ is higher than the checker's \((?P<checked>\d+)\)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A file or folder, and what it is made of."""
+
+    path: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dumps:
+    """Folders for what tools tell beside their result; one sub-folder per case is made in each (`dump_folders`)."""
+
+    ir_dir: str | None = None
+    compile_profile_dir: str | None = None
+    run_profile_dir: str | None = None
+    name: str | None = None  # of the sub-folder, where the case's own will not do: it may be tested for several chips
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a run is to produce."""
+
+    outputs: tuple[str, ...]
+    specs: tuple[TensorSpec, ...] = ()
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The steps of one case on one target, up to the first that failed."""
+
+    steps: tuple[StepOutcome, ...] = ()
+    outputs: str = ""  # folder of tensors; empty where a step failed
+
+    @property
+    def failed(self) -> StepOutcome | None:
+        return next((step for step in self.steps if not step.is_ok), None)
+
+
+@dataclass(slots=True)
+class Workshop:
+    """One per process. `say` hears why each artifact was a hit or a miss; `live` shows the tools' own output; `attic`
+    is where what a failed step was given is kept; `slices` tell what was done when, what came from the store aside."""
+
+    store: ArtifactStore
+    limits: Limits = field(default_factory=Limits)
+    recompute: bool = False
+    live: bool = False
+    say: Callable[[str], None] | None = None
+    dumps: Dumps = field(default_factory=Dumps)
+    attic: str = ""
+    slices: list[Slice] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # about what a back end was given
+    _ir_limits: dict[str, int] = field(default_factory=dict)  # of targets that refused a newer one
+    _held: list[list[Artifact]] = field(default_factory=lambda: [[]])
+    _keepers: dict[str, Keeper] = field(default_factory=dict)
+    _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
+    _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
+    _since: float = field(default_factory=time.time)
+    _folders: DumpFolders = field(default_factory=DumpFolders)
+    _scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        wait(self._tools.values())
+        for keeper in self._keepers.values():
+            keeper.close()
+        self._keepers.clear()
+        self._starting.shutdown()  # behind them: a worker dies with the thread that started it
+        self.store.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def forget(self, target: Target) -> None:
+        """End its worker: another target needs the memory."""
+        keeper = self._keepers.pop(_name_target(target), None)
+        if keeper is not None:
+            keeper.close()
+
+    @property
+    def scratch(self) -> str:
+        """A folder that goes with us."""
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="assay-model-")
+        return self._scratch.name
+
+    def make_folder(self, hint: str = "x") -> str:
+        return tempfile.mkdtemp(prefix=f"{hint}-", dir=self.scratch)
+
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
+        """What is taken from the store in here may leave it afterwards: paths into it lead nowhere then."""
+        self._held.append([])
+        try:
+            yield
+        finally:
+            for artifact in self._held.pop():
+                artifact.close()
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """What is taken in here stays until we close, whoever borrows around it."""
+        before, self._held = self._held, self._held[:1]
+        try:
+            yield
+        finally:
+            self._held = before
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """What fails in here is only a trial: nothing of it is kept."""
+        before, self.attic = self.attic, ""
+        try:
+            yield
+        finally:
+            self.attic = before
+
+    @contextmanager
+    def dumping(self, dumps: Dumps) -> Iterator[None]:
+        """For the target that is tested: nobody asked for the inside of the reference."""
+        before, self.dumps = self.dumps, dumps
+        try:
+            yield
+        finally:
+            self.dumps = before
+
+    def begin_again(self) -> None:
+        """With `recompute`: what was made up to now counts as old."""
+        self._since = time.time()
+
+    # ------------------------------------------------------------ steps
+
+    def begin(self, *targets: Target) -> None:
+        """Start their workers side by side: loading a compiler takes a while, and there is other work meanwhile."""
+        for target in targets:
+            name = _name_target(target)
+            if name not in self._tools:
+                keeper = self._keeper(target)
+                self._tools.setdefault(name, self._starting.submit(keeper.identity))
+
+    def find_tools(self, target: Target) -> Mapping[str, str]:
+        """Names and versions. Raises MissingExtraError or InfrastructureError where the target cannot be had."""
+        self.begin(target)
+        return self._tools[_name_target(target)].result()
+
+    def _find_step_tools(self, target: Target, step: Step) -> Mapping[str, str]:
+        """Those of a step alone: a board that is off is trouble for the run, not for the compilation."""
+        begun = self._tools.get(_name_target(target))
+        if begun is not None:
+            wait([begun])  # one worker answers one question at a time
+        return self._keeper(target).identity(step)
+
+    def compute(self, target: Target, model: Product, inputs: Product, wants: Wants, case: str) -> Work:
+        """Import, compile and run."""
+        made = self.prepare(target, model, case)
+        if made.failed is not None:
+            return made
+        artifact = Product(made.steps[-1].path, made.steps[-1].key) if made.steps else self._lower(target, model)
+        ran = self.run(target, artifact, inputs, wants, case)
+        return Work((*made.steps, ran), ran.path if ran.is_ok else "")
+
+    def prepare(self, target: Target, model: Product, case: str) -> Work:
+        """Every step before the run."""
+        made = self._prepare(target, self._lower(target, model), case)
+        too_new = _IR_TOO_NEW.search(made.failed.message) if made.failed is not None else None
+        if too_new is None or _name_target(target) in self._ir_limits:
+            return made
+        self._ir_limits[_name_target(target)] = int(too_new["most"] or too_new["checked"])
+        lowered = self._lower(target, model)
+        return made if lowered is model else self._prepare(target, lowered, case)
+
+    def _lower(self, target: Target, model: Product) -> Product:
+        """The model with the newest IR version that the target knows, where it uses nothing of a newer one."""
+        most = self._ir_limits.get(_name_target(target))
+        proto = load_model(model.path, external=False) if most is not None else None
+        if most is None or proto is None or proto.ir_version <= most or find_external(model.path):
+            return model
+        if find_newer_use(proto, most):
+            return model
+        text = (
+            f"the model's IR version {proto.ir_version} was lowered to {most} for {target.name}: it uses nothing newer"
+        )
+        if text not in self.notes:
+            self.notes.append(text)
+        proto.ir_version = most
+        path = os.path.join(self.make_folder("lowered"), os.path.basename(model.path))
+        write_model(proto, path)
+        return load_product(path)
+
+    def _prepare(self, target: Target, model: Product, case: str) -> Work:
+        source, steps = model, []
+        for step in build_backend(target).steps:
+            if step is Step.RUN:
+                break
+            outcome = self.build(target, step, source, case)
+            steps.append(outcome)
+            if not outcome.is_ok:
+                break
+            source = Product(outcome.path, outcome.key)
+        return Work(tuple(steps))
+
+    def build(self, target: Target, step: Step, source: Product, case: str) -> StepOutcome:
+        """Import or compile."""
+        compiles = step is Step.COMPILE
+        job = Job(
+            step,
+            source.path,
+            "",
+            case=case,
+            ir_dir=self._sub_folder(self.dumps.ir_dir, case, step, source) if compiles else None,
+            profile_dir=self._sub_folder(self.dumps.compile_profile_dir, case, step, source) if compiles else None,
+        )
+        return self._obtain(target, job, {"source": source.sha, "flags": list(target.compile_flags)})
+
+    def run(self, target: Target, artifact: Product, inputs: Product, wants: Wants, case: str) -> StepOutcome:
+        job = Job(
+            Step.RUN,
+            artifact.path,
+            "",
+            inputs=inputs.path,
+            outputs=wants.outputs,
+            output_specs=wants.specs,
+            case=case,
+            repeats=wants.repeats,
+            profile_dir=self._sub_folder(self.dumps.run_profile_dir, case, Step.RUN, inputs),
+        )
+        parts = {
+            "source": artifact.sha,
+            "flags": list(target.run_flags),
+            "inputs": inputs.sha,
+            "outputs": list(wants.outputs),
+            "repeats": wants.repeats,
+        }
+        return self._obtain(target, job, parts)
+
+    # ------------------------------------------------------------ the store
+
+    def _obtain(self, target: Target, job: Job, parts: Mapping[str, Any]) -> StepOutcome:
+        whole = {
+            "what": str(job.step),
+            "case": job.case,
+            "backend": target.backend,
+            "options": build_plain(target.options),
+            "tools": dict(self._find_step_tools(target, job.step)),
+            **parts,
+        }
+        key = build_key(whole)
+        again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
+        if self.say is not None:
+            self.say(f"{job.case} {target.name} {job.step}: {self._explain(whole, again=again)}")
+        failed: list[StepOutcome] = []
+
+        def build(folder: str) -> dict[str, Any] | None:
+            outcome = self._work(target, replace(job, folder=folder))
+            if not outcome.is_ok:
+                attic = os.path.abspath(self.attic) if self.attic else ""  # commands may be pasted anywhere
+                failed.append(keep_failure(attic, target, replace(job, folder=folder), outcome))
+                return None
+            facts: dict[str, Any] = build_plain(replace(outcome, path=os.path.relpath(outcome.path, folder)))
+            return facts
+
+        since = self._since if self.recompute else None
+        artifact, made = self.store.make(key, whole, build, recompute=again, made_since=since)
+        found = None if artifact is None else _build_outcome(artifact, cached=not made)
+        if artifact is not None and found is None:  # of another version of ours: as good as damaged
+            artifact.close()
+            artifact, made = self.store.make(key, whole, build, recompute=True)
+            found = None if artifact is None else _build_outcome(artifact, cached=False)
+        if artifact is None or found is None:
+            return failed[-1]
+        self._held[-1].append(artifact)
+        return finish_profiles(job, found)
+
+    def _explain(self, whole: Mapping[str, Any], *, again: bool) -> str:
+        if again:
+            return "miss: what is dumped beside it is written by making it"
+        if not self.recompute:
+            return self.store.explain(whole)
+        entry = self.store.load(build_key(whole))
+        if entry is None:
+            return "miss: there is none"
+        with entry:
+            is_new = entry.made_at >= self._since
+        return "hit: made anew a moment ago" if is_new else "miss: everything is to be made anew"
+
+    def _work(self, target: Target, job: Job) -> StepOutcome:
+        if job.ir_dir is not None:
+            self._folders.clear(job.ir_dir)
+        outcome = self._keeper(target).work(job, self.limits)
+        if job.ir_dir is not None:
+            self._folders.note(job.ir_dir)
+        end_ns = time.time_ns()
+        begun_ns = end_ns - max(0, round(outcome.elapsed_s * 1e9))  # starting a worker is no part of a step
+        facts = {"ending": str(outcome.ending), "times_s": list(outcome.times_s)}
+        self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
+        return outcome
+
+    def _keeper(self, target: Target) -> Keeper:
+        name = _name_target(target)
+        if name not in self._keepers:
+            self._keepers[name] = Keeper(target, folder=self.make_folder("worker"), live=self.live)
+        return self._keepers[name]
+
+    def _sub_folder(self, base: str | None, case: str, step: Step, given: Product) -> str | None:
+        return None if base is None else self._folders.choose(base, self.dumps.name or case, step, given.sha)
+
+
+def _build_outcome(artifact: Artifact, *, cached: bool) -> StepOutcome | None:
+    """None: what is kept of it cannot be read."""
+    try:
+        outcome = parse_plain(StepOutcome, artifact.facts)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    path = os.path.normpath(os.path.join(artifact.folder, outcome.path))
+    return replace(outcome, path=path, key=artifact.key, cached=cached)
+
+
+def _name_target(target: Target) -> str:
+    """Two targets may have one name in ids, and different flags."""
+    return hashlib.sha256(repr(build_plain(target)).encode()).hexdigest()
+
+
+def load_product(path: str) -> Product:
+    """A model's file, with what it is made of: its bytes, and the external data beside it. Raises UsageError."""
+    try:
+        others = find_external(path)
+    except BackendError as error:
+        raise UsageError(error.message, error.hint or None) from None
+    folder = os.path.dirname(os.path.abspath(path))
+    return Product(path, hash_model(path, tuple(os.path.join(folder, name) for name in others)))
+
+
+def hash_model(path: str, others: tuple[str, ...] = ()) -> str:
+    """Of the file and of the external data beside it."""
+    total = hashlib.sha256()
+    for each in (path, *others):
+        with open(each, "rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()

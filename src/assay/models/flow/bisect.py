@@ -1,0 +1,295 @@
+"""`assay model bisect`: the first layer that a target gets wrong, for as little work as it takes.
+
+One compilation of the model with all layers' outputs laid open tells where the numbers part; that layer alone confirms
+it. Where the target cannot compile or run the model, or where laying open makes the fault go away (it can keep a
+compiler from fusing), beginnings of the unmarked model are halved: the shortest that fails as the whole does ends with
+the layer that is looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.cases import Case, Cases, Tensors, Trial
+from assay.models.flow.check import (
+    Examination,
+    Found,
+    Say,
+    confirm,
+    describe_birth,
+    examine_model,
+    find_excuse,
+    judge_inside,
+    quiet,
+    select,
+)
+from assay.models.flow.signature import WRONG, Signature, build_signature, sign_failure
+from assay.models.graph.mark import build_cut
+from assay.models.judge.layers import Blame, Localisation, localise
+from assay.models.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome
+from assay.models.values.tensors import TensorComparison
+from assay.values.verdict import Finding, VerdictKind
+
+
+@dataclass(slots=True)
+class Search:
+    """What is known so far."""
+
+    examination: Examination
+    reports: dict[str, CaseReport] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    first: Layer | None = None
+    confirmed: bool | None = None
+
+    @property
+    def cases(self) -> Cases:
+        return self.examination.cases
+
+    def examine(self, case: Case, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
+        report = self.examination.examine(case, accumulated)
+        self.reports[case.name] = report
+        return report
+
+    def examine_layers(
+        self, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]
+    ) -> Iterator[CaseReport]:
+        for case in self.cases.iterate([layer.name for layer in layers]):
+            yield self.examine(case, select(case.layer, accumulated))
+            self.cases.discard(case)
+
+
+def bisect_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+    def look(cases: Cases) -> Found:
+        search = Search(Examination(request, workshop, cases, keep, say))
+        find_wrong(search)
+        reports = tuple(search.reports[name] for name in cases.outline.cases if name in search.reports)
+        notes = (*search.notes, *search.examination.notes)
+        return Found(reports, search.first, search.confirmed, tuple(search.findings), notes)
+
+    return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
+
+
+def find_wrong(search: Search) -> None:
+    """The cheapest view first. A view that shows nothing hands on to the next one."""
+    accumulated, failed = search.examination.accumulate()
+    if failed is not None:
+        _find_failing(search, failed)
+        return
+    found = _try_suspects(search, accumulated)
+    if search.first is not None:
+        return
+    if search.cases.quantized and _try_alone(search, search.cases.outline.layers, accumulated):
+        return
+    full = search.examine(search.cases.full)
+    if full.verdict.kind not in WRONG:
+        _conclude_right(search, full, "" if found.blame is Blame.NOTHING else found.reason)
+        return
+    if found.blame is not Blame.NOTHING:
+        if not _try_alone(search, search.cases.outline.layers, accumulated):
+            search.notes.append(found.reason)
+        return
+    search.notes.append(
+        "laid open, the model is right on the target; as it is, it is wrong: laying open hides the fault, as it can "
+        "keep layers from being fused"
+    )
+    _halve(search, build_signature(full), is_inside_known=True)
+
+
+def _try_suspects(search: Search, accumulated: Mapping[str, TensorComparison]) -> Localisation:
+    """Layers in whose outputs an error seems to be born, one after another, each fed with the reference's inputs.
+
+    One that is right then has only made more of what it was given, and one where the references disagree as much is not
+    to blame: in both cases the search goes on behind it. `search.first` is None where no layer is left to blame.
+    """
+    local, excused = dict[str, TensorComparison](), set[str]()
+    while True:
+        found = localise(search.cases.outline.layers, accumulated, local, excused)
+        suspect = found.first
+        if suspect is None:
+            return found
+        if suspect.name in search.reports:  # right by itself, and wrong inside with the same inputs
+            _blame_inside(search, suspect, accumulated)
+            return found
+        (report,) = search.examine_layers([suspect], accumulated)
+        local |= {each.name: each for each in report.local}
+        if find_excuse(report):
+            excused.add(suspect.name)
+        elif confirm(report):
+            search.first, search.confirmed = suspect, True
+            search.notes.append(describe_birth(found))
+            return found
+        elif confirm(report) is None:
+            _blame_inside(search, suspect, accumulated)
+            return found
+
+
+def _blame_inside(search: Search, suspect: Layer, accumulated: Mapping[str, TensorComparison]) -> None:
+    search.first, search.confirmed = suspect, confirm(search.reports[suspect.name])
+    full = search.examine(search.cases.full)
+    search.findings.append(judge_inside(suspect, accumulated, search.confirmed, full))
+
+
+def _try_alone(search: Search, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison]) -> bool:
+    """The first layer that is wrong by itself, of those whose outputs differ at all or were not seen: errors that are
+    handed on can be larger than the one that is looked for."""
+    for layer in layers:
+        seen = select(layer, accumulated)
+        if layer.name in search.reports or (seen and not any(each.error for each in seen)):
+            continue
+        (report,) = search.examine_layers([layer], accumulated)
+        if confirm(report):
+            search.first, search.confirmed = layer, True
+            search.notes.append(f"{layer.label} is the first that is wrong with the reference's inputs")
+            return True
+        if report.verdict.kind is VerdictKind.PASS:
+            del search.reports[layer.name]  # nobody asked for it
+    return False
+
+
+def _conclude_right(search: Search, full: CaseReport, but: str) -> None:
+    """`but`: what is known of the inside, where that is not simply right."""
+    if search.cases.quantized and full.verdict.kind is VerdictKind.PASS:
+        search.notes.append(
+            "it computes in steps: as a whole it agrees to within a few of them, and every layer whose values differ "
+            "is right with the reference's inputs"
+        )
+    elif but:
+        search.notes.append(but)
+    elif full.verdict.kind is VerdictKind.PASS:
+        search.notes.append("the full model agrees with the reference, and so does all that its layers hand on")
+
+
+def _find_failing(search: Search, failed: StepOutcome) -> None:
+    """The target does not get through the model laid open: is it the model?"""
+    full = search.examine(search.cases.full)
+    text = f"the model with all layers' outputs laid open does not get through ({failed.step} {failed.ending})"
+    if full.verdict.kind not in WRONG:
+        _conclude_right(search, full, f"{text}: nothing is known of its inside")
+        return
+    if full.failed_step is None:
+        search.notes.append(f"{text}, the model itself does")
+    _halve(search, build_signature(full), is_inside_known=False)
+
+
+# ---------------------------------------------------------------- beginnings of the unmarked model
+
+
+def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -> None:
+    """The shortest beginning of the model that fails as the whole does: its last layer is where it shows."""
+    known = search.cases.find_types(0)  # a beginning cannot end with a sequence: nobody could compare it
+    layers = [layer for layer in search.cases.outline.layers if any(name in known for name in layer.outputs)]
+    if not layers:
+        search.notes.append("the model has no layer: what is wrong is what it hands through")
+        return
+    place = _find_shortest(search, layers, wanted, exact=True)
+    if place == len(layers) - 1 and wanted is not None and wanted.step:
+        place = _find_shortest(search, layers, wanted, exact=False)  # it says something else each time
+    search.first = suspect = layers[place]
+    (report,) = search.examine_layers([suspect], {})
+    if report.verdict.kind in WRONG:
+        search.confirmed = True
+        if build_signature(report) != wanted:
+            search.notes.append(f"{suspect.label} by itself does not fail as the full model does: there may be more")
+        return
+    if not is_inside_known and _find_earlier(search, layers[:place], suspect):
+        return
+    if place == len(layers) - 1 and not _is_wrong(search, layers, wanted, exact=False):
+        search.first = None
+        search.notes.append("no beginning of the model fails as the whole does: the layer is not known")
+        return
+    search.confirmed = confirm(report)
+    search.findings.append(Finding(VerdictKind.FAIL, suspect.name, _describe_company(suspect, report)))
+
+
+def _find_earlier(search: Search, before: Sequence[Layer], suspect: Layer) -> bool:
+    """The model fails at a layer that is right by itself: what it was handed may be wrong, a shape for example."""
+    search.first = None
+    if before:
+        part = build_beginning(search.cases, before, with_inside=True)
+        accumulated, failed = search.examination.accumulate(part)
+        search.cases.discard(part)
+        if failed is None:
+            _try_suspects(search, accumulated)
+        if search.first is not None or _try_alone(search, _find_ancestors(before, suspect), accumulated):
+            search.notes.append(
+                f"without its inside as outputs the model fails at {suspect.label}, which is right with the "
+                "reference's inputs"
+            )
+            return True
+    search.first = suspect
+    return False
+
+
+def _find_ancestors(before: Sequence[Layer], suspect: Layer) -> list[Layer]:
+    """The layers that the suspect needs, in the graph's order."""
+    needed, found = set(suspect.inputs), list[Layer]()
+    for layer in reversed(before):
+        if needed & set(layer.outputs):
+            needed |= set(layer.inputs)
+            found.append(layer)
+    return found[::-1]
+
+
+def _describe_company(suspect: Layer, alone: CaseReport) -> str:
+    text = f"the model is right up to the layer before {suspect.label} and wrong with it; "
+    if alone.verdict.kind is VerdictKind.PASS:
+        return f"{text}by itself the layer is right: suspect what the compiler makes of it together with its neighbours"
+    why = alone.verdict.findings[0].message if alone.verdict.findings else "nothing was compared"
+    return f"{text}by itself it is not decided: {why}"
+
+
+def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> int:
+    low, high = 0, len(layers) - 1  # the whole is wrong
+    while low < high:
+        middle = (low + high) // 2
+        if _is_wrong(search, layers[: middle + 1], wanted, exact=exact):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
+    """As the whole is. A beginning that fails in another way says nothing of the failure that is looked for."""
+    examination, case = search.examination, build_beginning(search.cases, layers)
+    with examination.workshop.borrowing(), examination.workshop.forgetting():
+        found = _sign(examination, case)
+    search.cases.discard(case)
+    return found is not None and (found == wanted if exact else found.resembles(wanted))
+
+
+def _sign(examination: Examination, case: Case) -> Signature | None:
+    work, results = examination.compute(case)
+    if work.failed is not None:
+        return sign_failure(work.failed)
+    verdict, _ = examination.judge(case, results)
+    return Signature("") if verdict.kind in WRONG else None
+
+
+def build_beginning(cases: Cases, layers: Sequence[Layer], *, with_inside: bool = False) -> Case:
+    """The model up to these layers, with what they hand on as its outputs; `with_inside`: and all in between."""
+    begun = [layer for layer in cases.outline.layers if layer.number <= layers[-1].number]
+    inner = {name for layer in begun for name in layer.inputs}
+    final = {spec.name for spec in cases.outline.outputs}
+    later = {name for layer in cases.outline.layers[len(begun) :] for name in layer.inputs}
+    made = [name for layer in begun for name in layer.outputs if name in cases.find_types(0)]
+    outputs = [name for name in made if with_inside or name in final or name in later or name not in inner]
+    name = f"{cases.outline.stem}_to_{layers[-1].label}" + ("_marked" if with_inside else "")
+    trials = tuple(_build_trial(cases, number, outputs, name) for number in range(len(cases.samples)))
+    return Case(name, None, tuple(outputs), (), trials, quantized=cases.quantized, makers=cases.makers)
+
+
+def _build_trial(cases: Cases, number: int, outputs: Sequence[str], name: str) -> Trial:
+    types = cases.find_types(number)
+    proto = build_cut(cases.proto, [spec.name for spec in cases.outline.inputs], outputs, types)
+    needed = {value.name for value in proto.graph.input}
+    given = Tensors(cases.samples[number].path)
+    return Trial(
+        cases.write_model(proto, cases.make_folder("beginning"), name),
+        cases.write_inputs({each: given[each] for each in given if each in needed}),
+        Tensors(cases.activations[number]),
+        tuple(types[each] for each in outputs),
+    )

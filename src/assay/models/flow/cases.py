@@ -1,0 +1,405 @@
+"""A model's cases: what goes into each layer and into the whole, and what the reference makes of it.
+
+A layer sees the values that it sees inside the model: the reference runs once with every intermediate tensor as an
+output, and layers are cut out with these real shapes and values.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from assay.errors import AssayError, ExitCode, NotFoundError, UsageError
+from assay.models.flow.artifact_builder import Product, Wants, Workshop, load_product
+from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
+from assay.models.graph.fold import build_folding
+from assay.models.graph.graph import build_outline, load_model, write_model
+from assay.models.graph.inputs import build_samples, describe_invented, parse_files
+from assay.models.graph.mark import build_marked, build_typed
+from assay.models.graph.operators import Magnitudes, find_steps
+from assay.models.graph.sample_files import load_named
+from assay.models.graph.split import build_layers
+from assay.models.graph.submodel import describe_array
+from assay.models.graph.tensorfile import load_ref, load_refs, write_tensors
+from assay.models.graph.wiring import build_wiring, find_subgraphs
+from assay.models.values.model import Ending, InputChoice, Layer, Outline, StepOutcome, Target
+from assay.models.values.tensors import TensorRef, TensorSpec
+
+Arrays = Mapping[str, Any]  # name → numpy array
+_CONVERT = re.compile(r"assay model convert MODEL --opset (?P<opset>\d+)")
+_LACKING = re.compile(r"no implementation of (?P<op>\w+)\b(?![.:])")
+_CARRIED = 4  # operators that an output is followed back through, to where it was rounded
+_ROUNDING = (
+    "QuantizeLinear",
+    "DynamicQuantizeLinear",
+    "DynamicQuantizeLSTM",
+    "DynamicQuantizeMatMul",
+    "QGemm",
+    "QAttention",
+)
+
+
+class StepFailedError(AssayError):
+    """A step that everything else stands on: the reference cannot compute the model."""
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, what: str, outcome: StepOutcome) -> None:
+        self.outcome = outcome
+        words = outcome.message or str(outcome.ending)
+        super().__init__(f"{what}: {outcome.step} {outcome.ending}: {words}", outcome.hint or None)
+
+
+class Tensors(Mapping[str, Any]):
+    """A folder of tensors, each loaded when it is asked for: activations of a large model do not fit in memory."""
+
+    def __init__(self, folder: str) -> None:
+        self._refs = {ref.name: ref for ref in load_refs(folder)}
+
+    def __getitem__(self, name: str) -> Any:
+        return load_ref(self._refs[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._refs
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One sample of a case."""
+
+    model: Product
+    inputs: Product
+    expected: Arrays
+    specs: tuple[TensorSpec, ...] = ()  # of the outputs, where this sample's are known: samples may differ in shape
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    layer: Layer | None  # None: the full model
+    outputs: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    trials: tuple[Trial, ...] = ()
+    problem: str = ""  # why it cannot be taken out of the model
+    quantized: bool = False  # more than one layer, and they compute in steps: see values.tensors.Tolerance
+    makers: Mapping[str, str] = field(default_factory=dict)  # output → the operator that it comes from
+
+    @property
+    def op(self) -> str | None:
+        return self.layer.ops[0] if self.layer else None
+
+    @property
+    def wants(self) -> Wants:
+        return Wants(self.outputs, self.specs)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose cases: a file, the reference, and where inputs come from."""
+
+    model: str
+    reference: Target
+    inputs: InputChoice = InputChoice()  # noqa: RUF009 frozen
+    groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
+    folder: str = ""
+
+
+class Cases:
+    """Everything is made when it is first asked for; the reference's results come from the store when it has them."""
+
+    def __init__(self, source: Source, workshop: Workshop) -> None:
+        self.source = source
+        self.notes: list[str] = []  # about what goes in
+        self._magnitudes: dict[int, Magnitudes] = {}  # by sample
+        self._workshop = workshop
+
+    @cached_property
+    def outline(self) -> Outline:
+        return build_outline(self.source.model, groups=self.source.groups)
+
+    @cached_property
+    def model(self) -> Product:
+        return load_product(os.path.abspath(self.source.model))
+
+    @cached_property
+    def proto(self) -> Any:
+        return load_model(self.source.model)
+
+    @cached_property
+    def samples(self) -> tuple[Product, ...]:
+        """The model's inputs."""
+        choice = self.source.inputs
+        found = build_samples(
+            self.outline,
+            model=self.proto,
+            count=choice.samples,
+            seed=choice.seed,
+            ranges=choice.ranges,
+            dims=choice.dims,
+            files=parse_files(choice.files) if choice.files else None,
+            function=choice.function,
+        )
+        return tuple(self.write_inputs(arrays) for arrays in self._choose_first(found))
+
+    def _choose_first(self, found: list[Any]) -> list[Any]:
+        """As many as were asked for beside files that hold samples of their own. Raises UsageError for more."""
+        most = self.source.inputs.most
+        if most is None or most == len(found):
+            return found
+        if most > len(found):
+            hint = "leave --samples out: each sample of the files is taken"
+            raise UsageError(f"--samples {most}: the files hold {len(found)} only", hint)
+        self.notes.append(f"the first {most} of the {len(found)} samples in the files were taken")
+        return found[:most]
+
+    def write_inputs(self, arrays: Arrays) -> Product:
+        folder = self._workshop.make_folder("inputs")
+        return Product(folder, _hash_refs(write_tensors(folder, arrays)))
+
+    # ------------------------------------------------------------ the whole
+
+    @cached_property
+    def full(self) -> Case:
+        """The model as it is, with the reference's outputs; a target gets open dimensions closed, as the sample is."""
+        specs = self.outline.outputs
+        names = tuple(spec.name for spec in specs)
+        with self._workshop.keeping():
+            folders = [self.ask(self.model, sample, Wants(names, specs), "full_model") for sample in self.samples]
+            trials = tuple(
+                Trial(self._close_dims(number), sample, Tensors(folder), load_specs(folder))
+                for number, (sample, folder) in enumerate(zip(self.samples, folders, strict=True))
+            )
+        return Case(
+            self.outline.full_name, None, names, specs, trials, quantized=self.quantized, makers=self.makers
+        )  # fmt: skip
+
+    @cached_property
+    def makers(self) -> dict[str, str]:
+        """By tensor: the operator that its layer is judged by, wherever the tensor comes out."""
+        return {name: layer.ops[0] for layer in self.outline.layers for name in layer.outputs}
+
+    @cached_property
+    def quantized(self) -> bool:
+        return is_quantized(self.proto)
+
+    @cached_property
+    def steps(self) -> dict[str, float]:
+        """By tensor that a DequantizeLinear makes: the size of a step, where that is a constant."""
+        return find_steps(self.proto)
+
+    def _close_dims(self, number: int) -> Product:
+        if all(spec.is_static for spec in self.outline.inputs):
+            return self.model
+        proto = build_typed(self.proto, self.find_types(number))
+        return self.write_model(proto, self._workshop.make_folder("closed"), self.outline.full_name)
+
+    def find_types(self, number: int) -> dict[str, TensorSpec]:
+        specs = [*load_specs(self.samples[number].path), *load_specs(self.activations[number])]
+        return {spec.name: spec for spec in specs}
+
+    @cached_property
+    def activations(self) -> tuple[str, ...]:
+        """Folders with every tensor that the reference makes, one for each sample."""
+        proto = build_marked(self.proto)
+        names = tuple(value.name for value in proto.graph.output)
+        model = self.write_model(proto, self._workshop.make_folder("marked"), self.outline.stem)
+        with self._workshop.keeping():
+            return tuple(self.ask(model, sample, Wants(names), "activations") for sample in self.samples)
+
+    @cached_property
+    def marked(self) -> Case:
+        """The model with every layer's outputs as outputs: one run on the target tells about all of them."""
+        wanted = [name for layer in self.outline.layers for name in layer.outputs]
+        trials, names = [], ()
+        for number, folder in enumerate(self.activations):
+            proto = build_marked(self.proto, wanted, types=self.find_types(number))
+            names = tuple(value.name for value in proto.graph.output)
+            name = f"{self.outline.stem}_marked"
+            model = self.write_model(proto, self._workshop.make_folder("marked"), name)
+            specs = tuple(spec for spec in load_specs(folder) if spec.name in set(names))
+            trials.append(Trial(model, self.samples[number], Tensors(folder), specs))
+        return Case(f"{self.outline.stem}_marked", None, names, (), tuple(trials), quantized=self.quantized)
+
+    @cached_property
+    def trivial_layers(self) -> tuple[Layer, ...]:
+        """Those that a compiler computes beforehand: from shapes and constants alone."""
+        folding = build_folding(build_wiring(self.proto.graph))
+        return tuple(layer for layer in self.outline.layers if all(map(folding.is_foldable, layer.outputs)))
+
+    def find_magnitude(self, case: Case, number: int, tensor: str) -> Any:
+        """How large the terms are that this output was added up from, in one sample: see `probe.operators`.
+
+        A layer alone got the reference's inputs. In the model an operator may hand on what was rounded before it.
+        """
+        if case.layer is not None:
+            trial = case.trials[number]
+            own = Magnitudes(load_model(trial.model.path), Tensors(trial.inputs.path))
+            return own.find(tensor, len(case.layer.nodes) - 1)
+        if number not in self._magnitudes:
+            values = _Joined(Tensors(self.activations[number]), Tensors(self.samples[number].path))
+            self._magnitudes[number] = Magnitudes(self.proto, values)
+        return self._magnitudes[number].find(tensor, _CARRIED)
+
+    def make_folder(self, hint: str) -> str:
+        return self._workshop.make_folder(hint)
+
+    def write_model(self, proto: Any, folder: str, name: str) -> Product:
+        path = os.path.join(folder, f"{name}.onnx")
+        write_model(proto, path)
+        return load_product(path)
+
+    def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
+        work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
+        if work.failed is not None:
+            failed = self._add_invented(self.mend_hint(work.failed))
+            raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", failed)
+        return work.outputs
+
+    def _add_invented(self, outcome: StepOutcome) -> StepOutcome:
+        """A model that the reference can read and not compute may only need other inputs."""
+        choice = self.source.inputs
+        files = parse_files(choice.files) if choice.files else {}
+        if choice.function or not isinstance(files, Mapping) or outcome.ending is Ending.UNSUPPORTED:
+            return outcome
+        shapes = {name: array.shape for name, array in load_named(files, self.outline.inputs).items()}
+        text = describe_invented(
+            self.outline, ranges=choice.ranges, dims={**shapes, **choice.dims}, given=files, model=self.proto
+        )
+        return replace(outcome, hint="\n".join(filter(None, (outcome.hint, text))))
+
+    def mend_hint(self, outcome: StepOutcome) -> StepOutcome:
+        """A back end that thinks another opset may help knows neither the model's path nor all that speaks against."""
+        asked = _CONVERT.search(outcome.hint)
+        if asked is None:
+            return outcome
+        lacking = _LACKING.search(outcome.message)
+        helps = can_help(self.outline.opset, int(asked["opset"]), outcome.message, lacking["op"] if lacking else "")
+        path = os.path.abspath(self.source.model)
+        obstacle = find_obstacle(self.proto, int(asked["opset"]), path) if helps or self._is_too_new else ""
+        if obstacle:
+            return replace(outcome, hint=f"another opset is no way out: {obstacle}")
+        hint = outcome.hint.replace("convert MODEL", f"convert {shlex.quote(path)}") if helps else ""
+        return replace(outcome, hint=hint)
+
+    @property
+    def _is_too_new(self) -> bool:
+        return self.outline.opset > find_newest_opset()
+
+    # ------------------------------------------------------------ layers
+
+    def find(self, name: str) -> Case:
+        if name == self.outline.full_name:
+            return self.full
+        return next(self.iterate([name]))
+
+    def choose(self, patterns: Sequence[str]) -> list[str]:
+        """Cases by name, by label (`Conv_3`) or by shell pattern, in the model's order; no pattern: all."""
+        if not patterns:
+            return list(self.outline.cases)
+        known = [(layer.name, layer.label) for layer in self.outline.layers]
+        known.append((self.outline.full_name, "full_model"))
+        for pattern in patterns:
+            if not any(_matches(each, pattern) for each in known):
+                raise NotFoundError("case", pattern, [label for _, label in known])
+        return [each[0] for each in known if any(_matches(each, pattern) for pattern in patterns)]
+
+    def iterate(self, names: Sequence[str]) -> Iterator[Case]:
+        """Layers one after another: the values of all of them together may be many times the model."""
+        wanted = {layer.number for layer in self.outline.layers if layer.name in set(names)}
+        pairs = zip(self.activations, self.samples, strict=True)
+        activations = [_Joined(Tensors(folder), Tensors(sample.path)) for folder, sample in pairs]
+        walks = [build_layers(self.proto, self.outline, each, numbers=wanted) for each in activations]
+        for parts in zip(*walks, strict=True):
+            yield self._build_case(parts)
+
+    def _build_case(self, parts: Sequence[Any]) -> Case:
+        layer = parts[0].layer
+        problem = next((part.problem for part in parts if part.problem), "")
+        if problem:
+            return Case(layer.name, layer, layer.outputs, (), (), problem)
+        folder = self._workshop.make_folder(layer.label)
+        trials = []
+        for number, part in enumerate(parts):
+            model = self.write_model(part.model, folder, f"{layer.name}.{number}" if number else layer.name)
+            specs = tuple(describe_array(name, array) for name, array in part.outputs.items())
+            trials.append(Trial(model, self.write_inputs(part.inputs), part.outputs, specs))
+        return Case(layer.name, layer, tuple(trials[0].expected), trials[0].specs, tuple(trials))
+
+    def discard(self, case: Case) -> None:
+        """One that has been looked at: the copies that were made for it alone go. Of a large model they are many."""
+        for trial in case.trials:
+            for folder in (os.path.dirname(trial.model.path), trial.inputs.path):
+                if os.path.dirname(folder) == self._workshop.scratch and trial.inputs not in self.samples:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Joined(Mapping[str, Any]):
+    """Two folders of tensors as one."""
+
+    def __init__(self, *parts: Mapping[str, Any]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, name: str) -> Any:
+        for part in self._parts:
+            if name in part:
+                return part[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({name: None for part in self._parts for name in part})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def name_kind(case: Case) -> str:
+    """Of a layer that was taken out: its operators with their attributes, and the types and shapes around them."""
+    kinds = []
+    for trial in case.trials:
+        graph = load_model(trial.model.path).graph
+        nodes = [
+            (node.op_type, node.domain, [each.SerializeToString() for each in node.attribute]) for node in graph.node
+        ]
+        weights = [(each.data_type, tuple(each.dims)) for each in graph.initializer]
+        values = [value.type.SerializeToString() for value in (*graph.input, *graph.output)]
+        kinds.append((nodes, weights, values))
+    return hashlib.sha256(repr(kinds).encode()).hexdigest()
+
+
+def load_specs(folder: str) -> tuple[TensorSpec, ...]:
+    """Of the tensors in a folder."""
+    return tuple(TensorSpec(ref.name, ref.dtype, ref.shape) for ref in load_refs(folder))
+
+
+def is_quantized(model: Any) -> bool:
+    """Whether there is a node, in a sub-graph or a function too, that rounds into a few steps."""
+    functions = (node for function in model.functions for node in function.node)
+    waiting = [*model.graph.node, *functions]
+    while waiting:
+        node = waiting.pop()
+        if node.op_type in _ROUNDING or node.op_type.startswith("QLinear"):
+            return True
+        waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
+    return False
+
+
+def _hash_refs(refs: Sequence[TensorRef]) -> str:
+    return hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest()
+
+
+def _matches(names: tuple[str, str], pattern: str) -> bool:
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for name in names)

@@ -1,0 +1,604 @@
+"""`assay model check`: every layer and the full model on a target, beside the reference.
+
+First the model as it is, then once more with every layer's outputs laid open (errors as they accumulate, and the layer
+where they begin), then each layer by itself, fed with the reference's values (its own error). A fault that only one of
+the views shows is still named, and the report says which view showed it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from assay.errors import InfrastructureError, MissingExtraError
+from assay.models.flow.artifact_builder import Dumps, Work, Workshop
+from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, name_kind
+from assay.models.flow.signature import WRONG, build_signature, find_same
+from assay.models.flow.voter import VoterTests
+from assay.models.graph.tensorfile import write_tensors
+from assay.models.judge.layers import Blame, Localisation, localise
+from assay.models.judge.tensors import judge_outputs
+from assay.models.judge.tolerances import step_tolerance
+from assay.models.judge.voting import judge_votes
+from assay.models.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome, Target, Tolerances
+from assay.models.values.tensors import TensorComparison, Tolerance
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+Say = Callable[[CaseReport], None]
+_MOST_LABELS = 5
+_MOST_BYTES = 256 * 1024 * 1024  # of tensors of the inside: behind a wrong layer all are wrong, the first ones tell
+_PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
+_PLAIN |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def quiet(_report: CaseReport) -> None:
+    """Nobody listens."""
+
+
+def build_source(request: ModelRequest) -> Source:
+    return Source(request.model, request.reference, request.inputs, request.groups, request.folder)
+
+
+@dataclass(slots=True)
+class Examination:
+    """One model on one target. `keep` is where tensors that differ are put for a person to look at."""
+
+    request: ModelRequest
+    workshop: Workshop
+    cases: Cases
+    keep: str
+    say: Say = quiet
+    notes: list[str] = field(default_factory=list)
+    inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ in the model laid open
+    voter_tests: VoterTests = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.voter_tests = VoterTests(self.workshop, self.cases)
+
+    # ------------------------------------------------------------ one case
+
+    def examine(self, case: Case, accumulated: Sequence[TensorComparison] = ()) -> CaseReport:
+        """Compute it on the target, and compare."""
+        if case.problem:
+            return self._tell(self._add_inside(_build_problem(case, self.request.target.name), accumulated))
+        with self.workshop.borrowing():
+            work, results = self.compute(case)
+            if work.failed is not None:
+                verdict = judge_failure(case.name, work.failed)
+                report = CaseReport(case.name, self.request.target.name, verdict, case.layer, work.steps)
+            else:
+                report = self.compare(case, work.steps, results)
+        return self._tell(self._add_inside(report, accumulated))
+
+    def _add_inside(self, report: CaseReport, accumulated: Sequence[TensorComparison]) -> CaseReport:
+        """A layer that is right by itself, and wrong inside the model, is looked at there."""
+        diffs = report.diffs or tuple(self.inside[each.name] for each in accumulated if each.name in self.inside)
+        return replace(report, accumulated=tuple(accumulated), diffs=diffs)
+
+    def compute(self, case: Case) -> tuple[Work, list[Arrays]]:
+        """Every sample; the steps are those of the first one, or of the one that failed."""
+        request = self.request
+        dumps = Dumps(request.ir_dir, request.compile_profile_dir, request.run_profile_dir)
+        first, results = Work(), list[Arrays]()
+        for trial in case.trials:
+            wants = replace(case.wants, specs=trial.specs or case.specs, repeats=request.repeats)
+            with self.workshop.dumping(dumps):
+                work = self.workshop.compute(request.target, trial.model, trial.inputs, wants, case.name)
+            if work.failed is not None:
+                return replace(work, steps=tuple(map(self.cases.mend_hint, work.steps))), []
+            first = first if first.steps else work
+            results.append(Tensors(work.outputs))
+        return first, results
+
+    def compare(self, case: Case, steps: tuple[StepOutcome, ...], results: Sequence[Arrays]) -> CaseReport:
+        verdict, comparisons = self.judge(case, results)
+        if verdict.kind is VerdictKind.FAIL and self.request.voter is not None:
+            verdict = self._vote(case, comparisons, verdict, self.request.voter)
+        diffs = self._keep_differences(case, results, comparisons)
+        return CaseReport(
+            case.name, self.request.target.name, verdict, case.layer, steps, comparisons, (), diffs
+        )  # fmt: skip
+
+    def judge(self, case: Case, results: Sequence[Arrays]) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+        found, count, worst = list[Finding](), 0, dict[str, TensorComparison]()
+        for number, result in enumerate(results):
+            verdict, comparisons = self._judge(case, number, result)
+            found += verdict.findings
+            count += verdict.comparisons
+            _keep_worst(worst, comparisons)
+        return Verdict.of(found, count), tuple(worst.values())
+
+    def _judge(self, case: Case, number: int, actual: Arrays) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+        """One sample."""
+        expected = case.trials[number].expected
+        wanted = {name: expected[name] for name in case.outputs if name in expected}
+        reach = partial(self.cases.find_magnitude, case, number)
+        return judge_outputs(wanted, actual, self.choose_tolerances(case), op=case.op, makers=case.makers, reach=reach)
+
+    def choose_tolerances(self, case: Case) -> Tolerances:
+        """What a quantised model gives as a whole may be a few steps off; a layer by itself may not."""
+        given = self.request.tolerances
+        return self._relax({name: case.makers.get(name) for name in case.outputs}) if case.quantized else given
+
+    def _vote(self, case: Case, ours: tuple[TensorComparison, ...], verdict: Verdict, voter: Target) -> Verdict:
+        """What a second reference says where the target differs. One that cannot compute it has no voice."""
+        worst = dict[str, TensorComparison]()
+        for number, trial in enumerate(case.trials):
+            wants = replace(case.wants, specs=trial.specs or case.specs)
+            try:
+                work = self.workshop.compute(voter, trial.model, trial.inputs, wants, case.name)
+            except (MissingExtraError, InfrastructureError) as error:
+                self._note(f"{voter.name} has no vote: {error.render()}")
+                return verdict
+            if work.failed is not None:
+                return verdict
+            _, comparisons = self._judge(case, number, Tensors(work.outputs))
+            _keep_worst(worst, comparisons)
+        voted = judge_votes(ours, tuple(worst.values()))
+        return verdict if voted.kind is not VerdictKind.FAIL and self._is_refused(voter, case) else voted
+
+    def _is_refused(self, voter: Target, case: Case) -> bool:
+        """A vote that would excuse the target counts only from one who computes these operators right."""
+        fault = self.voter_tests.find_fault(voter, case)
+        if fault:
+            self._note(f"{fault}; it has no vote there")
+            return True
+        own = self.voter_tests.find_fault(self.request.reference, case)
+        if own:
+            self._note(f"the reference {own}")
+        return False
+
+    def _keep_differences(
+        self, case: Case, results: Sequence[Arrays], comparisons: Sequence[TensorComparison]
+    ) -> tuple[tuple[str, str], ...]:
+        """Of the first sample that is wrong in each output: files that `assay model diff` takes."""
+        wrong = [pair for pair in enumerate(comparisons) if pair[1].verdict.kind is not VerdictKind.PASS]
+        kept = [self._keep_pair(case, results, compared, number) for number, compared in wrong]
+        return tuple(each[0] for each in kept if each is not None)
+
+    def _write_pair(self, folder: str, name: str, wrong: tuple[object, object]) -> tuple[str, str]:
+        paths = []
+        for word, array in zip(("expected", "actual"), wrong, strict=True):
+            (ref,) = write_tensors(os.path.join(folder, word), {name: array})
+            paths.append(ref.path if ref.path.endswith(".npy") and _is_plain(ref.dtype) else os.path.dirname(ref.path))
+        return paths[0], paths[1]
+
+    def _differs(self, case: Case, compared: TensorComparison, pair: tuple[Any, Any]) -> bool:
+        """By the bounds that it was judged by."""
+        name, tolerances = compared.name, Tolerances(compared.tolerance)
+        verdict, _ = judge_outputs({name: pair[0]}, {name: pair[1]}, tolerances, op=case.op)
+        return verdict.kind is not VerdictKind.PASS
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _tell(self, report: CaseReport) -> CaseReport:
+        self.say(report)
+        return report
+
+    # ------------------------------------------------------------ the inside
+
+    def accumulate(self, part: Case | None = None) -> tuple[dict[str, TensorComparison], StepOutcome | None]:
+        """Every layer's outputs as they come out of the model on the target; or the step at which that failed.
+
+        `part`: a beginning of the model with its layers' outputs, in the place of the whole.
+        """
+        marked = part or self.cases.marked
+        ops = self.cases.makers
+        tolerances = self._relax(ops) if marked.quantized else self.request.tolerances
+        worst = dict[str, TensorComparison]()
+        with self.workshop.borrowing(), self.workshop.forgetting():
+            work, results = self.compute(marked)
+            if work.failed is not None:
+                return {}, work.failed
+            for number, result in enumerate(results):
+                for name in marked.outputs:
+                    _, compared = judge_outputs(
+                        {name: marked.trials[number].expected[name]},
+                        {name: result[name]} if name in result else {},
+                        tolerances,
+                        op=None if marked.quantized else ops.get(name),
+                        makers=ops,
+                        reach=partial(self.cases.find_magnitude, marked, number),
+                    )
+                    _keep_worst(worst, compared)
+            self._keep_inside(marked, worst, results)
+        return worst, None
+
+    def _relax(self, ops: Mapping[str, str | None]) -> Tolerances:
+        """Of a model that computes in steps; behind a quantiser they are counted, unless a bound was asked for."""
+        relaxed, given = relax(self.request.tolerances, ops), self.request.tolerances
+        steps = {
+            name: step for name, step in self.cases.steps.items() if given.choose(name, ops.get(name)) == Tolerance()
+        }
+        counted = {name: step_tolerance(step) for name, step in steps.items()}
+        return replace(relaxed, by_tensor={**relaxed.by_tensor, **counted})
+
+    def _keep_inside(self, marked: Case, worst: Mapping[str, TensorComparison], results: Sequence[Arrays]) -> None:
+        """In the order in which they are computed: the first are where it begins."""
+        left_bytes = _MOST_BYTES
+        for number, name in enumerate(marked.outputs):
+            if name not in worst or worst[name].verdict.kind is VerdictKind.PASS:
+                continue
+            kept = self._keep_pair(marked, results, worst[name], number)
+            if kept is None:
+                continue
+            self.inside[name] = kept[0]
+            left_bytes -= kept[1]
+            if left_bytes <= 0:
+                return
+
+    def _keep_pair(
+        self, case: Case, results: Sequence[Arrays], compared: TensorComparison, number: int
+    ) -> tuple[tuple[str, str], int] | None:
+        """Where the two lie, and how many bytes they are; None: one of them is not there."""
+        name = compared.name
+        pairs = [
+            (trial.expected[name], result[name])
+            for trial, result in zip(case.trials, results, strict=True)
+            if name in trial.expected and name in result
+        ]
+        if not pairs:
+            return None
+        wrong = next((pair for pair in pairs if self._differs(case, compared, pair)), pairs[0])
+        return self._write_pair(os.path.join(self.keep, case.name, str(number)), name, wrong), sum(
+            each.nbytes for each in wrong
+        )
+
+
+def relax(given: Tolerances, ops: Mapping[str, str | None]) -> Tolerances:
+    """For these tensors, and the operators that make them: what comes out of a model that computes in steps."""
+    by_tensor = {name: replace(given.choose(name, op), quantized=True) for name, op in ops.items()}
+    return Tolerances(replace(given.model, quantized=True), {}, {**given.by_tensor, **by_tensor})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to."""
+
+    cases: tuple[CaseReport, ...]
+    first: Layer | None = None
+    confirmed: bool | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    command: str = ""
+    unseen: int = 0
+
+
+def examine_model(
+    request: ModelRequest, workshop: Workshop, search: Callable[[Cases], Found], names: Callable[[Cases], Sequence[str]]
+) -> ModelReport:
+    """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
+    begun = time.monotonic()
+    workshop.begin(request.reference, request.target)
+    cases = Cases(build_source(request), workshop)
+    chosen = names(cases)  # while the workers start
+    tools = dict(workshop.find_tools(request.target))
+    try:
+        found = search(cases)
+    except StepFailedError as error:
+        finding = Finding(VerdictKind.ERROR, cases.outline.stem, error.message)
+        found = Found(build_refused(request, cases, chosen, error), findings=(finding,))
+    return ModelReport(
+        model=request.model,
+        stem=cases.outline.stem,
+        reference=request.reference.name,
+        target=request.target.name,
+        cases=found.cases,
+        first_wrong=found.first.name if found.first else None,
+        unseen=found.unseen,
+        confirmed=found.confirmed,
+        findings=found.findings,
+        samples=len(cases.samples),
+        tools=tools,
+        elapsed_s=time.monotonic() - begun,
+        notes=(*request.notes, *found.notes, *cases.notes, *workshop.notes),
+        is_estimate=request.target.is_simulated,
+        manner=request.manner,
+        origin=request.origin,
+        command=found.command,
+        folder=request.folder,
+    )
+
+
+def check_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+    """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
+
+    def search(cases: Cases) -> Found:
+        examination = Examination(request, workshop, cases, keep, say)
+        found = _check(examination, cases.choose(request.only))
+        return replace(found, notes=(*found.notes, *examination.notes))
+
+    return examine_model(request, workshop, search, lambda cases: cases.choose(request.only))
+
+
+def _check(examination: Examination, chosen: Sequence[str]) -> Found:
+    cases = examination.cases
+    full_name = cases.outline.full_name
+    layers = [name for name in chosen if name != full_name]
+    full = examination.examine(cases.full) if full_name in chosen else None
+    accumulated, marked_failed = examination.accumulate() if layers else ({}, None)
+    reports = list(_examine_layers(examination, layers, accumulated))
+    if full is not None and full.verdict.kind in WRONG and all(each.verdict.kind not in WRONG for each in reports):
+        reports = _examine_skipped(examination, reports)
+    found = conclude(cases.outline.layers, accumulated, reports, full)
+    notes = list(found.notes)
+    if marked_failed is not None and (full is None or full.failed_step is None):
+        notes.append(
+            "the model with all layers' outputs laid open does not get through on the target "
+            f"({marked_failed.step} {marked_failed.ending}): accumulated errors are not known"
+        )
+    return replace(found, cases=(*reports, *([full] if full else [])), notes=tuple(notes))
+
+
+def _examine_layers(
+    examination: Examination, names: Sequence[str], accumulated: Mapping[str, TensorComparison]
+) -> Iterator[CaseReport]:
+    cases, trivial = examination.cases, Trivial(examination, accumulated)
+    seen = {name: reason for name in names if (reason := trivial.find_reason(name))}
+    left = [name for name in names if name not in seen]
+    walk = cases.iterate(left) if left else iter(())
+    for name in names:
+        if name in seen:
+            yield trivial.skip(name, seen[name])
+            continue
+        case = next(walk)
+        same = trivial.find_same(case)
+        report = trivial.skip(name, same) if same else examination.examine(case, select(case.layer, accumulated))
+        trivial.note(case, report)
+        cases.discard(case)
+        yield report
+    trivial.conclude()
+
+
+def _examine_skipped(examination: Examination, reports: Sequence[CaseReport]) -> list[CaseReport]:
+    """The model is wrong and no layer is: those that were only taken to be right are computed after all."""
+    names = [each.name for each in reports if each.skipped and not each.accumulated]
+    found = {case.name: examination.examine(case) for case in examination.cases.iterate(names)} if names else {}
+    return [found.get(each.name, each) for each in reports]
+
+
+class Trivial:
+    """Layers of shapes and constants, which a compiler computes beforehand: there may be hundreds of them, and to
+    compile each alone takes longer than all others together. One that is right inside the model, or the same as another
+    one that is right alone, is not computed alone, unless it was asked for by its name."""
+
+    def __init__(self, examination: Examination, accumulated: Mapping[str, TensorComparison]) -> None:
+        self._examination = examination
+        self._accumulated = accumulated
+        is_asked = bool(examination.request.only)
+        self._layers = {} if is_asked else {layer.name: layer for layer in examination.cases.trivial_layers}
+        self._right: dict[str, str] = {}  # kind of a layer → the first one of it
+        self._count = 0
+
+    def find_reason(self, name: str) -> str:
+        """Why it need not be computed alone; empty: it must be."""
+        layer = self._layers.get(name)
+        found = select(layer, self._accumulated)
+        if layer is None or len(found) < len(layer.outputs):
+            return ""
+        is_right = all(each.verdict.kind is VerdictKind.PASS and not each.error for each in found)
+        return "computed from shapes and constants; equal inside the model" if is_right else ""
+
+    def find_same(self, case: Case) -> str:
+        label = self._right.get(name_kind(case)) if case.name in self._layers and not case.problem else None
+        return f"computed from shapes and constants; the same operation as {label}, which is right" if label else ""
+
+    def note(self, case: Case, report: CaseReport) -> None:
+        is_right = report.verdict.kind is VerdictKind.PASS and not any(each.error for each in report.local)
+        if case.name in self._layers and case.layer is not None and is_right and not report.skipped:
+            self._right.setdefault(name_kind(case), case.layer.label)
+
+    def skip(self, name: str, reason: str) -> CaseReport:
+        self._count += 1
+        layer = self._layers[name]
+        found = select(layer, self._accumulated)
+        verdict = Verdict.of([], max(1, len(found)))
+        target = self._examination.request.target.name
+        report = CaseReport(name, target, verdict, layer, accumulated=found, skipped=reason)
+        self._examination.say(report)
+        return report
+
+    def conclude(self) -> None:
+        if self._count:
+            layers = "1 layer computes" if self._count == 1 else f"{self._count} layers compute"
+            self._examination.notes.append(
+                f"{layers} shapes and constants only: right inside the model, or as another such layer, and not "
+                "computed alone ('trivial' in the table; --only NAME computes one)"
+            )
+
+
+def conclude(
+    layers: Sequence[Layer],
+    accumulated: Mapping[str, TensorComparison],
+    reports: Sequence[CaseReport],
+    full: CaseReport | None,
+) -> Found:
+    """The first wrong layer, whether a second view confirms it, and what is to be said of the whole."""
+    by_name = {report.name: report for report in reports}
+    local = {each.name: each for report in reports for each in report.local}
+    excused = {report.name for report in reports if find_excuse(report)}
+    inside = localise(layers, accumulated, local, excused)
+    shown = inside.first
+    failure = build_signature(full) if full is not None and full.failed_step is not None else None
+    alone = find_same(reports, failure)
+    first = (alone.layer if alone else shown) if failure else _earlier(shown, alone.layer if alone else None)
+    if first is None:
+        hidden = () if excused else tuple(_find_hidden(layers, inside, reports, full))
+        return Found((), findings=hidden, notes=(inside.reason,) if inside.blame is Blame.DRIFT else ())
+    if first.name not in by_name:
+        return Found((), notes=(f"{first.label}, which was not asked for, is the first to be wrong inside the model",))
+    notes = (describe_birth(inside),) if inside.first is first else ()
+    confirmed = confirm(by_name[first.name])
+    doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
+    said = (*notes, *describe_others(first, reports, full))
+    return Found((), first, confirmed, doubts, said, unseen=_count_unseen(first, layers, accumulated, by_name))
+
+
+def _count_unseen(
+    first: Layer, layers: Sequence[Layer], accumulated: Mapping[str, TensorComparison], known: Mapping[str, CaseReport]
+) -> int:
+    """Layers before it that were neither asked for nor seen inside the model."""
+    earlier = [layer for layer in layers if layer.number < first.number and layer.name not in known]
+    return sum(not any(name in accumulated for name in layer.outputs) for layer in earlier)
+
+
+def judge_inside(
+    layer: Layer, accumulated: Mapping[str, TensorComparison], confirmed: bool | None, full: CaseReport | None
+) -> Finding:
+    """Of a layer that is wrong inside the model laid open and not by itself: the unmarked model decides."""
+    off = ", ".join(f"{each.name} off by {each.error:.2g}" for each in select(layer, accumulated))
+    alone = "right by itself: see its neighbours" if confirmed is False else "cannot be judged by itself"
+    text = f"{layer.label} is the first to be wrong inside the model ({off}), and {alone}"
+    if full is None or full.verdict.kind in WRONG:
+        return Finding(VerdictKind.FAIL, layer.name, text)
+    text += "; as it is, without its inside laid open, the model is right"
+    return Finding(VerdictKind.INCONCLUSIVE, layer.name, text)
+
+
+def describe_birth(found: Localisation) -> str:
+    """Why it is this layer: what is off in it stands with the layer itself."""
+    first = found.first
+    assert first is not None
+    growth = next(each for each in found.ranking if each.layer is first)
+    if growth.is_inherited:
+        inputs = f"its inputs are off too (error {growth.before:.2g}), but by itself it is wrong as well"
+    else:
+        inputs = f"its inputs are right (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+    others = ", ".join(layer.label for layer in found.suspects if layer is not first)
+    unseen = f"; nothing between was compared, so it may be {others} as well" if others else ""
+    return f"{first.label} is where it begins: {inputs}{unseen}"
+
+
+def find_excuse(view: CaseReport | None) -> bool:
+    """Whether the references disagree there as much as the target is off."""
+    return (
+        view is not None
+        and view.verdict.kind is VerdictKind.INCONCLUSIVE
+        and any(each.verdict.kind is VerdictKind.FAIL for each in view.local)
+    )
+
+
+def confirm(view: CaseReport | None) -> bool | None:
+    """Of the layer alone. None: it says nothing, as it cannot stand alone or proves nothing there."""
+    if view is None or view.verdict.kind is VerdictKind.INCONCLUSIVE:
+        return None
+    return view.verdict.kind in WRONG
+
+
+def describe_others(first: Layer, reports: Sequence[CaseReport], full: CaseReport | None) -> list[str]:
+    """Layers before it that fail by themselves, and not as the whole does."""
+    if full is None or full.failed_step is None:
+        return []
+    earlier = [
+        report for report in reports if report.failed_step and report.layer and report.layer.number < first.number
+    ]
+    names = ", ".join(f"{report.layer.label} ({report.outcome})" for report in earlier if report.layer)
+    return [f"{names}: fails by itself in another way than the full model does"] if earlier else []
+
+
+def _earlier(one: Layer | None, other: Layer | None) -> Layer | None:
+    """Both views may be right: what is wrong by itself need not show in this model, and the other way round."""
+    if one is None or other is None:
+        return one or other
+    return one if one.number <= other.number else other
+
+
+def _find_hidden(
+    layers: Sequence[Layer],
+    inside: Localisation,
+    reports: Sequence[CaseReport],
+    full: CaseReport | None,
+) -> list[Finding]:
+    """The whole is wrong and no part of it: fusion in the unmarked model, or drift; or a part that was not tried."""
+    if full is None or not reports or full.verdict.kind not in WRONG:
+        return []
+    untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
+    failed = full.failed_step
+    said = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
+    if untried:
+        named = [layer for layer in untried if failed is not None and _names(failed.message, layer.ops)]
+        text = f"the full model is wrong{said}; {_join(untried)} could not be judged alone"
+        text += f", and what was said names {_join_ops(named)}" if named else "; the other layers are right"
+    else:
+        every = "every layer" if len(reports) == len(layers) else "every layer that was asked for"
+        text = f"the full model is wrong{said} although {every} is right{_suspect(inside)}"
+    return [Finding(full.verdict.kind, full.name, text)]
+
+
+def _suspect(inside: Localisation) -> str:
+    """How the layers were seen to be right, and what is left to suspect."""
+    if inside.blame is Blame.DRIFT:
+        return " by itself: errors add up on the way"
+    seen = "by itself and laid open" if inside.ranking else "by itself (laid open, the model does not get through)"
+    return f", {seen}: suspect a fusion across layers, or errors that add up"
+
+
+def _names(message: str, ops: Sequence[str]) -> bool:
+    return any(re.search(rf"(?<![A-Za-z]){re.escape(op)}(?![A-Za-z])", message) for op in ops)
+
+
+def _join_ops(layers: Sequence[Layer]) -> str:
+    return " and ".join(dict.fromkeys(layer.ops[0] for layer in layers))
+
+
+def _join(layers: Sequence[Layer]) -> str:
+    """`Conv_1, Conv_2 and Add_3`."""
+    labels = [layer.label for layer in layers]
+    if len(labels) > _MOST_LABELS:
+        labels = [*labels[: _MOST_LABELS - 1], f"{len(labels) - _MOST_LABELS + 1} more layers"]
+    return " and ".join([", ".join(labels[:-1]), labels[-1]]) if len(labels) > 1 else labels[0]
+
+
+def judge_failure(case: str, outcome: StepOutcome) -> Verdict:
+    words = outcome.message or str(outcome.ending)
+    return Verdict.of([Finding(VerdictKind.ERROR, case, f"{outcome.step} {outcome.ending}: {words}")], 0)
+
+
+def _build_problem(case: Case, target: str) -> CaseReport:
+    finding = Finding(VerdictKind.INCONCLUSIVE, case.name, f"this layer cannot stand alone: {case.problem}")
+    return CaseReport(case.name, target, Verdict.of([finding], 0), case.layer)
+
+
+def build_refused(
+    request: ModelRequest, cases: Cases, chosen: Sequence[str], error: StepFailedError
+) -> tuple[CaseReport, ...]:
+    """None of the cases could be judged; the step of the reference that failed is a case of its own."""
+    by_name = {layer.name: layer for layer in cases.outline.layers}
+    name = f"{cases.outline.stem}_reference"
+    refused = CaseReport(name, request.reference.name, judge_failure(name, error.outcome), None, (error.outcome,))
+    text = f"the reference failed: {request.reference.name} cannot compute the model"
+    left = [
+        CaseReport(
+            each, request.target.name, Verdict.of([Finding(VerdictKind.ERROR, each, text)], 0), by_name.get(each)
+        )
+        for each in chosen
+    ]
+    return (refused, *left)
+
+
+def select(layer: Layer | None, accumulated: Mapping[str, TensorComparison]) -> tuple[TensorComparison, ...]:
+    return tuple(accumulated[name] for name in (layer.outputs if layer else ()) if name in accumulated)
+
+
+def _keep_worst(worst: dict[str, TensorComparison], comparisons: Sequence[TensorComparison]) -> None:
+    """By tensor: the sample in which it is furthest off."""
+    for compared in comparisons:
+        known = worst.get(compared.name)
+        if known is None or _rank(compared) > _rank(known):
+            worst[compared.name] = compared
+
+
+def _rank(compared: TensorComparison) -> tuple[bool, float]:
+    return compared.verdict.kind is not VerdictKind.PASS, compared.error
+
+
+def _is_plain(dtype: str) -> bool:
+    """Types that numpy's own files know."""
+    return dtype in _PLAIN

@@ -1,0 +1,308 @@
+"""From flags and settings to a request: what a flag says goes before the project's settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from assay.config.settings import load_settings
+from assay.errors import UsageError
+from assay.models.config.settings import (
+    DEFAULT_GROUPS,
+    DEFAULT_REFERENCE,
+    NO_VOTER,
+    ModelSettings,
+    parse_model_settings,
+    parse_tolerance_text,
+)
+from assay.models.flow.discovery import find_models, list_stems
+from assay.models.flow.targets import load_checked_target
+from assay.models.flow.tolerance_names import (
+    Names,
+    find_strange_stems,
+    has_strangers,
+    join_names,
+    keep_known,
+    list_names,
+    refuse_flags,
+    refuse_general,
+    refuse_own,
+)
+from assay.models.flow.voter import choose_voter
+from assay.models.graph.graph import build_outline
+from assay.models.store.location import choose_store_folder, parse_limit
+from assay.models.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
+from assay.models.values.tensors import Tolerance
+
+Goal = Literal["check", "bisect", "reduce"]
+SETTINGS_FILES = ("assay.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlags:
+    """As they were given; None and empty: not at all."""
+
+    model: str
+    target: str | None = None
+    reference: str | None = None
+    vote: str | None = None
+    samples: int | None = None
+    seed: int | None = None
+    ranges: tuple[str, ...] = ()  # NAME=LOW:HIGH
+    dims: tuple[str, ...] = ()  # NAME=SIZE
+    inputs: tuple[str, ...] = ()
+    function: str | None = None
+    tolerances: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # Conv,Clip
+    only: tuple[str, ...] = ()
+    compile_timeout_s: float | None = None
+    run_timeout_s: float | None = None
+    memory: str | None = None
+    repeats: int = 1
+    recompute: bool = False
+    explain: bool = False
+    ir_dir: str | None = None
+    compile_profile_dir: str | None = None
+    run_profile_dir: str | None = None
+    compile_flags: tuple[str, ...] = ()
+    run_flags: tuple[str, ...] = ()
+    output: str | None = None
+
+
+def load_model_settings(folder: str | None = None) -> ModelSettings:
+    """Of the project that this folder lies in."""
+    return parse_model_settings(load_settings(folder or os.getcwd(), os.environ).models)
+
+
+def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:
+    """Raises UsageError for what cannot be meant, before anything runs."""
+    _check_flags(flags, goal)
+    settings = load_model_settings()
+    stem = os.path.splitext(os.path.basename(flags.model))[0]
+    tolerances, inputs = settings.choose(stem)
+    reference = load_checked_target(flags.reference or settings.reference or DEFAULT_REFERENCE)
+    target = _choose_target(flags, settings)
+    held = _choose_tolerances(flags.tolerances, tolerances)
+    groups = choose_groups(flags.groups, settings.groups)
+    known = list_names(build_outline(flags.model, groups=groups)) if held.by_op or held.by_tensor else Names()
+    named = _judge_names(flags, settings, stem, known)
+    vote = choose_voter(flags.vote, settings.vote, reference, target, None)
+    is_own = tolerances != settings.tolerances  # of the model's own name: another file would not get them
+    return ModelRequest(
+        model=os.path.abspath(flags.model),
+        reference=reference,
+        target=target,
+        voter=vote.voter,
+        goal=goal,
+        inputs=_choose_inputs(flags, inputs),
+        tolerances=held,
+        groups=groups,
+        only=flags.only,
+        limits=_choose_limits(flags),
+        repeats=flags.repeats,
+        recompute=flags.recompute,
+        explain=flags.explain,
+        ir_dir=_absolute(flags.ir_dir),
+        compile_profile_dir=_absolute(flags.compile_profile_dir),
+        run_profile_dir=_absolute(flags.run_profile_dir),
+        store=choose_store_folder(os.environ, os.getcwd()),
+        output=_absolute(flags.output) or "",
+        folder=os.getcwd(),
+        manner=render_manner(
+            flags, reference, target, keep_known(render_tolerances(held), known) if is_own else flags.tolerances
+        ),
+        origin=render_origin(flags),
+        notes=(*named, *_judge_stems(settings, stem), *([vote.note] if vote.note else [])),
+    )
+
+
+def _check_flags(flags: ModelFlags, goal: Goal) -> None:
+    if not os.path.exists(flags.model):
+        raise UsageError(f"there is no model {flags.model}", "give the path of an ONNX file")
+    if not os.path.isfile(flags.model):
+        raise UsageError(f"{flags.model} is a folder, not a model", "give the path of an ONNX file")
+    if not os.path.getsize(flags.model):
+        raise UsageError(f"{flags.model} is not an ONNX model: the file is empty", "export or download it again")
+    if flags.only and goal != "check":
+        raise UsageError(f"--only is for check: {goal} looks for the layer itself", "leave it out")
+    if flags.function and flags.inputs:
+        raise UsageError("inputs come from files or from a function, not from both", "give --input or --function")
+
+
+def _judge_names(flags: ModelFlags, settings: ModelSettings, stem: str, known: Names) -> tuple[str, ...]:
+    """Raises UsageError for tolerances of what is not there. What the settings say of all models may be for others;
+    where the project has none to look at, it is only noted."""
+    refuse_flags(flags.tolerances, known)
+    refuse_own(settings, stem, known)
+    others = find_models(_find_folders(settings), settings.groups) if has_strangers(settings, known) else []
+    try:
+        refuse_general(settings, join_names([known, *(each.names for each in others)]))
+    except UsageError as error:
+        if others:
+            raise
+        return (error.render().replace("\n  ", "; "),)
+    return ()
+
+
+def _judge_stems(settings: ModelSettings, stem: str) -> tuple[str, ...]:
+    others = list_stems(_find_folders(settings)) if settings.models else []
+    return tuple(find_strange_stems(settings, [stem, *others]))
+
+
+def _find_folders(settings: ModelSettings) -> list[str]:
+    base = find_settings_folder(os.getcwd())
+    return [os.path.join(base, each) for each in settings.folders]
+
+
+def find_settings_folder(folder: str) -> str:
+    """Of the project's file with settings; without one, this one."""
+    files = [path for path in load_settings(folder, os.environ).files if os.path.basename(path) in SETTINGS_FILES]
+    return os.path.dirname(files[-1]) if files else os.path.abspath(folder)
+
+
+def build_split_request(flags: ModelFlags) -> ModelRequest:
+    """Only the reference computes: it is its own target."""
+    name = flags.reference or load_model_settings().reference or DEFAULT_REFERENCE
+    return build_request(replace(flags, target=name, vote=NO_VOTER), "check")
+
+
+def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:
+    text = flags.target or (settings.targets[0] if settings.targets else None)
+    if text is None:
+        raise UsageError(
+            "which target?", 'name one with --target, or in the settings: [tool.assay.models] targets = ["iree"]'
+        )
+    target = load_checked_target(text)
+    return replace(
+        target,
+        compile_flags=(*target.compile_flags, *flags.compile_flags),
+        run_flags=(*target.run_flags, *flags.run_flags),
+    )
+
+
+def _choose_inputs(flags: ModelFlags, base: InputChoice) -> InputChoice:
+    files = tuple(map(_absolute_input, flags.inputs)) or base.files
+    return InputChoice(
+        samples=flags.samples or base.samples,
+        seed=base.seed if flags.seed is None else flags.seed,
+        ranges={**base.ranges, **dict(map(parse_range, flags.ranges))},
+        dims={**base.dims, **dict(map(parse_dim, flags.dims))},
+        files=files,
+        function=flags.function or base.function,
+        most=flags.samples if files else None,
+    )
+
+
+# ---------------------------------------------------------------- the same once more
+
+
+def render_manner(flags: ModelFlags, reference: Target, target: Target, tolerances: Sequence[str]) -> str:
+    """Flags that ask the same of another model: whoever pastes a command gets what they saw."""
+    words = ["--reference", reference.name, "--target", target.name]
+    words += ["--vote", flags.vote] if flags.vote else []
+    words += [word for text in tolerances for word in ("--tolerance", text)]
+    for flag, value in (("--compile-timeout", flags.compile_timeout_s), ("--run-timeout", flags.run_timeout_s)):
+        words += [flag, f"{value:g}s"] if value is not None else []
+    words += ["--memory", flags.memory] if flags.memory else []
+    for flag, given in (("--compiler-options", flags.compile_flags), ("--runtime-options", flags.run_flags)):
+        words += [f"{flag}={shlex.join(given)}"] if given else []
+    return shlex.join(words)
+
+
+def render_origin(flags: ModelFlags) -> str:
+    """Flags that give the same inputs to the same model."""
+    words = []
+    for flag, number in (("--samples", flags.samples), ("--seed", flags.seed)):
+        words += [flag, str(number)] if number is not None else []
+    several = (("--input", flags.inputs), ("--range", flags.ranges), ("--dim", flags.dims), ("--group", flags.groups))
+    words += [word for flag, values in several for value in values for word in (flag, value)]
+    words += ["--function", flags.function] if flags.function else []
+    return shlex.join(words)
+
+
+def render_tolerances(tolerances: Tolerances) -> list[str]:
+    """As `--tolerance` takes them; what is left open is not said."""
+    texts = [("", tolerances.model), *tolerances.by_op.items()]
+    texts += [(f"tensor={name}", each) for name, each in tolerances.by_tensor.items()]
+    default = Tolerance()
+    rendered = []
+    for head, each in texts:
+        said = [(field.name, getattr(each, field.name), getattr(default, field.name)) for field in fields(each)]
+        pairs = ",".join(f"{name}={str(value).lower()}" for name, value, usual in said if value != usual)
+        rendered += [f"{head}:{pairs}" if head else pairs] if pairs else []
+    return rendered
+
+
+# ---------------------------------------------------------------- texts
+
+
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    match = re.fullmatch(r"(?P<name>.+)=(?P<low>[^:=]+):(?P<high>[^:=]+)", text)
+    try:
+        pair = (float(match["low"]), float(match["high"])) if match else None
+    except ValueError:
+        pair = None
+    if match is None or pair is None or not pair[0] <= pair[1]:
+        raise UsageError(f"--range {text}: this is no range", "write NAME=LOW:HIGH, as in image=0:255")
+    return match["name"], pair
+
+
+def parse_dim(text: str) -> tuple[str, int | tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    numbers = re.split(r"[,x]", sizes)
+    if not equals or not name or not all(number.isdecimal() for number in numbers):
+        raise UsageError(
+            f"--dim {text}: this is no size", "write batch=4 for an open dimension, image=1,3,48,192 for a whole input"
+        )
+    return name, int(sizes) if len(numbers) == 1 else tuple(map(int, numbers))
+
+
+def _choose_tolerances(texts: Sequence[str], base: Tolerances) -> Tolerances:
+    for text in texts:
+        base = parse_tolerance_text(text, base)
+    return base
+
+
+def choose_groups(
+    texts: Sequence[str], default: tuple[tuple[str, ...], ...] = DEFAULT_GROUPS
+) -> tuple[tuple[str, ...], ...]:
+    groups = tuple(tuple(op.strip() for op in text.split(",")) for text in texts)
+    for text, group in zip(texts, groups, strict=True):
+        if len(group) < 2 or not all(group):
+            raise UsageError(f"--group {text}: a group has at least two operators", "as in --group Conv,Relu")
+    return groups or default
+
+
+def _choose_limits(flags: ModelFlags) -> Limits:
+    base = Limits()
+    return Limits(
+        import_s=base.import_s,
+        compile_s=flags.compile_timeout_s or base.compile_s,
+        run_s=flags.run_timeout_s or base.run_s,
+        memory_bytes=_parse_memory(flags.memory) if flags.memory else None,
+    )
+
+
+def _parse_memory(text: str) -> int:
+    try:
+        return parse_limit(text)
+    except UsageError:
+        raise UsageError(f"--memory {text}: this is no size", "for example 8GB or 512MiB") from None
+
+
+def _absolute_input(text: str) -> str:
+    """`PATH`, or `NAME=PATH` where there is no file of that name."""
+    name, equals, path = text.rpartition("=")
+    if not equals or os.path.exists(text):
+        name, equals, path = "", "", text
+    if not os.path.exists(path):
+        raise UsageError(f"--input {text}: there is no {path}", "give a .npy or .npz file, or a folder of them")
+    return f"{name}{equals}{os.path.abspath(path)}"
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)

@@ -1,0 +1,223 @@
+"""`assay model reduce`: the smallest model that still shows a target's failure.
+
+The failure's own signature is the oracle: the step and the way in which it failed, with numbers and names taken out of
+the message; or outputs that differ. Every sample goes along, and what comes out is computed once more, past the cache,
+before anybody is told.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay.models.flow.artifact_builder import Product, Wants, Workshop
+from assay.models.flow.bisect import Search, find_wrong
+from assay.models.flow.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
+from assay.models.flow.check import Examination, Found, Say, examine_model, quiet
+from assay.models.flow.signature import WRONG, Signature, build_signature
+from assay.models.flow.tolerance_names import Names, drop_strangers, list_names
+from assay.models.graph.graph import build_outline, load_model, write_model
+from assay.models.graph.mark import build_marked
+from assay.models.graph.reduction import Candidate, Reduced, count_nodes, reduce_model
+from assay.models.graph.tensorfile import write_tensors
+from assay.models.values.model import CaseReport, Layer, ModelReport, ModelRequest
+from assay.values.verdict import Finding, VerdictKind
+
+
+def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+    def look(cases: Cases) -> Found:
+        search = Search(Examination(request, workshop, cases, keep, say))
+        with workshop.forgetting():  # nobody wants a copy of everything that was tried
+            find_wrong(search)
+            start = _choose_start(search)
+            if start[1].verdict.kind not in WRONG:
+                return _report_right(search, start[1])
+            trials = _choose_samples(search, *start)
+            search.examination.say = quiet
+            smallest = _reduce(trials, say)
+        return _report(trials, smallest, say)
+
+    return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
+
+
+def _choose_start(search: Search) -> tuple[Case, CaseReport]:
+    """The first wrong layer where it fails by itself, else the whole model."""
+    report = search.reports.get(search.first.name) if search.first else None
+    if report is not None and report.verdict.kind in WRONG:
+        return search.cases.find(report.name), report
+    full = search.reports.get(search.cases.outline.full_name) or search.examine(search.cases.full)
+    return search.cases.full, full
+
+
+def _report_right(search: Search, full: CaseReport) -> Found:
+    """No failure of the whole to make smaller. What it is, right or not decided, the verdict tells."""
+    state = "right" if full.verdict.kind is VerdictKind.PASS else "not shown to be wrong"
+    text = f"as a whole it is {state} on {full.target}: there is nothing to reduce; assay model check shows every layer"
+    return Found((full,), findings=tuple(search.findings), notes=(text, *search.examination.notes))
+
+
+def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
+    """All of them; where they differ in shape, those of the first shape that fails: a model has one."""
+    signature = build_signature(report)
+    assert signature is not None
+    for model in dict.fromkeys(trial.model for trial in case.trials):
+        alike = replace(case, trials=tuple(trial for trial in case.trials if trial.model.sha == model.sha))
+        if len(alike.trials) == len(case.trials) or build_signature(search.examination.examine(alike)) == signature:
+            return _Trials(search, alike, signature)
+    return _Trials(search, case, signature)
+
+
+def _reduce(trials: _Trials, say: Say) -> Reduced:
+    proto = load_model(trials.case.trials[0].model.path)
+    samples = [dict(Tensors(each.inputs.path)) for each in trials.case.trials]
+
+    def fails(candidate: Candidate) -> bool:
+        report = trials.examine(candidate)
+        if report is None or build_signature(report) != trials.signature:
+            return False
+        say(_rename(report, f"{report.name} ({candidate.nodes} node{'s' * (candidate.nodes != 1)})"))
+        return True
+
+    return reduce_model(proto, samples, trials.activations_for, fails)
+
+
+def _rename(report: CaseReport, name: str) -> CaseReport:
+    subjects = {report.name: name}
+    findings = tuple(
+        replace(each, subject=subjects.get(each.subject, each.subject)) for each in report.verdict.findings
+    )
+    return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
+
+
+def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
+    search = trials.search
+    final = trials.build_case(reduced.model, reduced.samples)
+    again = _examine_again(search, final)
+    is_same = build_signature(again) == trials.signature
+    if not is_same:
+        finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed once more, it does not fail in this way")
+        again = replace(again, verdict=replace(again.verdict, findings=(*again.verdict.findings, finding)))
+    say(again)
+    path, inputs = write_result(search, reduced)
+    ops = ", ".join(node.op_type for node in reduced.model.graph.node)
+    notes = [
+        f"{_count_nodes(search.cases.proto)} → {count_nodes(reduced.model)}: {ops}",
+        f"the failure: {trials.signature}",
+        f"{reduced.tried} models tried, with {_count_samples(reduced)} each",
+        f"smallest model: {path}",
+        f"its inputs: {', '.join(inputs)}",
+    ]
+    if not is_same:
+        notes.append("computed once more, the smallest model does not fail in this way: the failure comes and goes")
+    elif not reduced.is_minimal:
+        notes.append("the search was ended early: a smaller model may fail as well")
+    command = render_again(search.examination.request, path, inputs, _list_names(search, path))
+    said = (*notes, *search.examination.notes)
+    return Found((again,), search.first, search.confirmed, notes=said, command=command)
+
+
+def _list_names(search: Search, path: str) -> Names:
+    return list_names(build_outline(path, groups=search.examination.request.groups))
+
+
+def _count_nodes(model: Any) -> str:
+    count = count_nodes(model)
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _count_samples(reduced: Reduced) -> str:
+    return "one sample" if len(reduced.samples) == 1 else f"{len(reduced.samples)} samples"
+
+
+def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names: Names) -> str:
+    """What to type to see it fail."""
+    manner = drop_strangers(request.manner, names) or shlex.join(
+        ["--reference", request.reference.name, "--target", request.target.name]
+    )  # fmt: skip
+    fed = shlex.join([word for folder in inputs for word in ("--input", folder)])
+    return f"assay model check {shlex.quote(path)} {manner} {fed}"
+
+
+def _examine_again(search: Search, case: Case) -> CaseReport:
+    """Past the cache: what is reported has been seen twice."""
+    workshop = search.examination.workshop
+    before, workshop.recompute = workshop.recompute, True
+    workshop.begin_again()
+    try:
+        return search.examination.examine(case)
+    finally:
+        workshop.recompute = before
+
+
+def write_result(search: Search, reduced: Reduced) -> tuple[str, list[str]]:
+    """The model and a folder of inputs for each sample, where a person finds them."""
+    request = search.examination.request
+    path = os.path.abspath(
+        request.output or os.path.join(search.examination.keep, f"{search.cases.outline.stem}_reduced.onnx")
+    )
+    write_model(reduced.model, path)
+    base = f"{os.path.splitext(path)[0]}_inputs"
+    folders = [base if number == 0 else f"{base}_{number + 1}" for number in range(len(reduced.samples))]
+    for folder, sample in zip(folders, reduced.samples, strict=True):
+        write_tensors(folder, sample)
+    return path, folders
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """Candidates on the reference and on the target."""
+
+    search: Search
+    case: Case
+    signature: Signature
+
+    def examine(self, candidate: Candidate) -> CaseReport | None:
+        """None: the reference cannot compute it either, so that it proves nothing."""
+        with self.search.examination.workshop.borrowing():
+            try:
+                case = self.build_case(candidate.model, candidate.samples)
+            except StepFailedError:
+                return None
+            report = self.search.examination.examine(case)
+        self.search.cases.discard(case)
+        return report
+
+    def build_case(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> Case:
+        cases = self.search.cases
+        name = f"{cases.outline.stem}_reduced"
+        product = cases.write_model(model, cases.make_folder("reduced"), name)
+        outputs = tuple(value.name for value in model.graph.output)
+        trials = []
+        for sample in samples:
+            inputs = cases.write_inputs(sample)
+            folder = cases.ask(product, inputs, Wants(outputs), "reduced")
+            trials.append(Trial(product, inputs, Tensors(folder), load_specs(folder)))
+        layer = self._find_layer(model)
+        quantized = layer is None and is_quantized(model)
+        makers = {made: node.op_type for node in model.graph.node for made in node.output}
+        return Case(name, layer, outputs, (), tuple(trials), quantized=quantized, makers=makers)
+
+    def _find_layer(self, model: Any) -> Layer | None:
+        """One node is judged as a layer of its operator, under the name that it has in the whole model: that of the
+        layer which makes the same tensor, else of the one that we began with."""
+        nodes = [node for node in model.graph.node if node.op_type != "Constant"]
+        if len(nodes) != 1:
+            return None
+        layers, ops, made = self.search.cases.outline.layers, (nodes[0].op_type,), set(nodes[0].output)
+        same = (layer for layer in layers if made & set(layer.outputs) and ops[0] in layer.ops)
+        layer = self.case.layer or next(same, None) or self.search.first
+        return replace(layer, ops=ops) if layer is not None else None
+
+    def activations_for(self, model: Any, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        cases = self.search.cases
+        marked = build_marked(model)
+        product: Product = cases.write_model(marked, cases.make_folder("marked"), "marked")
+        names = tuple(value.name for value in marked.graph.output)
+        with self.search.examination.workshop.borrowing():
+            return [
+                {**sample, **Tensors(cases.ask(product, cases.write_inputs(sample), Wants(names), "marked"))}
+                for sample in samples
+            ]

@@ -1,0 +1,179 @@
+"""A check, a bisection or a reduction as a run of the study `model`: started, watched and kept like any other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from assay.config.settings import load_settings
+from assay.errors import AssayError, ExitCode, InfrastructureError
+from assay.execute.machine_lease import Use
+from assay.models.flow.history import Witness, build_timings
+from assay.models.records import load_report
+from assay.models.values.model import STUDY, ModelReport, ModelRequest
+from assay.plan.identity import spec_id
+from assay.study.locations import StudyPlace, choose_root
+from assay.study.prepared import Prepared, Report, RunOptions
+from assay.study.sweep import Doors, run_study
+from assay.system.files import write_atomic
+from assay.values import layout
+from assay.values.plain import build_plain
+from assay.values.run import Command, Plan, RunSpec
+from assay.values.slots import CPU
+from assay.values.state import State
+from assay.values.study import CodePolicy, Resources, Study
+from assay.values.timings import KeepTimings
+
+COMMAND = "model"
+SLOTS_NAME = "checks"
+_TAIL_BYTES = 3000
+_LONGEST_ARGUMENT = 100_000  # characters, plain ASCII: Linux takes 128 KiB, and quoting adds some
+
+
+@dataclass(frozen=True, slots=True)
+class RunChoice:
+    """How the run itself is to be made."""
+
+    root: str | None = None
+    timeout_s: float | None = None  # of the whole
+    command_line: tuple[str, ...] = ()
+    label: str | None = None
+    jobs: int | None = None  # checks at once on this machine; None: one for each core
+    max_wait_s: float | None = None  # for a benchmark that has the machine, or of one for checks
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The report; or None where somebody stopped it."""
+
+    report: ModelReport | None
+    run_dir: str
+    interrupted: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def run_model(
+    request: ModelRequest, choice: RunChoice, doors: Doors | None = None, keep_timings: KeepTimings | None = None
+) -> Finished:
+    """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
+    settings = load_settings(os.getcwd(), os.environ)
+    place = StudyPlace(choose_root(choice.root, None, settings)[0], STUDY)
+    request = replace(request, folder=request.folder or os.getcwd())
+    spec = build_spec(request, choice, place)
+    study = Study(
+        STUDY, "native", "assay model", os.getcwd(), (), (), resources=Resources(gpus=0), code=CodePolicy("live")
+    )
+    jobs = choice.jobs or len(os.sched_getaffinity(0))
+    options = RunOptions("", slots=(CPU,) * jobs, command_line=choice.command_line)
+    prepared = Prepared(study, Plan(study, (spec,)), place, True, None, settings, options)
+    witness = Witness()
+    given = doors or Doors(tick_s=0.1)
+    use: Use = "benchmark" if is_profiling(request) else "check"
+    watched = run_study(
+        prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
+    )
+    finished = conclude(watched)
+    if keep_timings is not None and finished.report is not None:
+        outcome = watched.entries[0].outcome
+        notes: list[str] = [*finished.notes]
+        try:
+            cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
+            timings = build_timings(request, finished.report, witness, cpu_s, notes.append)
+            if timings is not None:
+                keep_timings(place.root, timings, choice.label)
+        except (AssayError, OSError) as error:  # changes no verdict
+            notes.append(f"the times are not in the benchmark history: {error}")
+        finished = replace(finished, notes=tuple(dict.fromkeys(notes)))
+    return finished
+
+
+def is_profiling(request: ModelRequest) -> bool:
+    """Such a check is a measurement: it has the machine for itself, as a benchmark has."""
+    return request.compile_profile_dir is not None or request.run_profile_dir is not None
+
+
+def render_request(request: ModelRequest, place: StudyPlace) -> str:
+    """For the child's command line; one that is too long for it lies in a file of the study, so that the run can be
+    started again."""
+    text = json.dumps(build_plain(request), allow_nan=False)
+    if len(text) <= _LONGEST_ARGUMENT:
+        return text
+    name = f"{layout.MODEL_REQUEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    path = os.path.abspath(os.path.join(place.dir, layout.STUDY_META_DIR, name))
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise InfrastructureError(f"the request cannot be written to {path}: {error.strerror}") from error
+    return path
+
+
+def build_spec(request: ModelRequest, choice: RunChoice, place: StudyPlace) -> RunSpec:
+    stem = os.path.splitext(os.path.basename(request.model))[0]
+    now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
+    text = render_request(request, place)
+    words = [shlex.quote(sys.executable), "-m", "assay.models.child", f'"{layout.RUN_DIR_REFERENCE}"']
+    commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
+    params = {
+        "model": request.model,
+        "goal": request.goal,
+        "reference": request.reference.name,
+        "target": request.target.name,
+        "id": now,
+    }
+    return RunSpec(
+        id=spec_id(commands, params),
+        name=re.sub(r"[^\w.+-]+", "_", f"{stem}_{request.target.name}_{request.goal}_{now}")[:150],
+        params=params,
+        commands=commands,
+        title=stem,
+        tag=choice.label,
+        resources=Resources(gpus=0),
+        timeout_s=choice.timeout_s,
+        code=CodePolicy("live"),
+    )
+
+
+def conclude(report: Report) -> Finished:
+    """What the run left behind."""
+    if not report.entries or report.problem:
+        raise InfrastructureError(report.problem or "the check was not started")
+    entry = report.entries[0]
+    if report.interrupted:
+        return Finished(None, entry.dir, report.interrupted, tuple(report.notes))
+    found = load_report(entry.dir)
+    if found is not None:
+        return Finished(replace(found, run_dir=entry.dir), entry.dir, None, tuple(report.notes))
+    error = _find_error(entry.dir, entry.outcome.reason if entry.outcome else "")
+    if entry.state is State.TIMEOUT:
+        error.exit_code = ExitCode.FAILED  # the user's own limit
+    raise error
+
+
+def _find_error(run_dir: str, reason: str) -> AssayError:
+    path = os.path.join(run_dir, layout.MODEL_ERROR_FILE)
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        tail = _load_tail(run_dir)
+        return InfrastructureError(f"the check ended without a report: {reason or 'its process died'}", tail or None)
+    error = AssayError(content["message"], content.get("hint"))
+    error.exit_code = ExitCode(content["exit_code"])
+    return error
+
+
+def _load_tail(run_dir: str) -> str:
+    path = os.path.join(run_dir, f"{COMMAND}.log")
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""

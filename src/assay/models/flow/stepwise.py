@@ -1,0 +1,272 @@
+"""A case step by step, for callers that want each piece by itself: pytest's fixtures, any of which may be replaced.
+
+What a step takes is what the caller hands in, so a replaced piece counts; what it makes comes from the store where the
+store has it. Several samples are several of everything; what is the same for all of them is made once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.errors import UsageError
+from assay.models.backends.dependencies import hash_tree
+from assay.models.backends.registry import build_backend
+from assay.models.flow.artifact_builder import Dumps, Product, Wants, Workshop, load_product
+from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial
+from assay.models.flow.check import Examination
+from assay.models.graph.tensorfile import load_refs, write_tensors
+from assay.models.values.model import CaseReport, ModelRequest, Step, StepOutcome, Target, Tolerances
+
+Samples = list[dict[str, Any]]  # arrays by name
+
+
+@dataclass(frozen=True, slots=True)
+class Comparing:
+    """What two results are compared by, and where what differs is put."""
+
+    reference: Target
+    target: Target
+    tolerances: Tolerances
+    voter: Target | None
+    keep: str
+
+
+class Stepwise:
+    """All cases of a process. Tests come model by model: only the last models are kept in memory."""
+
+    _MOST_MODELS = 2
+
+    def __init__(self, workshop: Workshop, dumps: Dumps) -> None:
+        self.workshop = workshop
+        self.dumps = dumps  # of the target that is tested, and of nobody else
+        self._cases: dict[str, Cases] = {}
+        self._products: dict[str, Product] = {}  # what was handed out, by its path
+        self._chosen: dict[str, int] = {}  # model → which of several references can compute it
+
+    @contextmanager
+    def visiting(self, keep: str) -> Iterator[None]:
+        """One test: what it takes from the store may leave it afterwards; what a failed step was given stays in
+        `keep`."""
+        before, self.workshop.attic = self.workshop.attic, keep
+        try:
+            with self.workshop.borrowing():
+                yield
+        finally:
+            self.workshop.attic = before
+            self._products.clear()  # paths into the store, which lead nowhere now
+
+    def open_case(self, source: Source, name: str, label: str) -> CaseSteps:
+        """`label`: the sub-folder for dumps. Raises StepFailedError where the reference cannot compute the model."""
+        cases = self._find_cases(source)
+        return CaseSteps(self, cases, cases.find(name), label)
+
+    def open_first(self, sources: Sequence[Source], name: str, label: str) -> CaseSteps:
+        """With the first of several references that can compute the model; where none can, as the first one says."""
+        path = sources[0].model
+        for number in range(self._chosen.get(path, 0), len(sources)):
+            try:
+                found = self.open_case(sources[number], name, label)
+            except StepFailedError:
+                continue
+            self._chosen[path] = number
+            return found
+        return self.open_case(sources[0], name, label)
+
+    def _find_cases(self, source: Source) -> Cases:
+        key = repr(source)
+        found = self._cases.pop(key, None) or Cases(source, self.workshop)
+        self._cases[key] = found
+        while len(self._cases) > self._MOST_MODELS:
+            del self._cases[next(iter(self._cases))]
+        return found
+
+    def hand_out(self, product: Product, path: str | None = None) -> str:
+        """A path for a caller who may hand it in again."""
+        shown = path or product.path
+        self._products[shown] = product
+        return shown
+
+    def take_in(self, path: str | os.PathLike[str], artifact: str = "") -> Product:
+        """What was handed out, or somebody's own file or folder; `artifact`: the file that counts in a folder."""
+        place = os.path.abspath(path)
+        if place in self._products:
+            return self._products[place]
+        if not os.path.exists(place):
+            raise UsageError(f"there is no {place}")
+        if place.endswith(".onnx"):
+            with suppress(UsageError):  # one that is broken has no external data either
+                return load_product(place)
+        return Product(_find_artifact(place, artifact), hash_tree(place))  # a tool may read what lies beside it
+
+
+def _find_artifact(place: str, artifact: str) -> str:
+    if not os.path.isdir(place):
+        return place
+    named = os.path.join(place, artifact)
+    files = os.listdir(place)
+    if artifact and os.path.exists(named):
+        return named
+    return os.path.join(place, files[0]) if len(files) == 1 else place
+
+
+@dataclass(slots=True)
+class CaseSteps:
+    """One case of one test. Every step that fails raises StepFailedError."""
+
+    stand: Stepwise
+    cases: Cases
+    case: Case
+    label: str
+    steps: list[StepOutcome] = field(default_factory=list)  # of the target that is tested
+    given: list[Product] = field(default_factory=list)  # inputs that are not the case's own
+
+    # ------------------------------------------------------------ what goes in
+
+    @property
+    def models(self) -> list[Product]:
+        """The case as ONNX files, one for each sample; they are one and the same where nothing depends on values."""
+        return [trial.model for trial in self.case.trials]
+
+    @property
+    def inputs(self) -> Samples:
+        return [dict(Tensors(trial.inputs.path)) for trial in self.case.trials]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(ref.name for ref in load_refs(self.case.trials[0].inputs.path))
+
+    def write_inputs(self, samples: Samples) -> list[Product]:
+        """As files for a run; those that are the case's own are not written once more."""
+        own = [trial.inputs for trial in self.case.trials]
+        written = [self._write(arrays) for arrays in samples]
+        known = {product.sha: product for product in own}
+        self.given = [known.get(product.sha, product) for product in written]
+        return self.given
+
+    def _write(self, arrays: Arrays) -> Product:
+        missing = [name for name in self.input_names if name not in arrays]
+        extra = [name for name in arrays if name not in self.input_names]
+        if missing or extra:
+            said = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"too many: {', '.join(extra)}"] * bool(extra)
+            raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(said)}")
+        folder = self.stand.workshop.make_folder("given")
+        ordered = {name: arrays[name] for name in self.input_names}
+        refs = write_tensors(folder, ordered)
+        return Product(folder, hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest())
+
+    # ------------------------------------------------------------ steps
+
+    def import_models(self, target: Target, *, tested: bool = False) -> list[Product]:
+        return self.build(target, Step.IMPORT, self.models, tested=tested)
+
+    def compile_models(self, target: Target, sources: Sequence[Product], *, tested: bool = False) -> list[Product]:
+        return self.build(target, Step.COMPILE, sources, tested=tested)
+
+    def prepare(self, target: Target, *, tested: bool = True) -> list[Product]:
+        """Every step before the run."""
+        sources = self.models
+        for step in build_backend(target).steps:
+            if step is not Step.RUN:
+                sources = self.build(target, step, sources, tested=tested)
+        return sources
+
+    def build(self, target: Target, step: Step, sources: Sequence[Product], *, tested: bool) -> list[Product]:
+        def work(source: Product) -> StepOutcome:
+            return self.stand.workshop.build(target, step, source, self.case.name)
+
+        with self._dumping(tested=tested):
+            outcomes = self._each(target, sources, work, tested=tested)
+        return [Product(outcome.path, outcome.key) for outcome in outcomes]
+
+    def run(
+        self, target: Target, artifacts: Sequence[Product], inputs: Sequence[Product], *, tested: bool = False
+    ) -> Samples:
+        """The outputs of each sample. One artifact serves all samples, or each has its own."""
+        chosen = [artifacts[min(number, len(artifacts) - 1)] for number in range(len(inputs))]
+        pairs = [Product(str(number), f"{chosen[number].sha} {inputs[number].sha}") for number in range(len(inputs))]
+
+        def work(pair: Product) -> StepOutcome:
+            number = int(pair.path)
+            wants = self._choose_wants(number, inputs[number])
+            return self.stand.workshop.run(target, chosen[number], inputs[number], wants, self.case.name)
+
+        with self._dumping(tested=tested):
+            outcomes = self._each(target, pairs, work, tested=tested)
+        return [dict(Tensors(outcome.path)) for outcome in outcomes]
+
+    def _choose_wants(self, number: int, inputs: Product) -> Wants:
+        """Samples may differ in shape; what is known of one holds for its own inputs alone."""
+        trials = self.case.trials
+        specs = trials[number].specs if number < len(trials) and trials[number].inputs.sha == inputs.sha else ()
+        return replace(self.case.wants, specs=specs or self.case.specs)
+
+    def _each(
+        self, target: Target, sources: Sequence[Product], work: Callable[[Product], StepOutcome], *, tested: bool
+    ) -> list[StepOutcome]:
+        """Equal ones once."""
+        made: dict[str, StepOutcome] = {}
+        for source in sources:
+            if source.sha not in made:
+                made[source.sha] = outcome = work(source)
+                self.steps += [outcome] if tested else []
+                if not outcome.is_ok:
+                    raise StepFailedError(f"{target.name} cannot get through {self.case.name}", outcome)
+        return [made[source.sha] for source in sources]
+
+    @contextmanager
+    def _dumping(self, *, tested: bool) -> Iterator[None]:
+        workshop = self.stand.workshop
+        before = workshop.dumps
+        workshop.dumps = replace(self.stand.dumps, name=self.label) if tested else Dumps()
+        try:
+            yield
+        finally:
+            workshop.dumps = before
+
+    # ------------------------------------------------------------ the reference
+
+    def expect(self, reference: Target, inputs: Sequence[Product]) -> Samples:
+        """What the reference makes of these inputs: known for the case's own, computed for others."""
+        own = [trial.inputs.sha for trial in self.case.trials]
+        if [product.sha for product in inputs] == own:
+            return [{name: trial.expected[name] for name in self.case.outputs} for trial in self.case.trials]
+        return self.run(reference, self.prepare(reference, tested=False), inputs)
+
+    # ------------------------------------------------------------ the comparison
+
+    def compare(self, comparing: Comparing, expected: Samples, actual: Samples) -> CaseReport:
+        if len(expected) != len(actual):
+            raise UsageError(f"{self.case.name}: {len(actual)} samples of results, {len(expected)} of the reference")
+        request = ModelRequest(
+            self.cases.source.model,
+            comparing.reference,
+            comparing.target,
+            comparing.voter,
+            tolerances=comparing.tolerances,
+        )
+        trials = tuple(self._build_trial(number, arrays) for number, arrays in enumerate(expected))
+        case = replace(self.case, outputs=tuple(expected[0]) if expected else (), trials=trials)
+        examination = Examination(request, self.stand.workshop, self.cases, comparing.keep)
+        return examination.compare(case, tuple(self.steps), actual)
+
+    def _build_trial(self, number: int, expected: Arrays) -> Trial:
+        own = self.case.trials[min(number, len(self.case.trials) - 1)]
+        return Trial(own.model, self.given[number] if number < len(self.given) else own.inputs, expected)
+
+
+def read_samples(value: Any, names: Sequence[str]) -> Samples:
+    """What somebody's own fixture returns: arrays in the graph's order, or by name; or a list of such by name."""
+    if isinstance(value, Mapping):
+        return [dict(value)]
+    if hasattr(value, "shape"):
+        return [dict(zip(names, [value], strict=False))]
+    several = list(value)
+    if several and all(isinstance(each, Mapping) for each in several):
+        return [dict(each) for each in several]
+    surplus = [f"output {number}" for number in range(len(names), len(several))]
+    return [dict(zip((*names, *surplus), several, strict=False))]

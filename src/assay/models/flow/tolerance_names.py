@@ -1,0 +1,131 @@
+"""Names that tolerances are given for: one that nothing has would be a bound that nobody keeps.
+
+What is said of one model (a flag, its own table) has to be in it. What a project says of all its models has to be in
+one of them; an operator of ONNX that none of them uses is no mistake there.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from assay.errors import UsageError, did_you_mean
+from assay.models.config.settings import ModelSettings, parse_tolerance_text
+from assay.models.graph.operators import is_operator
+from assay.models.values.model import Outline, Tolerances
+
+_FLAG = "--tolerance"
+_ELEMENT = re.compile(r"\[\d+\]$")  # of an output that is a sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a tolerance can be for."""
+
+    operators: frozenset[str] = frozenset()  # that layers are judged by
+    tensors: frozenset[str] = frozenset()
+    leaders: tuple[tuple[str, str], ...] = ()  # (Clip, Conv): the first is only judged together with the second
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self.tensors or _ELEMENT.sub("", name) in self.tensors
+
+
+def list_names(outline: Outline) -> Names:
+    leaders = {(op, layer.ops[0]) for layer in outline.layers for op in layer.ops[1:]}
+    return Names(
+        frozenset(layer.ops[0] for layer in outline.layers),
+        frozenset((*(name for layer in outline.layers for name in layer.outputs), *_name(outline))),
+        tuple(sorted(leaders)),
+    )
+
+
+def _name(outline: Outline) -> Iterable[str]:
+    return (spec.name for spec in outline.outputs)
+
+
+def join_names(several: Iterable[Names]) -> Names:
+    each = list(several)
+    return Names(
+        frozenset().union(*(names.operators for names in each)),
+        frozenset().union(*(names.tensors for names in each)),
+        tuple(sorted({pair for names in each for pair in names.leaders})),
+    )
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def refuse_flags(texts: Sequence[str], known: Names) -> None:
+    """Raises UsageError for a name in `--tolerance` that the model does not have."""
+    given = Tolerances()
+    for text in texts:
+        given = parse_tolerance_text(text, given)
+    _refuse(given.by_op, given.by_tensor, known, "the model", dict.fromkeys(("ops", "tensors"), _FLAG))
+
+
+def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
+    """The same for the table of one model."""
+    own = settings.models.get(stem, {})
+    places = {key: f"models.models.{stem}.{key}" for key in ("ops", "tensors")}
+    _refuse(own.get("ops", {}), own.get("tensors", {}), known, "the model", places)
+
+
+def refuse_general(settings: ModelSettings, known: Names) -> None:
+    """The same for what is said of all models. `known`: of all of them together."""
+    ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
+    places = {key: f"models.{key}" for key in ("ops", "tensors")}
+    _refuse(ops, settings.tolerances.by_tensor, known, "any model", places)
+
+
+def has_strangers(settings: ModelSettings, known: Names) -> bool:
+    """Whether something is said of all models that this one does not have: others may."""
+    said = settings.tolerances
+    return any(op not in known.operators for op in said.by_op) or any(not known.has_tensor(x) for x in said.by_tensor)
+
+
+def find_strange_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
+    """Tables for models that are not there, each with what to say of it."""
+    strange = [stem for stem in settings.models if stem not in stems]
+    return [
+        f"models.models.{stem}: there is no such model; {did_you_mean(stem, stems) or 'it does nothing'}"
+        for stem in strange
+    ]
+
+
+def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, places: Mapping[str, str]) -> None:
+    for op in ops:
+        if op not in known.operators:
+            leaders = [leader for follower, leader in known.leaders if follower == op]
+            hint = f"it is judged together with {' or '.join(leaders)}: name that" if leaders else None
+            message = f"{places['ops']}: no layer of {whose} begins with {op!r}"
+            raise UsageError(message, hint or did_you_mean(op, known.operators))
+    for name in tensors:
+        if not known.has_tensor(name):
+            message = f"{places['tensors']}: no layer of {whose} makes {name!r}"
+            raise UsageError(message, did_you_mean(name, known.tensors))
+
+
+# ---------------------------------------------------------------- for another model
+
+
+def keep_known(texts: Sequence[str], known: Names) -> list[str]:
+    """Of tolerances as flags take them, those for what is there: settings speak of other models too."""
+    return [text for text in texts if _fits(text, known)]
+
+
+def drop_strangers(manner: str, known: Names) -> str:
+    """Flags without the tolerances for what a smaller model does not have any more: it would refuse them."""
+    words = shlex.split(manner)
+    kept = []
+    for place, word in enumerate(words):
+        texts = [words[place + 1]] if word == _FLAG else [word] if place and words[place - 1] == _FLAG else []
+        if all(_fits(text, known) for text in texts):
+            kept.append(word)
+    return shlex.join(kept)
+
+
+def _fits(text: str, known: Names) -> bool:
+    given = parse_tolerance_text(text, Tolerances())
+    return all(op in known.operators for op in given.by_op) and all(map(known.has_tensor, given.by_tensor))

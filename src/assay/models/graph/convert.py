@@ -1,0 +1,162 @@
+"""Another opset for a model: old models are the usual reason why an importer refuses one."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from assay.errors import UsageError
+from assay.models.graph.graph import load_model, measure_weights, write_model
+from assay.models.graph.onnx_library import Model, import_onnx
+from assay.models.graph.signature import find_opset
+
+_CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
+_TRIED_BYTES = 100_000_000  # a second or so
+_NO_ADAPTER = re.compile(r"No Adapter (From|To) Version \$?(\d+) for (\w+)")
+_NO_PREVIOUS = re.compile(r"No Previous Version of (\w+) exists")
+_NO_SCHEMA = re.compile(r"has no registered schema.*\.(\w+?)$")
+_ASSERTION = re.compile(
+    r"^\S+\.(?:cc|h):\d+: (?:\w+: )?(?:Assertion `[^`]*` failed: )?"
+)  # where it stands in their code
+_BROADCAST = "multibroadcastable"
+_OPERATOR = re.compile(r"OpType|op_type|[Oo]perator|Op \w+|node \w+")
+_NAMED = re.compile(r"(?:op_type|for operator):? ?(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    path: str
+    before: int
+    after: int
+    nodes: int  # of the new model
+
+
+def find_newest_opset() -> int:
+    """That the installed onnx knows."""
+    return int(import_onnx().defs.onnx_opset_version())
+
+
+def can_help(before: int, after: int, message: str, operator: str) -> bool:
+    """Whether another opset could make a back end take a model that it refused with this message.
+
+    An older one only where the opset itself was too new; and never where the operator that is lacking is the same in
+    both: a back end has none of it, or not for these types. One that onnx does not know itself it cannot convert.
+    """
+    if before == after or max(before, after) > find_newest_opset():
+        return False
+    if before > after and "opset" not in message.lower():
+        return False
+    return not operator or _find_version(operator, before) != _find_version(operator, after)
+
+
+def find_obstacle(model: Model, opset: int, name: str) -> str:
+    """Why onnx will not convert it, found by trying; empty: it will, or the model is too large to try it here."""
+    if measure_weights(model) > _TRIED_BYTES:
+        return ""
+    try:
+        build_converted(model, opset, name=name)
+    except UsageError as error:
+        return error.render().replace("\n  ", "; ")
+    return ""
+
+
+def _find_version(operator: str, opset: int) -> int:
+    """Of ONNX's own operator in an opset; 0: it has none of this name."""
+    onnx = import_onnx()
+    try:
+        return int(onnx.defs.get_schema(operator, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return 0
+
+
+def convert_opset(source: str | os.PathLike[str], target: str | os.PathLike[str], opset: int) -> Conversion:
+    """Write `source` with another opset to `target`. Raises UsageError, which names the operator that is in the way."""
+    model = load_model(source)
+    converted = build_converted(model, opset, name=os.fspath(source))
+    write_model(converted, target)
+    return Conversion(os.path.abspath(target), find_opset(model), find_opset(converted), len(converted.graph.node))
+
+
+def build_converted(model: Model, opset: int, *, name: str = "the model") -> Model:
+    newest = find_newest_opset()
+    before = find_opset(model)
+    if not 1 <= opset <= newest:
+        raise UsageError(f"there is no opset {opset}", f"the onnx that is installed here knows 1 to {newest}")
+    if before > newest:
+        raise UsageError(
+            f"{name} has opset {before}, which is newer than the onnx that is installed here knows ({newest})",
+            "update onnx, or export the model again with an older opset",
+        )
+    if not before:
+        raise UsageError(f"{name} uses none of ONNX's own operators: there is nothing to convert")
+    if measure_weights(model) > _CONVERTED_BYTES:
+        raise UsageError(f"{name} is too large: onnx converts models of up to 2 GB", "export it again from its source")
+    return model if before == opset else _convert(model, before, opset, name)
+
+
+def _convert(model: Model, before: int, opset: int, name: str) -> Model:
+    onnx = import_onnx()
+    from onnx import inliner, version_converter
+
+    faults = (
+        RuntimeError,
+        ValueError,
+        version_converter.ConvertError,
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+    )
+    try:
+        if model.functions:
+            model = inliner.inline_local_functions(model)  # the converter would lose them
+        converted = version_converter.convert_version(model, opset)
+        onnx.checker.check_model(converted, full_check=True)
+    except faults as error:
+        if isinstance(error, version_converter.ConvertError):  # it stumbled over the graph itself
+            _refuse_broken(model, before, name)
+        why = _explain(str(error), f"{before}{opset}", model)
+        message = f"{name} cannot be converted from opset {before} to {opset}: {why}"
+        raise UsageError(message, _advise(before, opset)) from error
+    return converted
+
+
+def _refuse_broken(model: Model, before: int, name: str) -> None:
+    """Of a file that breaks a rule of its own opset or IR version, that is the fault."""
+    onnx = import_onnx()
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        rules = f"opset {before} and IR version {model.ir_version}"
+        raise UsageError(
+            f"{name} breaks a rule of ONNX: {_join_named(lines) or error}", f"it is held to {rules}"
+        ) from None
+
+
+def _join_named(lines: list[str]) -> str:
+    """The first line, and the one that names the operator where it is another."""
+    named = [line for line in lines[1:] if _OPERATOR.search(line) and not _OPERATOR.search(lines[0])]
+    return "; ".join([*lines[:1], *named[:1]])
+
+
+def _explain(text: str, versions: str, model: Model) -> str:
+    words = _ASSERTION.sub("", " ".join(text.split()))
+    patterns = (_NO_ADAPTER, _NO_PREVIOUS, _NO_SCHEMA, _NAMED)
+    adapter, newer, unknown, named = (pattern.search(words) for pattern in patterns)
+    if adapter:
+        direction, version, op = adapter.groups()
+        return f"onnx cannot convert the operator {op} {direction.lower()} version {version}"
+    if newer:
+        return f"the operator {newer[1]} did not exist yet"
+    if unknown:  # the library forgets to fill in its message, and appends the values
+        return f"onnx has no operator {unknown[1].removesuffix(versions)}"
+    if _BROADCAST in text:  # of an operator with a `broadcast` of its own, as they had it up to opset 6
+        ops = {node.op_type for node in model.graph.node if any(each.name == "broadcast" for each in node.attribute)}
+        return f"the operator {' or '.join(sorted(ops))}: {words}" if ops else words
+    return (f"the operator {named[1]}: " if named else "") + words
+
+
+def _advise(before: int, opset: int) -> str:
+    if opset < before:
+        return "newer operators often have no older form: export the model again with that opset"
+    return "try a lower opset, or export the model again"

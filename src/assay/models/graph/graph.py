@@ -1,0 +1,187 @@
+"""ONNX models: loading, writing, and the outline of their parts, from the graph alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from assay.errors import InfrastructureError, UsageError
+from assay.models.graph.external import load_external
+from assay.models.graph.onnx_library import Model, import_onnx, parse_message
+from assay.models.graph.signature import build_spec, find_opset, name_elem_type
+from assay.models.graph.skeleton import build_skeleton, load_skeleton, measure_tensor
+from assay.models.graph.wiring import Wiring, build_wiring, is_constant_node
+from assay.models.values.model import Layer, Outline
+from assay.models.values.tensors import TensorSpec
+
+DEFAULT_GROUPS = (("Conv", "Clip"),)
+Groups = Sequence[Sequence[str]]
+_EXTERNAL_BYTES = 1_800_000_000  # beyond, protobuf cannot serialise: the weights go to a file of their own
+
+
+# ---------------------------------------------------------------- files
+
+
+def load_model(path: str | os.PathLike[str], *, weights: bool = True, external: bool = True) -> Model:
+    """The model; without weights, large tensors are left empty and external data is not looked at.
+
+    `external=False` leaves external data where it lies, for a model that is only split into layers: each then loads
+    its own. Raises UsageError: a file that is missing or not ONNX, external data that is missing or cut short.
+    """
+    name = os.fspath(path)
+    try:
+        model = _load_whole(name) if weights else load_skeleton(name)
+    except FileNotFoundError:
+        raise UsageError(f"there is no model {name}") from None
+    except IsADirectoryError:
+        raise UsageError(f"{name} is a folder, not a model") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name} is not an ONNX model: {error}") from error
+    if not model.graph.output or not model.opset_import:
+        raise UsageError(f"{name} is not an ONNX model: it has no graph with outputs, or no opset")
+    if weights and external:
+        load_external(model, os.path.dirname(os.path.abspath(name)))
+    return model
+
+
+def _load_whole(path: str) -> Model:
+    with open(path, "rb") as stream:
+        content = stream.read()
+    if not content:
+        raise ValueError("the file is empty")
+    return parse_message(import_onnx().ModelProto(), content)
+
+
+def write_model(model: Model, path: str | os.PathLike[str]) -> None:
+    """Write aside, then rename. Weights beyond what one file can hold go beside it, into `<name>.data`."""
+    onnx = import_onnx()
+    name = os.fspath(path)
+    os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
+    aside = f"{name}.{os.getpid()}"
+    try:
+        if measure_weights(model) > _EXTERNAL_BYTES:
+            _write_external(model, name, aside)
+        else:
+            with open(aside, "wb") as stream:
+                stream.write(model.SerializeToString(deterministic=True))
+        os.replace(aside, name)
+    except (OSError, onnx.checker.ValidationError) as error:
+        raise InfrastructureError(f"the model {name} cannot be written: {error}") from error
+
+
+def _write_external(model: Model, name: str, aside: str) -> None:
+    onnx = import_onnx()
+    data = f"{os.path.basename(name)}.data"
+    if os.path.exists(f"{name}.data"):
+        os.remove(f"{name}.data")  # the library would append to it
+    onnx.save_model(model, aside, save_as_external_data=True, location=data, convert_attribute=False)
+    load_external(model, os.path.dirname(os.path.abspath(name)))  # saving took the weights out of the caller's model
+
+
+def measure_weights(model: Model) -> int:
+    return sum(measure_tensor(tensor) for tensor in model.graph.initializer)
+
+
+# ---------------------------------------------------------------- types
+
+
+def infer_specs(model: Model) -> dict[str, TensorSpec]:
+    """Type and shape of every tensor that shape inference, or the model itself, knows something of."""
+    onnx = import_onnx()
+    slim = build_skeleton(model)
+    try:
+        graph = onnx.shape_inference.infer_shapes(slim, data_prop=True).graph
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        graph = slim.graph  # what a model says of itself must do: an operator that nobody knows, say
+    values = (*graph.value_info, *graph.output, *graph.input)
+    specs = {value.name: build_spec(value) for value in values}
+    for tensor in graph.initializer:
+        specs[tensor.name] = TensorSpec(tensor.name, name_elem_type(tensor.data_type), tuple(tensor.dims))
+    return specs
+
+
+# ---------------------------------------------------------------- the outline
+
+
+def build_outline(
+    source: str | os.PathLike[str] | Model, *, groups: Groups = DEFAULT_GROUPS, stem: str | None = None
+) -> Outline:
+    """The model's parts by name. Nothing is executed, no weight is read."""
+    path = os.path.abspath(source) if isinstance(source, str | os.PathLike) else ""
+    model: Model = load_model(path, weights=False) if path else source
+    wiring = build_wiring(model.graph)
+    name = stem or (os.path.splitext(os.path.basename(path))[0] if path else model.graph.name) or "model"
+    specs = infer_specs(model)
+    return Outline(
+        stem=name,
+        path=path,
+        opset=find_opset(model),
+        inputs=tuple(build_spec(value) for value in model.graph.input if value.name not in wiring.weights),
+        outputs=tuple(_choose_spec(build_spec(value), specs) for value in model.graph.output),
+        layers=tuple(_build_layers(wiring, name, groups)),
+        tensors=tuple(specs[name] for name in wiring.intermediates if name in specs),
+    )
+
+
+def _choose_spec(said: TensorSpec, specs: Mapping[str, TensorSpec]) -> TensorSpec:
+    return said if said.dtype and said.shape is not None else specs.get(said.name, said)
+
+
+def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:
+    for number, places in enumerate(find_parts(wiring, groups)):
+        ops = tuple(wiring.nodes[place].op_type for place in places)
+        inputs, outputs = find_ends(wiring, places)
+        names = tuple(wiring.nodes[place].name for place in places)
+        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, places, inputs, outputs, names)
+
+
+def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
+    """The places of each part's nodes: one, or the longest group that fits; Constant nodes are in none."""
+    longest_first = sorted((tuple(group) for group in groups if len(group) > 1), key=len, reverse=True)
+    taken: set[int] = set()
+    for place, node in enumerate(wiring.nodes):
+        if place in taken or is_constant_node(node):
+            continue
+        chains = (_match(wiring, place, group, taken) for group in longest_first)
+        part = next((chain for chain in chains if chain), (place,))
+        taken.update(part)
+        yield part
+
+
+def _match(wiring: Wiring, place: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
+    """The nodes of the group that begins here, or nothing.
+
+    Each must be the only one that reads the one before, and must need nothing that is made after the group's begin:
+    parts keep the order in which they are computed.
+    """
+    if wiring.nodes[place].op_type != group[0]:
+        return ()
+    chain = [place]
+    for op in group[1:]:
+        following = _find_only_consumer(wiring, chain[-1])
+        if following is None or following in taken or wiring.nodes[following].op_type != op:
+            return ()
+        others = set(wiring.reads[following]) - set(wiring.nodes[chain[-1]].output)
+        if any(wiring.producers.get(name, -1) >= place for name in others):
+            return ()
+        chain.append(following)
+    return tuple(chain)
+
+
+def _find_only_consumer(wiring: Wiring, place: int) -> int | None:
+    made = [name for name in wiring.nodes[place].output if name]
+    readers = {reader for name in made for reader in wiring.consumers.get(name, ())}
+    if any(wiring.is_output(name) for name in made) or len(readers) != 1:
+        return None
+    return readers.pop()
+
+
+def find_ends(wiring: Wiring, places: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what goes into these nodes, what comes out of them); all of a dead end's outputs come out."""
+    inside = set(places)
+    made = [name for place in places for name in wiring.nodes[place].output if name]
+    read = dict.fromkeys(name for place in places for name in wiring.reads[place])
+    inputs = tuple(name for name in read if name not in made and not wiring.is_constant(name))
+    used = [name for name in made if wiring.is_output(name) or set(wiring.consumers.get(name, ())) - inside]
+    last = [name for name in wiring.nodes[places[-1]].output if name]
+    return inputs, tuple(used or last)

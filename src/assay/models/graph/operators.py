@@ -1,0 +1,522 @@
+"""What is known of operators: their names, what they compute in float64, and the size of the terms that they add up.
+
+The float64 formulas are written from ONNX's specification alone, for the operators that models are mostly made of.
+They serve twice: an evaluator that is asked for a second opinion is tested against them, and fed with absolute values
+they give the sum of the terms' magnitudes, which is what rounding errors are proportional to when the terms cancel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from assay.models.graph.onnx_library import Model, Node, import_onnx
+from assay.models.graph.signature import find_opset
+from assay.models.graph.tensorfile import Array
+from assay.models.graph.wiring import DEFAULT_DOMAINS, Wiring, build_wiring
+
+Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
+Attributes = Mapping[str, Any]
+Formula = Callable[[Inputs, Attributes, int], Array]
+
+_EPSILON = 1e-5
+_SEED = 1234
+
+
+def is_operator(name: str) -> bool:
+    """Whether there is an operator of this name, in any domain and of any age."""
+    return any(schema.name == name for schema in import_onnx().defs.get_all_schemas_with_history())
+
+
+def read_attributes(node: Node) -> dict[str, Any]:
+    onnx = import_onnx()
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+
+
+# ---------------------------------------------------------------- results in float64
+
+
+def compute_float64(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
+    """The first output, from the definition of the operator. None: there is no formula for it, or for this use."""
+    import numpy as np
+
+    formula = _build_formulas().get(op)
+    if formula is None:
+        return None
+    wide = [None if each is None else _widen(each) for each in inputs]
+    try:
+        with np.errstate(all="ignore"):
+            return formula(wide, attributes, opset)
+    except (ValueError, IndexError, KeyError, TypeError, NotImplementedError):
+        return None  # a use that the formula does not cover
+
+
+def _widen(array: Array) -> Array:
+    import numpy as np
+
+    return array.astype(np.float64) if is_float(array) else array
+
+
+def is_float(array: Array | None) -> bool:
+    """The types of ml_dtypes count as well; numpy calls them void."""
+    return array is not None and array.dtype.kind in "fV" and "int" not in array.dtype.name
+
+
+def _build_formulas() -> dict[str, Formula]:
+    import numpy as np
+
+    unary: dict[str, Callable[[Array], Array]] = {
+        "Abs": np.abs, "Neg": np.negative, "Exp": np.exp, "Log": np.log, "Sqrt": np.sqrt, "Tanh": np.tanh,
+        "Sin": np.sin, "Cos": np.cos, "Floor": np.floor, "Ceil": np.ceil, "Round": np.rint,
+        "Identity": lambda x: x, "Reciprocal": lambda x: 1 / x, "Relu": lambda x: np.maximum(x, 0),
+        "Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Softplus": lambda x: np.logaddexp(x, 0),
+        "Erf": np.vectorize(math.erf, otypes=[float]), "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    }  # fmt: skip
+    binary: dict[str, Callable[[Array, Array], Array]] = {
+        "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power, "MatMul": np.matmul,
+        "Max": np.maximum, "Min": np.minimum, "PRelu": lambda x, slope: np.where(x < 0, x * slope, x),
+    }  # fmt: skip
+    formulas = {name: _apply_to_first(function) for name, function in unary.items()}
+    formulas |= {name: _apply_to_all(function) for name, function in binary.items()}
+    return formulas | _FORMULAS
+
+
+def _apply_to_first(function: Callable[[Array], Array]) -> Formula:
+    return lambda inputs, _attributes, _opset: function(inputs[0])
+
+
+def _apply_to_all(function: Callable[[Array, Array], Array]) -> Formula:
+    return lambda inputs, _attributes, _opset: _fold_inputs(function, inputs)
+
+
+def _fold_inputs(function: Callable[[Array, Array], Array], inputs: Inputs) -> Array:
+    result = inputs[0]
+    for other in inputs[1:]:
+        result = function(result, other)
+    return result
+
+
+def _sum(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return _fold_inputs(np.add, inputs)
+
+
+def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    low, high = (inputs[place] if len(inputs) > place else None for place in (1, 2))
+    low = attributes.get("min", -math.inf) if low is None else low
+    return np.minimum(np.maximum(inputs[0], low), attributes.get("max", math.inf) if high is None else high)
+
+
+def _leaky_relu(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return np.where(inputs[0] < 0, inputs[0] * attributes.get("alpha", 0.01), inputs[0])
+
+
+def _hard_sigmoid(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return np.clip(inputs[0] * attributes.get("alpha", 0.2) + attributes.get("beta", 0.5), 0, 1)
+
+
+def _gemm(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    a, b = inputs[0], inputs[1]
+    a = a.T if attributes.get("transA") else a
+    b = b.T if attributes.get("transB") else b
+    found = attributes.get("alpha", 1.0) * (a @ b)
+    has_c = len(inputs) > 2 and inputs[2] is not None
+    return found + attributes.get("beta", 1.0) * inputs[2] if has_c else found
+
+
+def _einsum(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return np.einsum(attributes["equation"].decode().replace(" ", ""), *inputs)
+
+
+def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
+    """As in inference: with the mean and the variance that are given."""
+    import numpy as np
+
+    if attributes.get("training_mode") or (opset < 7 and not attributes.get("is_test")):
+        raise NotImplementedError
+    x = inputs[0]
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    scale, bias, mean, variance = (inputs[place].reshape(shape) for place in range(1, 5))
+    return (x - mean) / np.sqrt(variance + attributes.get("epsilon", _EPSILON)) * scale + bias
+
+
+def _layer_normalization(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    x = inputs[0]
+    axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
+    centred = x - x.mean(axes, keepdims=True)
+    found = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
+    found = found * inputs[1]
+    return found + inputs[2] if len(inputs) > 2 and inputs[2] is not None else found
+
+
+def _instance_normalization(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    x = inputs[0]
+    axes = tuple(range(2, x.ndim))
+    centred = x - x.mean(axes, keepdims=True)
+    found = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
+    shape = [1, -1] + [1] * (x.ndim - 2)
+    return found * inputs[1].reshape(shape) + inputs[2].reshape(shape)
+
+
+def _softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
+    """Up to opset 12 over all axes from `axis` on, later over that one."""
+    import numpy as np
+
+    x = inputs[0]
+    first = attributes.get("axis", 1 if opset < 13 else -1) % x.ndim
+    axes = tuple(range(first, x.ndim)) if opset < 13 else (first,)
+    powers = np.exp(x - x.max(axes, keepdims=True))
+    return powers / powers.sum(axes, keepdims=True)
+
+
+def _log_softmax(inputs: Inputs, attributes: Attributes, opset: int) -> Array:
+    import numpy as np
+
+    return np.log(_softmax(inputs, attributes, opset))
+
+
+def _reduce(inputs: Inputs, attributes: Attributes, function: Callable[..., Array]) -> Array:
+    axes = attributes.get("axes")
+    if len(inputs) > 1 and inputs[1] is not None:
+        axes = inputs[1].tolist()
+    if not axes and attributes.get("noop_with_empty_axes"):
+        return inputs[0]
+    return function(inputs[0], axis=tuple(axes) if axes else None, keepdims=bool(attributes.get("keepdims", 1)))
+
+
+def _reduce_sum(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return _reduce(inputs, attributes, np.sum)
+
+
+def _reduce_mean(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return _reduce(inputs, attributes, np.mean)
+
+
+def _reduce_max(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    return _reduce(inputs, attributes, np.max)
+
+
+def _global_average(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
+    return inputs[0].mean(tuple(range(2, inputs[0].ndim)), keepdims=True)
+
+
+def _global_max(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
+    return inputs[0].max(tuple(range(2, inputs[0].ndim)), keepdims=True)
+
+
+def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    """One matrix product for each place in the kernel."""
+    import numpy as np
+
+    x, weight = inputs[0], inputs[1]
+    kernel, group = weight.shape[2:], attributes.get("group", 1)
+    windows = _slide(x, kernel, attributes, 0.0)
+    parts = x.shape[0], group, x.shape[1] // group
+    split = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
+    total: Any = 0.0
+    for place, window in windows:
+        taken = window.reshape(*parts, -1)
+        total = total + np.einsum("goc,ngcp->ngop", split[(..., *place)], taken, optimize=True)
+        shape = window.shape[2:]
+    found = total.reshape(x.shape[0], weight.shape[0], *shape)
+    has_bias = len(inputs) > 2 and inputs[2] is not None
+    return found + inputs[2].reshape([1, -1] + [1] * len(kernel)) if has_bias else found
+
+
+def _max_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    windows = _slide(inputs[0], tuple(attributes["kernel_shape"]), attributes, -math.inf)
+    return _fold_inputs(np.maximum, [window for _, window in windows])
+
+
+def _average_pool(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
+    import numpy as np
+
+    kernel = tuple(attributes["kernel_shape"])
+    total = _fold_inputs(np.add, [window for _, window in _slide(inputs[0], kernel, attributes, 0.0)])
+    if attributes.get("count_include_pad"):
+        return total / math.prod(kernel)
+    counted = [window for _, window in _slide(np.ones_like(inputs[0]), kernel, attributes, 0.0)]
+    return total / _fold_inputs(np.add, counted)
+
+
+def _slide(
+    x: Array, kernel: tuple[int, ...], attributes: Attributes, filling: float
+) -> list[tuple[tuple[int, ...], Array]]:
+    """For each place in the kernel, the elements that it meets."""
+    import itertools
+
+    import numpy as np
+
+    count = len(kernel)
+    automatic = attributes.get("auto_pad", b"NOTSET")
+    if automatic not in (b"NOTSET", b"VALID", b"") or attributes.get("ceil_mode"):
+        raise NotImplementedError
+    strides = tuple(attributes.get("strides", [1] * count))
+    steps = tuple(attributes.get("dilations", [1] * count))
+    pads = [0] * 2 * count if automatic == b"VALID" else attributes.get("pads", [0] * 2 * count)
+    padded = np.pad(
+        x, [(0, 0), (0, 0), *zip(pads[:count], pads[count:], strict=True)], constant_values=filling
+    )  # fmt: skip
+    sizes = [padded.shape[axis + 2] - (kernel[axis] - 1) * steps[axis] for axis in range(count)]
+    found = []
+    for place in itertools.product(*(range(length) for length in kernel)):
+        cuts = tuple(
+            slice(place[axis] * steps[axis], place[axis] * steps[axis] + sizes[axis], strides[axis])
+            for axis in range(count)
+        )
+        found.append((place, padded[(slice(None), slice(None), *cuts)]))
+    return found
+
+
+_FORMULAS: dict[str, Formula] = {
+    "Sum": _sum,
+    "Clip": _clip,
+    "LeakyRelu": _leaky_relu,
+    "HardSigmoid": _hard_sigmoid,
+    "Gemm": _gemm,
+    "Einsum": _einsum,
+    "Conv": _conv,
+    "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "Softmax": _softmax,
+    "LogSoftmax": _log_softmax,
+    "ReduceSum": _reduce_sum,
+    "ReduceMean": _reduce_mean,
+    "ReduceMax": _reduce_max,
+    "GlobalAveragePool": _global_average,
+    "GlobalMaxPool": _global_max,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+}
+
+
+# ---------------------------------------------------------------- a model of a few operators
+
+
+def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+    """The first output of each of its nodes. None: there is no formula for one of them."""
+    wiring, opset = build_wiring(model.graph), find_opset(model)
+    values: dict[str, Array] = dict(inputs)
+    for name in (*wiring.weights, *wiring.constants):
+        constant = find_constant(wiring, name)
+        if constant is not None:
+            values[name] = constant
+    found = {}
+    for place in sorted(set(wiring.producers.values())):
+        node = wiring.nodes[place]
+        given = [values.get(name) if name else None for name in node.input]
+        made = compute_float64(node.op_type, given, read_attributes(node), opset) if _is_plain(node) else None
+        if made is None:
+            return None
+        values[node.output[0]] = found[node.output[0]] = made
+    return found
+
+
+def _is_plain(node: Node) -> bool:
+    """The formulas are those of ONNX's own domain; an operator of the same name elsewhere may be another one."""
+    return node.domain in DEFAULT_DOMAINS
+
+
+def draw_ordinary(inputs: Mapping[str, Array], *, positive: bool) -> dict[str, Array]:
+    """Numbers of moderate size, which amplify no rounding, in the place of all floats. Integers (indices) stay."""
+    import numpy as np
+
+    rng = np.random.default_rng(_SEED)
+    drawn = {}
+    for name, array in inputs.items():
+        sizes = rng.uniform(0.25, 1.5, array.shape)
+        signs = 1.0 if positive else rng.choice([-1.0, 1.0], array.shape)
+        drawn[name] = np.asarray(sizes * signs).astype(array.dtype) if is_float(array) else array
+    return drawn
+
+
+def is_finite(arrays: Mapping[str, Array]) -> bool:
+    import numpy as np
+
+    return all(np.isfinite(_widen(array)).all() for array in arrays.values() if is_float(array))
+
+
+def identify_use(nodes: Sequence[Node], opset: int) -> str:
+    """What an implementation of these operators chooses by: their names, versions and attributes."""
+    parts = [f"{node.domain}:{node.op_type}:{sorted(map(repr, node.attribute))}:{len(node.input)}" for node in nodes]
+    return f"{opset} {' '.join(parts)}"
+
+
+def find_constant(wiring: Wiring, name: str) -> Array | None:
+    from onnx import numpy_helper
+
+    tensor = wiring.weights.get(name)
+    if tensor is None and name in wiring.constants:
+        attribute = wiring.nodes[wiring.constants[name]].attribute[0]
+        tensor = attribute.t if attribute.HasField("t") else None
+    return None if tensor is None or not hasattr(tensor, "raw_data") else numpy_helper.to_array(tensor)
+
+
+# ---------------------------------------------------------------- the size of the terms
+
+# linear in their inputs, and adding up: fed with absolute values, their result is the sum of the terms' magnitudes
+_LINEAR = "Add Sub Sum MatMul Gemm Einsum Conv ReduceSum ReduceMean GlobalAveragePool AveragePool"
+
+# computed from numbers around one, however small the result is: sigmoid(-17) as 1 - 0.99999996
+_AROUND_ONE = """
+    Sigmoid HardSigmoid Tanh Erf Softplus Log LogSoftmax Elu Celu Selu Sin Cos Asin Atan Asinh Atanh Softsign
+    LSTM GRU RNN DynamicQuantizeLSTM If Loop Scan
+"""
+
+# no sum of terms: the result is as precise as its own size, or as what goes in
+_EXACT = """
+    Relu LeakyRelu PRelu Clip Neg Abs Mul Div Reciprocal Exp Sqrt Pow Max Min Floor Ceil Round Sign Softmax ReduceMax
+    ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare MaxPool GlobalMaxPool LpPool Identity Cast Reshape Transpose
+    Flatten Squeeze Unsqueeze Concat Split Slice Gather GatherElements GatherND ScatterElements ScatterND Pad Expand
+    Tile Where Dropout DepthToSpace SpaceToDepth TopK Compress Trilu Range ConstantOfShape EyeLike QuantizeLinear
+    DequantizeLinear Hardmax ThresholdedRelu Shrink
+"""
+
+# they hand on what was rounded before them: element by element, or with a factor
+_CARRYING = """
+    Relu LeakyRelu Clip Neg Abs Max Min Identity Cast Reshape Transpose Flatten Squeeze Unsqueeze Concat Split Slice
+    Gather GatherElements GatherND Pad Expand Tile Where Dropout DepthToSpace SpaceToDepth MaxPool GlobalMaxPool
+    ReduceMax ReduceMin Resize Upsample Add Sub Sum Mul
+"""
+
+
+def is_carrying(op: str) -> bool:
+    """Whether a rounding error of an input appears in the output as it is, or (Mul) times the other factor."""
+    return op in _CARRYING.split()
+
+
+def compute_magnitude(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | float:
+    """How large the terms are that the operator adds up, as one number or for each element of its first output.
+
+    A rounding error is a few units of this, in float32 1.2e-7 of it, even where the terms cancel to nothing.
+    """
+    if op in _EXACT.split():
+        return 0.0
+    if op in _AROUND_ONE.split():
+        return 1.0
+    found = _add_magnitudes(op, inputs, attributes, opset)
+    return max((_measure_size(each) for each in inputs), default=0.0) if found is None else found
+
+
+def _add_magnitudes(op: str, inputs: Inputs, attributes: Attributes, opset: int) -> Array | None:
+    import numpy as np
+
+    sizes = [np.abs(_widen(each)) if is_float(each) else each for each in inputs]
+    if op in _LINEAR.split():
+        positive = {name: abs(value) if isinstance(value, float) else value for name, value in attributes.items()}
+        return compute_float64("Add" if op == "Sub" else op, sizes, positive, opset)
+    if op == "BatchNormalization":  # the mean is subtracted
+        sizes[3:4] = [-size for size in sizes[3:4] if size is not None]
+        return compute_float64(op, sizes, attributes, opset)
+    if op in ("LayerNormalization", "InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"):
+        return _measure_normalized(op, inputs, attributes)
+    return None
+
+
+def _measure_normalized(op: str, inputs: Inputs, attributes: Attributes) -> Array | None:
+    """Elements divided by the deviation of those that they are normalised with; those may be the same everywhere."""
+    import numpy as np
+
+    x = inputs[0]
+    if x is None or x.ndim < 2:
+        return None
+    wide = x.astype(np.float64)
+    first = attributes.get("axis", -1) % x.ndim if op == "LayerNormalization" else min(2, x.ndim - 1)
+    axes = tuple(range(first, x.ndim))
+    deviation = np.sqrt(wide.var(axes, keepdims=True) + attributes.get("epsilon", _EPSILON))
+    others = [float(np.abs(each).max()) for each in inputs[1:3] if each is not None and each.size]
+    factor = others[0] if others else 1.0
+    return (np.abs(wide) + np.abs(wide).mean(axes, keepdims=True)) / deviation * factor + sum(others[1:2])
+
+
+def _measure_size(array: Array | None) -> float:
+    """Root mean square of what is neither zero nor infinite."""
+    import numpy as np
+
+    if array is None or not is_float(array) or not array.size:
+        return 0.0
+    wide = np.abs(array.astype(np.float64))
+    used = wide[np.isfinite(wide) & (wide > 0)]
+    return float(np.sqrt(np.mean(np.square(used)))) if used.size else 0.0
+
+
+class Magnitudes:
+    """Of the tensors of a model: how large the terms are that each was computed from, with the values of one sample."""
+
+    def __init__(self, model: Model, values: Mapping[str, Array]) -> None:
+        self._wiring = build_wiring(model.graph)
+        self._opset = find_opset(model)
+        self._values = values
+        self._known: dict[tuple[str, int], Array | float] = {}
+
+    def find(self, tensor: str, depth: int) -> Array | float:
+        """`depth`: how many operators back that only hand on what was rounded before them; 0 where the inputs are
+        those of the reference, so that nothing was."""
+        place = self._wiring.producers.get(tensor)
+        if place is None:
+            return 0.0
+        if (tensor, depth) not in self._known:
+            self._known[tensor, depth] = self._measure(self._wiring.nodes[place], depth)
+        return self._known[tensor, depth]
+
+    def _measure(self, node: Node, depth: int) -> Array | float:
+        inputs = [self.find_value(name) if name else None for name in node.input]
+        own = compute_magnitude(node.op_type, inputs, read_attributes(node), self._opset)
+        if depth <= 0 or not is_carrying(node.op_type):
+            return own
+        sizes = [_measure_size(each) for each in inputs]
+        carried = [self._flatten(name, depth - 1) * _find_factor(node, sizes, k) for k, name in enumerate(node.input)]
+        return own + max(carried, default=0.0)
+
+    def _flatten(self, tensor: str, depth: int) -> float:
+        import numpy as np
+
+        found = np.asarray(self.find(tensor, depth), np.float64)
+        return float(np.sqrt(np.mean(np.square(found)))) if found.size else 0.0
+
+    def find_value(self, name: str) -> Array | None:
+        found = self._values[name] if name in self._values else find_constant(self._wiring, name)
+        return found if hasattr(found, "dtype") else None
+
+
+def _find_factor(node: Node, sizes: Sequence[float], place: int) -> float:
+    """What an error of this input is multiplied with."""
+    if node.op_type != "Mul":
+        return 1.0
+    return math.prod(size for other, size in enumerate(sizes) if other != place)
+
+
+def find_steps(model: Model) -> dict[str, float]:
+    """By output of a DequantizeLinear with a constant scale: how far apart two neighbouring values are, at most."""
+    import numpy as np
+
+    wiring = build_wiring(model.graph)
+    found = {}
+    for node in wiring.nodes:
+        scale = find_constant(wiring, node.input[1]) if node.op_type == "DequantizeLinear" else None
+        if scale is not None and scale.size:
+            found[node.output[0]] = float(np.abs(scale.astype(np.float64)).max())
+    return found

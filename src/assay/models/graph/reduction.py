@@ -1,0 +1,350 @@
+"""Delta debugging on graphs: smaller and smaller models that still show a failure, until nothing more can go.
+
+Any set of nodes is a model: what it reads from outside becomes an input that is fed with the reference's activation,
+what others read of it becomes an output. So the search is ddmin over the nodes, which cuts heads and tails first and
+single nodes last; then outputs are dropped, and nodes that keep a tensor's type and shape are bypassed. What remains
+is 1-minimal: whatever single step is tried, the failure is gone.
+
+The oracle is somebody else's: nothing is run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from assay.errors import UsageError
+from assay.models.graph.fold import Folding, build_folding
+from assay.models.graph.graph import find_ends, infer_specs
+from assay.models.graph.mark import copy_model
+from assay.models.graph.onnx_library import Model
+from assay.models.graph.split import check
+from assay.models.graph.submodel import build_submodel, describe_array
+from assay.models.graph.tensorfile import Array, name_dtype
+from assay.models.graph.wiring import Wiring, build_wiring, is_constant_node
+from assay.models.values.tensors import Dim, TensorSpec
+
+Sample = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A smaller model, with the inputs of every sample."""
+
+    model: Model
+    samples: tuple[Sample, ...]
+    description: str
+    nodes: int
+    chunk: int = 1  # how many nodes were taken at once: the search goes on with as many
+    changes_values: bool = False  # the tensors in it are not those of the model before
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(node.op_type for node in self.model.graph.node)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a reduction stands."""
+
+    model: Model
+    samples: tuple[Sample, ...]
+    activations: tuple[Mapping[str, Any], ...]  # of each sample: inputs, intermediate tensors, outputs
+    chunk: int | None = None  # nodes taken at once; None: half of them
+    keeps_open: bool = False  # open dimensions and the computation of shapes belong to the failure
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceStep:
+    description: str
+    nodes_before: int
+    nodes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What is left of the model. `is_minimal` is False where the search was ended from outside."""
+
+    model: Model
+    samples: tuple[Sample, ...]
+    steps: tuple[ReduceStep, ...]
+    tried: int  # calls of the oracle
+    is_minimal: bool
+
+
+Oracle = Callable[[Candidate], bool]
+ActivationsFor = Callable[[Model, Sequence[Sample]], Sequence[Mapping[str, Any]]]
+
+
+# ---------------------------------------------------------------- the driver
+
+
+@dataclass(slots=True)
+class _Search:
+    """Counts what the oracle is asked, and never asks the same thing twice."""
+
+    oracle: Oracle
+    budget: int | None
+    stop: Callable[[], bool]
+    tried: int = 0
+    is_cut_short: bool = False
+    refused: set[bytes] = field(default_factory=set)
+    steps: list[ReduceStep] = field(default_factory=list)
+
+    def find(self, options: Iterable[Candidate]) -> Candidate | None:
+        """The first that still fails."""
+        for option in options:
+            key = _fingerprint(option)
+            if key in self.refused:
+                continue
+            if (self.budget is not None and self.tried >= self.budget) or self.stop():
+                self.is_cut_short = True
+                return None
+            self.tried += 1
+            if self.oracle(option):
+                return option
+            self.refused.add(key)
+        return None
+
+
+def reduce_model(
+    model: Model,
+    samples: Sequence[Sample],
+    activations_for: ActivationsFor,
+    oracle: Oracle,
+    *,
+    budget: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Reduced:
+    """The smallest model to be found in which the oracle still sees the failure, with all samples.
+
+    `activations_for(model, samples)` is a reference run with all tensors laid open; `budget` bounds the oracle's
+    calls, `stop` is asked before each. Raises UsageError where the model itself does not fail.
+    """
+    if not samples:
+        raise UsageError("a model cannot be reduced without a sample of its inputs")
+    search = _Search(oracle, budget, stop)
+    whole = Candidate(model, tuple(samples), "the whole model", count_nodes(model))
+    search.tried += 1
+    if not oracle(whole):
+        raise UsageError("the model does not show this failure: there is nothing to reduce")
+    state = State(model, whole.samples, tuple(activations_for(model, samples)))
+    state = _settle_shapes(search, state)
+    while (found := search.find(candidates(state))) is not None:
+        search.steps.append(ReduceStep(found.description, count_nodes(state.model), found.nodes))
+        state = advance(state, found, activations_for)
+        if found.changes_values:
+            search.refused.clear()  # the same nodes see other numbers now
+    return Reduced(state.model, state.samples, tuple(search.steps), search.tried, not search.is_cut_short)
+
+
+def _settle_shapes(search: _Search, state: State) -> State:
+    """With the samples' real shapes everything is simpler: unless the failure is about open ones."""
+    places = _find_places(build_wiring(state.model.graph))
+    static = _Cutter(state).build(places, "the samples' shapes instead of open ones", chunk=len(places))
+    if static is None or search.find([static]) is None:
+        return replace(state, keeps_open=True)
+    return replace(state, model=static.model, samples=static.samples)
+
+
+def advance(state: State, accepted: Candidate, activations_for: ActivationsFor) -> State:
+    """The state from which the search goes on. Only a bypass changes values, and asks for another reference run."""
+    activations = state.activations
+    if accepted.changes_values:
+        activations = tuple(activations_for(accepted.model, accepted.samples))
+    return replace(state, model=accepted.model, samples=accepted.samples, activations=activations, chunk=accepted.chunk)
+
+
+def count_nodes(model: Model) -> int:
+    """Constants do not count: they are weights in another place."""
+    return sum(not is_constant_node(node) for node in model.graph.node)
+
+
+def _fingerprint(candidate: Candidate) -> bytes:
+    import hashlib
+
+    graph = candidate.model.graph
+    digest = hashlib.sha256()
+    for part in (*graph.node, *graph.input, *graph.output):
+        digest.update(part.SerializeToString(deterministic=True))
+    digest.update(repr(sorted(tensor.name for tensor in graph.initializer)).encode())
+    return digest.digest()
+
+
+# ---------------------------------------------------------------- the candidates
+
+
+def candidates(state: State) -> Iterator[Candidate]:
+    """Every smaller model that is one step away, the largest steps first."""
+    cutter = _Cutter(state)
+    yield from _cut_nodes(cutter, state.chunk)
+    yield from _drop_outputs(cutter)
+    yield from _bypass_nodes(cutter)
+
+
+def _find_places(wiring: Wiring) -> tuple[int, ...]:
+    return tuple(place for place, node in enumerate(wiring.nodes) if not is_constant_node(node))
+
+
+def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate]:
+    """ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
+    places = cutter.places
+    size = min(chunk or len(places), (len(places) + 1) // 2)
+    while size and len(places) > 1:
+        chunks = [places[start : start + size] for start in range(0, len(places), size)]
+        for kept in chunks:
+            yield from cutter.offer(kept, f"keep {cutter.describe(kept)}", size)
+        if len(chunks) > 2:  # of two, one is all but the other
+            for dropped in chunks:
+                rest = tuple(place for place in places if place not in dropped)
+                yield from cutter.offer(rest, f"drop {cutter.describe(dropped)}", size)
+        size = size // 2 if size > 1 else 0
+
+
+def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate]:
+    """Only one output, then all but one; nodes that nobody needs any more go with them."""
+    outputs = cutter.wiring.outputs
+    if len(outputs) < 2:
+        return
+    for output in outputs:
+        yield from cutter.offer_outputs((output,), f"keep the output {output}")
+    for output in outputs if len(outputs) > 2 else ():
+        yield from cutter.offer_outputs(tuple(o for o in outputs if o != output), f"drop the output {output}")
+
+
+def _bypass_nodes(cutter: _Cutter) -> Iterator[Candidate]:
+    for place in cutter.places:
+        source = cutter.find_bypass(place)
+        if source is not None:
+            yield from cutter.offer_bypass(place, source)
+
+
+class _Cutter:
+    """Builds the models."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.wiring: Wiring = build_wiring(state.model.graph)
+        self.places = _find_places(self.wiring)
+        self.folding: Folding = build_folding(self.wiring)
+        self.inferred = infer_specs(state.model) if state.keeps_open else {}
+
+    def describe(self, places: Sequence[int]) -> str:
+        ops = [self.wiring.nodes[place].op_type for place in places]
+        named = ", ".join(ops) if len(ops) <= 3 else f"{ops[0]} to {ops[-1]}"
+        return f"{len(ops)} of {len(self.places)} nodes ({named})"
+
+    def offer(self, places: Sequence[int], description: str, chunk: int) -> Iterator[Candidate]:
+        built = self.build(places, description, chunk=chunk)
+        if built is not None:
+            yield built
+
+    def offer_outputs(self, outputs: tuple[str, ...], description: str) -> Iterator[Candidate]:
+        if not all(output in self.wiring.producers for output in outputs):
+            return
+        places = [place for place in self.wiring.find_ancestors(outputs) if place in self.places]
+        built = self.build(places, description, outputs=outputs)
+        if built is not None:
+            yield built
+
+    def build(
+        self, places: Sequence[int], description: str, *, chunk: int = 1, outputs: Sequence[str] | None = None
+    ) -> Candidate | None:
+        """The model of these nodes; None where a tensor at its border cannot be an input or an output."""
+        inputs, ends = find_ends(self.wiring, places)
+        outputs = ends if outputs is None else outputs
+        if not outputs or any(not self._is_known(name) for name in (*inputs, *outputs)):
+            return None
+        frozen = {name: self.state.activations[0][name] for name in inputs if self._is_frozen(places, outputs, name)}
+        fed = [name for name in inputs if name not in frozen]
+        model = build_submodel(
+            self.state.model,
+            self.wiring,
+            places,
+            [self._describe(name) for name in fed],
+            [self._describe(name) for name in outputs],
+            name=self.state.model.graph.name or "reduced",
+            frozen=frozen,
+        )
+        samples = tuple({name: values[name] for name in fed} for values in self.state.activations)
+        return None if check(model) else Candidate(model, samples, description, len(places), chunk)
+
+    def _is_known(self, name: str) -> bool:
+        return all(hasattr(values.get(name), "dtype") for values in self.state.activations)
+
+    def _is_frozen(self, places: Sequence[int], outputs: Sequence[str], name: str) -> bool:
+        """As in an extracted layer; but only what is the same in all samples, and no shape that must stay open."""
+        values = [activations[name] for activations in self.state.activations]
+        if any(value.shape != values[0].shape or value.tobytes() != values[0].tobytes() for value in values[1:]):
+            return False
+        if self.state.keeps_open and name not in self.folding.constant_made:
+            return False
+        return self.folding.is_frozen(places, outputs, name, values[0])
+
+    def _describe(self, name: str) -> TensorSpec:
+        arrays = [values[name] for values in self.state.activations]
+        said = self.inferred.get(name)
+        if said is not None and said.shape is not None and said.dtype == name_dtype(arrays[0]):
+            return said
+        first = describe_array(name, arrays[0])
+        if any(array.ndim != arrays[0].ndim for array in arrays):
+            return replace(first, shape=None)
+        dims: list[Dim] = [
+            sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(a.shape for a in arrays), strict=True)
+        ]
+        return replace(first, shape=tuple(dims))
+
+    # ------------------------------------------------------------ bypassing
+
+    def find_bypass(self, place: int) -> str | None:
+        """An input that can stand for the node's output: of its type and shape, where nothing else needs the node."""
+        node = self.wiring.nodes[place]
+        made = [name for name in node.output if name]
+        output = node.output[0]
+        used = [name for name in made if name in self.wiring.consumers or self.wiring.is_output(name)]
+        if used != [output] or self.wiring.is_output(output) or not self._is_known(output):
+            return None
+        readers = [self.wiring.nodes[reader] for reader in self.wiring.consumers[output]]
+        if any(output not in reader.input for reader in readers):
+            return None  # read from inside a sub-graph
+        fitting = (name for name in node.input if name and self._is_known(name) and self._is_alike(name, output))
+        return next(fitting, None)
+
+    def _is_alike(self, one: str, other: str) -> bool:
+        pairs = ((values[one], values[other]) for values in self.state.activations)
+        return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
+
+    def offer_bypass(self, place: int, source: str) -> Iterator[Candidate]:
+        node = self.wiring.nodes[place]
+        model = copy_model(self.state.model)
+        output = node.output[0]
+        for reader in model.graph.node:
+            for position, name in enumerate(reader.input):
+                if name == output:
+                    reader.input[position] = source
+        del model.graph.node[place]
+        _prune(model)
+        if not check(model):
+            nodes = count_nodes(model)
+            samples = tuple(
+                {value.name: sample[value.name] for value in model.graph.input} for sample in self.state.samples
+            )
+            description = f"bypass {node.op_type} ({nodes} of {len(self.places)} nodes stay)"
+            yield Candidate(model, samples, description, nodes, changes_values=True)
+
+
+def _prune(model: Model) -> None:
+    """Remove what no output needs, and what the graph says of tensors that are gone."""
+    graph = model.graph
+    wiring = build_wiring(graph)
+    live = wiring.find_ancestors(wiring.outputs)
+    there = {name for place in live for name in (*wiring.reads[place], *wiring.nodes[place].output)}
+    _keep(graph.node, [wiring.nodes[place] for place in live])
+    for values in (graph.input, graph.initializer, graph.value_info):
+        _keep(values, [value for value in values if value.name in there])
+
+
+def _keep(field_of: Any, kept: Sequence[Any]) -> None:
+    del field_of[:]
+    field_of.extend(kept)

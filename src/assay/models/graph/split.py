@@ -1,0 +1,166 @@
+"""Layers as models of their own, with the values that they see in the model.
+
+Shapes and activations come from a reference run of one sample, never from shape inference: what that leaves open or
+gets wrong would turn good layers into failing ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import ChainMap
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import cast
+
+from assay.errors import UsageError
+from assay.models.graph.fold import build_folding, evaluate
+from assay.models.graph.graph import infer_specs
+from assay.models.graph.onnx_library import Model, import_onnx
+from assay.models.graph.signature import name_elem_type
+from assay.models.graph.skeleton import KEPT_BYTES, build_skeleton, measure_tensor
+from assay.models.graph.submodel import build_submodel, build_value, describe_array
+from assay.models.graph.tensorfile import Array
+from assay.models.graph.wiring import Wiring, build_wiring
+from assay.models.values.model import Layer, Outline
+from assay.models.values.tensors import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LayerModel:
+    """One layer alone. `inputs` may be empty: a layer may need nothing but constants."""
+
+    layer: Layer
+    model: Model | None  # None: see `problem`
+    inputs: Mapping[str, Array] = field(default_factory=dict)  # in the order of the model's inputs
+    outputs: Mapping[str, Array] = field(default_factory=dict)  # what the reference computed
+    frozen: Mapping[str, Array] = field(default_factory=dict)  # activations that became initialisers
+    problem: str = ""  # why it cannot stand alone
+
+
+def build_layers(
+    model: Model,
+    outline: Outline,
+    activations: Mapping[str, Array],
+    *,
+    numbers: Container[int] | None = None,
+) -> Iterator[LayerModel]:
+    """The layers of the outline, all or those with these numbers.
+
+    `activations` has the model's inputs, all intermediate tensors and the outputs of one sample. External data that is
+    not in the model yet is read from beside the model's file, layer by layer.
+    """
+    splitter = _Splitter(model, outline, activations)
+    for layer in outline.layers:
+        if numbers is None or layer.number in numbers:
+            yield splitter.build(layer)
+
+
+class _Splitter:
+    def __init__(self, model: Model, outline: Outline, activations: Mapping[str, Array]) -> None:
+        self.model = model
+        self.wiring: Wiring = build_wiring(model.graph)
+        self.values = ChainMap[str, Array]({}, cast(dict[str, Array], activations))  # each read when it is needed
+        self.folder = os.path.dirname(outline.path)
+        self.folding = build_folding(self.wiring)
+        self.inferred: dict[str, TensorSpec] | None = None
+
+    def build(self, layer: Layer) -> LayerModel:
+        known = {name: self._find_value(name) for name in layer.inputs}
+        problem = self._find_problem(layer, known)
+        if problem:
+            return LayerModel(layer, None, problem=problem)
+        is_frozen = partial(self.folding.is_frozen, layer.nodes, layer.outputs)
+        frozen = {name: value for name, value in known.items() if is_frozen(name, value)}
+        outputs = {name: self.values[name] for name in layer.outputs if name in self.values}
+        try:
+            alone = self._choose(layer, known, frozen)
+        except UsageError as error:
+            return LayerModel(layer, None, problem=error.message)
+        problem = check(alone)
+        inputs = {value.name: known[value.name] for value in alone.graph.input}
+        kept = {name: value for name, value in frozen.items() if name not in inputs}
+        return LayerModel(layer, None if problem else alone, inputs, outputs, kept, problem)
+
+    def _choose(self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array]) -> Model:
+        """As static as may be.
+
+        Static inference refuses some of what runs well: a Range whose bounds have one dimension, and shapes that only
+        the branch which is not taken could not bear. Then constants are inputs, and shapes open.
+        """
+        first = self._extract(layer, known, frozen, is_open=False)
+        if not check(first, with_shapes=True):
+            return first
+        others = (self._extract(layer, known, {}, is_open=is_open) for is_open in (False, True))
+        return next((other for other in others if not check(other, with_shapes=True)), first)
+
+    def _find_value(self, name: str) -> Array | None:
+        if name not in self.values and self.folding.is_foldable(name):
+            found = evaluate(self.model, self.wiring, name, self.values)
+            if found is not None:
+                self.values[name] = found
+        return self.values.get(name)
+
+    def _find_problem(self, layer: Layer, known: Mapping[str, Array | None]) -> str:
+        missing = [name for name, value in known.items() if value is None]
+        if missing:
+            return f"the reference run brought no value of {', '.join(map(repr, missing))}"
+        values = {**known, **{name: self.values[name] for name in layer.outputs if name in self.values}}
+        others = [name for name, value in values.items() if not hasattr(value, "dtype")]
+        return f"{', '.join(map(repr, others))} is no tensor but a sequence, an optional or a map" if others else ""
+
+    def _extract(
+        self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array], *, is_open: bool
+    ) -> Model:
+        made = (name for place in layer.nodes for name in self.wiring.nodes[place].output)
+        inner = [name for name in made if name not in layer.outputs and hasattr(self.values.get(name), "dtype")]
+        opened = known if is_open else self._find_branched(layer)
+        specs = [describe_array(name, value) for name, value in known.items() if name not in frozen]
+        return build_submodel(
+            self.model,
+            self.wiring,
+            layer.nodes,
+            [replace(spec, shape=(None,) * len(spec.shape or ())) if spec.name in opened else spec for spec in specs],
+            [self._describe(name) for name in layer.outputs],
+            name=layer.name,
+            frozen=frozen,
+            values=[describe_array(name, self.values[name]) for name in inner],
+            folder=self.folder,
+        )
+
+    def _find_branched(self, layer: Layer) -> set[str]:
+        """What the branches of an If take from outside: its shape need not suit the one that is not taken."""
+        places = [place for place in layer.nodes if self.wiring.nodes[place].op_type == "If"]
+        return {name for place in places for name in self.wiring.reads[place]}
+
+    def _describe(self, name: str) -> TensorSpec:
+        if name in self.values:
+            return describe_array(name, self.values[name])
+        if self.inferred is None:
+            self.inferred = infer_specs(self.model)
+        return self.inferred.get(name, TensorSpec(name, ""))
+
+
+def check(model: Model, *, with_shapes: bool = False) -> str:
+    """What the ONNX checker has against the model, in one line; "" where it has nothing."""
+    onnx = import_onnx()
+    try:
+        onnx.checker.check_model(_build_light(model), full_check=with_shapes)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return "it is no valid model by itself: " + " ".join(str(error).split())
+    return ""
+
+
+def _build_light(model: Model) -> Model:
+    """The same graph with inputs in the place of large weights: gigabytes need not be serialised to be checked."""
+    slim = build_skeleton(model)
+    if slim is model:
+        return model
+    emptied = [tensor for tensor in slim.graph.initializer if measure_tensor(tensor) > KEPT_BYTES]
+    listed = {value.name for value in slim.graph.input}
+    for tensor in emptied:
+        slim.graph.initializer.remove(tensor)
+        if tensor.name not in listed:
+            spec = TensorSpec(tensor.name, name_elem_type(tensor.data_type), tuple(tensor.dims))
+            slim.graph.input.append(build_value(spec))
+    return slim

@@ -1,0 +1,144 @@
+"""A model of its own from some nodes of another: with their weights, functions and operator sets, and real types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from assay.errors import UsageError
+from assay.models.graph.external import is_external, load_external_tensor
+from assay.models.graph.onnx_library import Model, Node, import_onnx
+from assay.models.graph.signature import find_elem_type
+from assay.models.graph.tensorfile import Array, import_numpy, name_dtype
+from assay.models.graph.wiring import Wiring, find_subgraphs, is_constant_node
+from assay.models.values.tensors import TensorSpec
+
+PRODUCER = "assay"
+_FIRST_FREE_IR = 4  # before it, every initialiser had to be listed as an input as well
+NON_TENSORS = ("sequence", "optional", "map", "sparse")
+
+
+def build_submodel(
+    model: Model,
+    wiring: Wiring,
+    places: Sequence[int],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    name: str,
+    frozen: Mapping[str, Array] | None = None,
+    values: Iterable[TensorSpec] = (),
+    folder: str = "",
+) -> Model:
+    """The nodes at these places between inputs and outputs.
+
+    `frozen` tensors become initialisers; `values` says what is known of tensors in between; `folder` is where external
+    data lies that was not loaded with the model.
+    """
+    frozen = frozen or {}
+    result = _build_header(model)
+    graph = result.graph
+    graph.name = name
+    graph.node.extend(wiring.nodes[place] for place in places if not _becomes_weight(wiring.nodes[place]))
+    result.functions.extend(find_functions(model, graph.node))
+    graph.input.extend(build_value(spec) for spec in inputs)
+    graph.output.extend(build_value(spec) for spec in outputs)
+    graph.value_info.extend(build_value(spec) for spec in values)
+    given = {spec.name for spec in inputs}
+    read = dict.fromkeys(name for place in places for name in wiring.reads[place])
+    for tensor in (name for name in read if name not in given):
+        if tensor in frozen:
+            graph.initializer.append(build_tensor(tensor, frozen[tensor]))
+        elif wiring.is_constant(tensor):
+            _add_weight(result, wiring, tensor, folder)
+    return result
+
+
+def _build_header(model: Model) -> Model:
+    result = import_onnx().ModelProto()
+    result.ir_version = min(max(model.ir_version, _FIRST_FREE_IR), int(import_onnx().IR_VERSION))
+    result.producer_name = PRODUCER
+    result.opset_import.extend(model.opset_import)
+    return result
+
+
+def find_functions(model: Model, nodes: Iterable[Node]) -> list[Any]:
+    """The model's functions that these nodes call, and those that they call in turn."""
+    known = {(function.domain, function.name, function.overload): function for function in model.functions}
+    found: dict[tuple[str, str, str], Any] = {}
+    waiting = list(nodes) if known else []
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(inner for graph in find_subgraphs(node) for inner in graph.node)
+        key = (node.domain, node.op_type, node.overload)
+        if key in known and key not in found:
+            found[key] = known[key]
+            waiting.extend(known[key].node)
+    return [found[key] for key in known if key in found]
+
+
+# ---------------------------------------------------------------- values
+
+
+def build_value(spec: TensorSpec) -> Any:
+    """A graph's words for a tensor; of one whose type nobody knows, the name alone."""
+    onnx = import_onnx()
+    if spec.dtype in NON_TENSORS:
+        raise UsageError(f"{spec.name!r} is no tensor but a {spec.dtype}")
+    if not spec.dtype:
+        return onnx.ValueInfoProto(name=spec.name)
+    return onnx.helper.make_tensor_value_info(spec.name, find_elem_type(spec.dtype), spec.shape)
+
+
+def describe_array(name: str, array: Array) -> TensorSpec:
+    return TensorSpec(name, name_dtype(array), tuple(int(dim) for dim in array.shape))
+
+
+def build_tensor(name: str, array: Array) -> Any:
+    onnx, np = import_onnx(), import_numpy()
+    if name_dtype(array) == "string":
+        array = np.asarray(array, dtype=object)
+    return onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def _becomes_weight(node: Node) -> bool:
+    return is_constant_node(node) and not _is_sparse(node)
+
+
+def _is_sparse(node: Node) -> bool:
+    return any(attribute.name == "sparse_value" for attribute in node.attribute)
+
+
+def _add_weight(result: Model, wiring: Wiring, name: str, folder: str) -> None:
+    tensor = wiring.weights.get(name)
+    if tensor is None:
+        node = wiring.nodes[wiring.constants[name]]
+        if not _is_sparse(node):
+            result.graph.initializer.append(build_constant(node))
+        elif node not in result.graph.node:
+            result.graph.node.insert(0, node)
+    elif hasattr(tensor, "indices"):
+        result.graph.sparse_initializer.append(tensor)
+    else:
+        copied = result.graph.initializer.add()
+        copied.CopyFrom(tensor)
+        if is_external(copied):
+            load_external_tensor(copied, folder)
+
+
+def build_constant(node: Node) -> Any:
+    """The tensor of a Constant node, under the name of its output."""
+    onnx, np = import_onnx(), import_numpy()
+    (attribute,) = (attribute for attribute in node.attribute if attribute.name.startswith("value"))
+    value = onnx.helper.get_attribute_value(attribute)
+    if attribute.name == "value":
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+        return tensor
+    kinds = {"float": np.float32, "floats": np.float32, "int": np.int64, "ints": np.int64}
+    kind = kinds.get(attribute.name.removeprefix("value_"), object)
+    return build_tensor(node.output[0], np.array(value, dtype=kind))

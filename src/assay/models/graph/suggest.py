@@ -1,0 +1,382 @@
+"""What an input of a model may be fed with, told by the nodes that read it: ranges of values, sizes of open dimensions.
+
+An index beyond its table, a logarithm of a negative number or a token that does not exist say nothing about a compiler.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from assay.models.graph.onnx_library import Model, Node, import_onnx
+from assay.models.graph.submodel import build_constant
+from assay.models.graph.wiring import Wiring, build_wiring
+from assay.models.values.tensors import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Values from `low` to `high`, both included; `why` is for the reader of a report."""
+
+    low: float
+    high: float
+    why: str
+    whole: bool = False  # whole numbers only, also for a float
+    is_mask: bool = False  # 0 and 1, and never all 0
+
+
+@dataclass(slots=True)
+class Graph:
+    """A model as this module looks at it."""
+
+    model: Model
+    specs: Mapping[str, TensorSpec]
+    wiring: Wiring = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wiring = build_wiring(self.model.graph)
+
+    def load_constant(self, name: str) -> Any:
+        """The array of a constant; None for what is none, and for one that was left empty."""
+        onnx, wiring = import_onnx(), self.wiring
+        tensor = wiring.weights.get(name)
+        if name in wiring.constants:
+            node = wiring.nodes[wiring.constants[name]]
+            is_sparse = any(attribute.name == "sparse_value" for attribute in node.attribute)
+            tensor = None if is_sparse else build_constant(node)
+        if tensor is None or hasattr(tensor, "indices"):
+            return None
+        try:
+            return onnx.numpy_helper.to_array(tensor)
+        except (ValueError, OSError, onnx.checker.ValidationError):
+            return None
+
+    def find_dim(self, name: str, axis: int) -> int | None:
+        spec = self.specs.get(name)
+        if spec is None or spec.shape is None or not -len(spec.shape) <= axis < len(spec.shape):
+            return None
+        dim = spec.shape[axis]
+        return dim if isinstance(dim, int) else None
+
+
+# ---------------------------------------------------------------- who reads an input
+
+_FORWARDING = frozenset(
+    {
+        *("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "Flatten", "Slice", "Expand", "Split"),
+        *("Dropout", "Tile", "Pad", "Gather", "Concat"),
+    }
+)
+_FORWARDED = 64  # tensors that are followed at most
+
+
+def find_readers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
+    """(node, place among its inputs) of all that reads the values, also behind nodes that only rearrange them."""
+    waiting, seen = [name], {name}
+    while waiting and len(seen) <= _FORWARDED:
+        tensor = waiting.pop(0)
+        for place in graph.wiring.consumers.get(tensor, ()):
+            node = graph.wiring.nodes[place]
+            positions = [position for position, read in enumerate(node.input) if read == tensor]
+            yield from ((node, position) for position in positions)
+            if node.op_type in _FORWARDING and (0 in positions or node.op_type == "Concat"):
+                fresh = [made for made in node.output if made and made not in seen]
+                seen.update(fresh)
+                waiting.extend(fresh)
+
+
+# ---------------------------------------------------------------- ranges
+
+Rule = Callable[[Graph, Node, int, TensorSpec], Domain | None]
+_WHOLE_TYPES = re.compile(r"u?int\d+|bool")
+_NAMED = (  # what names of inputs usually mean, where the graph itself says nothing
+    (re.compile(r"mask"), Domain(0, 1, "a mask, by its name", whole=True, is_mask=True)),
+    (re.compile(r"^sr$|sampl(e|ing)_?rate"), Domain(16000, 16000, "a sampling rate, by its name", whole=True)),
+    (re.compile(r"len(gth)?s?$"), Domain(1, 1, "a length, by its name", whole=True)),
+    (re.compile(r"state|hidden|cache|past|^[hc]_?[0-9n]?$"), Domain(-0.1, 0.1, "a state near zero, by its name")),
+)
+
+
+def suggest_domain(graph: Graph, spec: TensorSpec) -> Domain:
+    """Within all that its readers bear; else by its name; else by its type."""
+    found = [domain for node, place in find_readers(graph, spec.name) if (domain := _ask(graph, node, place, spec))]
+    if found:
+        return _intersect(found)
+    is_whole = is_whole_type(spec.dtype)
+    named = (domain for pattern, domain in _NAMED if pattern.search(spec.name.lower()))
+    return next((domain for domain in named if domain.whole or not is_whole), _by_type(spec.dtype))
+
+
+def is_whole_type(dtype: str) -> bool:
+    return _WHOLE_TYPES.fullmatch(dtype) is not None
+
+
+def _by_type(dtype: str) -> Domain:
+    known = {"bool": (0, 1), "uint8": (0, 255), "int8": (-128, 127), "int4": (-8, 7), "uint4": (0, 15)}
+    low, high = known.get(dtype, (0, 9) if is_whole_type(dtype) else (-1, 1))
+    return Domain(low, high, f"{dtype} of no special meaning", whole=is_whole_type(dtype))
+
+
+def _intersect(domains: list[Domain]) -> Domain:
+    """The first one, made as narrow as the others want it; one that leaves nothing over is not asked."""
+    best = domains[0]
+    for domain in domains[1:]:
+        low, high = max(best.low, domain.low), min(best.high, domain.high)
+        if low <= high and (low, high) != (best.low, best.high):
+            best = Domain(low, high, f"{best.why}; {domain.why}", best.whole or domain.whole)
+    return best
+
+
+def _ask(graph: Graph, node: Node, place: int, spec: TensorSpec) -> Domain | None:
+    rule = _RULES.get((node.op_type, place))
+    return rule(graph, node, place, spec) if rule else None
+
+
+def _index(graph: Graph, node: Node, _place: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
+    if len(node.input) <= table or not node.input[table]:
+        return None
+    rows = graph.find_dim(node.input[table], find_attribute(node, "axis", 0)) or 1
+    return Domain(0, rows - 1, f"indices of {node.op_type} into {rows} rows", whole=True)
+
+
+def _category(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Domain | None:
+    depth = graph.load_constant(node.input[1])
+    return None if depth is None else Domain(0, int(depth.max()) - 1, "categories of OneHot", whole=True)
+
+
+def _compared(graph: Graph, node: Node, place: int, spec: TensorSpec) -> Domain | None:
+    """A switch such as a sampling rate: a single whole number is given the value that it is compared with."""
+    other = graph.load_constant(node.input[1 - place])
+    is_single = spec.shape is not None and all(dim == 1 for dim in spec.shape)
+    if other is None or other.size != 1 or not is_single or not is_whole_type(spec.dtype) or spec.dtype == "bool":
+        return None
+    return Domain(int(other.item()), int(other.item()), "what Equal compares it with", whole=True)
+
+
+def _cast(_graph: Graph, node: Node, _place: int, spec: TensorSpec) -> Domain | None:
+    onnx = import_onnx()
+    to = find_attribute(node, "to", 0)
+    if to == onnx.TensorProto.BOOL and spec.dtype != "bool":
+        return Domain(0, 1, "Cast to bool", whole=True)
+    whole = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.INT16)
+    return None if is_whole_type(spec.dtype) or to not in whole else Domain(0, 9, "Cast to whole numbers", whole=True)
+
+
+def _quantised(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Domain | None:
+    """The range that the quantised type can tell apart."""
+    scale, zero = graph.load_constant(node.input[1]), None
+    if len(node.input) > 2 and node.input[2]:
+        zero = graph.load_constant(node.input[2])
+    if scale is None or scale.size != 1 or (zero is not None and zero.dtype.name not in ("uint8", "int8")):
+        return None
+    lowest, highest = (-128, 127) if zero is not None and zero.dtype.name == "int8" else (0, 255)
+    offset = 0 if zero is None else int(zero.item())
+    factor = float(scale.item())
+    return Domain((lowest - offset) * factor, (highest - offset) * factor, "the range of QuantizeLinear")
+
+
+def _base(graph: Graph, node: Node, place: int, spec: TensorSpec) -> Domain | None:
+    exponent = graph.load_constant(node.input[1])
+    is_harmless = exponent is not None and bool((exponent >= 0).all() and (exponent == exponent.astype(int)).all())
+    return None if is_harmless else _positive(graph, node, place, spec)
+
+
+def _positive(_graph: Graph, node: Node, _place: int, spec: TensorSpec) -> Domain | None:
+    low, high = (1, 9) if is_whole_type(spec.dtype) else (0.1, 2)
+    return Domain(low, high, f"{node.op_type} of numbers above zero", whole=is_whole_type(spec.dtype))
+
+
+def _between(_graph: Graph, node: Node, _place: int, _spec: TensorSpec, *, low: float, high: float) -> Domain | None:
+    return Domain(low, high, f"what {node.op_type} bears", whole=low == high)
+
+
+def _steps(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Domain | None:
+    """Lengths of a recurrent node's sequences: all of them, since what lies beyond a length is zero."""
+    length = graph.find_dim(node.input[0], 0) or 1
+    return Domain(length, length, f"lengths of {node.op_type}'s sequences", whole=True)
+
+
+_RULES: dict[tuple[str, int], Rule] = {
+    **{(op, 1): _index for op in ("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND", "Scatter")},
+    ("GatherBlockQuantized", 1): _index,
+    ("EmbedLayerNormalization", 0): partial(_index, table=2),
+    ("EmbedLayerNormalization", 1): partial(_index, table=4),
+    ("OneHot", 0): _category,
+    ("Equal", 0): _compared,
+    ("Equal", 1): _compared,
+    ("Cast", 0): _cast,
+    ("QuantizeLinear", 0): _quantised,
+    ("Pow", 0): _base,
+    **dict.fromkeys((("Log", 0), ("Sqrt", 0), ("Reciprocal", 0), ("Div", 1), ("Mod", 1)), _positive),
+    ("Pow", 1): partial(_between, low=0, high=2),
+    **{(op, 0): partial(_between, low=-0.9, high=0.9) for op in ("Acos", "Asin", "Atanh")},
+    ("Acosh", 0): partial(_between, low=1.1, high=3),
+    ("BitShift", 1): partial(_between, low=0, high=7),
+    ("NonZero", 0): lambda *_: Domain(0, 1, "some zeros for NonZero", whole=True),
+    **{key: partial(_between, low=1, high=1) for key in (("TopK", 1), ("Expand", 1), ("Tile", 1))},
+    **{(op, 4): _steps for op in ("LSTM", "GRU", "RNN")},
+    **{(op, 5): partial(_between, low=-0.1, high=0.1) for op in ("LSTM", "GRU", "RNN")},
+    ("LSTM", 6): partial(_between, low=-0.1, high=0.1),
+}
+
+
+def find_attribute(node: Node, name: str, default: Any) -> Any:
+    onnx = import_onnx()
+    found = [attribute for attribute in node.attribute if attribute.name == name]
+    return onnx.helper.get_attribute_value(found[0]) if found else default
+
+
+# ---------------------------------------------------------------- sizes
+
+_SIZES = (  # what symbols usually mean
+    (re.compile(r"batch|^bs$|^unk"), 1),
+    (re.compile(r"height|width"), 64),
+    (re.compile(r"samples|audio|wave"), 16000),
+    (re.compile(r"frame|time"), 64),
+    (re.compile(r"past|seq|len|token"), 16),
+    (re.compile(r"chan"), 3),
+)
+_BY_RANK = {1: (16,), 2: (1, 16), 3: (1, 16, 16), 4: (1, 3, 64, 64), 5: (1, 3, 8, 32, 32)}
+
+
+def suggest_size(graph: Graph, spec: TensorSpec, axis: int) -> int:
+    """For an open dimension: what a reader demands (its weights, a constant shape), else by its symbol, else by its
+    place; and never less than its readers need (indices that they gather, pads that they reflect, kernels)."""
+    assert spec.shape is not None
+    demanded = _find_demanded(graph, spec, axis)
+    if demanded is None:
+        demanded = next((size for size in _ask_readers(graph, spec, axis, _find_exact) if size), None)
+    if demanded is not None:
+        return demanded
+    return max(_guess_size(spec, axis), *_ask_readers(graph, spec, axis, _find_least), 1)
+
+
+def _guess_size(spec: TensorSpec, axis: int) -> int:
+    assert spec.shape is not None
+    symbol = spec.shape[axis]
+    if axis == 0 and symbol in ("N", "n", "B", "b"):
+        return 1
+    named = (size for pattern, size in _SIZES if isinstance(symbol, str) and pattern.search(symbol.lower()))
+    return next(named, _BY_RANK.get(len(spec.shape), (1,) * len(spec.shape))[axis])
+
+
+_KEEPING = frozenset(
+    (
+        *("Cast", "Identity", "Relu", "Abs", "Neg", "Sqrt", "Tanh", "Sigmoid", "Exp", "Log", "Clip"),
+        *("QuantizeLinear", "DequantizeLinear"),
+    )
+)
+_JOINING = frozenset(("Add", "Sub", "Mul", "Div", "Where", "Equal", "Max", "Min"))
+Size = Callable[[Graph, Node, str, TensorSpec, int], int]
+
+
+def _ask_readers(graph: Graph, spec: TensorSpec, axis: int, find: Size) -> Iterator[int]:
+    """Of all that read this axis, also behind nodes that keep it; 0: it does not matter to them."""
+    waiting, seen = [(spec.name, axis)], {spec.name}
+    while waiting and len(seen) <= _FORWARDED:
+        name, place = waiting.pop(0)
+        for number in graph.wiring.consumers.get(name, ()):
+            node = graph.wiring.nodes[number]
+            yield find(graph, node, name, spec, place)
+            moved = _move_axis(graph, node, name, place)
+            if moved is not None and node.output[0] not in seen:
+                seen.add(node.output[0])
+                waiting.append((node.output[0], moved))
+
+
+def _move_axis(graph: Graph, node: Node, name: str, axis: int) -> int | None:
+    """Where the axis is in the node's output; None: it is not kept, or nobody knows."""
+    if not node.input or node.input[0] != name:
+        return None
+    if node.op_type in _KEEPING:
+        return axis
+    if node.op_type != "Unsqueeze":
+        return None
+    axes = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "axes", None)
+    added = sorted(int(each) for each in axes) if axes is not None else [-1]
+    if added[0] < 0:
+        return axis if added == [-1] and axes is not None else None
+    for each in added:
+        axis += each <= axis
+    return axis
+
+
+def _find_exact(graph: Graph, node: Node, name: str, spec: TensorSpec, axis: int) -> int:
+    """The only size that the node takes."""
+    if node.op_type == "Reshape" and node.input[0] == name == spec.name:
+        return _find_reshaped(graph, node, spec, axis)
+    if node.op_type not in _JOINING or spec.shape is None:
+        return 0
+    behind = len(spec.shape) - axis  # both are aligned at their last axis
+    others = [other for other in node.input if other != name and graph.load_constant(other) is not None]
+    shapes = [graph.load_constant(other).shape for other in others] if name == spec.name else []
+    return max((shape[-behind] for shape in shapes if len(shape) >= behind and shape[-behind] > 1), default=0)
+
+
+def _find_reshaped(graph: Graph, node: Node, spec: TensorSpec, axis: int) -> int:
+    """So that as many elements are there as a constant shape wants, or a multiple where it leaves one size open."""
+    wanted = graph.load_constant(node.input[1])
+    others = [dim for place, dim in enumerate(spec.shape or ()) if place != axis]
+    if wanted is None or 0 in wanted or not all(isinstance(dim, int) for dim in others):
+        return 0
+    needed, known = math.prod(int(each) for each in wanted if each > 0), math.prod(others)  # type: ignore[arg-type]
+    if -1 in wanted:
+        return needed // math.gcd(needed, known) if needed > 1 else 0
+    return needed // known if known and needed % known == 0 else 0
+
+
+def _find_least(graph: Graph, node: Node, name: str, _spec: TensorSpec, axis: int) -> int:
+    """The smallest size that the node takes."""
+    if not node.input or node.input[0] != name:
+        return 0
+    if node.op_type == "Gather" and len(node.input) > 1 and find_attribute(node, "axis", 0) == axis:
+        indices = graph.load_constant(node.input[1])
+        return 0 if indices is None or not indices.size else int(max(indices.max() + 1, -indices.min()))
+    if node.op_type == "Pad":
+        return _find_padded(graph, node, axis)
+    kernel = find_attribute(node, "kernel_shape", None)
+    if node.op_type in ("Conv", "MaxPool", "AveragePool") and kernel and 2 <= axis < 2 + len(kernel):
+        return _find_kernel(node, list(kernel), axis - 2)
+    return 0
+
+
+def _find_padded(graph: Graph, node: Node, axis: int) -> int:
+    """What is reflected must be there: more than the pad."""
+    given = graph.load_constant(node.input[1]) if len(node.input) > 1 else find_attribute(node, "pads", None)
+    mode = find_attribute(node, "mode", b"constant")
+    if given is None or mode != b"reflect" or len(node.input) > 3:
+        return 0
+    pads = [int(each) for each in given]
+    half = len(pads) // 2
+    return max(pads[axis], pads[half + axis]) + 1 if axis < half else 0
+
+
+def _find_kernel(node: Node, kernel: list[int], place: int) -> int:
+    count = len(kernel)
+    spread = (find_attribute(node, "dilations", None) or [1] * count)[place]
+    pads = find_attribute(node, "pads", None) or [0] * 2 * count
+    is_padded = find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
+    return 0 if is_padded else max(1, (kernel[place] - 1) * spread + 1 - pads[place] - pads[count + place])
+
+
+def _find_demanded(graph: Graph, spec: TensorSpec, axis: int) -> int | None:
+    assert spec.shape is not None
+    last = len(spec.shape) - 1
+    for place in graph.wiring.consumers.get(spec.name, ()):
+        node = graph.wiring.nodes[place]
+        if not node.input or node.input[0] != spec.name or len(node.input) < 2:
+            continue
+        if node.op_type == "Conv" and axis == 1:
+            channels = graph.find_dim(node.input[1], 1)
+            return None if channels is None else channels * find_attribute(node, "group", 1)
+        if node.op_type == "MatMul" and axis == last:
+            return graph.find_dim(node.input[1], -2)
+        if node.op_type in ("LSTM", "GRU", "RNN") and axis == last:
+            return graph.find_dim(node.input[1], 2)
+        if node.op_type == "Gemm" and axis == last and not find_attribute(node, "transA", 0):
+            return graph.find_dim(node.input[1], 1 if find_attribute(node, "transB", 0) else 0)
+    return None

@@ -1,0 +1,286 @@
+"""Tensors in files: a folder of `.npy` files with a list of names, and single files as users bring them.
+
+numpy's files know neither bfloat16, nor the 8-bit floats, nor 4-bit integers: these lie there as unsigned integers of
+the same width, with the true type in the list. Texts lie in JSON files. The list is written last: a folder without one
+was never finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from assay.errors import AssayError, FormatError, MissingExtraError, NotFoundError, UsageError
+from assay.models.graph.onnx_library import import_onnx, parse_message
+from assay.models.values.tensors import TensorRef
+
+Array = Any  # numpy.ndarray: the library is loaded inside functions only
+
+LIST_FILE = "tensors.json"
+VERSION = 1
+STRING = "string"
+_SUFFIXES = (".npy", ".npz", ".bin", ".raw", ".pb", ".json")
+
+
+def import_numpy() -> Any:
+    try:
+        import numpy as np
+    except ImportError:
+        raise MissingExtraError("reading and writing tensors", "models") from None
+    return np
+
+
+# ---------------------------------------------------------------- types and contents
+
+
+def name_dtype(array: Array) -> str:
+    """As `TensorSpec.dtype` spells it: numpy's or ml_dtypes' name, "string" for texts."""
+    return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
+
+
+def parse_dtype(name: str) -> Any:
+    """The numpy type of this name. Raises NotFoundError."""
+    np = import_numpy()
+    if name == STRING:
+        return np.dtype(object)
+    try:
+        return np.dtype(name)
+    except (TypeError, ValueError, SyntaxError):
+        return np.dtype(_find_small_type(name))
+
+
+def _find_small_type(name: str) -> Any:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise MissingExtraError(f"the type {name}", "models") from None
+    found = getattr(ml_dtypes, name, None)
+    if isinstance(found, type):
+        return found
+    known = [word for word in dir(ml_dtypes) if isinstance(getattr(ml_dtypes, word), type)]
+    raise NotFoundError("tensor type", name, [*known, "float32", "float16", "int64", "int32", "uint8", "bool", STRING])
+
+
+def content_sha(array: Array) -> str:
+    """Of dtype, shape and bytes: equal tensors have it in common, however they lie in memory."""
+    np = import_numpy()
+    digest = hashlib.sha256(f"{name_dtype(array)}{list(array.shape)}".encode())
+    if name_dtype(array) == STRING:
+        digest.update(json.dumps(_texts(array)).encode())
+    else:
+        digest.update(_storable(np.asarray(array, order="C")).reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def _storable(array: Array) -> Array:
+    """The same numbers in a type that numpy's files and buffers know, in the machine's byte order."""
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+
+
+def _texts(array: Array) -> list[str]:
+    return [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item) for item in array.flat]
+
+
+# ---------------------------------------------------------------- a folder of tensors
+
+
+def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> tuple[TensorRef, ...]:
+    """Write them all, in this order; the folder is made when it is missing, an older list in it is replaced."""
+    import_numpy()
+    place = os.path.abspath(folder)
+    os.makedirs(place, exist_ok=True)
+    listed = os.path.join(place, LIST_FILE)
+    if os.path.lexists(listed):
+        os.remove(listed)  # from here on the folder is unfinished
+    refs = tuple(_write_one(place, number, name, array) for number, (name, array) in enumerate(arrays.items()))
+    _write_list(listed, refs)
+    return refs
+
+
+def _write_one(folder: str, number: int, name: str, array: Array) -> TensorRef:
+    np = import_numpy()
+    array = np.asarray(array)
+    dtype = name_dtype(array)
+    path = os.path.join(folder, f"{number}.json" if dtype == STRING else f"{number}.npy")
+    if dtype == STRING:
+        _write_text(path, json.dumps({"shape": array.shape, "texts": _texts(array)}))
+    else:
+        with open(path, "wb") as stream:
+            np.save(stream, _storable(array), allow_pickle=False)
+    return TensorRef(name, path, dtype, tuple(array.shape), content_sha(array))
+
+
+def _write_list(path: str, refs: Sequence[TensorRef]) -> None:
+    rows = [
+        {"name": ref.name, "file": os.path.basename(ref.path), "dtype": ref.dtype, "shape": ref.shape, "sha": ref.sha}
+        for ref in refs
+    ]
+    aside = f"{path}.{os.getpid()}"
+    _write_text(aside, json.dumps({"version": VERSION, "tensors": rows}, indent=1))
+    os.replace(aside, path)
+
+
+def _write_text(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
+    """What lies in the folder, without reading any of it. Raises FormatError for one that is unfinished or damaged."""
+    place = os.path.abspath(folder)
+    listed = os.path.join(place, LIST_FILE)
+    try:
+        with open(listed, encoding="utf-8") as stream:
+            content = json.load(stream)
+        if content["version"] != VERSION:
+            raise FormatError(f"{listed}: version {content['version']} is not known here", "use a newer Assay")
+        return tuple(_parse_ref(place, row) for row in content["tensors"])
+    except FileNotFoundError:
+        raise FormatError(f"{place} holds no finished set of tensors: {LIST_FILE} is missing") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"{listed} is damaged: {error}", "remove the folder and make it again") from error
+
+
+def _parse_ref(folder: str, row: Mapping[str, Any]) -> TensorRef:
+    file = str(row["file"])
+    if os.path.basename(file) != file:
+        raise ValueError(f"{file!r} is not a plain file name")
+    shape = tuple(int(dim) for dim in row["shape"])
+    return TensorRef(str(row["name"]), os.path.join(folder, file), str(row["dtype"]), shape, str(row["sha"]))
+
+
+def load_tensors(folder: str | os.PathLike[str], *, verify: bool = False) -> dict[str, Array]:
+    """All tensors of a folder by name; `verify` also compares contents with the list's hashes."""
+    return {ref.name: load_ref(ref, verify=verify) for ref in load_refs(folder)}
+
+
+def load_ref(ref: TensorRef, *, verify: bool = False) -> Array:
+    """Raises FormatError where the file is not what the list says."""
+    try:
+        array = load_array(ref.path, ref.dtype)
+    except UsageError as error:
+        raise FormatError(f"the tensor {ref.name!r} cannot be read: {error.message}") from error
+    if name_dtype(array) != ref.dtype or array.shape != ref.shape:
+        found = f"{name_dtype(array)}{list(array.shape)}"
+        raise FormatError(f"{ref.path} holds {found}, its list says {ref.dtype}{list(ref.shape)}")
+    if verify and content_sha(array) != ref.sha:
+        raise FormatError(f"{ref.path} was changed after it was written: its content differs from its list")
+    return array
+
+
+# ---------------------------------------------------------------- single files
+
+
+def load_array(path: str | os.PathLike[str], dtype: str | None = None, shape: Sequence[int] | None = None) -> Array:
+    """One tensor from `.npy`, `.npz` with one array, raw `.bin`/`.raw` (needs `dtype`), ONNX's `.pb`, or our `.json`.
+
+    `dtype` also says what unsigned integers in a file stand for (bfloat16 as uint16). Raises UsageError.
+    """
+    name = os.fspath(path)
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix not in _SUFFIXES:
+        raise UsageError(f"{name} is no tensor file", f"known are {', '.join(_SUFFIXES)}")
+    try:
+        array = _load_raw(name, dtype) if suffix in (".bin", ".raw") else _load_kind(name, suffix)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {name}") from None
+    except AssayError:
+        raise
+    except Exception as error:
+        # numpy reads its headers by Python's own tokenizer, and zip files by zlib: each raises errors of its own
+        raise UsageError(f"{name} is not a readable {suffix} file: {_one_line(error)}") from error
+    return _shaped(_typed(array, dtype, name), shape, name)
+
+
+def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """All arrays of an `.npz` file by name, or of a folder that `write_tensors` made."""
+    if os.path.isdir(path):
+        return load_tensors(path)
+    np = import_numpy()
+    try:
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {os.fspath(path)}") from None
+    except Exception as error:
+        raise UsageError(f"{os.fspath(path)} is not a readable .npz file: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def _load_kind(path: str, suffix: str) -> Array:
+    if suffix == ".pb":
+        return _load_proto(path)
+    if suffix == ".json":
+        return _load_texts(path)
+    return _load_single(path) if suffix == ".npz" else _load_npy(path)
+
+
+def _load_npy(path: str) -> Array:
+    np = import_numpy()
+    with open(path, "rb") as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _load_single(path: str) -> Array:
+    arrays = load_arrays(path)
+    if len(arrays) != 1:
+        raise UsageError(f"{path} holds {len(arrays)} arrays, not one: {', '.join(arrays)}")
+    return next(iter(arrays.values()))
+
+
+def _load_texts(path: str) -> Array:
+    np = import_numpy()
+    with open(path, encoding="utf-8") as stream:
+        content = json.load(stream)
+    return np.array(content["texts"], dtype=object).reshape(content["shape"])
+
+
+def _load_proto(path: str) -> Array:
+    onnx = import_onnx()
+    with open(path, "rb") as stream:
+        tensor = parse_message(onnx.TensorProto(), stream.read())
+    return onnx.numpy_helper.to_array(tensor)
+
+
+def _load_raw(path: str, dtype: str | None) -> Array:
+    np = import_numpy()
+    if dtype is None or dtype == STRING:
+        raise UsageError(f"{path} is raw bytes: its type and shape must be given")
+    kind = parse_dtype(dtype)
+    with open(path, "rb") as stream:
+        content = stream.read()
+    if len(content) % kind.itemsize:
+        raise UsageError(f"{path} has {len(content)} bytes, which is no multiple of {dtype}'s {kind.itemsize}")
+    return np.frombuffer(content, kind).copy()
+
+
+def _typed(array: Array, dtype: str | None, path: str) -> Array:
+    """Unsigned integers, and the nameless bytes that numpy makes of types it does not know, get their true type."""
+    if dtype is None:
+        if array.dtype.kind == "V":
+            raise UsageError(f"{path} holds a type that numpy's files cannot name", "give its type, such as bfloat16")
+        return array
+    kind = parse_dtype(dtype)
+    if array.dtype != kind and kind.isbuiltin != 1 and array.dtype.kind in "uV":
+        if array.dtype.itemsize != kind.itemsize:
+            raise UsageError(f"{path} holds elements of {array.dtype.itemsize} bytes, {dtype} has {kind.itemsize}")
+        return array.view(kind)
+    return array
+
+
+def _shaped(array: Array, shape: Sequence[int] | None, path: str) -> Array:
+    if shape is None:
+        return array
+    try:
+        return array.reshape(tuple(shape))
+    except ValueError:
+        raise UsageError(f"{path} has {array.size} elements, which do not fill {list(shape)}") from None

@@ -1,0 +1,1 @@
+"""Judging tensors and layers. Pure functions."""

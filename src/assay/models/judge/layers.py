@@ -1,0 +1,215 @@
+"""Which layer is to blame: the first whose output is wrong while everything that it read is right.
+
+Tensors are compared as they come out of the whole model, so a wrong layer makes all that follow it wrong, and rounding
+grows on its way. A layer is therefore blamed only when the error is born in it: its output is wrong, none of its inputs
+is, and the error is several times larger than theirs. Where a tensor crosses the tolerance by small steps, nobody is to
+blame: that is drift, and the layers are ranked by how much each adds. A layer that is wrong by itself, fed with what
+the reference had, is blamed in any case.
+
+What no rounding explains (a NaN, a shape, a type, a dead output) is blamed wherever it is born, however small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from assay.models.values.model import Layer
+from assay.models.values.tensors import TensorComparison
+from assay.values.verdict import VerdictKind
+
+JUMP = 4.0  # an error that is at most so many times that of the inputs has grown, it was not born
+_NOISE_SHARE = 0.05  # of the tolerance: errors of inputs below it count as that much, they are what rounding leaves
+
+
+class Blame(StrEnum):
+    """How the search ended."""
+
+    NOTHING = "nothing is wrong"
+    BORN = "born here"
+    DRIFT = "drift"  # no layer adds much, together they do
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What one layer does to the error."""
+
+    layer: Layer
+    before: float  # largest error of its inputs
+    after: float  # largest error of its outputs
+    factor: float  # how many times larger, rounding at the inputs aside; infinite for what no rounding explains
+    is_wrong: bool
+    is_inherited: bool  # one of its inputs is wrong already
+    is_wrong_alone: bool = False  # fed with the reference's inputs
+    what: str = ""  # "NaN is born here", the finding's own words
+
+
+@dataclass(frozen=True, slots=True)
+class Localisation:
+    """`ranking` has the layer that adds most first; `suspects` are layers between which nothing was compared: the first
+    wrong layer is the last of them, or one of those before it."""
+
+    blame: Blame
+    first: Layer | None
+    reason: str
+    ranking: tuple[Growth, ...] = ()
+    suspects: tuple[Layer, ...] = ()
+
+
+def localise(
+    layers: Sequence[Layer],
+    accumulated: Mapping[str, TensorComparison],
+    local: Mapping[str, TensorComparison] | None = None,
+    excused: Container[str] = (),
+) -> Localisation:
+    """`layers` in topological order; `accumulated` by tensor name, as it comes out of the model on the target.
+
+    `local`, by tensor name too: outputs of layers that were fed with the reference's inputs. A layer that is right by
+    itself only amplifies what it was given, and is not blamed, unless it was given exactly what the reference had.
+    `excused`: names of layers where the references disagree as much; they are not blamed.
+    """
+    graph = _Graph(layers, accumulated)
+    growths = [growth for layer in layers if (growth := _measure(graph, layer, local or {})) is not None]
+    ranking = tuple(sorted(growths, key=lambda each: (-each.factor, each.layer.number)))
+    wrong = [growth for growth in growths if growth.is_wrong and growth.layer.name not in excused]
+    if not wrong:
+        return Localisation(Blame.NOTHING, None, "no layer's output is wrong", ranking)
+    born = [each for each in wrong if each.is_wrong_alone or (not each.is_inherited and each.factor > JUMP)]
+    if not born:
+        return Localisation(Blame.DRIFT, None, _describe_drift(wrong[0], ranking), ranking)
+    first = born[0]
+    suspects = (*graph.find_unseen(first.layer), first.layer)
+    return Localisation(Blame.BORN, first.layer, _describe_birth(first, suspects), ranking, suspects)
+
+
+# ---------------------------------------------------------------- the graph
+
+
+class _Graph:
+    """Who makes what, and what is known of it."""
+
+    def __init__(self, layers: Sequence[Layer], comparisons: Mapping[str, TensorComparison]) -> None:
+        self.comparisons = comparisons
+        self._makers = {name: layer for layer in layers for name in layer.outputs}
+        self._memory: dict[str, tuple[float, bool]] = {}
+
+    def look(self, tensor: str) -> tuple[float, bool]:
+        """The error of a tensor and whether it is wrong; of one that was not compared, what its own inputs tell."""
+        if tensor not in self._memory:
+            self._fill(tensor)
+        return self._memory[tensor]
+
+    def _fill(self, tensor: str) -> None:
+        """Not by recursion: models are deeper than Python's stack."""
+        waiting = [tensor]
+        while waiting:
+            name = waiting[-1]
+            missing = [each for each in self._sources(name) if each not in self._memory]
+            if missing:
+                waiting.extend(missing)
+                continue
+            waiting.pop()
+            self._memory[name] = self._known(name) or _worst(self._memory[each] for each in self._sources(name))
+
+    def _known(self, tensor: str) -> tuple[float, bool] | None:
+        found = self.comparisons.get(tensor)
+        return None if found is None else (_find_error(found), is_wrong(found))
+
+    def _sources(self, tensor: str) -> tuple[str, ...]:
+        """What an unseen tensor was made from; a graph input, or what was compared, needs no explanation."""
+        maker = self._makers.get(tensor)
+        return () if tensor in self.comparisons or maker is None else maker.inputs
+
+    def find_unseen(self, layer: Layer) -> tuple[Layer, ...]:
+        """The layers before this one whose outputs nobody has compared, up to those that somebody has."""
+        found: dict[int, Layer] = {}
+        waiting = list(layer.inputs)
+        while waiting:
+            name = waiting.pop()
+            maker = self._makers.get(name)
+            if maker is not None and name not in self.comparisons and maker.number not in found:
+                found[maker.number] = maker
+                waiting.extend(maker.inputs)
+        return tuple(found[number] for number in sorted(found))
+
+
+def _worst(known: Iterable[tuple[float, bool]]) -> tuple[float, bool]:
+    each = list(known)
+    return max((error for error, _ in each), default=0.0), any(wrong for _, wrong in each)
+
+
+def _find_error(comparison: TensorComparison) -> float:
+    """Relative to the scale; of what is right by an absolute bound, no more than the relative bound allows."""
+    if is_wrong(comparison) or not comparison.tolerance.rel:
+        return comparison.error
+    return min(comparison.error, comparison.tolerance.rel)
+
+
+def is_wrong(comparison: TensorComparison) -> bool:
+    return comparison.verdict.kind in (VerdictKind.FAIL, VerdictKind.ERROR)
+
+
+# ---------------------------------------------------------------- one layer
+
+
+def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison]) -> Growth | None:
+    """None: none of its outputs was compared."""
+    outputs = [graph.comparisons[name] for name in layer.outputs if name in graph.comparisons]
+    if not outputs:
+        return None
+    before, inherited = _worst(graph.look(name) for name in layer.inputs)
+    after, wrong = _worst((_find_error(each), is_wrong(each)) for each in outputs)
+    factor = max(_find_factor(each, before) for each in outputs)
+    alone = [local[name] for name in layer.outputs if name in local]
+    is_right_alone = bool(alone) and all(each.verdict.kind is VerdictKind.PASS for each in alone)
+    if wrong and before > 0 and is_right_alone and not any(each.is_broken for each in outputs):
+        factor = min(factor, JUMP)
+    worst = max(outputs, key=lambda each: (is_wrong(each), each.error))
+    what = _describe(worst) if wrong else ""
+    return Growth(layer, before, after, factor, wrong, inherited, any(map(is_wrong, alone)), what)
+
+
+def _find_factor(output: TensorComparison, before: float) -> float:
+    if output.is_broken:
+        return math.inf
+    error = _find_error(output)
+    if error == 0:
+        return 0.0
+    noise = _NOISE_SHARE * (output.tolerance.rel or 0.0)
+    least = max(before, noise)
+    return error / least if least > 0 else math.inf
+
+
+# ---------------------------------------------------------------- words
+
+
+def _describe(comparison: TensorComparison) -> str:
+    if comparison.misplaced and comparison.nan[1] > comparison.nan[0]:
+        return f"NaN is born in {comparison.name}"
+    if comparison.misplaced:
+        return f"an infinity is born or lost in {comparison.name}"
+    found = [finding for finding in comparison.verdict.findings if finding.kind is VerdictKind.FAIL]
+    return f"{comparison.name}: {found[0].message}" if found else comparison.name
+
+
+def _describe_birth(growth: Growth, suspects: Sequence[Layer]) -> str:
+    before = f"its inputs are right (error {growth.before:.2g})" if growth.before else "its inputs are equal"
+    if growth.is_inherited:
+        before = f"its inputs are off too (error {growth.before:.2g}), but it is wrong by itself as well"
+    text = f"{growth.layer.label}: {growth.what}; {before}"
+    if len(suspects) > 1:
+        names = ", ".join(layer.label for layer in suspects[:-1])
+        text += f"; nothing between was compared, so it may be {names} as well"
+    return text
+
+
+def _describe_drift(first: Growth, ranking: Sequence[Growth]) -> str:
+    most = [growth for growth in ranking if growth.factor > 1][:3]
+    steps = ", ".join(f"{growth.layer.label} {growth.before:.2g} → {growth.after:.2g}" for growth in most)
+    text = f"drift: {first.layer.label} is the first beyond its tolerance"
+    largest = max(ranking, key=lambda growth: growth.after - growth.before)
+    if largest.after - largest.before > first.after / 2 and largest.layer != first.layer:
+        return f"{text}; most of it comes from {largest.layer.label}, which is within its own: {steps}"
+    return f"{text}, no layer adds much by itself" + (f": {steps}" if steps else "")

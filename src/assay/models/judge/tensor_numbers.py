@@ -1,0 +1,256 @@
+"""From the errors of all elements to the numbers that a person asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from assay.models.judge.tensor_blocks import Array, Block, load_numpy, name_dtype
+from assay.models.judge.tensor_errors import Errors, walk_errors
+from assay.models.judge.tensor_scale import Scale
+from assay.models.values.tensors import Element, Number, Tolerance
+
+_LEAST = 1e-300  # nothing is divided by less
+_UNBOUNDED = 1e250  # such a relative error comes from dividing by nothing
+_TIE = 1e-6  # relative errors closer than this are the same to a person: the absolute ones decide
+
+
+class Place(NamedTuple):
+    """An element worth showing."""
+
+    score: float  # that it is ranked by
+    relative: float
+    at: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Grows block by block."""
+
+    wanted: int  # elements to show
+    finite: int = 0  # elements that are finite on both sides
+    wrong: int = 0
+    differing: int = 0
+    misplaced: int = 0
+    both_odd: int = 0
+    sum_abs: float = 0.0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: int | None = None
+    products: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])  # e·e, a·a, e·a, d·d
+    places: list[Place] = field(default_factory=list)  # worst first
+
+    def add(self, block: Block, errors: Errors, scale: Scale) -> None:
+        np = load_numpy()
+        odd = 0 if errors.misplaced is None else int(errors.misplaced.sum())
+        self.finite += errors.error.size - odd - errors.both_odd
+        self.wrong += int(errors.wrong.sum())
+        self.misplaced += odd
+        self.both_odd += errors.both_odd
+        self.differing += int(np.count_nonzero(errors.error)) + odd
+        self.sum_abs += float(errors.error.sum())
+        self.max_abs = max(self.max_abs, float(errors.error.max()))
+        relative = errors.error / np.maximum(errors.size, _LEAST)
+        self.max_rel = max(self.max_rel, _limit(float(relative.max())))
+        if errors.ulp is not None:
+            self.max_ulp = max(self.max_ulp or 0, int(errors.ulp.max()))
+        self._add_products(errors, scale)
+        self._add_places(block, errors, relative, scale.whole)
+
+    def _add_products(self, errors: Errors, scale: Scale) -> None:
+        """In units that no square overflows, and without what stands for "nothing"."""
+        np = load_numpy()
+        left, right = errors.expected, errors.actual
+        if scale.cut < math.inf:
+            used = np.abs(left) < scale.cut
+            left, right = np.where(used, left, 0), np.where(used, right, 0)
+        if scale.unit != 1.0:
+            left, right = left / scale.unit, right / scale.unit
+        with np.errstate(over="ignore", invalid="ignore"):
+            pairs = ((left, left), (right, right), (left, right))
+            found = [*(_dot(one, other) for one, other in pairs), _dot(*[right - left] * 2)]
+        self.products = [total + more for total, more in zip(self.products, found, strict=True)]
+
+    def _add_places(self, block: Block, errors: Errors, relative: Array, whole: float) -> None:
+        """By relative error; among equal ones, as in a channel that is all zero, by the absolute one."""
+        np = load_numpy()
+        ranks = relative if errors.misplaced is None else np.where(errors.misplaced, math.inf, relative)
+        least = self.places[-1].score if len(self.places) >= self.wanted else 0.0
+        found = np.flatnonzero(ranks >= least * (1 - 2 * _TIE)) if least else np.flatnonzero(ranks)
+        if not found.size:
+            return
+        flat = ranks.ravel()[found]
+        size = errors.error.ravel()[found]
+        score = flat * (1 + _TIE * size / (size + whole + _LEAST))
+        if found.size > self.wanted:
+            kept = np.argpartition(-score, self.wanted - 1)[: self.wanted]
+            found, flat, score = found[kept], flat[kept], score[kept]
+        columns = [axis + part.start for axis, part in zip(np.unravel_index(found, ranks.shape), block, strict=True)]
+        indices = zip(*(column.tolist() for column in columns), strict=True) if columns else [()]
+        fresh = map(Place, score.tolist(), map(_limit, flat.tolist()), indices)
+        self.places = sorted([*self.places, *fresh], key=lambda each: (-each.score, each.at))[: self.wanted]
+
+    @property
+    def cosine(self) -> float | None:
+        expected, actual, both, _ = self.products
+        if not expected and not actual:
+            return None
+        if not expected or not actual:
+            return 0.0
+        return max(-1.0, min(1.0, both / (math.sqrt(expected) * math.sqrt(actual))))
+
+    @property
+    def sqnr_db(self) -> float | None:
+        signal, _, _, noise = self.products
+        if not self.finite:
+            return None
+        if not noise:
+            return math.inf
+        return 10 * math.log10(signal / noise) if signal and noise < math.inf else -math.inf
+
+
+def _limit(relative: float) -> float:
+    return relative if relative < _UNBOUNDED else math.inf
+
+
+def _dot(one: Array, other: Array) -> float:
+    """Not by BLAS: its threads wait for each other where many tests share a machine."""
+    np = load_numpy()
+    return float(np.einsum("i,i->", one.ravel().conj(), other.ravel()).real)
+
+
+def measure(
+    expected: Array, actual: Array, tolerance: Tolerance, scale: Scale, worst: int, slack: Array | None = None
+) -> Tally:
+    tally = Tally(worst)
+    for block, errors in walk_errors(expected, actual, tolerance, scale, slack):
+        tally.add(block, errors, scale)
+    return tally
+
+
+def measure_texts(expected: Array, actual: Array, worst: int) -> Tally:
+    """Texts are the same or not: an error is 1."""
+    np = load_numpy()
+    tally = Tally(worst)
+    for index in np.ndindex(expected.shape):
+        tally.finite += 1
+        if to_text(expected[index]) != to_text(actual[index]):
+            tally.wrong += 1
+            tally.places.append(Place(1.0, 1.0, index))
+    tally.differing = tally.wrong
+    tally.places = tally.places[:worst]
+    tally.max_abs = tally.max_rel = float(bool(tally.wrong))
+    tally.sum_abs = float(tally.wrong)
+    return tally
+
+
+def to_text(value: object) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+# ---------------------------------------------------------------- elements
+
+
+def build_elements(expected: Array, actual: Array, tally: Tally) -> tuple[Element, ...]:
+    left, right = _number_reader(expected), _number_reader(actual)
+    return tuple(
+        Element(index, left(expected[index]), right(actual[index]), _distance(expected[index], actual[index]), relative)
+        for _, relative, index in tally.places
+    )
+
+
+def _number_reader(array: Array) -> Callable[[Any], Number]:
+    if name_dtype(array) == "string":
+        return to_text
+    if array.dtype.kind == "b" or "int" in array.dtype.name:
+        return int
+    if array.dtype.kind == "c":
+        return lambda value: str(complex(value)).strip("()")
+    return _read_float
+
+
+def _read_float(value: Any) -> Number:
+    plain = float(value)
+    return plain if math.isfinite(plain) else str(plain)
+
+
+def _distance(expected: Any, actual: Any) -> float:
+    """Of two elements; infinite where one of them is not finite, 1 for texts that differ."""
+    if isinstance(expected, str | bytes) or isinstance(actual, str | bytes):
+        return float(to_text(expected) != to_text(actual))
+    pair = [_plain(value) for value in (expected, actual)]
+    try:
+        distance = float(abs(pair[1] - pair[0]))
+    except OverflowError:
+        return math.inf
+    return math.inf if math.isnan(distance) else distance
+
+
+def _plain(value: Any) -> Any:
+    """As a number of Python's: these do not overflow when they are integers."""
+    kind = value.dtype.kind
+    if kind in "iub" or "int" in value.dtype.name:
+        return int(value)
+    return complex(value) if kind == "c" else float(value)
+
+
+# ---------------------------------------------------------------- the k largest
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    rows: int
+    agree: int
+    first: tuple[int, ...] | None = None  # the first row that disagrees, by its index
+    expected: int | None = None  # its largest element there
+    actual: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        return self.agree / self.rows if self.rows else None
+
+
+def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
+    """Whether the k largest along the last axis are the same ones.
+
+    Equal values at the edge may go either way: a row agrees when one choice of k elements is right for both sides.
+    """
+    np = load_numpy()
+    length = expected.shape[-1] if expected.ndim else 1
+    rows = expected.size // length if length else 0
+    left, right = expected.reshape(rows, length), actual.reshape(rows, length)
+    step = max(1, (1 << 20) // max(1, length))
+    agree, first = 0, None
+    for start in range(0, rows, step):
+        good = _rows_agree(
+            _sortable(left[start : start + step]), _sortable(right[start : start + step]), min(k, length)
+        )
+        agree += int(good.sum())
+        if first is None and not good.all():
+            first = start + int(np.argmin(good))
+    if first is None:
+        return Ranking(rows, agree)
+    index = tuple(int(place) for place in np.unravel_index(first, expected.shape[:-1])) if expected.ndim > 1 else ()
+    winners = [int(np.argmax(_sortable(side[first]))) for side in (left, right)]
+    return Ranking(rows, agree, index, *winners)
+
+
+def _sortable(part: Array) -> Array:
+    """NaN counts as less than everything, so that it never is among the largest."""
+    np = load_numpy()
+    if part.dtype.kind in "iub":
+        return part
+    plain = np.abs(part) if part.dtype.kind == "c" else part.astype(np.float64)
+    return np.where(np.isnan(plain), -np.inf, plain)
+
+
+def _rows_agree(left: Array, right: Array, k: int) -> Array:
+    """A choice that is right for both: it holds all that are surely among the largest of either side, and is made of
+    what may be among the largest of both."""
+    np = load_numpy()
+    edges = [np.partition(side, -k, axis=-1)[:, -k][:, None] for side in (left, right)]
+    surely = (left > edges[0]) | (right > edges[1])
+    maybe = (left >= edges[0]) & (right >= edges[1])
+    return ~(surely & ~maybe).any(-1) & (surely.sum(-1) <= k) & (maybe.sum(-1) >= k)

@@ -1,0 +1,440 @@
+"""Is a tensor what it should be? Every number, and a verdict that names what is wrong.
+
+FAIL          another shape or type; a NaN or an infinity that the other does not have there; elements beyond the
+              tolerance; a constant where there should be numbers, whatever the tolerance; an output too many or missing
+INCONCLUSIVE  nothing is wrong and nothing is proved: no element, no finite number, all zero on both sides, or numbers
+              that are smaller than what rounding can make of the inputs
+PASS          anything else, with flags that say what a person should know
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from assay.errors import did_you_mean
+from assay.models.judge.tensor_blocks import Array, Kind, Survey, load_numpy, name_dtype, survey, walk_blocks
+from assay.models.judge.tensor_errors import find_common_kind
+from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
+from assay.models.judge.tensor_scale import FEWEST, build_scale
+from assay.models.judge.tolerances import complete_tolerance, default_tolerance, is_zero_telling, rounding_units
+from assay.models.values.model import Tolerances
+from assay.models.values.tensors import (
+    ACTUAL_CONSTANT,
+    ACTUAL_ZERO,
+    ALLOW_CONSTANT,
+    EXPECTED_CONSTANT,
+    EXPECTED_ZERO,
+    OTHER_LARGEST,
+    Element,
+    TensorComparison,
+    Tolerance,
+)
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+WORST = 10  # elements that are named
+_COUNTED = frozenset({"int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"})  # ids, indices, shapes, masks
+_LONGEST_LIST = 6
+_MOST_SCORES = 1 << 21
+_FELT = 0.1  # an absolute bound that is less than this share of the relative one goes without saying
+_LEAST_SQNR_DB = 20.0  # of a tensor that passes by an absolute bound only: an error of a tenth, a cosine of 0.995
+
+Reach = Callable[[], Array | float]  # the size of the terms that a tensor is the sum of, one number or one per element
+
+
+def compare_tensors(
+    name: str,
+    expected: Array,
+    actual: Array,
+    tolerance: Tolerance = Tolerance(),  # noqa: B008 frozen
+    *,
+    op: str | None = None,
+    maker: str | None = None,
+    worst: int = WORST,
+    reach: Reach | None = None,
+) -> TensorComparison:
+    """`op`: the operator that made the tensor; None for the output of a whole model, whose last operator is `maker`:
+    it may be as far off as that one alone, but that it is all zero is more of a surprise.
+
+    `reach` is called only where elements differ by more than their own scale allows, and no absolute bound was given.
+    """
+    left, right = _native(expected), _native(actual)
+    dtypes = name_dtype(left), name_dtype(right)
+    full = complete_tolerance(tolerance, dtypes, op, maker)
+    empty = TensorComparison(name, Verdict.of((), 0), dtypes, (left.shape, right.shape), tolerance=full)
+    formal = list(_judge_form(empty, find_common_kind(left, right)))
+    if left.shape != right.shape or find_common_kind(left, right) is None:
+        return replace(empty, verdict=Verdict.of(formal, 0))
+    if not left.size:
+        nothing = Finding(VerdictKind.INCONCLUSIVE, name, f"both are empty {list(left.shape)}: nothing to compare")
+        return replace(empty, verdict=Verdict.of([*formal, nothing], 0))
+    is_single = left.ndim == 0
+    if is_single:
+        left, right = left.reshape(1), right.reshape(1)
+    if find_common_kind(left, right) is Kind.TEXT:
+        found = _compare_texts(empty, left, right, formal, worst)
+    else:
+        found = _compare_numbers(empty, left, right, formal, op, worst, None if tolerance.abs is not None else reach)
+        found = found if found.verdict.kind is VerdictKind.FAIL else _doubt(found, left, tolerance)
+    return replace(found, worst=tuple(replace(each, index=()) for each in found.worst)) if is_single else found
+
+
+def judge_outputs(
+    expected: Mapping[str, Any],
+    actual: Mapping[str, Any],
+    tolerances: Tolerances,
+    *,
+    op: str | None = None,
+    makers: Mapping[str, str] | None = None,
+    worst: int = WORST,
+    reach: Callable[[str], Array | float] | None = None,
+) -> tuple[Verdict, tuple[TensorComparison, ...]]:
+    """All outputs by name. One that is missing or too many is a finding; no output at all is never PASS.
+
+    `op`: the operator that made all of them; `makers`, by name: of the outputs of several operators; `reach`, by name:
+    see `compare_tensors`.
+    """
+    left, right = dict(_spread(expected)), dict(_spread(actual))
+    made_by = {name: None if op else (makers or {}).get(name) for name in left}
+    compared = tuple(
+        compare_tensors(
+            name,
+            array,
+            right[name],
+            tolerances.choose(name, op or made_by[name]),
+            op=op,
+            maker=made_by[name],
+            worst=worst,
+            reach=None if reach is None else partial(reach, name),
+        )
+        for name, array in left.items()
+        if name in right
+    )
+    findings = [
+        *(finding for each in compared for finding in each.verdict.findings),
+        *_judge_names(tuple(left), tuple(right)),
+    ]
+    return Verdict.of(findings, sum(each.count for each in compared)), compared
+
+
+def _native(array: Array) -> Array:
+    """In the machine's byte order: bits are looked at."""
+    found = load_numpy().asarray(array)
+    return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+
+
+def _spread(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """Sequences of tensors are compared one by one; an optional output that is not there is none."""
+    for name, value in outputs.items():
+        if isinstance(value, list | tuple):
+            yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
+        elif value is not None:
+            yield name, value
+
+
+def _judge_names(expected: Sequence[str], actual: Sequence[str]) -> Iterator[Finding]:
+    extra = [name for name in actual if name not in expected]
+    for name in expected:
+        if name not in actual:
+            hint = did_you_mean(name, extra)
+            yield Finding(VerdictKind.FAIL, name, "the output is missing" + (f": {hint}" if hint else ""))
+    for name in extra:
+        yield Finding(VerdictKind.FAIL, name, "an output that nobody expected")
+
+
+# ---------------------------------------------------------------- form
+
+
+def _judge_form(given: TensorComparison, kind: Kind | None) -> Iterator[Finding]:
+    """Shape and type."""
+    shapes, dtypes = given.shape, given.dtype
+    if shapes[0] != shapes[1]:
+        yield Finding(VerdictKind.FAIL, given.name, f"shape {shapes[1]} instead of {shapes[0]}{_guess(*shapes)}")
+    if dtypes[0] != dtypes[1] and (given.tolerance.check_dtype or kind is None):
+        yield Finding(VerdictKind.FAIL, given.name, f"dtype {dtypes[1]} instead of {dtypes[0]}")
+
+
+def _guess(expected: tuple[int, ...], actual: tuple[int, ...]) -> str:
+    if sorted(expected) == sorted(actual):
+        return "; the axes are in another order"
+    if [dim for dim in expected if dim != 1] == [dim for dim in actual if dim != 1]:
+        return "; axes of length 1 are too many or missing"
+    if math.prod(expected) == math.prod(actual):
+        return "; it has as many elements"
+    return ""
+
+
+# ---------------------------------------------------------------- texts
+
+
+def _compare_texts(
+    given: TensorComparison, expected: Array, actual: Array, formal: Sequence[Finding], worst: int
+) -> TensorComparison:
+    tally = measure_texts(expected, actual, max(worst, 1))
+    elements = build_elements(expected, actual, tally)
+    findings = list(formal)
+    if tally.wrong > given.tolerance.allowed_wrong * expected.size:
+        text = f"{_share(tally.wrong, expected.size)} texts differ; first at {_place(elements[0])}"
+        findings.append(Finding(VerdictKind.FAIL, given.name, text))
+    return replace(
+        given,
+        verdict=Verdict.of(findings, expected.size),
+        count=expected.size,
+        wrong=tally.wrong,
+        max_abs=tally.max_abs,
+        max_rel=tally.max_rel,
+        mean_abs=tally.sum_abs / expected.size,
+        worst=elements[:worst],
+    )
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def _compare_numbers(
+    given: TensorComparison,
+    expected: Array,
+    actual: Array,
+    formal: Sequence[Finding],
+    op: str | None,
+    worst: int,
+    reach: Reach | None,
+) -> TensorComparison:
+    looks = survey(expected), survey(actual)
+    scale = build_scale(expected, looks[0])
+    tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
+    kind = find_common_kind(expected, actual)
+    is_doubtful = tally.wrong > tally.misplaced or looks[0].is_constant != looks[1].is_constant
+    slack = _build_slack(reach, expected, given) if reach is not None and is_doubtful else None
+    if slack is not None:
+        tally = measure(expected, actual, given.tolerance, scale, max(worst, 1), slack)
+        largest = (given.tolerance.abs or 0.0) + float(slack.max())
+        given = replace(given, tolerance=replace(given.tolerance, abs=largest))
+    is_asked = given.tolerance.top_k is not None
+    is_ranked = is_asked or (op is None and kind is Kind.FLOAT and _looks_like_scores(expected))
+    ranking = measure_top_k(expected, actual, given.tolerance.top_k or 1) if is_ranked else None
+    elements = build_elements(expected, actual, tally)
+    found = replace(
+        given,
+        count=expected.size,
+        wrong=tally.wrong,
+        max_abs=tally.max_abs,
+        mean_abs=tally.sum_abs / tally.finite if tally.finite else 0.0,
+        max_rel=tally.max_rel,
+        max_ulp=tally.max_ulp,
+        scale=scale.whole,
+        cosine=tally.cosine,
+        sqnr_db=tally.sqnr_db,
+        top_k=ranking.share if ranking else None,
+        nan=(looks[0].nan, looks[1].nan),
+        inf=(looks[0].inf, looks[1].inf),
+        misplaced=tally.misplaced,
+        worst=elements[:worst],
+    )
+    findings = [
+        *formal,
+        *_judge_misplaced(found, elements),
+        *_judge_elements(found, tally, elements, is_float=kind in (Kind.FLOAT, Kind.COMPLEX)),
+        *_judge_whole(found, ranking if is_asked else None),
+        *_judge_constants(found, looks, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
+    ]
+    verdict = Verdict.of(findings, expected.size)
+    flags = [*_find_flags(found, looks, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
+    return replace(found, verdict=verdict, flags=tuple(flags))
+
+
+def _build_slack(reach: Reach, expected: Array, given: TensorComparison) -> Array | None:
+    """What rounding can do to each element beyond the tolerance's absolute bound; None: nothing."""
+    np = load_numpy()
+    units = rounding_units(given.dtype)
+    if not units:
+        return None
+    terms = np.nan_to_num(np.asarray(reach(), np.float64), nan=0.0, posinf=0.0)
+    slack = np.maximum(units * terms - (given.tolerance.abs or 0.0), 0.0)
+    if slack.size not in (1, expected.size):  # of a tensor of another shape
+        slack = np.sqrt(np.mean(np.square(slack)))
+    is_single = slack.size == 1
+    return np.broadcast_to(slack.reshape(() if is_single else expected.shape), expected.shape) if slack.any() else None
+
+
+def _doubt(found: TensorComparison, expected: Array, asked: Tolerance) -> TensorComparison:
+    """A tensor that passes by an absolute bound only, and is smaller than that or mostly wrong, shows nothing."""
+    np = load_numpy()
+    tolerance = found.tolerance
+    is_by_size = found.max_rel <= (tolerance.rel or 0.0) or found.wrong or not rounding_units(found.dtype)
+    if is_by_size or tolerance.allow_constant or tolerance.min_cosine is not None:  # its direction was looked at
+        return found
+    bound = tolerance.abs or 0.0
+    is_small = all((np.abs(expected[block]) <= bound).all() for block in walk_blocks(expected.shape))
+    is_noise = asked.abs is None and found.sqnr_db is not None and found.sqnr_db < _LEAST_SQNR_DB
+    if not is_small and not is_noise:
+        return found
+    whose = "what rounding alone can do here" if asked.abs is None else "the absolute bound"
+    what = f"every element is below {whose}" if is_small else f"right only by {whose}"
+    size = f"{found.max_abs:.3g}" + (f" ({found.max_rel:.3g} of the scale)" if math.isfinite(found.max_rel) else "")
+    text = f"{what} ({bound:.3g}), and the largest difference is {size}: this proves nothing"
+    hint = f"(other inputs may; {ALLOW_CONSTANT} lets it pass)"
+    finding = Finding(VerdictKind.INCONCLUSIVE, found.name, f"{text} {hint}", found.max_rel, tolerance.rel)
+    return replace(found, verdict=Verdict.of([*found.verdict.findings, finding], found.verdict.comparisons))
+
+
+def _judge_misplaced(found: TensorComparison, elements: Sequence[Element]) -> Iterator[Finding]:
+    if found.misplaced:
+        counts = f"NaN: {found.nan[0]} expected, {found.nan[1]} actual; infinite: {found.inf[0]} and {found.inf[1]}"
+        text = f"{_share(found.misplaced, found.count)} are NaN or infinite on one side only, or with the other sign"
+        yield Finding(VerdictKind.FAIL, found.name, f"{text}; first at {_place(elements[0])} ({counts})")
+
+
+def _judge_elements(
+    found: TensorComparison, tally: Tally, elements: Sequence[Element], *, is_float: bool
+) -> Iterator[Finding]:
+    wrong = tally.wrong - tally.misplaced
+    allowed = found.tolerance.allowed_wrong * found.count
+    worst = next((each for each in elements if each.abs_error < math.inf), elements[0] if elements else None)
+    if wrong > allowed and worst is not None:
+        at_most = f" (at most {found.tolerance.allowed_wrong:.3g} may)" if allowed else ""
+        text = f"{_share(wrong, found.count)} differ by more than {_bound(found, is_float)}{at_most}"
+        size = (
+            f"{worst.rel_error:.3g} of the scale, {worst.abs_error:.3g}" if is_float else f"by {worst.abs_error:.16g}"
+        )
+        text = f"{text}; worst at {_place(worst)}: {size}"
+        yield Finding(VerdictKind.FAIL, found.name, text, found.max_rel, found.tolerance.rel if is_float else 0.0)
+    near = tally.differing - tally.wrong
+    share = found.tolerance.int_share or 0.0
+    if not is_float and near > max(1.0, share * found.count):
+        text = f"{_share(near, found.count)} are off by up to {found.tolerance.int_abs}, at most {share:.3g} may be"
+        yield Finding(VerdictKind.FAIL, found.name, text, near / found.count, share)
+
+
+def _bound(found: TensorComparison, is_float: bool) -> str:
+    tolerance = found.tolerance
+    if not is_float:
+        return f"{0 if 'bool' in found.dtype else tolerance.int_abs}"
+    parts = [f"{tolerance.rel:.3g} of the scale"] if tolerance.rel else []
+    is_felt = (tolerance.abs or 0.0) > _FELT * (tolerance.rel or 0.0) * found.scale
+    parts += [f"{tolerance.abs:.3g}"] if is_felt or not parts else []
+    text = " + ".join(parts)
+    return text if tolerance.ulp is None else f"{text} or by more than {tolerance.ulp} ULP"
+
+
+def _judge_whole(found: TensorComparison, ranking: Ranking | None) -> Iterator[Finding]:
+    """Bounds on the tensor as a whole. One that cannot be computed is not kept."""
+    asked = found.tolerance
+    if asked.min_cosine is not None and found.cosine is not None and not found.cosine >= asked.min_cosine:
+        text = f"cosine {found.cosine:.6g}, at least {asked.min_cosine:.6g} is asked for"
+        yield Finding(VerdictKind.FAIL, found.name, text, found.cosine, asked.min_cosine)
+    if asked.min_sqnr_db is not None and found.sqnr_db is not None and not found.sqnr_db >= asked.min_sqnr_db:
+        text = f"signal to noise {found.sqnr_db:.4g} dB, at least {asked.min_sqnr_db:.4g} is asked for"
+        yield Finding(VerdictKind.FAIL, found.name, text, found.sqnr_db, asked.min_sqnr_db)
+    if ranking is not None and ranking.agree < ranking.rows:
+        text = (
+            f"{_share(ranking.rows - ranking.agree, ranking.rows)} rows have others among their {asked.top_k} largest"
+        )
+        where = f"first in row {list(ranking.first or ())}"
+        if ranking.actual != ranking.expected:
+            where += f", whose largest is {ranking.actual} instead of {ranking.expected}"
+        yield Finding(VerdictKind.FAIL, found.name, f"{text}; {where}", ranking.share, 1.0)
+
+
+# ---------------------------------------------------------------- constants
+
+
+def _judge_constants(
+    found: TensorComparison, looks: tuple[Survey, Survey], op: str | None, rounding: float
+) -> Iterator[Finding]:
+    expected, actual = looks
+    if not expected.finite and not found.misplaced:
+        yield Finding(VerdictKind.INCONCLUSIVE, found.name, "not a single finite number: this proves nothing")
+    elif actual.is_constant and not expected.is_constant and _varies(found, expected, rounding):
+        what = "all zero" if actual.is_zero else "constant"
+        text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
+        yield Finding(VerdictKind.FAIL, found.name, text)
+    elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant and not _is_telling(found, op):
+        text = f"both are all zero: this proves nothing (other inputs may; {ALLOW_CONSTANT} lets it pass)"
+        yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
+
+
+def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
+    """By more than rounding can do: whatever tolerance was asked for, a dead output is found."""
+    rel = default_tolerance(found.dtype[0]).rel or 0.0
+    least = max(rel * expected.largest, rounding)
+    return found.count > 1 and (found.count > expected.finite or expected.spread > least)
+
+
+def _is_telling(found: TensorComparison, op: str | None) -> bool:
+    if op is None:
+        return found.dtype[0] in _COUNTED
+    return is_zero_telling(op)
+
+
+def _find_flags(
+    found: TensorComparison, looks: tuple[Survey, Survey], verdict: Verdict, expected: Array, actual: Array
+) -> Iterator[str]:
+    words = ((EXPECTED_CONSTANT, EXPECTED_ZERO), (ACTUAL_CONSTANT, ACTUAL_ZERO))
+    for look, (constant, zero) in zip(looks, words, strict=True):
+        if look.is_constant and (found.count > 1 or look.is_zero):
+            yield constant
+        if look.is_zero:
+            yield zero
+    if verdict.kind is VerdictKind.FAIL and not looks[1].is_constant:
+        yield from find_dead_parts(expected, actual)
+    if found.nan[0] + found.inf[0] and not found.misplaced:
+        yield "NaN or infinite on both sides, in the same places"
+
+
+def _looks_like_scores(expected: Array) -> bool:
+    """Of classes or tokens: a row or a few of them, and something to choose between."""
+    return bool(1 <= expected.ndim <= 3 and expected.shape[-1] > 1 and expected.size <= _MOST_SCORES)
+
+
+def _flag_ranking(ranking: Ranking | None) -> Iterator[str]:
+    """Within the tolerance, and yet another answer: nobody asked for the same one, but somebody should know."""
+    if ranking is not None and ranking.agree < ranking.rows:
+        text = f"{OTHER_LARGEST} {_share(ranking.rows - ranking.agree, ranking.rows)} rows"
+        yield f"{text}; first in row {list(ranking.first or ())}: {ranking.actual} instead of {ranking.expected}"
+
+
+def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
+    """Rows, columns and channels that are all zero in the actual tensor alone: most often a lost part of a kernel."""
+    np = load_numpy()
+    for axis, length in enumerate(expected.shape):
+        if length < 2 or expected.size // length < FEWEST:
+            continue
+        alive = np.zeros((2, length), dtype=bool)
+        others = tuple(place for place in range(expected.ndim) if place != axis)
+        for block in walk_blocks(expected.shape):
+            for side, array in enumerate((expected, actual)):
+                alive[side, block[axis]] |= (array[block] != 0).any(axis=others)
+        dead = np.flatnonzero(alive[0] & ~alive[1]).tolist()
+        if dead:
+            names = ", ".join(map(str, dead[:_LONGEST_LIST])) + (", …" if len(dead) > _LONGEST_LIST else "")
+            yield f"actual is all zero at {names} of axis {axis} ({len(dead)} of {length})"
+
+
+# ---------------------------------------------------------------- words
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole} ({100 * part / whole:.3g}%)"
+
+
+def _place(element: Element) -> str:
+    return f"{list(element.index)}: expected {_value(element.expected)}, actual {_value(element.actual)}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return repr(value) if isinstance(value, str) and not _is_number(value) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    """`nan`, `-inf` and complex numbers are texts too."""
+    try:
+        complex(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,200 @@
+"""How far apart is still right: what a type and an operator allow where nobody says otherwise.
+
+Relative bounds, at the tensor's scale. A float32 tensor of a correct runtime lies within 1.1e-4 of another one's (the
+largest of 1,223 in seven real models, most below 1e-5; layers that amplify rounding aside), the order of summation,
+fused multiply-add and Winograd included. Computing with 16-bit factors, which is a fault that must be seen, is off by
+1.3e-3. The default of 3e-4 stands between the two. Half and bfloat16 get a few of their own units.
+
+Absolute bounds: rounding is as large as the terms that are added up, and those may cancel. What is computed around one
+(a sigmoid of -20 as a half minus nearly a half) is off by a unit of one, however small it is: two runtimes are 120%
+apart there, and both are right. For every other operator the bound is a few units of the terms that its real inputs
+make (`rounding_units` of the `reach` that a caller of `compare_tensors` supplies), and nothing where they are unknown:
+an absolute number for all tensors would let any tensor of small numbers pass.
+
+Operators only ever widen a bound, never narrow it: the output of an exact Reshape holds the rounding of everything
+before it, and Reshape is not to be blamed for that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from assay.errors import UsageError
+from assay.models.values.tensors import Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class FloatType:
+    """`eps`: from 1 to the next number. `least`: what may get lost near zero, the smallest normal number for types
+    whose denormals hardware drops, the smallest number of all for the others."""
+
+    eps: float
+    least: float
+    bits: int
+    rel: float
+
+
+FLOATS = {
+    "float128": FloatType(2.0**-52, 2.0**-1022, 128, 1e-9),  # the machine's long double
+    "float64": FloatType(2.0**-52, 2.0**-1022, 64, 1e-9),
+    "float32": FloatType(2.0**-23, 2.0**-126, 32, 3e-4),
+    "float16": FloatType(2.0**-10, 2.0**-14, 16, 5e-3),
+    "bfloat16": FloatType(2.0**-7, 2.0**-126, 16, 2e-2),
+    "float8_e3m4": FloatType(2.0**-4, 2.0**-6, 8, 2.0**-4),
+    "float8_e4m3": FloatType(2.0**-3, 2.0**-9, 8, 2.0**-3),
+    "float8_e4m3fn": FloatType(2.0**-3, 2.0**-9, 8, 2.0**-3),
+    "float8_e4m3fnuz": FloatType(2.0**-3, 2.0**-10, 8, 2.0**-3),
+    "float8_e4m3b11fnuz": FloatType(2.0**-3, 2.0**-13, 8, 2.0**-3),
+    "float8_e5m2": FloatType(2.0**-2, 2.0**-16, 8, 2.0**-2),
+    "float8_e5m2fnuz": FloatType(2.0**-2, 2.0**-17, 8, 2.0**-2),
+    "float8_e8m0fnu": FloatType(1.0, 0.0, 8, 0.0),  # powers of two that scale blocks: the next one is twice as large
+    "float6_e2m3fn": FloatType(2.0**-3, 2.0**-3, 6, 2.0**-3),
+    "float6_e3m2fn": FloatType(2.0**-2, 2.0**-4, 6, 2.0**-2),
+    "float4_e2m1fn": FloatType(2.0**-1, 2.0**-1, 4, 2.0**-1),
+}
+COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64", "complex256": "float128"}
+SMALL_INTEGERS = frozenset({"int2", "uint2", "int4", "uint4"})  # that numpy itself does not know
+
+# exp and division turn what is a small absolute error before them into a larger relative one
+_AMPLIFYING = """
+    Exp Pow Log Div Reciprocal Softmax LogSoftmax Tan Sinh Cosh Attention MultiHeadAttention GroupQueryAttention
+    LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization InstanceNormalization GroupNormalization
+    RMSNormalization LpNormalization MeanVarianceNormalization LRN
+"""
+_RECURRENT = "LSTM GRU RNN Scan Loop"  # each step starts from the rounding of the one before
+_WIDER = dict.fromkeys(_AMPLIFYING.split(), 5.0) | dict.fromkeys(_RECURRENT.split(), 3.0)
+
+_SQUASHING = "Sigmoid HardSigmoid Tanh Erf Softplus Celu Elu Selu LSTM GRU RNN"
+
+# all zeros from these mean that there was nothing to compute with, and so nothing was tested
+_SUMMING = """
+    MatMul Gemm Conv ConvTranspose ConvInteger MatMulInteger QLinearConv QLinearMatMul Einsum Softmax LogSoftmax
+    BatchNormalization GlobalAveragePool AveragePool LSTM GRU RNN Attention MultiHeadAttention GroupQueryAttention
+    LayerNormalization InstanceNormalization GroupNormalization RMSNormalization Sigmoid Exp Cos
+    FusedConv FusedMatMul FusedGemm
+"""
+
+# they round into their integer type: a value halfway between two may go either way
+_ROUNDING = "QuantizeLinear DynamicQuantizeLinear QGemm"  # and all whose name begins with QLinear
+_TIES = 0.25  # of all elements may be one off: correct targets are in up to 16%, one that cuts off instead in 50%
+_ROUNDED = frozenset({"int4", "uint4", "int8", "uint8", "int16", "uint16"})
+
+# they round what goes in to 8 bits by themselves, and give floats: a step is some 3% of what a tensor is made of.
+# OpenVINO, which computes a DynamicQuantizeLSTM in floats, is 10% from onnxruntime at worst (cosine 0.998)
+_QUANTIZING = {
+    "DynamicQuantizeLSTM": 0.2, "DynamicQuantizeMatMul": 0.1, "MatMulIntegerToFloat": 0.1, "QAttention": 0.1,
+}  # fmt: skip
+
+_QUANTIZED_REL = 0.1  # a step of 8 bits is some 3% of what a tensor is made of; a few of them meet
+_QUANTIZED_STEPS = 5
+_QUANTIZED_SHARE = 0.5
+_QUANTIZED_COSINE = 0.99
+
+
+def default_tolerance(
+    dtype: str, op: str | None = None, *, quantized: bool = False, maker: str | None = None
+) -> Tolerance:
+    """For a tensor of this type that this operator made; with no operator, for the output of a whole model.
+
+    `quantized`: the model computes in steps (QuantizeLinear is in its graph), so that one value on the edge between two
+    of them moves by a whole one, and all that follows moves with it. That counts for what the whole model gives; a
+    layer by itself is as exact as ever. `maker`: the last operator of such a model, which may amplify.
+    """
+    is_loose = quantized and op is None
+    kind = FLOATS.get(COMPLEX_PARTS.get(dtype, dtype))
+    if kind is None:
+        return _default_integers(dtype, op, is_loose)
+    if kind.bits < 16:
+        return Tolerance(abs=kind.least, rel=kind.rel, ulp=1 if kind.rel else 0, int_abs=0, int_share=0.0)
+    rel = kind.rel * _WIDER.get(op or "", 1.0)
+    plain = Tolerance(abs=_absolute(kind, op), rel=rel, int_abs=0, int_share=0.0)
+    if op in _QUANTIZING:
+        return replace(plain, rel=max(rel, _QUANTIZING[op]), min_cosine=_QUANTIZED_COSINE)
+    loose = _QUANTIZED_REL * _WIDER.get(maker or "", 1.0)
+    return replace(plain, rel=max(rel, loose), min_cosine=_QUANTIZED_COSINE) if is_loose else plain
+
+
+def _absolute(kind: FloatType, op: str | None) -> float:
+    """Units of one for what is computed around one; for the others what may get lost near zero."""
+    return _count_units(kind) * kind.eps if op in _SQUASHING.split() else kind.least
+
+
+def _count_units(kind: FloatType) -> int:
+    """Two for the long types, whose units are small; one for the others."""
+    return 2 if kind.bits >= 32 else 1
+
+
+def rounding_units(dtypes: tuple[str, str]) -> float:
+    """What rounding may do to a sum, as a fraction of its terms' magnitudes; of two types the coarser one counts."""
+    kinds = [FLOATS.get(COMPLEX_PARTS.get(dtype, dtype)) for dtype in dtypes]
+    return max((_count_units(kind) * kind.eps for kind in kinds if kind and kind.bits >= 16), default=0.0)
+
+
+def _default_integers(dtype: str, op: str | None, is_loose: bool) -> Tolerance:
+    """Only what is rounded into a type may be off: shapes, indices and ids are exact."""
+    exact = Tolerance(abs=0.0, rel=0.0, int_abs=0, int_share=0.0)
+    if is_loose and dtype in ("int8", "uint8"):
+        return replace(exact, int_abs=_QUANTIZED_STEPS, int_share=_QUANTIZED_SHARE, min_cosine=_QUANTIZED_COSINE)
+    rounds = dtype in _ROUNDED and op is not None and (op in _ROUNDING.split() or op.startswith("QLinear"))
+    return replace(exact, int_abs=1, int_share=_TIES) if rounds else exact
+
+
+def step_tolerance(step: float) -> Tolerance:
+    """For the floats behind a quantiser inside a model that computes in steps of this size."""
+    return Tolerance(abs=_QUANTIZED_STEPS * step, rel=0.0, min_cosine=_QUANTIZED_COSINE, quantized=True)
+
+
+def complete_tolerance(
+    given: Tolerance, dtypes: tuple[str, str], op: str | None = None, maker: str | None = None
+) -> Tolerance:
+    """With every bound that was left open filled in; of two types the coarser one counts. Raises UsageError.
+
+    `maker`: the operator that an output of a whole model comes from. Its bound holds, unless the model computes in
+    steps.
+    """
+    check_tolerance(given)
+    op = op or (None if given.quantized else maker)
+    defaults = [default_tolerance(dtype, op, quantized=given.quantized, maker=maker) for dtype in dtypes]
+    default = max(defaults, key=lambda each: each.rel or 0.0)
+    has_bounds = given.abs is not None or given.rel is not None
+    return replace(
+        given,
+        abs=default.abs if given.abs is None else given.abs,
+        rel=default.rel if given.rel is None else given.rel,
+        ulp=default.ulp if given.ulp is None and not has_bounds else given.ulp,
+        int_abs=default.int_abs if given.int_abs is None else given.int_abs,
+        int_share=_fill_share(given, default),
+        min_cosine=default.min_cosine if given.min_cosine is None else given.min_cosine,
+    )
+
+
+def _fill_share(given: Tolerance, default: Tolerance) -> float | None:
+    """Whoever names a step and no share means all elements."""
+    if given.int_share is not None:
+        return given.int_share
+    return default.int_share if given.int_abs is None else 1.0
+
+
+def check_tolerance(tolerance: Tolerance) -> None:
+    """A bound that could let everything pass is refused: NaN, infinite, negative, a share of everything."""
+    for name in ("abs", "rel", "ulp", "int_abs", "min_sqnr_db"):
+        value = getattr(tolerance, name)
+        if value is not None and (not math.isfinite(value) or (value < 0 and name != "min_sqnr_db")):
+            raise UsageError(f"a tolerance of {name} {value} makes no sense", "it is a finite number from 0 up")
+    if not 0 <= tolerance.allowed_wrong < 1:
+        raise UsageError(
+            f"allowed_wrong is {tolerance.allowed_wrong}", "it is a share of the elements, from 0 to below 1"
+        )
+    if tolerance.int_share is not None and not 0 <= tolerance.int_share <= 1:
+        raise UsageError(f"int_share is {tolerance.int_share}", "it is a share of the elements, from 0 to 1")
+    if tolerance.min_cosine is not None and not -1 < tolerance.min_cosine <= 1:
+        raise UsageError(f"a cosine of {tolerance.min_cosine} makes no sense", "1 is the same direction: try 0.999")
+    if tolerance.top_k is not None and tolerance.top_k < 1:
+        raise UsageError(f"top_k is {tolerance.top_k}", "1 asks for the same largest element")
+
+
+def is_zero_telling(op: str | None) -> bool:
+    """Whether all zeros, as expected, say something of a target. Not so for a whole model, and not for sums of
+    products; a mask, a dead Relu, a padded block or a first hidden state is all zero in models that are well."""
+    return op is not None and op not in _SUMMING.split()

@@ -1,0 +1,263 @@
+"""The fixtures behind tests of models. Every one may be overridden in a conftest.py, and then what it returns counts.
+
+The names without `assay_` are those of Torq's tests: a project's own tests ask for them as they did there. Paths are
+pathlib paths, tensors are lists of arrays in the graph's order.
+
+    assay_case                    the case: a layer or a full model; a test that asks for it runs for all of them
+    tweaked_random_input_data     inputs; a layer's are the values that it sees inside the model
+    onnx_mlir_model_file          the case as MLIR
+    llvmcpu_compiled_model        … compiled by IREE for the CPU
+    llvmcpu_reference_results     … and run with the inputs
+    torq_compiled_model_dir       the case compiled for the hardware type and the chip
+    torq_results                  … and run with the inputs
+    chip_config, runtime_hw_type  the chip's description, the hardware type
+    assay_reference, assay_target              any other pair of targets, from settings or options
+    assay_reference_results, assay_compiled_model, assay_target_results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from assay.models.pytest_support.case import ModelCase, build_arrays, clear_keep, telling
+from assay.models.pytest_support.plan import CACHE_SECTION, Given, Plan, get_plan
+from assay.models.pytest_support.report import build_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from assay.models.flow.artifact_builder import Product
+    from assay.models.flow.stepwise import Stepwise
+    from assay.models.values.model import Target
+
+NAMES = (
+    "assay_stand", "assay_case", "assay_chip", "assay_hardware", "chip_config", "runtime_hw_type",
+    "tweaked_random_input_data", "onnx_mlir_model_file", "assay_llvmcpu", "llvmcpu_compiled_model",
+    "llvmcpu_reference_results", "assay_torq", "torq_compiled_model_dir", "torq_results", "assay_reference",
+    "assay_target", "assay_reference_results", "assay_compiled_model", "assay_target_results",
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- the case
+
+
+@pytest.fixture(scope="session")
+def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
+    """Workers and the artifact store, for the whole of this process."""
+    plan = get_plan(request.config)
+    with telling("assay_stand", ""):
+        stand = plan.open_stand(plan.hear)
+    yield stand
+    stand.workshop.close()
+
+
+@pytest.fixture
+def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterator[ModelCase]:
+    """The case of this test, with what goes into it."""
+    from assay.models.flow.cases import Source
+
+    given: Given = request.param
+    if given.problem or given.model is None or given.case is None:
+        raise build_failure(given.problem, given.problem)
+    plan = get_plan(request.config)
+    plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
+    keep = clear_keep(plan, given, request.node)
+    with assay_stand.visiting(keep):
+        with telling("assay_case", given.model.path):
+            _, inputs = plan.choose(given.model)
+            groups, folder = plan.project.settings.groups, plan.project.folder
+            tracers = _choose_tracers(request, plan)
+            sources = [Source(given.model.path, tracer, inputs, groups, folder) for tracer in tracers]
+            steps = assay_stand.open_first(sources, given.case.name, given.label)
+        if steps.case.problem:
+            pytest.skip(f"{given.label} cannot stand alone: {steps.case.problem}")
+        yield ModelCase(plan, given, steps, request.node, keep)
+
+
+def _choose_tracers(request: pytest.FixtureRequest, plan: Plan) -> list[Target]:
+    """Who tells which values a layer sees, the first that can. In Torq's tests that is not the reference: IREE may be
+    unable to compile one layer, and the others are tested all the same. But it knows types that onnxruntime lacks."""
+    is_ours = "assay_target" in request.fixturenames
+    return [plan.build_reference(name) for name in ([plan.options.reference] if is_ours else plan.TRACERS)]
+
+
+def _find_given(request: pytest.FixtureRequest) -> Given | None:
+    callspec = getattr(request.node, "callspec", None)
+    return callspec.params.get("assay_case") if callspec is not None else None
+
+
+@pytest.fixture
+def assay_chip(request: pytest.FixtureRequest) -> str:
+    """The chip's name."""
+    given = _find_given(request)
+    return given.chip if given is not None else str(request.param)
+
+
+@pytest.fixture
+def assay_hardware(request: pytest.FixtureRequest) -> str:
+    """The hardware type's name."""
+    given = _find_given(request)
+    return given.middle if given is not None else str(request.param)
+
+
+@pytest.fixture
+def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, Any]:
+    """The content of the chip's file; empty for `default`, where the compiler is told nothing about the chip."""
+    from assay.models.flow.project import load_project_chip
+
+    with telling("chip_config", ""):
+        return load_project_chip(get_plan(request.config).project, assay_chip)
+
+
+@pytest.fixture
+def runtime_hw_type(assay_hardware: str) -> str:
+    """The hardware that the case is run on: `sim`, unless --torq-runtime-hw-type says otherwise."""
+    return assay_hardware
+
+
+@pytest.fixture
+def tweaked_random_input_data(assay_case: ModelCase) -> list[Any]:
+    """Inputs that suit the model; those of a layer are the values that it sees inside the model."""
+    return build_arrays(assay_case.steps.inputs)
+
+
+# ---------------------------------------------------------------- Torq's tests
+
+
+@pytest.fixture
+def onnx_mlir_model_file(assay_case: ModelCase, assay_llvmcpu: Target) -> Path:
+    """The case as MLIR, made by IREE's importer."""
+    with assay_case.telling("onnx_mlir_model_file"):
+        return assay_case.hand_out(assay_case.steps.import_models(assay_llvmcpu))
+
+
+@pytest.fixture
+def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
+    """IREE on the CPU, with the flags of --llvmcpu-compiler-options and --llvmcpu-runtime-options."""
+    from assay.models.flow.project import LLVM_CPU
+
+    with telling("assay_llvmcpu", ""):
+        return get_plan(request.config).build_reference(LLVM_CPU)
+
+
+@pytest.fixture
+def llvmcpu_compiled_model(assay_case: ModelCase, assay_llvmcpu: Target, onnx_mlir_model_file: Path) -> Path:
+    """The case compiled by IREE for the CPU."""
+    with assay_case.telling("llvmcpu_compiled_model"):
+        sources = assay_case.take_in(onnx_mlir_model_file)
+        return assay_case.hand_out(assay_case.steps.compile_models(assay_llvmcpu, sources))
+
+
+@pytest.fixture
+def llvmcpu_reference_results(
+    assay_case: ModelCase,
+    assay_llvmcpu: Target,
+    llvmcpu_compiled_model: Path,
+    tweaked_random_input_data: list[Any],
+) -> list[Any]:
+    """What IREE computes on the CPU."""
+    with assay_case.telling("llvmcpu_reference_results"):
+        inputs = assay_case.take_inputs(tweaked_random_input_data)
+        return build_arrays(assay_case.steps.run(assay_llvmcpu, assay_case.take_in(llvmcpu_compiled_model), inputs))
+
+
+@pytest.fixture
+def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runtime_hw_type: str) -> Target:
+    """The project's target of the hardware's name, else Torq's own tools."""
+    from assay.models.flow.project import build_hardware_target
+
+    plan = get_plan(request.config)
+    with telling("assay_torq", ""):
+        return build_hardware_target(plan.project, runtime_hw_type, plan.build_extras(chip_config))
+
+
+@pytest.fixture
+def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCase, assay_torq: Target) -> Path:
+    """The folder with what the hardware's compiler made of the case."""
+    sources = assay_case.steps.models
+    if _takes_mlir(assay_torq):
+        sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
+    with assay_case.telling("torq_compiled_model_dir", _explain(request, assay_torq)):
+        if "import" in assay_torq.options:
+            sources = assay_case.steps.import_models(assay_torq, tested=True)
+        return assay_case.hand_out_folders(assay_case.steps.compile_models(assay_torq, sources, tested=True))
+
+
+def _explain(request: pytest.FixtureRequest, target: Target) -> str:
+    from assay.models.flow.project import explain_hardware
+
+    return explain_hardware(get_plan(request.config).project, target.name)
+
+
+def _takes_mlir(target: Target) -> bool:
+    """Whether it is handed what IREE's importer makes, as Torq's compiler is."""
+    is_handed = target.backend == "iree" or target.options.get("input") == "mlir"
+    return is_handed and "import" not in target.options
+
+
+@pytest.fixture
+def torq_results(
+    request: pytest.FixtureRequest,
+    assay_case: ModelCase,
+    assay_torq: Target,
+    torq_compiled_model_dir: Path,
+    tweaked_random_input_data: list[Any],
+) -> list[Any]:
+    """What the hardware computes."""
+    with assay_case.telling("torq_results", _explain(request, assay_torq)):
+        artifacts = assay_case.take_in(torq_compiled_model_dir, str(assay_torq.options.get("artifact") or ""))
+        inputs = assay_case.take_inputs(tweaked_random_input_data)
+        return build_arrays(assay_case.steps.run(assay_torq, artifacts, inputs, tested=True))
+
+
+# ---------------------------------------------------------------- any target
+
+
+@pytest.fixture
+def assay_reference(request: pytest.FixtureRequest) -> Target:
+    """What is right: --assay-reference, else the settings' reference, else onnxruntime."""
+    plan = get_plan(request.config)
+    with telling("assay_reference", ""):
+        return plan.build_reference(plan.options.reference)
+
+
+@pytest.fixture
+def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) -> Target:
+    """What is tested."""
+    from assay.models.flow.project import build_target
+
+    given, plan = _find_given(request), get_plan(request.config)
+    name = given.middle if given is not None else str(request.param)
+    with telling("assay_target", ""):
+        return build_target(plan.project, name, plan.build_extras(chip_config))
+
+
+@pytest.fixture
+def assay_reference_results(
+    assay_case: ModelCase, assay_reference: Target, tweaked_random_input_data: list[Any]
+) -> list[Any]:
+    """What the reference computes: known from its run of the model, computed anew for inputs that were replaced."""
+    with assay_case.telling("assay_reference_results"):
+        inputs = assay_case.take_inputs(tweaked_random_input_data)
+        return build_arrays(assay_case.steps.expect(assay_reference, inputs))
+
+
+@pytest.fixture
+def assay_compiled_model(assay_case: ModelCase, assay_target: Target) -> Path:
+    """What the target's compiler made of the case."""
+    with assay_case.telling("assay_compiled_model"):
+        return assay_case.hand_out(assay_case.steps.prepare(assay_target))
+
+
+@pytest.fixture
+def assay_target_results(
+    assay_case: ModelCase, assay_target: Target, assay_compiled_model: Path, tweaked_random_input_data: list[Any]
+) -> list[Any]:
+    """What the target computes."""
+    with assay_case.telling("assay_target_results"):
+        artifacts: list[Product] = assay_case.take_in(assay_compiled_model)
+        inputs = assay_case.take_inputs(tweaked_random_input_data)
+        return build_arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))

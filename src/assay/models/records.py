@@ -1,0 +1,73 @@
+"""model.json: what a check of a model came to, with every case, step and number.
+
+The file is JSON that every reader knows: NaN and infinities, which JSON has not, are texts. Paths into the run
+directory are kept relative to it, also those in command lines: it may be moved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+from assay.errors import FormatError
+from assay.models.values.model import ModelReport
+from assay.record.formats import FORMATS, read_versioned, render_versioned
+from assay.system.files import write_atomic
+from assay.values import layout
+from assay.values.plain import build_plain, parse_plain
+
+KIND = "model"
+_WITH_PATHS = {"path", "profiles", "command", "hint", "diffs"}  # fields that may lead into the run directory
+
+Change = Callable[[str], str]
+
+
+def write_report(run_dir: str, report: ModelReport) -> None:
+    here = os.path.abspath(run_dir)
+    content = build_plain(_to_python(build_plain(replace(report, run_dir=""))))
+    content = _change_paths(content, lambda text: _move(text, here, layout.RUN_DIR_REFERENCE))
+    write_atomic(os.path.join(run_dir, layout.MODEL_FILE), render_versioned(content, KIND))
+
+
+def load_report(run_dir: str) -> ModelReport | None:
+    """None where there is no such file."""
+    path = os.path.join(run_dir, layout.MODEL_FILE)
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    here = os.path.abspath(run_dir)
+    content = read_versioned(text, KIND, path)
+    try:
+        content = _change_paths(content, lambda text: _move(text, layout.RUN_DIR_REFERENCE, here))
+        return replace(parse_plain(ModelReport, content), run_dir=run_dir)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FormatError(f"{path}: this {KIND} file is damaged: {error}", FORMATS[KIND].remedy) from error
+
+
+def _change_paths(content: Any, change: Change, *, meant: bool = False) -> Any:
+    if isinstance(content, dict):
+        return {name: _change_paths(each, change, meant=name in _WITH_PATHS) for name, each in content.items()}
+    if isinstance(content, list):
+        return [_change_paths(each, change, meant=meant) for each in content]
+    return change(content) if meant and isinstance(content, str) else content
+
+
+def _move(text: str, old: str, new: str) -> str:
+    """Whole names only: `/runs/model/a` is no part of `/runs/model/ab`."""
+    return new if text == old else text.replace(f"{old}/", f"{new}/")
+
+
+def _to_python(content: Any) -> Any:
+    """A judge's numbers may be numpy's: they are registered as what they are, and JSON does not know them."""
+    if isinstance(content, dict):
+        return {name: _to_python(each) for name, each in content.items()}
+    if isinstance(content, list):
+        return [_to_python(each) for each in content]
+    if isinstance(content, Real) and not isinstance(content, bool):
+        return int(content) if isinstance(content, Integral) else float(content)
+    return content

@@ -1,0 +1,1 @@
+"""What `assay model` prints and writes."""

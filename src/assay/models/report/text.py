@@ -1,0 +1,356 @@
+"""What a check of a model comes to, in words that the terminal, Markdown, JUnit and the page share."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from assay.models.values.model import FULL_MODEL, CaseReport, ModelReport, Step, StepOutcome
+from assay.models.values.tensors import OTHER_LARGEST, TensorComparison
+from assay.show import formatting
+from assay.values.verdict import Finding, VerdictKind
+
+WRONG = (VerdictKind.FAIL, VerdictKind.ERROR)
+TAIL_LINES = 8
+_TAIL_WIDTH = 400  # of one line of a tool's output
+_MOST_NAMES = 6
+_LARGE = 1e4  # an error beyond this is told by its power of ten
+_LONGEST_VERSION = 80
+_NOTICE = re.compile(r"\s+(?:Copyright\b|\(C\)|©|Licen[sc]e|This is free|This program)", re.IGNORECASE)
+_FATAL = "Fatal Python error"  # as faulthandler says it
+_PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
+
+
+# ---------------------------------------------------------------- numbers of a case
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The worst of a case's outputs; None where nothing was compared or measured."""
+
+    local: float | None
+    accumulated: float | None
+    cosine: float | None
+    sqnr_db: float | None
+    compile_s: float | None
+    run_s: float | None
+
+
+def build_figures(case: CaseReport) -> Figures:
+    """The full model has no error of its own: what comes out of it has accumulated."""
+    local, accumulated = case.local, case.accumulated
+    if case.layer is None and not accumulated:
+        local, accumulated = (), case.local
+    return Figures(
+        local=_worst_error(local),
+        accumulated=_worst_error(accumulated),
+        cosine=_least([each.cosine for each in case.local]),
+        sqnr_db=_least([each.sqnr_db for each in case.local]),
+        compile_s=_measured(case, Step.COMPILE),
+        run_s=_measured(case, Step.RUN),
+    )
+
+
+def _measured(case: CaseReport, step: Step) -> float | None:
+    """A step that failed took some time too, which says nothing about the target's speed."""
+    return None if any(each.step is step and not each.is_ok for each in case.steps) else case.seconds(step)
+
+
+def _worst_error(comparisons: Sequence[TensorComparison]) -> float | None:
+    return max(map(_rank_error, comparisons), default=None)
+
+
+def _least(values: Sequence[float | None]) -> float | None:
+    """NaN is worse than any number."""
+    found = [value for value in values if value is not None]
+    return math.nan if any(map(math.isnan, found)) else min(found, default=None)
+
+
+def render_error(value: float | None) -> str | None:
+    """Two digits tell how bad it is; `0` is bit-equal."""
+    if value is None:
+        return None
+    if abs(value) >= _LARGE and math.isfinite(value):
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return formatting.render_number(float(value), 2) if value else "0"
+
+
+def render_ms(seconds: float | None) -> str | None:
+    return None if seconds is None else formatting.render_number(seconds * 1000.0, 3)
+
+
+def render_cosine(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6f}"
+
+
+def render_db(value: float | None) -> str | None:
+    if value is None or not math.isfinite(value):
+        return None if value is None else str(value)
+    return f"{value:.1f}"
+
+
+# ---------------------------------------------------------------- names
+
+
+def label_of(case: CaseReport, report: ModelReport | None = None) -> str:
+    """`Conv_3`, `full_model`: the case's name without the model's; `--only` takes it too."""
+    if case.layer is not None:
+        return case.layer.label
+    if case.name.endswith(FULL_MODEL):
+        return FULL_MODEL
+    return case.name.removeprefix(f"{report.stem}_") if report else case.name
+
+
+def ops_of(case: CaseReport) -> str:
+    return "+".join(case.layer.ops) if case.layer else ""
+
+
+def join_names(names: Sequence[str]) -> str:
+    """`Conv_1, Conv_4 and 12 more`."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
+
+
+# ---------------------------------------------------------------- what it comes to
+
+
+def describe_outcome(report: ModelReport) -> str:
+    """The one sentence to read: the first wrong layer, or what else is wrong, or that nothing is."""
+    first = find_first(report)
+    if report.command and report.cases:
+        return f"the smallest model that fails is {_name_nodes(report.cases[0])}: {_describe_trouble(report.cases[0])}"
+    if first is not None:
+        return _describe_first(report, first)
+    if report.verdict.kind is VerdictKind.PASS:
+        return f"{_count_cases(report)} with {report.reference}"
+    found = _find_worst(report)
+    return _describe_finding(report, *found) if found else "nothing was compared"
+
+
+def _name_nodes(case: CaseReport) -> str:
+    return f"one {ops_of(case)}, {label_of(case)}" if case.layer else "made of several nodes"
+
+
+def find_first(report: ModelReport) -> CaseReport | None:
+    return next((case for case in report.cases if case.name == report.first_wrong), None)
+
+
+def _describe_first(report: ModelReport, case: CaseReport) -> str:
+    name = label_of(case, report)
+    group = f" ({ops_of(case)})" if case.layer and len(case.layer.ops) > 1 else ""
+    full = next((each for each in report.cases if each.layer is None), None)
+    if full is not None and not _is_seen(case):
+        return f"the model is wrong with {name}{group}: {_describe_trouble(full)}; {_describe_alone(case)}"
+    what = f"the first wrong layer is {name}{group}: {_describe_trouble(case)}"
+    if report.unseen:
+        others = "the layer before it was" if report.unseen == 1 else f"{report.unseen} layers before it were"
+        return f"{name}{group} is wrong: {_describe_trouble(case)}; {others} not asked for"
+    if report.confirmed is False:
+        return f"{what}; by itself the layer is right: look at its neighbours"
+    return what if case.failed_step or report.confirmed is None else f"{what}; by itself it is wrong as well"
+
+
+def _is_seen(case: CaseReport) -> bool:
+    """Whether the case itself shows what is wrong; if not, the model as a whole does, once it holds this layer."""
+    return case.verdict.kind in WRONG or any(each.verdict.kind in WRONG for each in (*case.local, *case.accumulated))
+
+
+def _describe_alone(case: CaseReport) -> str:
+    if case.verdict.kind is VerdictKind.PASS:
+        return "right by itself: suspect a fusion"
+    return tell(find_bad(case)[0], case) if find_bad(case) else "nothing is known of it by itself"
+
+
+def _describe_trouble(case: CaseReport) -> str:
+    """In a few words where there is a number for it; the findings tell the rest."""
+    if case.failed_step is not None:
+        return f"{case.outcome}: {case.failed_step.message}".rstrip(": ")
+    local, inside = _find_furthest(case.local), _find_furthest(case.accumulated)
+    if local is not None:
+        return _describe_difference(local)
+    bad = find_bad(case)
+    if inside is not None and case.verdict.kind not in WRONG:
+        return f"inside the model {_describe_difference(inside)}"
+    return tell(bad[0], case) if bad else case.outcome
+
+
+def _describe_difference(compared: TensorComparison) -> str:
+    """By its size; a type, a shape, a NaN or a bound on the whole by what was found."""
+    if compared.wrong and not compared.is_broken and math.isfinite(compared.error):
+        share = f"{compared.wrong} of {formatting.render_count(compared.count, 'element')}"
+        return f"{compared.name} is off by {render_error(compared.error)} of its scale ({share})"
+    found = [each for each in compared.verdict.findings if each.kind in WRONG]
+    told = next((each for each in found if each.value is None), found[0] if found else None)
+    return f"{compared.name}: {told.message}" if told else f"{compared.name} differs"
+
+
+def _find_furthest(comparisons: Sequence[TensorComparison]) -> TensorComparison | None:
+    """Of those that are wrong. A NaN is as far off as anything can be."""
+    wrong = [each for each in comparisons if each.verdict.kind in WRONG]
+    return max(wrong, key=lambda each: (_rank_error(each), each.is_broken), default=None)
+
+
+def _rank_error(compared: TensorComparison) -> float:
+    return math.inf if math.isnan(compared.error) else compared.error
+
+
+def find_telling(case: CaseReport) -> Finding | None:
+    """What belongs to the error that stands for the case: that of the output which is furthest off."""
+    bad, furthest = find_bad(case), _find_furthest(case.local)
+    name = furthest.name if furthest and case.failed_step is None else ""
+    return next((each for each in bad if each.subject == name), bad[0] if bad else None)
+
+
+def _count_cases(report: ModelReport) -> str:
+    layers = sum(case.layer is not None for case in report.cases)
+    whole = len(report.cases) > layers
+    if not layers:
+        return "the full model agrees"
+    if not whole:
+        return f"{formatting.render_count(layers, 'layer')} {'agrees' if layers == 1 else 'agree'}"
+    return f"{formatting.render_count(layers, 'layer')} and the full model agree"
+
+
+def _find_worst(report: ModelReport) -> tuple[CaseReport | None, Finding] | None:
+    """What the verdict stands on; a word about the whole before one about a part."""
+    kind = report.verdict.kind
+    every: list[tuple[CaseReport | None, Finding]] = [(None, finding) for finding in report.findings]
+    every += [(case, finding) for case in report.cases for finding in case.verdict.findings]
+    return next((each for each in every if each[1].kind is kind), None)
+
+
+def _describe_finding(report: ModelReport, case: CaseReport | None, finding: Finding) -> str:
+    if case is None:
+        return finding.message
+    about = f" {finding.subject}" if finding.subject != case.name else ""
+    return f"{label_of(case, report)}{about}: {finding.message}"
+
+
+def find_bad(case: CaseReport) -> list[Finding]:
+    return [finding for finding in case.verdict.findings if finding.kind is not VerdictKind.PASS]
+
+
+def tell(finding: Finding, case: CaseReport) -> str:
+    """What was found, without what stands beside it anyway: the case's name and its outcome."""
+    about = f"{finding.subject}: " if finding.subject != case.name else ""
+    return about + finding.message.removeprefix(f"{case.outcome}: ")
+
+
+def describe_ranks(report: ModelReport) -> list[str]:
+    """Outputs of the whole that choose another class, however little they differ."""
+    wholes = [each for case in report.cases if case.layer is None for each in case.local]
+    return [f"{each.name}: {flag}" for each in wholes for flag in each.flags if flag.startswith(OTHER_LARGEST)]
+
+
+# ---------------------------------------------------------------- steps that failed
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSteps:
+    """One failure, and all the cases that met it: twenty layers may lack the same operator."""
+
+    step: StepOutcome
+    cases: tuple[str, ...]  # labels
+
+
+def group_failures(report: ModelReport) -> list[FailedSteps]:
+    """By what was said; that of the first wrong layer before all others, then that of the whole."""
+    found: dict[tuple[str, str, str], tuple[StepOutcome, list[str]]] = {}
+    for case in report.cases:
+        step = case.failed_step
+        if step is not None:
+            key = (step.step, step.ending, step.message or _tail(step)[-1:] or "")
+            found.setdefault(key, (step, []))[1].append(label_of(case, report))
+    first = [label_of(case, report) for case in report.cases if case.name == report.first_wrong]
+    whole = [label_of(case, report) for case in report.cases if case.layer is None]
+    groups = [FailedSteps(step, tuple(names)) for step, names in found.values()]
+    return sorted(groups, key=lambda each: (not {*first} & {*each.cases}, not {*whole} & {*each.cases}))
+
+
+def build_tail(step: StepOutcome, lines: int = TAIL_LINES) -> list[str]:
+    """The end of what the tool said: on stderr, or on stdout where it keeps its errors there."""
+    said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
+    return [formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH) for line in _choose_lines(said, lines)]
+
+
+def _choose_lines(said: Sequence[str], count: int) -> Sequence[str]:
+    """The last ones; where Python itself died the first of its trace, which has the innermost frame first."""
+    fatal = [place for place, line in enumerate(said) if line.startswith(_FATAL)]
+    return said[fatal[-1] :][:count] if fatal else said[-count:]
+
+
+def render_command(step: StepOutcome) -> str:
+    """As it is to be pasted: into a shell, or into Python."""
+    command = formatting.clean(step.command)
+    return f">>> {command}" if _PYTHON.match(command) else f"$ {command}"
+
+
+def _tail(step: StepOutcome) -> str:
+    return step.stderr if step.stderr.strip() else step.stdout
+
+
+# ---------------------------------------------------------------- what to do next
+
+
+def is_about(case: CaseReport, report: ModelReport) -> bool:
+    """Whether the target had a chance: where the reference fails, nothing was asked of it."""
+    return case.target == report.target and bool(case.steps or case.local)
+
+
+def build_diff_commands(case: CaseReport) -> list[str]:
+    return [f"assay model diff {shlex.quote(expected)} {shlex.quote(actual)}" for expected, actual in case.diffs]
+
+
+def build_next_steps(report: ModelReport) -> Iterator[tuple[str, str]]:
+    """What for, and the command as it is to be typed."""
+    wrong = (case for case in report.cases if case.verdict.kind in WRONG and is_about(case, report))
+    first = find_first(report) or next(wrong, None)
+    if first is None:
+        return
+    commands = build_diff_commands(first)
+    if commands:
+        yield "look at the numbers", commands[0]
+    if report.command:
+        yield "see it fail", _go_there(report) + report.command
+        return
+    manner = report.manner or f"--reference {shlex.quote(report.reference)} --target {shlex.quote(report.target)}"
+    model = report.model.removeprefix(f"{report.folder}/") if report.folder else report.model
+    command = f"assay model reduce {shlex.quote(model)} {manner} {report.origin}"
+    yield "make it small", _go_there(report) + command.rstrip()
+
+
+def _go_there(report: ModelReport) -> str:
+    """A command can be pasted anywhere: targets are found in the settings of a folder, inputs often beside them."""
+    return f"cd {shlex.quote(report.folder)} && " if report.folder else ""
+
+
+def describe_times(report: ModelReport) -> str:
+    """Times that are not what they seem."""
+    remembered = sum(step.cached for case in report.cases for step in case.steps)
+    said = ["times are a simulator's estimates"] if report.is_estimate else []
+    if remembered:
+        said.append(
+            f"times of {formatting.render_count(remembered, 'step')} are from the cache, as measured when it was made"
+        )
+    return "; ".join(said)
+
+
+def describe_surroundings(report: ModelReport) -> str:
+    """`iree-compile 3.13, 2 samples, 12s`. Builds and processors are in the JSON, for who compares machines."""
+    tools = [f"{name} {_shorten_version(version)}" for name, version in report.tools.items() if name != "cpu"]
+    samples = formatting.render_count(report.samples, "sample") if report.samples != 1 else ""
+    took = formatting.render_duration(report.elapsed_s) if report.elapsed_s else ""
+    return ", ".join(text for text in (*tools, samples, took) if text)
+
+
+def _shorten_version(text: str) -> str:
+    """Of a number the number; of a program's whole notice what comes before its licence."""
+    first = _NOTICE.split(" ".join(text.split()), maxsplit=1)[0]
+    if first[:1].isdigit():
+        return first.split(maxsplit=1)[0]
+    return first if len(first) <= _LONGEST_VERSION else f"{first[: _LONGEST_VERSION - 1].rstrip()}…"

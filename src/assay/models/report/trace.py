@@ -1,0 +1,198 @@
+"""Traces for viewers: Chrome's JSON (chrome://tracing, ui.perfetto.dev), Perfetto's own protobuf, and CSV.
+
+The protobuf is written without a library. These fields of Perfetto's `trace.proto` are used:
+
+    Trace            1: packet*
+    TracePacket      8: timestamp (ns)  10: trusted_packet_sequence_id  11: track_event  13: sequence_flags
+                     60: track_descriptor
+    TrackDescriptor  1: uuid  2: name  5: parent_uuid  11: child_ordering  12: sibling_order_rank
+    TrackEvent       4: debug_annotations*  9: type (1 begin, 2 end)  11: track_uuid  22: categories*  23: name
+    DebugAnnotation  2: bool  4: int  5: double  6: string  10: name
+
+In both formats the slices of a track must be nested or apart. Where they overlap, the track gets lanes: as many tracks
+of its name as it takes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from assay.models.values.trace import Slice
+from assay.show.json_text import to_json
+from assay.values import protobuf
+
+CSV_COLUMNS = ("track", "name", "start_ns", "end_ns", "duration_ns", "args")
+_TRACK_SEPARATOR = " / "
+_SEQUENCE = 1
+_BEGIN, _END = 1, 2
+_EXPLICIT = 3  # siblings stand as they are ranked
+_STATE_CLEARED = 1
+
+
+# ---------------------------------------------------------------- tracks and lanes
+
+
+@dataclass(slots=True)
+class Lane:
+    """Slices of one track that are nested or apart, in the order in which they begin, the outer one first."""
+
+    track: tuple[str, ...]
+    number: int
+    slices: list[Slice] = field(default_factory=list)
+    _open: list[int] = field(default_factory=list)  # ends of what has begun, the innermost last
+
+    def take(self, piece: Slice) -> bool:
+        """False where it would overlap. Pieces come in the order of `_place`."""
+        while self._open and self._open[-1] <= piece.start_ns:
+            self._open.pop()
+        if self._open and piece.end_ns > self._open[-1]:
+            return False
+        self._open.append(piece.end_ns)
+        self.slices.append(piece)
+        return True
+
+
+def build_lanes(slices: Sequence[Slice]) -> list[Lane]:
+    """Tracks in the order in which they first appear in time; each with as few lanes as first fit gives."""
+    lanes: dict[tuple[str, ...], list[Lane]] = {}
+    for piece in sorted(slices, key=_place):
+        found = lanes.setdefault(piece.track, [])
+        if not any(lane.take(piece) for lane in found):
+            found.append(Lane(piece.track, len(found)))
+            found[-1].take(piece)
+    return [lane for found in lanes.values() for lane in found]
+
+
+def _place(piece: Slice) -> tuple[int, int]:
+    return piece.start_ns, -piece.end_ns
+
+
+# ---------------------------------------------------------------- Chrome
+
+
+def render_chrome(slices: Sequence[Slice]) -> str:
+    """Times begin with the first slice: microseconds since 1970 would lose their digits."""
+    base = min((piece.start_ns for piece in slices), default=0)
+    groups: dict[str, int] = {}
+    events: list[dict[str, Any]] = []
+    for thread, lane in enumerate(build_lanes(slices), start=1):
+        group, name = _name_lane(lane)
+        process = groups.setdefault(group, len(groups) + 1)
+        place = {"pid": process, "tid": thread}
+        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": name}})
+        events.append({"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": thread}})
+        events += [_build_event(piece, place, base) for piece in lane.slices]
+    named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in groups.items()]
+    content = {"displayTimeUnit": "ns", "otherData": {"start_ns": base}, "traceEvents": [*named, *events]}
+    return json.dumps(to_json(content), default=str, allow_nan=False) + "\n"
+
+
+def _name_lane(lane: Lane) -> tuple[str, str]:
+    """Chrome knows two levels: processes and threads."""
+    group = lane.track[0] if lane.track else "trace"
+    name = _TRACK_SEPARATOR.join(lane.track[1:]) or group
+    return group, name if not lane.number else f"{name} ({lane.number + 1})"
+
+
+def _build_event(piece: Slice, place: Mapping[str, int], base: int) -> dict[str, Any]:
+    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1] if piece.track else "", **place}
+    event |= {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
+    return event | ({"args": dict(piece.args)} if piece.args else {})
+
+
+# ---------------------------------------------------------------- Perfetto
+
+
+def render_perfetto(slices: Sequence[Slice]) -> bytes:
+    """The bytes of a `.pb` file that ui.perfetto.dev opens."""
+    lanes = build_lanes(slices)
+    shift = min(0, *(piece.start_ns for piece in slices)) if slices else 0  # timestamps have no sign
+    packets = [_packet_of_track(*track) for track in _build_tracks(lanes)]
+    events = [event for lane in lanes for event in _build_events(lane)]
+    packets += [_packet_of_event(*event, shift) for event in sorted(events, key=lambda event: event[0])]
+    if packets:
+        packets[0] += protobuf.number(13, _STATE_CLEARED)  # the sequence begins here
+    return b"".join(protobuf.message(1, packet) for packet in packets)
+
+
+def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None, int]]:
+    """uuid, name, parent's uuid and rank among its siblings: every track, parents before their children."""
+    ranks: dict[tuple[tuple[str, ...], int], int] = {}
+    for lane in lanes:
+        for depth in range(1, len(lane.track) + 1):
+            place = lane.track[:depth], lane.number if depth == len(lane.track) else 0
+            if place not in ranks:
+                ranks[place] = len(ranks)
+                parent = _uuid(lane.track[: depth - 1], 0) if depth > 1 else None
+                yield _uuid(*place), lane.track[depth - 1], parent, ranks[place]
+        if not lane.track and (lane.track, lane.number) not in ranks:
+            ranks[lane.track, lane.number] = len(ranks)
+            yield _uuid(lane.track, lane.number), "trace", None, ranks[lane.track, lane.number]
+
+
+def _uuid(track: tuple[str, ...], lane: int) -> int:
+    """The same for the same track in every file, and never 0."""
+    text = json.dumps([*track, lane])
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
+
+
+def _build_events(lane: Lane) -> Iterator[tuple[int, int, int, Slice | None]]:
+    """time, type, track: in the order in which a viewer must see them, also where times are equal."""
+    track = _uuid(lane.track, lane.number)
+    ends: list[int] = []
+    for piece in lane.slices:
+        while ends and ends[-1] <= piece.start_ns:
+            yield ends.pop(), _END, track, None
+        yield piece.start_ns, _BEGIN, track, piece
+        ends.append(piece.end_ns)
+    while ends:
+        yield ends.pop(), _END, track, None
+
+
+def _packet_of_track(uuid: int, name: str, parent: int | None, rank: int) -> bytes:
+    inner = protobuf.number(1, uuid) + protobuf.text(2, name)
+    if parent is not None:
+        inner += protobuf.number(5, parent)
+    inner += protobuf.number(11, _EXPLICIT) + protobuf.number(12, rank)
+    return protobuf.number(10, _SEQUENCE) + protobuf.message(60, inner)
+
+
+def _packet_of_event(time_ns: int, kind: int, track: int, piece: Slice | None, shift: int) -> bytes:
+    inner = protobuf.number(9, kind) + protobuf.number(11, track)
+    if piece is not None:
+        inner += protobuf.text(22, piece.track[-1] if piece.track else "trace") + protobuf.text(23, piece.name)
+        inner += b"".join(protobuf.message(4, _annotation(name, value)) for name, value in piece.args.items())
+    return protobuf.number(8, time_ns - shift) + protobuf.number(10, _SEQUENCE) + protobuf.message(11, inner)
+
+
+def _annotation(name: str, value: Any) -> bytes:
+    if isinstance(value, bool):
+        inner = protobuf.number(2, int(value))
+    elif isinstance(value, int) and -(2**63) <= value < 2**63:
+        inner = protobuf.number(4, value % 2**64)
+    elif isinstance(value, float):
+        inner = protobuf.double(5, value)
+    else:
+        inner = protobuf.text(6, value if isinstance(value, str) else json.dumps(to_json(value), default=str))
+    return inner + protobuf.text(10, str(name))
+
+
+# ---------------------------------------------------------------- CSV
+
+
+def render_slices_csv(slices: Sequence[Slice]) -> str:
+    """In the order of time. What a slice carries is one JSON object in its last cell."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for piece in sorted(slices, key=_place):
+        args = json.dumps(to_json(dict(piece.args)), ensure_ascii=False, default=str) if piece.args else ""
+        track = _TRACK_SEPARATOR.join(piece.track)
+        writer.writerow((track, piece.name, piece.start_ns, piece.end_ns, piece.duration_ns, args))
+    return stream.getvalue()

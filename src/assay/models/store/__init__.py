@@ -1,0 +1,1 @@
+"""The store of compiled models and results."""

@@ -1,0 +1,1 @@
+"""Frozen values of models, tensors and traces."""

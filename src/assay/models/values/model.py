@@ -1,0 +1,296 @@
+"""Model numerics: targets, layers, the steps of a case and how each ended, and what a check came to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from assay.errors import ExitCode
+from assay.models.values.tensors import TensorComparison, TensorSpec, Tolerance
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+STUDY = "model"  # every check, bisection and reduction is a run of this study
+FULL_MODEL = "full_model"
+SKIPPED = "trivial"
+NOT_COMPARED = "not compared"
+SIMULATORS = ("sim", "simulator", "simulation", "emulator")  # what they tell of times are estimates
+
+
+# ---------------------------------------------------------------- targets and steps
+
+
+class Step(StrEnum):
+    """What a back end does with a model, in this order; one without an importer or a compiler leaves that step out."""
+
+    IMPORT = "import"  # ONNX → the back end's own language
+    COMPILE = "compile"
+    RUN = "run"
+
+
+class Ending(StrEnum):
+    """How a step ended. Everything but OK is a recorded outcome of the target, never an exception of ours."""
+
+    OK = "ok"
+    ERROR = "error"  # the tool said no
+    UNSUPPORTED = "unsupported"  # it said no because it lacks this operator, type or opset
+    TIMEOUT = "timeout"
+    CRASH = "crash"  # its process died
+    MEMORY = "memory"  # it wanted more than the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A back end with its options, under the name that stands in ids: `iree`, `ort:unoptimized`, `sim`.
+
+    `options` are the back end's own: `device` (iree: llvm-cpu, vmvx), `optimize` (ort), `compile` and `run` (command:
+    templates), `address`, `port`, `key` (ssh), `chip`, `hardware`, `env` … JSON-like values only.
+    """
+
+    name: str
+    backend: str  # key of probe.backends.registry
+    options: Mapping[str, Any] = field(default_factory=dict)
+    compile_flags: tuple[str, ...] = ()
+    run_flags: tuple[str, ...] = ()
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its hardware, or its name where it says nothing of hardware, is a simulator: `sim`, `torq-sim`."""
+        said = str(self.options.get("hardware") or self.name).lower()
+        return any(word in SIMULATORS for word in re.split(r"[^a-z]+", said))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one step. None: none."""
+
+    import_s: float | None = 300.0
+    compile_s: float | None = 300.0
+    run_s: float | None = 240.0
+    memory_bytes: int | None = None  # of the worker and everything that it started
+
+    def seconds(self, step: Step) -> float | None:
+        return {Step.IMPORT: self.import_s, Step.COMPILE: self.compile_s, Step.RUN: self.run_s}[step]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One step of one case, as a worker gets it. JSON-like: it travels to another process."""
+
+    step: Step
+    source: str  # path of the model (import; compile, where there is no import), else of what the step before made
+    folder: str  # exists, empty: what is made goes in here and nowhere else
+    inputs: str | None = None  # RUN: folder of tensors, see probe.tensorfile
+    outputs: tuple[str, ...] = ()  # RUN: names in the graph's order
+    output_specs: tuple[TensorSpec, ...] = ()  # where they are known: a command's raw files have neither type nor shape
+    ir_dir: str | None = None  # dump intermediate representations here
+    profile_dir: str | None = None  # write the back end's own profile here
+    case: str = ""  # for names of files and messages
+    repeats: int = 1  # RUN: timed executions; the outputs are the first one's
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """How one step of one case ended, with everything needed to do it again by hand."""
+
+    step: Step
+    ending: Ending
+    message: str = ""  # one line
+    path: str = ""  # what was made: a file or a folder inside Job.folder; RUN: the folder of output tensors
+    command: str = ""  # the command line, or what comes closest to it
+    stdout: str = ""
+    stderr: str = ""
+    elapsed_s: float = 0.0
+    times_s: tuple[float, ...] = ()  # RUN: of the executions alone, without loading
+    profiles: tuple[str, ...] = ()  # files
+    cached: bool = False
+    key: str = ""  # in the artifact store
+    hint: str = ""  # what to do
+
+    @property
+    def is_ok(self) -> bool:
+        return self.ending is Ending.OK
+
+    @property
+    def is_copy(self) -> bool:
+        """A target without a compiler hands the model on: that is no compilation, and its time is no figure."""
+        return self.step is Step.COMPILE and self.command.startswith("cp ")
+
+
+# ---------------------------------------------------------------- models
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A part of a model that is tested by itself: one node, or a group that must stay together."""
+
+    name: str  # "<stem>_layer_<Op>_<number>": the case's name
+    number: int  # of the part, from 0; constants do not count
+    ops: tuple[str, ...]  # of its nodes
+    nodes: tuple[int, ...]  # their places in the graph
+    inputs: tuple[str, ...]  # activations; initialisers and constants do not count
+    outputs: tuple[str, ...]  # used outside, or outputs of the graph
+    node_names: tuple[str, ...] = ()  # as other viewers show them; "": a node without one
+
+    @property
+    def title(self) -> str:
+        """The nodes' own names, where they have any."""
+        return "+".join(name for name in self.node_names if name)
+
+    @property
+    def label(self) -> str:
+        """`Conv_3`: the name without the model's."""
+        return f"{self.ops[0]}_{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A model as its graph alone tells it: nothing is executed for it, no weight is read."""
+
+    stem: str
+    path: str
+    opset: int
+    inputs: tuple[TensorSpec, ...]  # initialisers that are listed as inputs do not count
+    outputs: tuple[TensorSpec, ...]
+    layers: tuple[Layer, ...]
+    tensors: tuple[TensorSpec, ...] = ()  # intermediate ones, as far as shape inference knows them
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.stem}_{FULL_MODEL}"
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        return (*(layer.name for layer in self.layers), self.full_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """Who may be how far off. The more special wins: tensor, then operator, then model."""
+
+    model: Tolerance = field(default_factory=Tolerance)
+    by_op: Mapping[str, Tolerance] = field(default_factory=dict)
+    by_tensor: Mapping[str, Tolerance] = field(default_factory=dict)
+
+    def choose(self, tensor: str, op: str | None = None) -> Tolerance:
+        return self.by_tensor.get(tensor) or self.by_op.get(op or "") or self.model
+
+
+@dataclass(frozen=True, slots=True)
+class InputChoice:
+    """Where a model's inputs come from: files, else a function, else seeded random numbers in fitting ranges."""
+
+    samples: int = 1
+    seed: int = 1234
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # by input
+    dims: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)  # "batch" → size, or an input → its shape
+    files: tuple[str, ...] = ()
+    function: str | None = None  # "module:function"
+    most: int | None = None  # of the samples that the files hold, where a number was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a door asks for. JSON-like throughout: it travels to the process that does the work."""
+
+    model: str  # absolute
+    reference: Target
+    target: Target
+    voter: Target | None = None  # a second reference, asked where the target differs
+    goal: Literal["check", "bisect", "reduce"] = "check"
+    inputs: InputChoice = field(default_factory=InputChoice)
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    groups: tuple[tuple[str, ...], ...] = (("Conv", "Clip"),)
+    only: tuple[str, ...] = ()  # cases by name or shell pattern; none: all
+    limits: Limits = field(default_factory=Limits)
+    repeats: int = 1
+    recompute: bool = False
+    explain: bool = False  # say of each artifact why it was a hit or a miss
+    ir_dir: str | None = None
+    compile_profile_dir: str | None = None
+    run_profile_dir: str | None = None
+    store: str = ""  # folder of the artifact store
+    output: str = ""  # reduce: where the smallest model goes
+    folder: str = ""  # working directory of the caller: functions of inputs are looked for there
+    manner: str = ""  # flags of a command line that asks for the same of another model: targets, tolerances, limits
+    origin: str = ""  # flags that say where the inputs come from
+    notes: tuple[str, ...] = ()  # what a door has to say beside the report
+
+
+# ---------------------------------------------------------------- what came of it
+
+
+@dataclass(frozen=True, slots=True)
+class CaseReport:
+    """One layer, or the full model, on one target."""
+
+    name: str
+    target: str
+    verdict: Verdict
+    layer: Layer | None = None  # None: the full model
+    steps: tuple[StepOutcome, ...] = ()  # of the target; the last one is where it ended
+    local: tuple[TensorComparison, ...] = ()  # fed with the reference's inputs
+    accumulated: tuple[TensorComparison, ...] = ()  # as it comes out of the model on the target
+    diffs: tuple[tuple[str, str], ...] = ()  # (expected file, actual file) of each output that differs
+    skipped: str = ""  # why it was not computed alone, though it is right
+
+    @property
+    def failed_step(self) -> StepOutcome | None:
+        return next((step for step in self.steps if not step.is_ok), None)
+
+    @property
+    def outcome(self) -> str:
+        """In one word: ok, mismatch, or how and where the target failed: `compile error`, `run crash`. A case that the
+        target was never given, since the reference has no result for it, is `not compared`; a layer of shapes and
+        constants that is right inside the model is `trivial`."""
+        failed = self.failed_step
+        if failed is not None:
+            return f"{failed.step} {failed.ending}"
+        if self.verdict.kind is VerdictKind.ERROR and not self.local:
+            return NOT_COMPARED
+        if self.skipped:
+            return SKIPPED
+        words = {VerdictKind.PASS: "ok", VerdictKind.FAIL: "mismatch"}
+        return words.get(self.verdict.kind, str(self.verdict.kind).lower())
+
+    def seconds(self, step: Step) -> float | None:
+        found = [outcome for outcome in self.steps if outcome.step is step and not outcome.is_copy]
+        if not found:
+            return None
+        return min(found[-1].times_s) if found[-1].times_s else found[-1].elapsed_s
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What a check of one model on one target came to."""
+
+    model: str  # path
+    stem: str
+    reference: str
+    target: str
+    cases: tuple[CaseReport, ...]
+    first_wrong: str | None = None  # the case's name: its own outputs are wrong where its inputs are right
+    confirmed: bool | None = None  # by the layer alone, and on the unmarked model; None: there was nothing to confirm
+    findings: tuple[Finding, ...] = ()  # about the whole: references that disagree, a marking that hides a fault
+    samples: int = 1
+    tools: Mapping[str, str] = field(default_factory=dict)  # versions
+    elapsed_s: float = 0.0
+    run_dir: str = ""
+    notes: tuple[str, ...] = ()
+    is_estimate: bool = False  # times of a simulator: they are estimates, and never raise an alarm
+    manner: str = ""  # flags: see ModelRequest
+    origin: str = ""
+    command: str = ""  # shows again what was found, without looking for it: of a reduction
+    folder: str = ""  # where commands are to be typed: settings and the user's own code are found from there
+    unseen: int = 0  # layers before `first_wrong` that nobody asked for: it is the first that was tried
+
+    @property
+    def verdict(self) -> Verdict:
+        found = [finding for case in self.cases for finding in case.verdict.findings]
+        return Verdict.of((*found, *self.findings), sum(case.verdict.comparisons for case in self.cases))
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return self.verdict.kind.exit_code

@@ -1,0 +1,252 @@
+"""`python -m assay.models.worker FD`: the process that a back end lives in.
+
+Two processes. The outer one is the guard: it loads nothing, waits, and ends everything below it when the work is done,
+when its own parent is gone (stdin ends), or when the inner one dies. The inner one holds the back end and takes
+requests as JSON lines from stdin; its answers go to the descriptor FD. stdout and stderr belong to the tools and are
+never read as anything but text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import select
+import sys
+import time
+import traceback
+from dataclasses import replace
+from typing import Any, Literal
+
+from assay.errors import AssayError
+from assay.models.backends.base import Backend, BackendError, Made
+from assay.models.backends.own_code import OwnCode
+from assay.models.backends.registry import BACKENDS, build_backend, locate
+from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
+from assay.system.process_tree import adopt_orphans, die_with_parent, end_descendants
+from assay.values.plain import build_plain, parse_plain
+
+_SLACK_BYTES = 1 << 30  # reserved and never touched: stacks of threads, arenas
+_REAP_MS = 1000
+
+
+def main() -> None:
+    reply = int(sys.argv[1])
+    os.set_inheritable(reply, False)
+    adopt_orphans()
+    guard = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        die_with_parent(guard)
+        Worker(reply).serve()
+        os._exit(0)
+    sys.exit(watch(worker, reply))
+
+
+# ---------------------------------------------------------------- the guard
+
+
+def watch(worker: int, reply: int) -> int:
+    """Until the worker ends or nobody is left to work for; then nothing of it stays."""
+    status = _wait(worker)
+    if status is None:
+        end_descendants(os.getpid())
+        return 0
+    end_descendants(os.getpid())
+    with contextlib.suppress(BrokenPipeError):
+        # the worker may have died in the middle of a line
+        os.write(reply, b"\n" + json.dumps({"died": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+    return 0
+
+
+def _wait(worker: int) -> int | None:
+    """The worker's status; None when stdin has no other end any more."""
+    poller = select.poll()
+    poller.register(0, 0)  # only its end: the lines are the worker's
+    poller.register(os.pidfd_open(worker), select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poller.poll(_REAP_MS)}
+        status = _reap(worker)
+        if status is not None:
+            return status
+        if 0 in ready:
+            return None
+
+
+def _reap(worker: int) -> int | None:
+    """Collect whatever has ended; the worker's status when it is among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            found = status if pid == worker else found
+    return found
+
+
+# ---------------------------------------------------------------- the worker
+
+
+class Worker:
+    def __init__(self, reply: int) -> None:
+        self._reply = reply
+        self._backend: Backend | None = None
+        self._refused: AssayError | None = None
+        self._code: OwnCode | None = None
+
+    def serve(self) -> None:
+        faulthandler.enable(2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        requests = os.fdopen(os.dup(0), "rb")
+        quiet = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(quiet, 0)  # a tool that asks something gets no answer, and none of our lines
+        for line in requests:
+            request = json.loads(line)
+            if "close" in request:
+                break
+            self._say(self._answer(request))
+        if self._backend is not None:
+            self._backend.close()
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "target" in request:
+            return self._begin(parse_plain(Target, request["target"]))
+        if "identity" in request:
+            return self._identify(request["identity"])
+        self._say({"begun": True})  # whatever happens from here on is the job's
+        job = parse_plain(Job, request["job"])
+        limit_memory(request.get("memory_bytes"))
+        return {"outcome": build_plain(self._work(job))}
+
+    def _begin(self, target: Target) -> dict[str, Any]:
+        """What fails here is said when it is asked for: the parent hears it as an answer, not as a death."""
+        try:
+            if target.backend not in BACKENDS:
+                self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key
+            self._backend = build_backend(target)
+            self._backend.announce = lambda command: self._say({"command": command})
+            self._backend.warm_up()
+        except AssayError as error:
+            self._refused = error
+        except Exception as error:  # noqa: BLE001 - of somebody's back end
+            traceback.print_exc()
+            self._refused = AssayError(describe(error))
+        return {"ready": True}
+
+    def _identify(self, step: str | Literal[True]) -> dict[str, Any]:
+        """Of the whole target, or of one of its steps: what results depend on, and so the back end's own code too."""
+        try:
+            backend = self._need()
+            if step is True:
+                return {"identity": dict(backend.identity())}
+            code = self._code.identify(type(backend)) if self._code is not None else {}
+            return {"identity": {**backend.identify_step(Step(step)), **code}}
+        except AssayError as error:
+            return {"error": build_error(error)}
+        except Exception as error:  # noqa: BLE001 - of somebody's tools
+            traceback.print_exc()
+            return {"error": build_error(AssayError(describe(error)))}
+
+    def _need(self) -> Backend:
+        if self._backend is None or self._refused is not None:
+            raise self._refused or AssayError("no target was named")
+        return self._backend
+
+    def _work(self, job: Job) -> StepOutcome:
+        start = time.perf_counter()
+        try:
+            backend = self._need()
+            outcome = build_outcome(job, check_made(backend, backend.perform(job)))
+        except BackendError as error:
+            outcome = StepOutcome(
+                job.step, error.ending, error.message, command=error.command, stdout=error.stdout, stderr=error.stderr,
+                hint=error.hint,
+            )  # fmt: skip
+        except AssayError as error:
+            outcome = StepOutcome(job.step, Ending.ERROR, error.message, hint=error.hint or "")
+        except MemoryError:
+            outcome = StepOutcome(job.step, Ending.MEMORY, "out of memory")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of somebody's tools
+            traceback.print_exc()
+            outcome = StepOutcome(job.step, Ending.ERROR, describe(error))
+        return replace(outcome, elapsed_s=time.perf_counter() - start)
+
+    def _say(self, answer: dict[str, Any]) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        content = json.dumps(answer).encode() + b"\n"
+        while content:
+            content = content[os.write(self._reply, content) :]
+
+
+def check_made(backend: Backend, made: object) -> Made:
+    """Whoever writes a back end may forget to return something."""
+    if isinstance(made, Made):
+        return made
+    kind = type(backend)
+    raise BackendError(
+        f"{kind.__module__}.{kind.__qualname__}.perform returned {describe_type(made)}, not Made",
+        hint="return assay.models.backends.base.Made(path), with the path of what the step made",
+    )
+
+
+def describe_type(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def build_outcome(job: Job, made: Made) -> StepOutcome:
+    """Of a step that says it went well; what it says it made has to be there."""
+    inside = os.path.commonpath([os.path.abspath(job.folder), os.path.abspath(made.path)]) == os.path.abspath(
+        job.folder
+    )
+    if not inside or not os.path.exists(made.path):
+        problem = "lies outside of its folder" if os.path.exists(made.path) else "is not there"
+        message = f"the {job.step} step ended well, and what it made {problem}: {made.path}"
+        return StepOutcome(
+            job.step, Ending.ERROR, message, command=made.command, stdout=made.stdout, stderr=made.stderr
+        )
+    return StepOutcome(
+        job.step, Ending.OK, path=made.path, command=made.command, stdout=made.stdout, stderr=made.stderr,
+        times_s=made.times_s, profiles=made.profiles,
+    )  # fmt: skip
+
+
+def build_error(error: AssayError) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "extra": getattr(error, "extra", None),
+    }
+
+
+def describe(error: BaseException) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def limit_memory(limit_bytes: int | None) -> None:
+    """A hard stop behind the parent's watch, for what grows faster than anybody looks.
+
+    Private memory that may be written to counts (RLIMIT_DATA), not address space: compilers and runtimes reserve
+    hundreds of gigabytes that they never touch.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes is None:
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        return
+    wanted = max(limit_bytes, _used_bytes()) + _SLACK_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def _used_bytes() -> int:
+    with open("/proc/self/status", "rb") as stream:
+        sizes = [int(line.split()[1]) for line in stream if line.startswith(b"VmData:")]
+    return sizes[0] * 1024 if sizes else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+"""The parent's side of a worker: hand out jobs, watch time and memory, and turn every end into an outcome.
+
+Nothing that a target does is an exception here: it crashes, hangs, eats memory or floods the disk, and the job's
+outcome says so; the next job finds a new worker. Only a target that cannot be had at all (an unknown back end, a
+missing extra) raises, and only when it is asked who it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import IO, Any, Self
+
+from assay import errors
+from assay.errors import AssayError, InfrastructureError, MissingExtraError
+from assay.models.backends.captured_output import load_excerpt
+from assay.models.backends.registry import BACKENDS, build_backend
+from assay.models.values.model import Ending, Job, Limits, Step, StepOutcome, Target
+from assay.system.process_tree import end_descendants, find_descendants, weigh
+from assay.values.plain import build_plain, parse_plain
+
+START_S = 180.0  # for loading libraries, and for reaching a board
+SAID_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: beyond it a tool is not right in its head
+_LOOK_S = 0.05
+_CLOSE_S = 5.0
+_NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory", "Out of memory")
+
+
+class _DeathError(Exception):
+    """The worker is gone, or had to be ended."""
+
+    def __init__(self, ending: Ending, message: str) -> None:
+        super().__init__(message)
+        self.ending, self.message = ending, message
+
+
+class Keeper:
+    """One worker process at a time for one target. Not for several threads at once."""
+
+    def __init__(
+        self, target: Target, *, folder: str, live: bool = False, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.target = target
+        self.steps: tuple[Step, ...] = (Step.COMPILE, Step.RUN)
+        self._may_change = False
+        if target.backend in BACKENDS:  # options that make no sense are said now, and once
+            backend = build_backend(target)
+            self.steps, self._may_change = backend.steps, backend.may_change
+        self._folder = os.path.abspath(folder)
+        self._env = {**os.environ, **(env or {})}
+        self._live = live
+        self._process: _Process | None = None
+        self._identity: dict[Step | None, Mapping[str, str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def identity(self, step: Step | None = None) -> Mapping[str, str]:
+        """Tools and versions, of all steps or of one, asked once; of a step also before each job, where the tools may
+        be edited meanwhile. Raises what the back end raises there."""
+        if step not in self._identity or (step is not None and self._may_change):
+            try:
+                answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
+            except _DeathError as death:
+                self._drop()
+                text = self._last_words()
+                raise InfrastructureError(
+                    f"the target {self.target.name!r} cannot be asked: {death.message}", text
+                ) from None
+            if "error" in answer:
+                raise parse_error(answer["error"])
+            self._identity[step] = dict(answer["identity"])
+        return self._identity[step]
+
+    def work(self, job: Job, limits: Limits | None = None) -> StepOutcome:
+        """Do one step of one case."""
+        held = limits or Limits()
+        start = time.perf_counter()
+        try:
+            request = {"job": build_plain(job), "memory_bytes": held.memory_bytes}
+            answer = self._ask(request, held.seconds(job.step), held.memory_bytes)
+            outcome = self._with_command(parse_plain(StepOutcome, answer["outcome"]))
+        except _DeathError as death:
+            elapsed_s = time.perf_counter() - start
+            outcome = self._with_command(StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s))
+            self._drop()
+        return self._with_speech(self._with_memory(outcome, held))
+
+    def close(self) -> None:
+        """End the worker and everything that it started."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    # ------------------------------------------------------------ one request
+
+    def _ask(self, request: Mapping[str, Any], limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
+        for is_last in (False, True):
+            process = self._start()
+            process.forget_speech()
+            try:
+                process.send(request)
+                return process.receive(limit_s, memory_bytes)
+            except _DeathError as death:
+                if is_last or process.has_begun or "job" not in request or death.ending is not Ending.CRASH:
+                    raise
+                self._drop()  # it died before it saw the job, of something else: another one does it
+        raise AssertionError("unreachable")
+
+    def _start(self) -> _Process:
+        """A worker that has its libraries loaded: a step's time is the step's own."""
+        if self._process is None or not self._process.is_alive():
+            self._drop()
+            self._process = _Process(self._folder, self._env, live=self._live)
+            self._process.send({"target": build_plain(self.target)})
+            self._process.receive(START_S, None)
+        return self._process
+
+    def _drop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+        if self.target.backend not in BACKENDS:
+            # the next worker loads code of the user's own anew: it may have been edited, and so what steps depend on
+            self._identity = {step: found for step, found in self._identity.items() if step is None}
+
+    # ------------------------------------------------------------ outcomes
+
+    def _with_command(self, outcome: StepOutcome) -> StepOutcome:
+        """What was announced last, where the end came before the back end could say it."""
+        if outcome.is_ok or outcome.command or self._process is None:
+            return outcome
+        return replace(outcome, command=self._process.command)
+
+    def _with_memory(self, outcome: StepOutcome, limits: Limits) -> StepOutcome:
+        """A program that gets no more memory dies, or says so in its own words: neither is the model's fault."""
+        if outcome.ending not in (Ending.CRASH, Ending.ERROR) or limits.memory_bytes is None:
+            return outcome
+        if not self._says_no_memory(outcome):
+            return outcome
+        return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could get no more memory")
+
+    def _says_no_memory(self, outcome: StepOutcome) -> bool:
+        said = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
+        return any(words in said for words in _NO_MEMORY)
+
+    def _with_speech(self, outcome: StepOutcome) -> StepOutcome:
+        """With all that was said meanwhile, by whomever; what the outcome brings by itself is kept too."""
+        said = {name: load_excerpt(os.path.join(self._folder, name)) for name in ("stdout", "stderr")}
+        return replace(
+            outcome,
+            stdout=_join(said["stdout"], outcome.stdout),
+            stderr=_join(said["stderr"], outcome.stderr),
+        )
+
+    def _last_words(self) -> str | None:
+        lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
+        fatal = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        # of a crash the innermost frame comes first
+        return "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
+
+
+def _join(said: str, brought: str) -> str:
+    return said if brought.strip() in said else f"{said}\n{brought}".lstrip("\n")
+
+
+def parse_error(content: Mapping[str, Any]) -> AssayError:
+    """The error as it was raised over there."""
+    kind = getattr(errors, content["kind"], AssayError)
+    message, hint = content["message"], content["hint"]
+    if isinstance(kind, type) and issubclass(kind, MissingExtraError):
+        # its own constructor would word the message anew
+        error = kind.__new__(kind)
+        error.extra = content["extra"]
+        errors.UsageError.__init__(error, message, hint)
+        return error
+    plain = isinstance(kind, type) and issubclass(kind, AssayError) and kind.__init__ is AssayError.__init__
+    return kind(message, hint) if plain else errors.UsageError(message, hint)
+
+
+# ---------------------------------------------------------------- the process
+
+
+class _Process:
+    def __init__(self, folder: str, env: Mapping[str, str], *, live: bool) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self._paths = {name: os.path.join(folder, name) for name in ("stdout", "stderr")}
+        self._echoes = [
+            _Echo(self._paths["stdout"], lambda: sys.stdout),
+            _Echo(self._paths["stderr"], lambda: sys.stderr),
+        ]
+        self._live = live
+        self._buffer = b""
+        self.has_begun = False  # the request that was sent last
+        self.command = ""  # that it runs, where the back end has told
+        self._replies, there = os.pipe()
+        try:
+            self._process = self._spawn(env, there)
+        except BaseException:
+            os.close(self._replies)
+            raise
+        finally:
+            os.close(there)
+        self._pidfd = os.pidfd_open(self._process.pid)
+
+    def _spawn(self, env: Mapping[str, str], reply: int) -> subprocess.Popen[bytes]:
+        # -P: the working directory is the user's, and may hold an onnx.py
+        argv = [sys.executable, "-P", "-m", "assay.models.worker", str(reply)]
+        with open(self._paths["stdout"], "ab") as out, open(self._paths["stderr"], "ab") as err:
+            return subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=out, stderr=err, pass_fds=[reply], env=env, start_new_session=True
+            )
+
+    def is_alive(self) -> bool:
+        """Whether it can take another job: a worker that died while nobody looked is replaced without a word."""
+        self._read(0.0)
+        return self._process.poll() is None and b'"died"' not in self._buffer
+
+    # ------------------------------------------------------------ talking
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        stream = self._process.stdin
+        assert stream is not None
+        self.has_begun, self.command = False, ""
+        try:
+            stream.write(json.dumps(message).encode() + b"\n")
+            stream.flush()
+        except BrokenPipeError:
+            raise _DeathError(Ending.CRASH, "the worker is gone") from None
+
+    def receive(self, limit_s: float | None, memory_bytes: int | None) -> dict[str, Any]:
+        """The next answer. Raises _DeathError."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        try:
+            while True:
+                for answer in self._take_lines():
+                    if "died" in answer:
+                        raise _DeathError(Ending.CRASH, describe_end(answer["died"]))
+                    if not self._is_news(answer):
+                        return answer
+                left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                self._read(max(0.0, left_s))
+                self._look(memory_bytes)
+                if deadline is not None and time.monotonic() >= deadline and b"\n" not in self._buffer:
+                    raise _DeathError(Ending.TIMEOUT, f"no end after {limit_s:g} s")
+        finally:
+            self._echo()
+
+    def _is_news(self, answer: Mapping[str, Any]) -> bool:
+        """How far it is; the answer itself is still to come."""
+        self.has_begun |= "begun" in answer
+        self.command = answer.get("command", self.command)
+        return "begun" in answer or "command" in answer
+
+    def _take_lines(self) -> Iterator[dict[str, Any]]:
+        """What is left of a line when the worker dies in the middle of it is passed over."""
+        while b"\n" in self._buffer:
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            with contextlib.suppress(ValueError):
+                yield json.loads(line)
+
+    def _read(self, timeout_s: float) -> None:
+        poller = select.poll()
+        poller.register(self._replies, select.POLLIN)
+        poller.register(self._pidfd, select.POLLIN)
+        ready = {fd for fd, _ in poller.poll(timeout_s * 1000)}
+        chunk = os.read(self._replies, 1 << 20) if self._replies in ready else b""
+        self._buffer += chunk
+        if ready and not chunk:  # the guard itself is gone, and everything that it had to say is read
+            self._buffer += b'\n{"died": -9}\n'
+
+    def _look(self, memory_bytes: int | None) -> None:
+        self._echo()
+        if memory_bytes is not None:
+            used_bytes = weigh(find_descendants(self._process.pid))
+            if used_bytes > memory_bytes:
+                text = f"{used_bytes / 2**20:.0f} MiB in use, the limit is {memory_bytes / 2**20:.0f} MiB"
+                raise _DeathError(Ending.MEMORY, text)
+        if sum(os.stat(path).st_size for path in self._paths.values()) > SAID_BYTES:
+            raise _DeathError(Ending.ERROR, f"more than {SAID_BYTES >> 20} MiB of output")
+
+    # ------------------------------------------------------------ what it says
+
+    def forget_speech(self) -> None:
+        for path in self._paths.values():
+            os.truncate(path, 0)
+        for echo in self._echoes:
+            echo.offset = 0
+
+    def _echo(self) -> None:
+        if self._live:
+            for echo in self._echoes:
+                echo.pass_on()
+
+    # ------------------------------------------------------------ ending
+
+    def close(self) -> None:
+        """In good order, so that connections are closed and boards are left tidy; by force where that takes long."""
+        with contextlib.suppress(_DeathError, OSError):
+            self.send({"close": True})
+            self._process.wait(_CLOSE_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """The guard ends everything below it as soon as stdin is closed; where it is stuck itself, we do."""
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            end_descendants(self._process.pid)
+            self._process.kill()
+            self._process.wait()
+        for fd in (self._replies, self._pidfd):
+            os.close(fd)
+
+
+class _Echo:
+    """A file that grows, shown as it does."""
+
+    def __init__(self, path: str, stream: Callable[[], IO[str]]) -> None:
+        self._path = path
+        self._stream = stream  # asked each time: pytest changes it between tests
+        self.offset = 0
+
+    def pass_on(self) -> None:
+        with open(self._path, "rb") as source:
+            source.seek(self.offset)
+            chunk = source.read()
+        self.offset += len(chunk)
+        if chunk:
+            stream = self._stream()
+            stream.write(chunk.decode("utf-8", "replace"))
+            stream.flush()
+
+
+def describe_end(code: int) -> str:
+    """An exit code as subprocess has it, in words."""
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    reason = signal.strsignal(-code) if -code in set(signal.Signals) else ""
+    by_kernel = ": perhaps by the kernel, for lack of memory" if -code == signal.SIGKILL else ""
+    return f"its process died of {name} ({reason}){by_kernel}"

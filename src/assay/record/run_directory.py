@@ -1,0 +1,581 @@
+"""The run directory: written aside and renamed, then only added to.
+
+Everything another process needs to know about an attempt is a file here: who runs it (`lease.N`), who stopped it
+(`stop.N`), how its commands ended (markers) and what was concluded from that (`outcome.N`).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError
+from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
+from assay.system.files import publish, read_text, write_atomic, write_new
+from assay.system.locks import locked
+from assay.values import layout
+from assay.values.environment import Environment
+from assay.values.plain import WrongTypeError, check_types, keep_fitting
+from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
+from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """`run.json`: the spec and how this directory came to be."""
+
+    spec: RunSpec
+    study: str
+    uid: str  # random: tells two directories of the same spec apart
+    created_at: float
+    source: str = ""  # the study's file
+    workdir: str = layout.CODE_DIR
+    code_hash: str | None = None
+    dialect: str = "native"
+    set_number: int | None = None  # runx: which call of `assay runx` it belongs to
+    commit: str | None = None
+
+
+def new_uid() -> str:
+    return os.urandom(6).hex()
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], None] | None = None) -> bool:
+    """Make the directory complete under a temporary name, then rename it. False: it was there already."""
+    meta = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR)
+    aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{record.uid}")
+    try:
+        try:
+            os.mkdir(aside)
+        except FileNotFoundError:
+            os.makedirs(aside)
+        write_new(os.path.join(aside, layout.RUN_FILE), render_record(record))
+        write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
+        if fill is not None:
+            fill(aside)
+        os.rename(aside, path)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise InfrastructureError(f"cannot write the run directory {path}: {error.strerror}") from error
+    return True
+
+
+def publish_lease(run_dir: str, handle: JobHandle) -> bool:
+    """Claim attempt N. True for exactly one caller, whatever dies when."""
+    target = os.path.join(run_dir, layout.lease_name(handle.attempt))
+    return publish(target, json.dumps(_plain_fields(handle)))
+
+
+def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
+    """Say that the end of an attempt is meant, before it is brought about."""
+    return publish(os.path.join(run_dir, layout.stop_name(attempt)), json.dumps(asdict(stop)))
+
+
+def write_outcome(run_dir: str, outcome: Outcome) -> bool:
+    """The first conclusion about an attempt stands, unless a power cut has left it without content."""
+    target, text = os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(_plain_fields(outcome))
+    if publish(target, text):
+        return True
+    if load_outcome(run_dir, outcome.attempt) is None:
+        write_atomic(target, text)
+        return True
+    return False
+
+
+def _plain_fields(value: JobHandle | Outcome) -> dict[str, Any]:
+    """As `asdict` for values without others inside, in a quarter of its time: there are two for every job."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
+    """Which code each run was planned with (run id → hash). What was written first stands, unless `replace`."""
+    with locked(os.path.dirname(path)):
+        known = _load_codes(path)
+        merged = {**known, **planned} if replace else {**planned, **known}
+        if merged != known:
+            write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "codes": merged}))
+    return merged
+
+
+def _load_codes(path: str) -> dict[str, str]:
+    """What is damaged is not known: those runs get the current code."""
+    codes = (_load_json(path) or {}).get("codes")
+    return {key: code for key, code in codes.items() if isinstance(code, str)} if isinstance(codes, dict) else {}
+
+
+def write_plan(study_dir: str, runs: Mapping[str, str]) -> None:
+    """What a call is going to run (name → id), before the first directory is made: a killed one leaves it."""
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)
+    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": dict(runs)}))
+
+
+def remove_plan(study_dir: str) -> None:
+    """All of it is over."""
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE))
+
+
+def load_planned(study_dir: str) -> dict[str, str]:
+    """Planned runs that have no directory yet, name → id, in the plan's order."""
+    found = (_load_json(os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)) or {}).get("runs")
+    if not isinstance(found, dict):
+        return {}
+    names = {name: id_ for name, id_ in found.items() if isinstance(id_, str) and "/" not in name and name[:1] != "."}
+    return {name: id_ for name, id_ in names.items() if name and not os.path.lexists(os.path.join(study_dir, name))}
+
+
+def find_passes(study_dir: str) -> list[str]:
+    """Files of every --force that has not come to its end."""
+    folder = os.path.join(study_dir, layout.STUDY_META_DIR)
+    try:
+        return sorted(os.path.join(folder, name) for name in os.listdir(folder) if layout.is_pass_name(name))
+    except OSError:
+        return []
+
+
+def load_pass(path: str) -> dict[str, int]:
+    """Name → last attempt before a --force began. What is damaged is not known, and so repeated."""
+    runs = (_load_json(path) or {}).get("runs")
+    if not isinstance(runs, dict):
+        return {}
+    return {name: number for name, number in runs.items() if type(number) is int and number >= 0}
+
+
+def join_pass(path: str, last: Mapping[str, int]) -> dict[str, int]:
+    """Begin a --force, or go on with one that was interrupted; `last` is the newest attempt of each run now."""
+    with locked(os.path.dirname(path)):
+        known = load_pass(path)
+        mine = {name: min(known.get(name, number), number) for name, number in last.items()}
+        if known | mine != known:
+            _write_pass(path, known | mine)
+    return mine
+
+
+def leave_pass(path: str, last: Mapping[str, int]) -> None:
+    """Forget these runs, all of them finished, unless one has not been repeated."""
+    with locked(os.path.dirname(path)):
+        known = load_pass(path)
+        if any(last[name] <= number for name, number in known.items() if name in last):
+            return
+        rest = {name: number for name, number in known.items() if name not in last}
+        if rest == known:
+            return
+        if rest:
+            _write_pass(path, rest)
+        else:
+            os.unlink(path)
+
+
+def _write_pass(path: str, runs: Mapping[str, int]) -> None:
+    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": dict(runs)}))
+
+
+def write_environment(path: str, environment: Environment) -> None:
+    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, **asdict(environment)}, indent=1))
+
+
+def load_environment(run_dir: str) -> dict[str, Any] | None:
+    """None where it is missing or damaged; a field of another type is left out."""
+    fields = _load_json(os.path.join(run_dir, layout.ENVIRONMENT_FILE))
+    return keep_fitting(Environment, fields) if fields is not None else None
+
+
+# ---------------------------------------------------------------- newer code
+
+
+def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> None:
+    """Put newer code beside code/, complete from the moment it has its name; `take_code` gives it code's place."""
+    meta = os.path.join(os.path.dirname(run_dir), layout.STUDY_META_DIR)
+    aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{new_uid()}")
+    try:
+        build(aside)
+        os.rename(aside, os.path.join(run_dir, f"{layout.NEXT_CODE_PREFIX}{code_hash}"))
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
+    """Newer code that waits takes its place; the old stays as code.<attempt>. None: nothing waits.
+
+    Killed in the middle, another call completes it: the waiting name goes last. Only who holds the lease of an attempt
+    that has not begun may call this.
+    """
+    waiting = next((name for name in os.listdir(run_dir) if name.startswith(layout.NEXT_CODE_PREFIX)), None)
+    if waiting is None:
+        return None
+    record = load_record(run_dir)
+    code_hash = waiting.removeprefix(layout.NEXT_CODE_PREFIX)
+    if record.code_hash != code_hash:
+        record = replace(record, code_hash=code_hash, commit=commit)
+        write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record))
+    code = os.path.join(run_dir, layout.CODE_DIR)
+    if os.path.lexists(code):
+        os.rename(code, _free_name(f"{code}.{attempt}"))
+    os.rename(os.path.join(run_dir, waiting), code)
+    return record
+
+
+def _free_name(path: str) -> str:
+    """Nothing that a run had is overwritten."""
+    return path if not os.path.lexists(path) else f"{path}-{os.urandom(3).hex()}"
+
+
+# ---------------------------------------------------------------- run.json
+
+
+def render_record(record: RunRecord) -> str:
+    fields = {
+        "format": layout.FORMAT_VERSION,
+        "study": record.study,
+        "uid": record.uid,
+        "created_at": record.created_at,
+        "source": record.source,
+        "workdir": record.workdir,
+        "code_hash": record.code_hash,
+        "dialect": record.dialect,
+        "set_number": record.set_number,
+        "commit": record.commit,
+        "spec": render_spec(record.spec),
+    }
+    return json.dumps(fields, ensure_ascii=False, default=str) + "\n"
+
+
+def render_spec(spec: RunSpec) -> dict[str, Any]:
+    fields = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+    fields["params"] = dict(spec.params)
+    fields["commands"] = [[c.name, c.text, c.timeout_s] for c in spec.commands]
+    fields["resources"] = asdict(spec.resources) if spec.resources != _DEFAULT_RESOURCES else None
+    fields["code"] = asdict(spec.code) if spec.code != _DEFAULT_CODE else None
+    fields["patterns"] = [_pattern_fields(pattern) for pattern in spec.patterns]
+    return fields
+
+
+_SPEC_FIELDS = tuple(name for name in RunSpec.__dataclass_fields__ if name != "private")
+_DEFAULT_RESOURCES = Resources()
+_DEFAULT_CODE = CodePolicy()
+
+
+def _pattern_fields(pattern: Pattern | MetricFile) -> dict[str, Any]:
+    kind = "regex" if isinstance(pattern, Pattern) else "file"
+    fields = {name: getattr(pattern, name) for name in pattern.__dataclass_fields__ if name != "position"}
+    return {"type": kind, **fields}
+
+
+def parse_record(text: str, file: str) -> RunRecord:
+    try:
+        fields = json.loads(text)
+        version = fields["format"]
+        if version > layout.FORMAT_VERSION:
+            raise FormatError(f"{file} is of format {version}, newer than this Assay knows", "upgrade Assay")
+        spec = fields.get("spec") or _adhoc_spec(fields)
+        known = {key: fields.get(key) for key in RunRecord.__dataclass_fields__ if key != "spec" and key in fields}
+        return check_types(RunRecord(spec=parse_spec(spec), **{"uid": "", "created_at": 0.0, **known}))
+    except KeyError as error:
+        raise _build_damage(file, f"{error} is missing") from error
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise _build_damage(file, _describe_misfit(error) if text.strip() else "it is empty") from error
+
+
+def _describe_misfit(error: Exception) -> str:
+    """Python's own words about a value of another type mean nothing to who edited the file."""
+    is_plain = isinstance(error, json.JSONDecodeError | WrongTypeError)
+    return str(error) if is_plain else "its content does not have the form of a run's record"
+
+
+def _build_damage(file: str, what: str) -> FormatError:
+    return FormatError(f"{file} is damaged: {what}", "repair the file, or move the run's folder away")
+
+
+def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"id": fields.get("id", ""), "name": fields["name"], "params": fields.get("params", {}), "commands": []}
+
+
+def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
+    from assay.values.run import Command
+
+    plain = {name: fields[name] for name in _PLAIN_SPEC_FIELDS if name in fields}
+    chosen = fields.get("chosen")
+    spec = RunSpec(
+        **plain,
+        params=fields["params"],
+        commands=tuple(Command(*command) for command in fields["commands"]),
+        resources=Resources(**fields["resources"]) if fields.get("resources") else _DEFAULT_RESOURCES,
+        code=_parse_code(fields.get("code")),
+        patterns=tuple(_parse_pattern(p) for p in fields.get("patterns", ())),
+        env=tuple((key, value) for key, value in fields.get("env", ())),
+        farm_resources=tuple((key, value) for key, value in fields.get("farm_resources", ())),
+        chosen=tuple(chosen) if isinstance(chosen, list) else chosen,
+    )
+    for template in (spec.log_name, spec.other_log_name):
+        layout.log_name(template, "", 1, "")  # raises where it holds anything but our own places
+    return spec
+
+
+_STRUCTURED = {"params", "commands", "resources", "code", "patterns", "env", "farm_resources", "chosen"}
+_PLAIN_SPEC_FIELDS = tuple(name for name in _SPEC_FIELDS if name not in _STRUCTURED)
+
+
+def _parse_code(fields: Mapping[str, Any] | None) -> CodePolicy:
+    if not fields:
+        return _DEFAULT_CODE
+    return CodePolicy(**{**fields, "ignore": tuple(fields["ignore"])})
+
+
+def _parse_pattern(fields: Mapping[str, Any]) -> Pattern | MetricFile:
+    rest = {key: value for key, value in fields.items() if key != "type"}
+    if fields["type"] == "regex":
+        return Pattern(**{**rest, "labels": tuple(rest["labels"])})
+    return MetricFile(**rest)
+
+
+def load_record(run_dir: str) -> RunRecord:
+    """Raises FormatError where it is damaged, FileNotFoundError where there is none."""
+    path = os.path.join(run_dir, layout.RUN_FILE)
+    try:
+        return parse_record(read_text(path), path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def try_record(run_dir: str) -> RunRecord | None:
+    """None where it is missing or damaged."""
+    try:
+        return load_record(run_dir)
+    except (FormatError, OSError):
+        return None
+
+
+def find_damage(run_dir: str) -> str | None:
+    """What is wrong with run.json, for people; None: it can be read."""
+    try:
+        load_record(run_dir)
+    except FormatError as error:
+        return error.message.removeprefix(os.path.join(run_dir, ""))
+    except OSError as error:
+        return f"{layout.RUN_FILE} is missing" if isinstance(error, FileNotFoundError) else str(error.strerror)
+    return None
+
+
+def load_job_field(run_dir: str, name: str) -> str | None:
+    """What job.sh exports under this name, where run.json does not say it any more: `ASSAY_RUN_ID=…`."""
+    try:
+        found = re.search(rf"\b{name}=([\w-]+)", read_text(os.path.join(run_dir, layout.JOB_FILE)))
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+# ---------------------------------------------------------------- what happened so far
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The files of one attempt."""
+
+    number: int
+    handle: JobHandle | None = None
+    by_hand: bool = False  # a token without a lease
+    stop: Stop | None = None
+    outcome: Outcome | None = None
+    codes: Mapping[str, int] = field(default_factory=dict)
+    timeouts: frozenset[str] = frozenset()
+    contradictory: frozenset[str] = frozenset()  # commands with markers of several exit codes
+    ended_at: float | None = None  # of its last marker, where nobody has concluded the attempt
+
+    @property
+    def skips(self) -> set[str] | None:
+        """The commands that it left out; None: not known."""
+        if self.handle is None or self.handle.skips is None:
+            return None
+        return set(filter(None, self.handle.skips.split(":")))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All attempts of a run, oldest first."""
+
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def last(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def state(self) -> State:
+        """As the files say, without asking whether a process lives."""
+        last = self.last
+        if last is None:
+            return State.QUEUED
+        return last.outcome.state if last.outcome else State.RUNNING
+
+    def finished_commands(self) -> set[str]:
+        """Commands that the newest attempt to run them brought to a good end: another attempt need not repeat them.
+
+        One that --force repeated and that was interrupted is not finished, whatever earlier attempts came to.
+        """
+        finished: set[str] = set()
+        for attempt in self.attempts:
+            skips = attempt.skips
+            finished = finished if skips is None else finished & skips
+            finished |= {name for name, code in attempt.codes.items() if code == 0}
+        return finished
+
+
+def load_history(run_dir: str, names: list[str] | None = None) -> History:
+    numbered: dict[int, set[str]] = {}
+    codes: dict[int, dict[str, int]] = {}
+    timeouts: dict[int, set[str]] = {}
+    contradictory: dict[int, set[str]] = {}
+    for name in names if names is not None else os.listdir(run_dir):
+        if (marker := layout.parse_exit_marker(name)) is not None:
+            known = codes.setdefault(marker[1], {})
+            if known.get(marker[0], marker[2]) != marker[2]:
+                contradictory.setdefault(marker[1], set()).add(marker[0])
+            known[marker[0]] = max(known.get(marker[0], 0), marker[2])  # of several never the good one
+        elif (item := layout.parse_numbered(name)) is not None:
+            numbered.setdefault(item[1], set()).add(item[0])
+        elif (late := layout.parse_timeout_marker(name)) is not None:
+            timeouts.setdefault(late[1], set()).add(late[0])
+    attempts = [
+        _load_attempt(run_dir, number, numbered.get(number, set()), codes.get(number, {}), timeouts.get(number, set()))
+        for number in sorted({*numbered, *codes})
+    ]
+    return History(tuple(_doubt(attempt, contradictory.get(attempt.number)) for attempt in attempts))
+
+
+def _load_attempt(run_dir: str, number: int, kinds: set[str], codes: dict[str, int], timeouts: set[str]) -> Attempt:
+    handle = _load_lease(run_dir, number) if "lease" in kinds else _load_token(run_dir, number)
+    outcome = load_outcome(run_dir, number) if "outcome" in kinds else None
+    return Attempt(
+        number=number,
+        handle=handle,
+        by_hand="token" in kinds and "lease" not in kinds,
+        stop=_load_stop(run_dir, number) if "stop" in kinds else None,
+        outcome=outcome,
+        codes=codes,
+        timeouts=frozenset(timeouts),
+        ended_at=_find_end(run_dir, number, codes) if outcome is None else None,
+    )
+
+
+def _doubt(attempt: Attempt, contradictory: set[str] | None) -> Attempt:
+    """Markers that contradict each other are never taken for a good end, whatever was concluded before."""
+    if not contradictory:
+        return attempt
+    attempt = replace(attempt, contradictory=frozenset(contradictory))
+    if attempt.outcome is None or attempt.outcome.state is not State.DONE:
+        return attempt
+    reason = describe_contradiction(attempt)
+    return replace(attempt, outcome=replace(attempt.outcome, state=State.FAILED, reason=reason, codes=attempt.codes))
+
+
+def describe_contradiction(attempt: Attempt) -> str:
+    names = ", ".join(sorted(attempt.contradictory))
+    return f"{names}: exit markers contradict each other in attempt {attempt.number}"
+
+
+def _find_end(run_dir: str, number: int, codes: Mapping[str, int]) -> float | None:
+    """When the last command ended, by its marker."""
+    times = []
+    for name, code in codes.items():
+        with suppress(OSError):
+            times.append(os.stat(os.path.join(run_dir, layout.exit_marker_name(name, number, code))).st_mtime)
+    return max(times, default=None)
+
+
+def _load_json(path: str) -> dict[str, Any] | None:
+    """None for a file that is gone, empty or damaged: after a power cut that means a dead attempt."""
+    try:
+        fields = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
+    fields = _load_json(os.path.join(run_dir, layout.lease_name(attempt)))
+    try:
+        return check_types(JobHandle(**fields)) if fields else None
+    except TypeError:
+        return None
+
+
+def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
+    """Started by hand: the token says where (`host pid start boot time`)."""
+    try:
+        host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
+        handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
+        return check_types(handle)
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _load_stop(run_dir: str, attempt: int) -> Stop:
+    fields = _load_json(os.path.join(run_dir, layout.stop_name(attempt)))
+    try:
+        return check_types(Stop(**fields)) if fields else Stop("unknown", "")
+    except TypeError:
+        return Stop("unknown", "")
+
+
+def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
+    fields = _load_json(os.path.join(run_dir, layout.outcome_name(attempt)))
+    try:
+        return check_types(Outcome(**{**fields, "state": State(fields["state"])})) if fields else None
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def load_times(run_dir: str) -> dict[str, tuple[float, float | None]]:
+    """Start and end of each command of the last attempt, from what job.sh noted in job.log."""
+    times: dict[str, tuple[float, float | None]] = {}
+    try:
+        with open(os.path.join(run_dir, layout.JOB_LOG), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _note_time(times, line.split())
+    except OSError:
+        return {}
+    return times
+
+
+def _note_time(times: dict[str, tuple[float, float | None]], words: list[str]) -> None:
+    if len(words) < 3 or words[2] not in ("start", "exit"):
+        return
+    try:
+        stamp = float(words[0].replace(",", "."))  # bash writes the locale's decimal mark
+    except ValueError:
+        return
+    if words[2] == "start":
+        times[words[1]] = (stamp, None)
+    elif words[1] in times:
+        times[words[1]] = (times[words[1]][0], stamp)
+
+
+def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> State | None:
+    """What the markers of an attempt say; None: it ended without saying."""
+    bad = [name for name, code in attempt.codes.items() if code != 0]
+    if bad:
+        return State.TIMEOUT if bad[0] in attempt.timeouts else State.FAILED
+    if all(name in attempt.codes or name in finished_before for name in commands):
+        return State.DONE
+    return None
+
+
+def now() -> float:
+    return time.time()

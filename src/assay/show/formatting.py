@@ -1,0 +1,297 @@
+"""Numbers, durations, sizes and names as people read them; knows how wide a text is on a terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from typing import Any, TextIO, cast
+
+from assay.system.terminal import use_color
+
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_AGE_UNITS = ((60.0, "s"), (3600.0, "min"), (86400.0, "h"), (math.inf, "day"))
+_AGE_SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86400}
+# what people copy out of a sentence: something in backticks, or a command behind a colon or alone on its line
+_ATOM = re.compile(r"`[^`]*`\S*|(?:(?<=: )|^)(?:assay|bash|cd|pip|tensorboard) \S.*?(?=$|; |  | \(|\)|, )\S*|\S+")
+_PLAIN_BELOW = 1e15  # larger floats are no longer exact to the unit
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def render_number(value: float, digits: int | None = 4) -> str:
+    """Plain and short: `digits` significant digits of a fraction, all digits before the point; None keeps all.
+
+    An exponent appears only below 0.0001 and from 1e15 on, where plain digits stop being readable.
+    """
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    text = repr(value) if digits is None else f"{value:.{digits}g}"
+    if "e" not in text:
+        return text
+    if 1 <= abs(value) < _PLAIN_BELOW:
+        return f"{value:.0f}"
+    return _tidy_exponent(text)
+
+
+def _tidy_exponent(text: str) -> str:
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def render_count(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def render_size(size_bytes: float) -> str:
+    """`512 B`, `1.5 GiB`."""
+    amount, unit = float(abs(size_bytes)), 0
+    while amount >= 1023.5 and unit < len(_SIZE_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    text = f"{amount:.0f}" if unit == 0 or amount >= 99.95 else f"{amount:.3g}"
+    return f"{'-' if size_bytes < 0 else ''}{text} {_SIZE_UNITS[unit]}"
+
+
+# ---------------------------------------------------------------- times
+
+
+def render_clock(seconds: float) -> str:
+    """`5:11`, `1:02:03`: for columns, where durations are compared by eye."""
+    if not math.isfinite(seconds):
+        return "-"
+    whole = math.floor(abs(seconds) + 0.5)
+    sign = "-" if seconds < 0 and whole else ""
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{sign}{minutes}:{rest:02d}"
+    return f"{sign}{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def render_duration(seconds: float) -> str:
+    """`12ms`, `0.8s`, `42s`, `5m 11s`, `2h 3m`, `3d 4h`: for sentences."""
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 0:
+        return f"-{render_duration(-seconds)}"
+    if seconds < 9.95:
+        return _render_short_duration(seconds)
+    whole = math.floor(seconds + 0.5)
+    if whole < 3600:
+        return _join_units(whole // 60, "m", whole % 60, "s")
+    minutes = math.floor(seconds / 60 + 0.5)
+    if minutes < 24 * 60:
+        return _join_units(minutes // 60, "h", minutes % 60, "m")
+    hours = math.floor(seconds / 3600 + 0.5)
+    return _join_units(hours // 24, "d", hours % 24, "h")
+
+
+def _render_short_duration(seconds: float) -> str:
+    if seconds == 0:
+        return "0s"
+    if seconds < 0.0995:
+        return f"{max(1, round(seconds * 1000))}ms"
+    return f"{seconds:.1f}s"
+
+
+def _join_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    parts = [f"{large}{large_unit}"] * (large > 0) + [f"{small}{small_unit}"] * (small > 0)
+    return " ".join(parts)
+
+
+def render_age(seconds: float) -> str:
+    """`just now`, `42 s ago`, `2 min ago`, `3 h ago`, `1 day ago`; clocks of two hosts may differ a little."""
+    if seconds < 5:
+        return "just now"
+    unit = next(unit for limit, unit in _AGE_UNITS if seconds < limit)
+    amount = int(seconds // _AGE_SECONDS[unit])
+    return f"{render_count(amount, 'day')} ago" if unit == "day" else f"{amount} {unit} ago"
+
+
+# ---------------------------------------------------------------- text on a terminal
+
+
+def clean(text: str) -> str:
+    """One printable line: names may hold newlines, escape sequences and undecodable bytes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def clean_lines(text: str) -> str:
+    """The same of a text of several lines: line ends and tabs stay."""
+    return _LINE_PARTS.sub(lambda part: clean(part[0]), text)
+
+
+_LINE_PARTS = re.compile(r"[^\n\t]+")
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as os.fsdecode keeps it
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def display_width(text: str) -> int:
+    """Columns that a printable text takes: East Asian wide characters two, combining ones none."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def shorten(text: str, width: int, mark: str = "…", front: int | None = None) -> str:
+    """Cut to at most `width` columns, `front` of them from the beginning; unless said in the middle.
+
+    Both ends of a run's name tell it from its neighbours.
+    """
+    if display_width(text) <= width:
+        return text
+    room = width - display_width(mark)
+    if room <= 0:
+        return _take_columns(text, max(width, 0))
+    head = _take_columns(text, room - room // 2 if front is None else min(front, room))
+    tail = _take_columns(text[::-1], room - display_width(head))[::-1]
+    return head + mark + tail
+
+
+def _take_columns(text: str, width: int) -> str:
+    used = 0
+    for position, char in enumerate(text):
+        used += _char_width(char)
+        if used > width:
+            return text[:position]
+    return text
+
+
+def pad(text: str, width: int, align: str = "left") -> str:
+    gap = " " * (width - display_width(text))
+    return gap + text if align == "right" else text + gap
+
+
+def wrap(text: str, width: int | None, indent: str = "") -> str:
+    """Prose in lines that end between words; `indent` stands before all but the first. None: one line, as it is.
+
+    Commands and words stay whole, also where they are longer than a line: a terminal joins what it broke by itself.
+    """
+    if width is None:
+        return text
+    return "\n".join(_wrap_line(line, width, indent) for line in text.split("\n"))
+
+
+def _wrap_line(line: str, width: int, indent: str) -> str:
+    if display_width(line) <= width:
+        return line
+    margin = line[: len(line) - len(line.lstrip(" "))]
+    lines, current = [], margin
+    for atom in _ATOM.finditer(line.strip(" ")):
+        gap = " " * bool(current.strip())
+        if gap and display_width(current) + 1 + display_width(atom[0]) > width:
+            lines.append(current)
+            current, gap = margin + indent, ""
+        current += gap + atom[0]
+    return "\n".join((*lines, current))
+
+
+# ---------------------------------------------------------------- text in other formats
+# One function for each format that text of users' files, logs and programs goes into; every writer calls it.
+
+
+def escape_markdown(text: str) -> str:
+    """One line that Markdown shows as it is, in a paragraph, a heading or a table: no markup, link, mention or HTML."""
+    one = clean(" ".join(text.split()))
+    for char, shown in _MARKUP.items():
+        one = one.replace(char, shown)
+    return _MARKDOWN.sub(r"\\\g<0>", one)
+
+
+_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_MARKDOWN = re.compile(r"[\\`*_\[\]|~$]|^#|^[-+](?= )|(?<=^\d)[.)](?= )")
+
+
+def escape_html(value: object) -> str:
+    """Text or an attribute's value in HTML and in SVG."""
+    import html
+
+    return html.escape(clean(str(value)))
+
+
+def escape_xml(text: str) -> str:
+    """For an XML library, which escapes markup by itself: XML has no place for control characters or half pairs."""
+    return clean_lines(text)
+
+
+def escape_csv(value: Any) -> Any:
+    """A cell that a spreadsheet takes for text. Text that it would take for a formula gets an apostrophe in front;
+    numbers stay numbers, also those that came as text (`-1`, `+3e-4`)."""
+    if not isinstance(value, str):
+        return value
+    text = make_safe(value)
+    # a spreadsheet ignores blanks and line ends in front, and knows the wide forms of the signs as well
+    is_formula = text.lstrip(" \n").startswith(_FORMULA) and not _NUMERIC.fullmatch(text)
+    return f"'{text}" if is_formula else text
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_NUMERIC = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan)", re.ASCII | re.IGNORECASE)
+
+
+def make_safe(text: str) -> str:
+    """Text without characters that a terminal obeys or that cannot be encoded."""
+    return UNSAFE.sub(lambda found: _escape(found[0]), text)
+
+
+def escape_json(text: str) -> str:
+    """JSON text without characters that a terminal obeys or that cannot be encoded; they are only inside strings."""
+    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+# what terminals obey: control characters but tabs and line ends, turning marks of right-to-left scripts; half pairs
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class GuardedStream:
+    """A standard stream that never passes on what a terminal obeys, whoever wrote it: the last of the defences.
+
+    Names and messages are cleaned where they are rendered; this sees to it that a forgotten one does no harm, and that
+    text that cannot be encoded does not end a command. Colours stay, where colours are used. `buffer` is as it was: the
+    logs of runs are printed byte for byte.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unguarded = stream
+        self._has_color = use_color(stream)
+
+    def write(self, text: str) -> int:
+        if UNSAFE.search(text):
+            parts = _COLOR.split(text) if self._has_color else [text]  # every second one is a colour
+            parts[::2] = map(make_safe, parts[::2])
+            text = "".join(parts)
+        return self.unguarded.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unguarded, name)
+
+
+_COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def guard(stream: TextIO) -> TextIO:
+    """A missing stream (`>&-`) stays missing."""
+    return stream if stream is None or isinstance(stream, GuardedStream) else cast("TextIO", GuardedStream(stream))
+
+
+def unguard(stream: TextIO) -> TextIO:
+    """For the live view, which moves the cursor and cleans its texts by itself."""
+    return stream.unguarded if isinstance(stream, GuardedStream) else stream

@@ -1,0 +1,267 @@
+"""Object stores through fsspec: S3 (s3fs), Google Cloud Storage (gcsfs), Azure (adlfs).
+
+Addresses of other servers, credentials and the like come from the environment, as each store's own tools read them:
+AWS_ENDPOINT_URL, STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING; FSSPEC_S3_ANON=true and its kin set options.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError
+from assay.stage.archive import ArchiveError, parse_member
+from assay.stage.folder import DataFile, load_listing
+from assay.stage.partial_download import load_notes, remove_part, write_notes
+
+_EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE; FSSPEC_S3_ANON=true for public data",
+    "gcs": "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
+    "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY",
+}
+_LOUD = ("gcsfs", "s3fs", "adlfs", "fsspec", "azure", "botocore", "aiobotocore")
+_AT_ONCE = 8
+_ANSWER_S = 20.0  # for the first answer; the libraries themselves try for a minute and more
+_OF_THE_DISK = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+)
+
+
+Say = Callable[[str], None]
+
+
+def _say_nothing(_text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    path: str  # as the store knows it, bucket first
+    name: str  # relative to what was asked for; "" when it is that itself
+    bytes: int | None  # None where the store hands it out in another form than it keeps it
+    version: str | None  # changes with the content
+
+
+# ---------------------------------------------------------------- bringing in
+
+
+def download(url: str, part: str, say: Say = _say_nothing) -> None:
+    """An object into the file `part`, or all below into the folder `part`; a folder goes on where it stopped."""
+    with _named(url):
+        store, path = _reach(url, say)
+        objects = _list_objects(store, path.rstrip("*/"), asked_folder=url.endswith(("*", "/")))
+        if not objects:
+            raise FileNotFoundError
+        if objects[0].name:
+            _bring_folder(store, objects, part, url)
+        else:
+            remove_part(part)
+            _bring(store, objects, [part])
+
+
+def _list_objects(store: Any, path: str, *, asked_folder: bool) -> list[StoredObject]:
+    if "/" in path and not asked_folder:
+        info = store.info(path)
+        if info["type"] == "file":
+            return [_build_object(path, "", info)]
+    found = store.find(path, detail=True)
+    names = (name for name in sorted(found) if name.startswith(path + "/") and not name.endswith("/"))
+    return [_build_object(name, name[len(path) + 1 :], found[name]) for name in names]
+
+
+def _build_object(path: str, name: str, info: Mapping[str, Any]) -> StoredObject:
+    version = info.get("ETag") or info.get("etag") or info.get("md5Hash")
+    size = None if info.get("contentEncoding") else int(info["size"])
+    return StoredObject(path, name, size, str(version) if version else None)
+
+
+def _bring_folder(store: Any, objects: Sequence[StoredObject], part: str, url: str) -> None:
+    places = [_find_place(part, item) for item in objects]
+    if not os.path.isdir(part):
+        remove_part(part)
+        os.mkdir(part)
+    wanted = {item.name: [item.bytes, item.version] for item in objects}
+    _keep_current(part, wanted, _load_versions(part, url))
+    write_notes(part, url, {"objects": wanted})
+    missing = [(item, place) for item, place in zip(objects, places, strict=True) if not os.path.exists(place)]
+    _bring(store, [item for item, _ in missing], [place for _, place in missing])
+
+
+def _find_place(folder: str, item: StoredObject) -> str:
+    """Keys are free text: one with .. in it must not lead anywhere else."""
+    try:
+        return os.path.join(folder, *parse_member(item.name))
+    except ArchiveError as error:
+        raise UsageError(f"an object cannot be a file here: {error.message}") from None
+
+
+def _keep_current(part: str, wanted: Mapping[str, Any], notes: Mapping[str, Any]) -> None:
+    """Of what an earlier try has brought, only files stay that are complete and of the same version."""
+    for file in load_listing(part).files:
+        size, version = wanted.get(file.name, (None, None))
+        if version is None or size != file.bytes or notes.get(file.name) != [size, version]:
+            os.unlink(file.path)
+
+
+def _load_versions(part: str, url: str) -> Mapping[str, Any]:
+    found = load_notes(part, url).get("objects")
+    return found if isinstance(found, dict) else {}
+
+
+def _bring(store: Any, objects: Sequence[StoredObject], places: Sequence[str]) -> None:
+    if objects:
+        store.get([item.path for item in objects], list(places))
+    for item, place in zip(objects, places, strict=True):
+        size = os.path.getsize(place)
+        if item.bytes is not None and size != item.bytes:
+            raise InfrastructureError(f"{item.path} arrived with {size} of {item.bytes} bytes", "try again")
+
+
+# ---------------------------------------------------------------- sending out
+
+
+def upload(files: Sequence[DataFile], url: str, say: Say = _say_nothing) -> None:
+    """Each file below the URL, and a look at what has arrived. Buckets are never made: a typo would be one.
+
+    Without files it tells whether the bucket can be reached.
+    """
+    with _named(url):
+        store, path = _reach(url, say)
+        base = path.rstrip("/")
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
+            list(pool.map(lambda file: _send(store, file, f"{base}/{file.name}"), files))
+
+
+def _check_bucket(store: Any, bucket: str) -> None:
+    """Is it there, does anybody answer?"""
+    try:
+        store.info(bucket)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        if not _is_about_rights(error):  # some may write and not look
+            raise
+
+
+def _send(store: Any, file: DataFile, place: str) -> None:
+    before = os.path.getsize(file.path)
+    store.put_file(file.path, place)
+    arrived = int(store.info(place)["size"])
+    if not before <= arrived <= os.path.getsize(file.path):  # a log may grow meanwhile
+        raise InfrastructureError(f"{place} has {arrived} bytes after sending {before}", "try again")
+
+
+# ---------------------------------------------------------------- the libraries
+
+
+def check_installed(url: str) -> None:
+    """Whether this kind of store can be used at all; nothing is asked over the network."""
+    scheme = url.split(":", 1)[0].lower()
+    with _libraries(scheme) as fsspec:
+        fsspec.get_filesystem_class(scheme)
+
+
+def _reach(url: str, say: Say) -> tuple[Any, str]:
+    """The store, once it has answered. Looking for a login alone may take a quarter of a minute without a network, and
+    gcsfs cannot be told to try less often: so it is waited for in a thread of its own."""
+    found: list[tuple[Any, str] | Exception] = []
+
+    def ask() -> None:
+        try:
+            store, path = _open(url)
+            _check_bucket(store, path.strip("*/").partition("/")[0])
+            found.append((store, path))
+        except Exception as error:  # noqa: BLE001 raised again where it was asked for
+            found.append(error)
+
+    say(f"connecting to {url} (for at most {_ANSWER_S:g} s)")
+    thread = threading.Thread(target=ask, daemon=True, name="assay-reach")
+    thread.start()
+    thread.join(_ANSWER_S)
+    if not found:
+        raise InfrastructureError(
+            f"{url} cannot be reached: no answer within {_ANSWER_S:g} s", "is there a network, and a login?"
+        )
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def _open(url: str) -> tuple[Any, str]:
+    """A store of its own each time: cached ones would keep old listings, endpoints and credentials."""
+    scheme = url.split(":", 1)[0].lower()
+    for name in _LOUD:  # they print tracebacks of what we report in one line
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    with _libraries(scheme) as fsspec:
+        store, path = fsspec.url_to_fs(
+            url, skip_instance_cache=True, use_listings_cache=False, **_build_options(scheme)
+        )
+    return store, str(path)
+
+
+@contextmanager
+def _libraries(scheme: str) -> Iterator[Any]:
+    try:
+        import fsspec
+
+        # gcsfs' newer class asks a second service for each bucket's kind, a minute long where that is not let through
+        fsspec.register_implementation("gs", "gcsfs.core.GCSFileSystem", clobber=True)
+        yield fsspec
+    except ImportError as error:
+        raise MissingExtraError(f"{scheme}://", _EXTRAS[scheme]) from error
+
+
+def _build_options(scheme: str) -> dict[str, Any]:
+    """An emulator knows no logins; Google's own libraries skip them in the same way."""
+    return {"token": "anon"} if scheme == "gs" and os.environ.get("STORAGE_EMULATOR_HOST") else {}
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Whatever the libraries raise (some forty types of five packages), as one line."""
+    try:
+        yield
+    except AssayError:
+        raise
+    except Exception as error:
+        if _is_of_the_disk(error):
+            raise  # which the caller names
+        raise _classify(url, error) from error
+
+
+def _classify(url: str, error: Exception) -> AssayError:
+    extra = _EXTRAS[url.split(":", 1)[0].lower()]
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"there is nothing at {url}", "check the bucket and the path")
+    if _is_about_rights(error):
+        return UsageError(f"{url} may not be used: {_first_line(error)}", _CREDENTIALS[extra])
+    return InfrastructureError(f"{url} cannot be reached: {_first_line(error)}")
+
+
+def _is_of_the_disk(error: Exception) -> bool:
+    """Of this machine's. What the stores answer carries no file name, but for what is not there."""
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return False
+    return error.errno in _OF_THE_DISK or error.filename is not None
+
+
+def _is_about_rights(error: Exception) -> bool:
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    words = f"{type(error).__name__} {error}".lower()
+    return (
+        isinstance(error, PermissionError)
+        or str(status) in {"401", "403"}
+        or any(word in words for word in ("credential", "forbidden", "accessdenied", "authenticationerror"))
+    )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

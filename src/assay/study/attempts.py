@@ -1,0 +1,170 @@
+"""What to do about a run, given the files of its attempts and whether its process lives: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from assay.record.run_directory import Attempt, History, conclude, describe_contradiction
+from assay.values.run import JobHandle, Liveness, Outcome, State
+
+MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying
+GIVEN_UP = "started on another host and given up there by --retry lost"
+DEATH = "ended without an exit code: killed from outside, out of memory, or the machine went down"
+
+
+class Action(Enum):
+    START = "start"  # begin attempt `attempt`
+    FOLLOW = "follow"  # it runs, here or elsewhere: watch it
+    CLOSE = "close"  # it is over and nobody has said so yet: write `outcome`
+    CLEAN = "clean"  # as CLOSE, after ending what the dead attempt left behind
+    KEEP = "keep"  # it is over
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    action: Action
+    state: State
+    attempt: int
+    outcome: Outcome | None = None
+    handle: JobHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Which ends are not the end. `base` is the last attempt that does not count any more."""
+
+    retries: int = 0
+    again: frozenset[State] = frozenset()  # --retry: states that get one more chance at the start
+    base: int = 0
+    interrupted: int | None = None  # the newest attempt stopped before this supervisor looked; None: not looked
+    abandons: bool = False  # --retry lost: what another host was given is not waited for any longer
+
+    def begin(self, history: History) -> RetryPolicy:
+        """At a supervisor's first look: of what it finds interrupted it starts the next attempt.
+
+        An attempt that is interrupted later was interrupted by another supervisor, and stays so. Attempts have an
+        order of their own; the wall clock may go back between two calls.
+        """
+        stopped = [attempt.number for attempt in history.attempts if attempt.stop is not None]
+        return replace(self, interrupted=max(stopped, default=0))
+
+    def gives_up(self, attempt: Attempt) -> bool:
+        return self.abandons and attempt.number <= self.base
+
+    def wants_another(self, history: History) -> bool:
+        last = history.last
+        if last is None or last.outcome is None:
+            return False
+        state = last.outcome.state
+        if last.number <= self.base and state in self.again:
+            return True
+        if state is State.STOPPED:
+            return self._was_interrupted_before(last)
+        if state is State.LOST:
+            return last.outcome.reason == DEATH and _deaths(history) < MAX_DEATHS
+        failures = [a for a in history.attempts if a.number > self.base and _failed(a)]
+        return state in (State.FAILED, State.TIMEOUT) and 0 < len(failures) <= self.retries
+
+    def _was_interrupted_before(self, attempt: Attempt) -> bool:
+        if attempt.stop is None or self.interrupted is None:
+            return False
+        return attempt.stop.kind == "interrupt" and attempt.number <= self.interrupted
+
+
+def _failed(attempt: Attempt) -> bool:
+    return attempt.outcome is not None and attempt.outcome.state in (State.FAILED, State.TIMEOUT)
+
+
+def _deaths(history: History) -> int:
+    count = 0
+    for attempt in reversed(history.attempts):
+        if attempt.outcome is None or attempt.outcome.reason != DEATH:
+            break
+        count += 1
+    return count
+
+
+def decide(
+    history: History,
+    commands: tuple[str, ...],
+    liveness: Callable[[JobHandle], Liveness],
+    policy: RetryPolicy,
+) -> Decision:
+    """Liveness is looked at before the markers: a job that ends in between has written them by then."""
+    last = history.last
+    if last is None:
+        return Decision(Action.START, State.QUEUED, 1)
+    if last.outcome is not None:
+        if policy.wants_another(history) or _lacks_commands(history, commands):
+            return Decision(Action.START, State.QUEUED, last.number + 1)
+        return Decision(Action.KEEP, last.outcome.state, last.number, last.outcome, last.handle)
+    alive = liveness(last.handle) if last.handle else Liveness.GONE
+    if alive is Liveness.ALIVE:
+        return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
+    outcome = build_outcome(last, commands, finished_before(history))
+    if outcome.state is State.LOST and alive is Liveness.UNKNOWN:
+        return _decide_elsewhere(last, outcome, policy)
+    action = Action.CLOSE if outcome.state is State.DONE else Action.CLEAN
+    return Decision(action, outcome.state, last.number, outcome, last.handle)
+
+
+def _decide_elsewhere(last: Attempt, outcome: Outcome, policy: RetryPolicy) -> Decision:
+    """A farm's job is under way; of one on another host nothing is known, and it is left alone until told otherwise."""
+    if last.handle is not None and last.handle.executor != "local":
+        return Decision(Action.FOLLOW, State.RUNNING, last.number, handle=last.handle)
+    if policy.gives_up(last):
+        return Decision(Action.CLOSE, State.LOST, last.number, replace(outcome, reason=GIVEN_UP), last.handle)
+    return Decision(Action.FOLLOW, State.LOST, last.number, handle=last.handle)
+
+
+def _lacks_commands(history: History, commands: tuple[str, ...]) -> bool:
+    """It ended well, but only some of its commands had been asked for then."""
+    last = history.last
+    if last is None or last.outcome is None or last.outcome.state is not State.DONE:
+        return False
+    return not history.finished_commands().issuperset(commands)
+
+
+def finished_before(history: History) -> set[str]:
+    """What the last attempt could rely on: the commands it left out; where nothing says which, what others finished.
+
+    A repeat that was killed must not be taken for done because an earlier attempt was.
+    """
+    last = history.last
+    if last is not None and last.skips is not None:
+        return last.skips
+    return History(history.attempts[:-1]).finished_commands()
+
+
+def build_outcome(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> Outcome:
+    """The conclusion about an attempt that is no longer alive."""
+    state, reason = _conclude(attempt, commands, finished_before)
+    began_at = attempt.handle.started_at if attempt.handle else None
+    return Outcome(state, attempt.number, attempt.codes, reason, began_at, attempt.ended_at)
+
+
+def _conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> tuple[State, str]:
+    said = conclude(attempt, commands, finished_before)
+    if said is State.DONE:
+        return said, ""
+    if attempt.stop is not None:
+        return State.STOPPED, attempt.stop.why
+    if attempt.contradictory:
+        return State.FAILED, describe_contradiction(attempt)
+    if said is None:
+        return State.LOST, DEATH
+    name, code = next((name, code) for name, code in attempt.codes.items() if code != 0)
+    if said is State.TIMEOUT:
+        return said, f"{name} ran into its time limit"
+    return said, f"{name} ended with exit code {code}{_signal(code)}"
+
+
+def _signal(code: int) -> str:
+    import signal
+
+    try:
+        return f" ({signal.Signals(code - 128).name})" if code > 128 else ""
+    except ValueError:
+        return ""

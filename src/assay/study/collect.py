@@ -1,0 +1,462 @@
+"""What runs say goes into the index: while they run, when they end, and again when somebody asks."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from assay.errors import FormatError, InfrastructureError
+from assay.observe import events, files
+from assay.observe.columns import Columns, add_column
+from assay.observe.devices import Devices
+from assay.observe.extract import Extractor
+from assay.observe.readings import ProcessTable, TreeSampler, render_reading
+from assay.record import run_directory
+from assay.record.index.base import Cursor, Index, RunRow
+from assay.study.locations import StudyPlace
+from assay.study.supervise import Entry
+from assay.system.tail import Tail
+from assay.values import layout
+from assay.values.run import Outcome, RunSpec, State, Usage
+from assay.values.secrets import hide_named
+from assay.values.series import GpuReading, Reading
+from assay.values.study import MetricFile, Pattern
+
+READ_BYTES = 1 << 20
+READING_S = 1.0
+_FLUSHES = 5
+_REST_S = 60.0
+UNREAD = 0.0  # the stamp of a row whose sources could not be read: whoever looks next reads them
+
+Parse = Callable[[bytes, dict[str, Any], bool], tuple[Columns, int, dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of a run that holds metrics, and how it is read."""
+
+    name: str  # relative to the run directory
+    parse: Parse
+
+
+# ---------------------------------------------------------------- which files, read how
+
+
+def find_sources(run_dir: str, spec: RunSpec, names: Sequence[str] | None = None) -> list[Source]:
+    """The newest log of each command, the script's own series, logx's csv, and the files that the study names."""
+    present = names if names is not None else os.listdir(run_dir)
+    sources = list(_log_sources(spec, present))
+    newest, _ = _split_series(run_dir, present)
+    sources += [Source(f"{layout.METRICS_DIR}/{name}", _parse_jsonl(None)) for name in newest]
+    if layout.LOGX_METRICS_FILE in present:
+        sources.append(Source(layout.LOGX_METRICS_FILE, _parse_logx))
+    for pattern in spec.patterns:
+        if isinstance(pattern, MetricFile):
+            sources += _file_sources(run_dir, pattern)
+    return sources
+
+
+def _split_series(run_dir: str, present: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The script's own series: those of the newest attempt, and those that they replace."""
+    folder = os.path.join(run_dir, layout.METRICS_DIR)
+    if layout.METRICS_DIR not in present or not os.path.isdir(folder):  # a program may write a file of that name
+        return (), ()
+    return layout.split_series(os.listdir(folder))
+
+
+def _log_sources(spec: RunSpec, present: Sequence[str]) -> Iterator[Source]:
+    patterns = [pattern for pattern in spec.patterns if isinstance(pattern, Pattern)]
+    if not patterns:
+        return
+    for command in spec.commands:
+        log = layout.find_log(present, spec.log_name, command.name)
+        if log is not None:
+            yield Source(log, _parse_log(patterns, command.name))
+
+
+def _file_sources(run_dir: str, pattern: MetricFile) -> list[Source]:
+    parse = {"jsonl": _parse_jsonl, "csv": _parse_csv, "tensorboard": _parse_events}[pattern.kind](pattern.step)
+    found = sorted(glob.glob(pattern.path, root_dir=run_dir, recursive=True))
+    expanded = [name for item in found for name in _inside(run_dir, item, pattern.kind)]
+    return [Source(name, parse) for name in expanded]
+
+
+def _inside(run_dir: str, name: str, kind: str) -> list[str]:
+    """A folder stands for the event files in it."""
+    if not os.path.isdir(os.path.join(run_dir, name)):
+        return [name]
+    wanted = "**/*tfevents*" if kind == "tensorboard" else f"**/*.{kind}"
+    return sorted(glob.glob(os.path.join(glob.escape(name), wanted), root_dir=run_dir, recursive=True))
+
+
+def _parse_log(patterns: Sequence[Pattern], command: str) -> Parse:
+    def parse(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
+        if not final:
+            data = data[: _lines_end(data)]
+        extractor = Extractor.restore(patterns, command, state)
+        columns = extractor.feed_columns(data)
+        if final:
+            for metric, (steps, values, times) in extractor.finish_columns().items():
+                add_column(columns, metric, steps, values, times)
+        return columns, len(data), extractor.state
+
+    return parse
+
+
+def _lines_end(data: bytes) -> int:
+    """Behind the last complete line. A line that grows is left in the file: its bytes count when its points do, so of
+    two readers that take it for the last one only the first can store it. A line without any end is fed as it comes.
+    """
+    newline = data.rfind(b"\n")
+    end = max(newline, data.rfind(b"\r", newline + 1)) + 1
+    return end if end or len(data) < READ_BYTES else len(data)
+
+
+def _parse_jsonl(step: str | None) -> Parse:
+    return lambda data, state, final: files.parse_jsonl_columns(data, state, step=step, final=final)
+
+
+def _parse_csv(step: str | None) -> Parse:
+    return lambda data, state, final: files.parse_csv_columns(data, state, step=step, final=final)
+
+
+def _parse_events(_step: str | None) -> Parse:
+    return lambda data, state, _final: events.parse_events_columns(data, state)
+
+
+def _parse_logx(data: bytes, state: dict[str, Any], final: bool) -> tuple[Columns, int, dict[str, Any]]:
+    return files.parse_logx_columns(data, state, final=final)
+
+
+# ---------------------------------------------------------------- from a file into the index
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads one source as it grows; the cursor is the index's, so two followers never store a point twice."""
+
+    key: str
+    source: Source
+    tail: Tail
+    cursor: Cursor
+    last: dict[str, tuple[float, float]] = field(default_factory=dict)  # metric -> step, value
+
+    @classmethod
+    def open(cls, index: Index, key: str, run_dir: str, source: Source) -> Follower:
+        cursor = index.load_cursor(key, source.name)
+        return cls(key, source, Tail(os.path.join(run_dir, source.name), cursor.offset), cursor)
+
+    def read(self, index: Index, final: bool = False) -> None:
+        """Everything there is to read now; with `final` also a last line that nothing ended."""
+        size = READ_BYTES
+        while True:
+            data = self.tail.read(size)
+            self._restart_if_replaced(index)
+            is_all = len(data) < size
+            columns, consumed, state = self.source.parse(data, dict(self.cursor.state), final and is_all)
+            if not consumed and not columns:
+                self.tail.offset = self.cursor.offset
+                if is_all:
+                    return
+                size *= 2  # a record that is larger than what we read at once
+            elif self._store(index, columns, Cursor(self.cursor.offset + consumed, state)) and is_all:
+                return
+
+    def _store(self, index: Index, columns: Columns, cursor: Cursor) -> bool:
+        """False: another reader was faster, and we stand where it stood."""
+        is_stored = index.add_columns(self.key, self.source.name, cursor, columns, expected_offset=self.cursor.offset)
+        if not is_stored:
+            cursor = index.load_cursor(self.key, self.source.name)
+        else:
+            for metric, (steps, values, _) in columns.items():
+                if values:
+                    self.last[metric] = (steps[-1], values[-1])
+        self.cursor = cursor
+        self.tail.offset = cursor.offset
+        return is_stored
+
+    def _restart_if_replaced(self, index: Index) -> None:
+        if self.tail.restarts:
+            self.tail.restarts = 0
+            index.forget_points(self.key, self.source.name)
+            self.cursor = Cursor()
+
+
+def read_sources(
+    index: Index, key: str, run_dir: str, spec: RunSpec, names: Sequence[str] | None = None, *, final: bool = True
+) -> None:
+    """Bring the index up to date with the files of a run; `final` when it is over."""
+    present = names if names is not None else os.listdir(run_dir)
+    _forget_old(index, key, run_dir, spec, present)
+    for source in find_sources(run_dir, spec, present):
+        Follower.open(index, key, run_dir, source).read(index, final=final)
+
+
+def _forget_old(index: Index, key: str, run_dir: str, spec: RunSpec, present: Sequence[str]) -> None:
+    """Only the newest attempt counts; whoever followed an earlier one may have died before it could say so."""
+    old = [name for c in spec.commands for name in layout.find_logs(present, spec.log_name, c.name)[:-1]]
+    _, replaced = _split_series(run_dir, present)
+    old += [f"{layout.METRICS_DIR}/{name}" for name in replaced]
+    for name in old:
+        if index.load_cursor(key, name).offset:
+            index.forget_points(key, name)
+
+
+@contextlib.contextmanager
+def closing_quietly(index: Index) -> Iterator[Index]:
+    """The index is made from the run directories and can be made again: its failure is no reason to fail."""
+    try:
+        yield index
+    finally:
+        with contextlib.suppress(InfrastructureError):
+            index.close()
+
+
+# ---------------------------------------------------------------- rows
+
+
+def build_row(record: run_directory.RunRecord, key: str, history: run_directory.History, stamp: float) -> RunRow:
+    last = history.last
+    outcome = last.outcome if last else None
+    handle = last.handle if last else None
+    return _row(record.spec, record, key, history.state, last.number if last else 0, outcome, handle, stamp)
+
+
+def _row(
+    spec: RunSpec,
+    record: run_directory.RunRecord,
+    key: str,
+    state: State,
+    attempt: int,
+    outcome: Outcome | None,
+    handle: Any,
+    stamp: float,
+) -> RunRow:
+    return RunRow(
+        key=key,
+        study=key.partition("/")[0],
+        name=spec.name,
+        id=spec.id,
+        state=state,
+        attempt=attempt,
+        params=hide_named(spec.params),
+        title=spec.title,
+        tag=spec.tag,
+        created_at=record.created_at,
+        started_at=handle.started_at if handle else None,
+        ended_at=outcome.ended_at if outcome else None,
+        host=handle.host if handle else None,
+        slot=handle.slot if handle else None,
+        exit_code=outcome.exit_code if outcome else None,
+        reason=outcome.reason if outcome else "",
+        code_hash=record.code_hash,
+        commit=record.commit,
+        peak_rss_bytes=outcome.peak_rss_bytes if outcome else None,
+        cpu_s=outcome.cpu_s if outcome else None,
+        origin="assay",
+        stamp=stamp,
+    )
+
+
+def _choose_stamp(entry: Entry, read_at: float) -> float:
+    """Where another supervisor has begun the next attempt, this row may replace a newer one: it is read again."""
+    has_next = os.access(os.path.join(entry.dir, layout.lease_name(entry.attempt + 1)), os.F_OK)
+    return UNREAD if has_next else read_at
+
+
+# ---------------------------------------------------------------- while runs run
+
+
+@dataclass(slots=True)
+class _Live:
+    entry: Entry
+    key: str
+    began: float
+    followers: dict[str, Follower] = field(default_factory=dict)
+    sampler: TreeSampler | None = None
+    next_reading: float = 0.0
+    last_reading: Reading | None = None
+    echo: Tail | None = None
+
+
+class Collector:
+    """The supervisor's observer: rows, metrics and readings of the runs that it watches."""
+
+    def __init__(
+        self, index: Index, place: StudyPlace, devices: Devices, echo: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._index = index
+        self._place = place
+        self._devices = devices
+        self._echo = echo
+        self._live: dict[str, _Live] = {}
+        self._table = ProcessTable()
+        self._batch = index.batch()
+        self._batch.__enter__()
+        self._over: dict[str, Entry] = {}  # ended since the last flush
+        self._ticked_at = 0.0
+        self._rests_until = 0.0  # after a failure the index is left alone for a while: each try may take half a minute
+        self.failure: str | None = None
+
+    def started(self, entry: Entry) -> None:
+        with self._guarded():
+            self._begin(entry)
+
+    def _begin(self, entry: Entry) -> None:
+        live = _Live(entry, self._place.key(entry.dir), time.time())
+        live.next_reading = live.began + READING_S
+        self._live[entry.dir] = live
+        if entry.attempt > 1:  # the new attempt's log counts, not the old one's
+            self._index.forget_points(live.key)
+        self._put(entry, live.key, time.time())
+
+    def tick(self, running: Sequence[Entry], now: float) -> None:
+        self._follow_clock(now)
+        for entry in running:
+            live = self._live.get(entry.dir)
+            if live is not None:
+                # somebody removed the directory, or the disk is full
+                with contextlib.suppress(OSError), self._guarded():
+                    self._attend(live, now)
+        if now >= self._rests_until:
+            self.flush()
+
+    def _follow_clock(self, now: float) -> None:
+        """Where the wall clock went back, what waits for a moment waits no longer than it would have."""
+        back_s, self._ticked_at = self._ticked_at - now, now
+        if back_s > 0:
+            self._rests_until -= back_s
+            for live in self._live.values():
+                live.began -= back_s
+                live.next_reading -= back_s
+
+    def _attend(self, live: _Live, now: float) -> None:
+        self._pass_output_on(live)
+        if now >= live.next_reading:
+            self._take_reading(live, now)
+        if now - live.began >= 0.5 and now >= self._rests_until:  # a run of milliseconds is read once, when it is over
+            self._read(live)
+
+    def usage(self, entry: Entry) -> Usage | None:
+        live = self._live.get(entry.dir)
+        reading = live.last_reading if live else None
+        return Usage(reading.cpu_s, reading.peak_rss_bytes) if reading else None
+
+    def ended(self, entry: Entry) -> None:
+        live = self._live.pop(entry.dir, None)
+        key = self._place.key(entry.dir)
+        if live is not None:
+            self._pass_output_on(live)
+        stamp = UNREAD
+        with contextlib.suppress(OSError), self._guarded():
+            read_at = time.time()
+            self._read_last(entry, key, live)
+            stamp = _choose_stamp(entry, read_at)
+        with contextlib.suppress(OSError), self._guarded():
+            self._put(entry, key, stamp)
+        self._over[key] = entry
+
+    def _read_last(self, entry: Entry, key: str, live: _Live | None) -> None:
+        names = os.listdir(entry.dir)
+        if live is not None and live.followers:
+            self._follow_new(live, names)
+            for follower in live.followers.values():
+                follower.read(self._index, final=True)
+        else:
+            read_sources(self._index, key, entry.dir, entry.spec, names)
+
+    def flush(self) -> None:
+        """Write what waits. What another supervisor has overtaken is read again where nobody would do it later."""
+        with contextlib.suppress(OSError), self._guarded():
+            for _ in range(_FLUSHES):
+                refused = {key for key, _ in self._index.flush()} & self._over.keys()
+                self._over = {key: self._over[key] for key in refused}
+                if not refused:
+                    break
+                for key, entry in self._over.items():
+                    self._put(entry, key, UNREAD)  # until it is read
+                for key, entry in self._over.items():
+                    read_at = time.time()
+                    read_sources(self._index, key, entry.dir, entry.spec)
+                    self._put(entry, key, _choose_stamp(entry, read_at))
+            self.failure = None
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The run directories are the truth: a broken index stops no run, and says so at the end."""
+        try:
+            yield
+        except FormatError:  # run.json was damaged during the run: its next reader lists it so
+            pass
+        except InfrastructureError as error:
+            self.failure = f"{error.message}; the runs themselves are complete"
+            self._rests_until = time.time() + _REST_S
+
+    def last_values(self, entry: Entry) -> Mapping[str, tuple[float, float]]:
+        """The newest step and value of each metric of a running run, for the live view."""
+        live = self._live.get(entry.dir)
+        merged: dict[str, tuple[float, float]] = {}
+        for follower in live.followers.values() if live else ():
+            merged.update(follower.last)
+        return merged
+
+    def _put(self, entry: Entry, key: str, stamp: float) -> None:
+        if entry.record is None:
+            entry.record = run_directory.load_record(entry.dir)
+        self._index.put_runs(
+            [_row(entry.spec, entry.record, key, entry.state, entry.attempt, entry.outcome, entry.handle, stamp)]
+        )
+
+    def _read(self, live: _Live) -> None:
+        self._follow_new(live, None)
+        for follower in live.followers.values():
+            follower.read(self._index)
+
+    def _follow_new(self, live: _Live, names: Sequence[str] | None) -> None:
+        for source in find_sources(live.entry.dir, live.entry.spec, names):
+            if source.name not in live.followers:
+                live.followers[source.name] = Follower.open(self._index, live.key, live.entry.dir, source)
+
+    def _take_reading(self, live: _Live, now: float) -> None:
+        handle = live.entry.handle
+        if handle is None:
+            return
+        if live.sampler is None:
+            live.sampler = TreeSampler(handle.pid, handle.tag, start=handle.start, table=self._table)
+        live.next_reading = now + READING_S
+        reading = live.sampler.sample(now, self._read_gpu(handle.slot))
+        if reading is None:
+            return
+        live.last_reading = reading
+        with open(os.path.join(live.entry.dir, layout.READINGS_FILE), "a", encoding="ascii") as file:
+            file.write(render_reading(reading))
+
+    def _read_gpu(self, slot: str | None) -> GpuReading | None:
+        indices = [int(part) for part in (slot or "").split(",") if part.isdigit()]
+        return self._devices.read(indices) if indices else None
+
+    def _pass_output_on(self, live: _Live) -> None:
+        """Whoever reads it may have left: that is no reason to read nothing into the index."""
+        try:
+            self._echo_news(live)
+        except BrokenPipeError:
+            self._echo = None
+        except OSError:  # the log cannot be read, or the terminal is gone
+            pass
+
+    def _echo_news(self, live: _Live) -> None:
+        if self._echo is None:
+            return
+        if live.echo is None:
+            command = live.entry.commands[0]
+            name = layout.find_log(os.listdir(live.entry.dir), live.entry.spec.log_name, command)
+            if name is None:
+                return
+            live.echo = Tail(os.path.join(live.entry.dir, name))
+        while data := live.echo.read():
+            self._echo(data)

@@ -1,0 +1,207 @@
+"""`assay ls`: which studies there are, and how the runs of one stand."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from assay.record import run_directory
+from assay.record.index.base import Index, RunRow, StudyRow
+from assay.record.index.sqlite import open_index
+from assay.show import formatting
+from assay.show.table import Column, Table, fit_columns, table_width
+from assay.study.locations import StudyPlace, find_studies
+from assay.study.refresh import refresh_root, refresh_study
+from assay.values.run import State
+from assay.values.series import tellingness
+
+MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
+
+MOST_REASONS = 5  # below the table, where there is no room for a column
+
+_REASON = "reason"
+# The ranks by which columns leave a narrow table, the highest first.
+_METRIC_RANKS = (2, 6, 7)
+
+Complain = Callable[[str], None]
+
+
+# ---------------------------------------------------------------- studies
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStudy:
+    root: str
+    row: StudyRow
+
+
+def list_studies(roots: Sequence[str], complain: Complain) -> list[ListedStudy]:
+    """Every study under these roots, as its directories say now; one without runs is listed, too."""
+    found = []
+    for root in roots:
+        names = list(find_studies(root))
+        if not names:
+            continue
+        with open_index(root) as index:
+            refresh_root(index, root, complain)
+            known = {row.name: row for row in index.load_studies()}
+        found += [ListedStudy(root, _add_planned(root, known.get(name) or StudyRow(name, {}, None))) for name in names]
+    return found
+
+
+def _add_planned(root: str, row: StudyRow) -> StudyRow:
+    planned = len(run_directory.load_planned(os.path.join(root, row.name)))
+    if not planned:
+        return row
+    return row._replace(counts={**row.counts, State.QUEUED: row.counts.get(State.QUEUED, 0) + planned})
+
+
+def build_study_table(studies: Sequence[ListedStudy], now: float) -> Table:
+    """Counts only for states that occur, newest activity last so that the prompt is near it."""
+    states = [state for state in State if any(study.row.counts.get(state) for study in studies)]
+    several = len({study.root for study in studies}) > 1
+    columns = [Column("study"), Column("runs", "number")]
+    columns += [Column(str(state), "number", key=str(state)) for state in states]
+    columns += [Column("last activity", "age", align="left")]
+    columns += [Column("root")] if several else []
+    ordered = sorted(studies, key=lambda study: study.row.last_activity or 0.0)
+    return Table(tuple(columns), [_study_cells(study, states, now, several) for study in ordered])
+
+
+def _study_cells(study: ListedStudy, states: Sequence[State], now: float, several: bool) -> list[Any]:
+    row = study.row
+    age = now - row.last_activity if row.last_activity is not None else None
+    cells = [row.name, row.runs, *(row.counts.get(state) or None for state in states), age]
+    return [*cells, os.path.relpath(study.root)] if several else cells
+
+
+def build_study_facts(studies: Sequence[ListedStudy]) -> Table:
+    """The same for machines: every state, absolute times."""
+    columns = ("study", "root", "dir", "runs", "counts", "last_activity")
+    rows = [
+        [
+            study.row.name,
+            study.root,
+            os.path.join(study.root, study.row.name),
+            study.row.runs,
+            {str(state): study.row.counts.get(state, 0) for state in State},
+            study.row.last_activity,
+        ]
+        for study in studies
+    ]
+    return Table(tuple(Column(name) for name in columns), rows)
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    row: RunRow
+    metrics: Mapping[str, tuple[float, float]]  # name -> last value, its step (NaN: none)
+
+
+def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, complain: Complain) -> list[ListedRun]:
+    refresh_study(index, place, complain)
+    data = index.load_table([place.name])
+    found = []
+    for i, row in enumerate(data.rows):
+        if states is not None and row.state not in states:
+            continue
+        values = {name: (c.last[i], c.last_step[i]) for name, c in data.metrics.items() if c.count[i]}
+        found.append(ListedRun(row, values))
+    return [*found, *_list_planned(place, states)]
+
+
+def _list_planned(place: StudyPlace, states: frozenset[State] | None) -> Iterator[ListedRun]:
+    """Runs without a directory yet: their call waits for slots, or was interrupted or killed."""
+    if states is not None and State.QUEUED not in states:
+        return
+    for name, run_id in run_directory.load_planned(place.dir).items():
+        yield ListedRun(RunRow(f"{place.name}/{name}", place.name, name, run_id, State.QUEUED, 0, {}), {})
+
+
+def describe_total(runs: Sequence[ListedRun]) -> str:
+    """`24 runs: 18 done, 6 queued`."""
+    counts = Counter(run.row.state for run in runs)
+    states = ", ".join(f"{counts[state]} {state}" for state in State if counts[state])
+    return f"{formatting.render_count(len(runs), 'run')}: {states}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """`remarks` are lines for below the table: reasons that had no room in it."""
+
+    table: Table
+    remarks: tuple[str, ...] = ()
+
+
+def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> RunTable:
+    """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
+    shown = sorted({name for run in runs for name in run.metrics}, key=tellingness)[:MOST_METRICS]
+    candidates: list[tuple[Column, list[Any]]] = [
+        (Column("run"), [run.row.name for run in runs]),
+        (Column("state", "state"), [str(run.row.state) for run in runs]),
+        (Column("attempt", "number", rank=4), _if_any_above_one([run.row.attempt for run in runs])),
+        (Column("slot", rank=5), [run.row.slot for run in runs]),
+        (Column("time", "clock", rank=1), [elapsed_s(run.row, now) for run in runs]),
+        (Column("step", "number", digits=12, rank=3), [_last_step(run) for run in runs]),
+        *(
+            (Column(name, "number", rank=_METRIC_RANKS[place]), [run.metrics.get(name, (None,))[0] for run in runs])
+            for place, name in enumerate(shown)
+        ),
+        (Column(_REASON), [run.row.reason or None for run in runs]),
+    ]
+    telling = [pair for pair in candidates if any(value is not None for value in pair[1])]
+    columns = [column for column, _ in telling]
+    cells = [["" if v is None and column.kind == "text" else v for v in values] for column, values in telling]
+    table = Table(tuple(columns), list(zip(*cells, strict=True)))
+    if width is None or table_width(table) <= width:
+        return RunTable(table)
+    if columns[-1].name == _REASON:  # half of it would be no use
+        table = Table(table.columns[:-1], [row[:-1] for row in table.rows])
+    return RunTable(fit_columns(table, width)[0], tuple(_build_remarks(runs)))
+
+
+def _build_remarks(runs: Sequence[ListedRun]) -> Iterator[str]:
+    """Why runs ended as they did, a line each."""
+    told = [run.row for run in runs if run.row.reason]
+    yield from (
+        f"{row.state}: {formatting.clean(row.name)}: {formatting.clean(row.reason)}" for row in told[:MOST_REASONS]
+    )
+    if len(told) > MOST_REASONS:
+        yield f"and {len(told) - MOST_REASONS} more; `assay show` explains a single run"
+
+
+def _if_any_above_one(attempts: Sequence[int]) -> list[Any]:
+    return list(attempts) if max(attempts, default=0) > 1 else [None] * len(attempts)
+
+
+def elapsed_s(row: RunRow, now: float) -> float | None:
+    """Of the last attempt; of a running one until now."""
+    if row.started_at is None:
+        return None
+    if row.ended_at is None and row.state.is_over:
+        return None
+    return max(0.0, (now if row.ended_at is None else row.ended_at) - row.started_at)
+
+
+def _last_step(run: ListedRun) -> float | None:
+    steps = [step for _, step in run.metrics.values() if math.isfinite(step)]
+    return max(steps, default=None)
+
+
+def build_run_facts(runs: Sequence[ListedRun], place: StudyPlace, now: float) -> Table:
+    """Everything that the index knows of these runs, for machines."""
+    fields = [name for name in RunRow._fields if name != "stamp"]
+    columns = [*(Column(name) for name in fields), Column("dir"), Column("elapsed_s"), Column("metrics")]
+    rows = []
+    for run in runs:
+        values = [str(value) if isinstance(value, State) else value for value in map(run.row.__getattribute__, fields)]
+        metrics = {name: value for name, (value, _) in run.metrics.items()}
+        rows.append([*values, os.path.join(place.dir, run.row.key.partition("/")[2]), elapsed_s(run.row, now), metrics])
+    return Table(tuple(columns), rows)

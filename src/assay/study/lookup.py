@@ -1,0 +1,274 @@
+"""From a name on the command line to studies and runs."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from assay.errors import AssayError, FormatError, NotFoundError, UsageError
+from assay.record.folders import find_changes, find_run_dirs, is_run_dir
+from assay.record.index.base import Index, RunRow, Table
+from assay.record.index.sqlite import open_index
+from assay.study.locations import (
+    HOW_TO_START,
+    Roots,
+    StudyPlace,
+    find_candidates,
+    find_studies,
+    find_study,
+    show_path,
+)
+from assay.values import layout
+from assay.values.shell import build_command
+from assay.values.study import MetricFile, Pattern
+
+if TYPE_CHECKING:
+    from assay.config.options import LoadOptions
+
+__all__ = [
+    "FoundRun",
+    "Index",
+    "StudyPlace",
+    "find_one_run",
+    "find_places",
+    "find_runs",
+    "find_step_name",
+    "load_fresh_table",
+    "load_logroots",
+    "load_roots",
+    "open_index_of",
+    "show_command",
+    "show_study",
+]
+
+
+class FoundRun(NamedTuple):
+    place: StudyPlace
+    dir: str
+
+    @property
+    def key(self) -> str:
+        return self.place.key(self.dir)
+
+    @property
+    def words(self) -> tuple[StudyPlace, str]:
+        """For `show_command`."""
+        return self.place, os.path.basename(self.dir)
+
+
+def load_roots(flag: str | None) -> list[str]:
+    """Every root that studies are looked for in."""
+    return find_roots(flag).all
+
+
+def find_roots(flag: str | None) -> Roots:
+    """The flag alone; else the settings' root, and runx's log roots."""
+    if flag is not None:
+        return Roots((os.path.abspath(flag),), were_asked=True)
+    from assay.config.settings import load_settings
+
+    settings = load_settings(os.getcwd(), os.environ)
+    logroots = load_logroots()
+    return Roots(tuple(dict.fromkeys([settings.root, *logroots.main])), logroots.mirrors)
+
+
+def load_logroots(options: LoadOptions | None = None) -> Roots:
+    """LOGROOT of runx's own settings; where a farm leaves its results (NGC_LOGROOT) are copies of the same runs."""
+    from assay.config.dialects import runx
+    from assay.config.options import LoadOptions
+
+    options = options or LoadOptions()
+    config = runx.load_config(options)
+    if config is None or config.kind != "mapping":
+        return Roots(())
+    base = os.path.dirname(runx.find_config(options) or "")
+    sections = [config.value, *(value for value in config.value.values() if isinstance(value, dict))]
+
+    def collect(key: str) -> tuple[str, ...]:
+        found = [section[key] for section in reversed(sections) if isinstance(section.get(key), str) and section[key]]
+        return tuple(
+            os.path.normpath(os.path.join(base, os.path.expanduser(os.path.expandvars(path)))) for path in found
+        )
+
+    return Roots(collect("LOGROOT"), collect("NGC_LOGROOT"))
+
+
+def find_places(names: Sequence[str], flag: str | None, *, logroot_first: bool = False) -> list[StudyPlace]:
+    """Studies by name or path; none given: the only one there is. sumx looks into runx's LOGROOT before `./runs`."""
+    roots = find_roots(flag)
+    if names:
+        return [_find_place(name.rstrip("/"), roots, logroot_first and flag is None) for name in names]
+    known = [StudyPlace(root, study) for root in roots.all for study in find_studies(root)]
+    if not known:
+        raise UsageError(f"there is no study under {', '.join(map(show_path, roots.main))}", HOW_TO_START)
+    if len(known) > 1:
+        raise UsageError("which study?", "one or more of: " + ", ".join(show_study(place) for place in known))
+    return known
+
+
+def _find_place(name: str, roots: Roots, logroot_first: bool) -> StudyPlace:
+    if logroot_first:
+        logroots = load_logroots()
+        in_logroot = [p for p in find_candidates(name, logroots._replace(were_asked=True)) if p.root in logroots.main]
+        if len(in_logroot) == 1:
+            return in_logroot[0]
+    return find_study(name, roots)
+
+
+# ---------------------------------------------------------------- how to name a study in a command that is advised
+
+
+def show_study(place: StudyPlace) -> str:
+    """The study's name where that leads to this study from here, else its path."""
+    try:
+        found = find_candidates(place.name, find_roots(None))
+    except AssayError:  # settings that cannot be read: a path does not need them
+        found = []
+    is_it = len(found) == 1 and os.path.realpath(found[0].dir) == os.path.realpath(place.dir)
+    return place.name if is_it else show_path(place.dir)
+
+
+def show_command(words: Sequence[str], place: StudyPlace, *runs: str, options: Sequence[str] = ()) -> str:
+    """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
+    study = show_study(place)
+    return build_command(("assay", *words), [os.path.join(study, run) for run in runs] or [study], options)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def find_runs(name: str, flag: str | None) -> list[FoundRun]:
+    """`study` (all its runs), `study/run`, a path, a run's name or id alone, or a pattern such as `study/lr=0.1*`."""
+    roots = find_roots(flag)
+    path = os.path.abspath(name)
+    study, slash, run = name.rstrip("/").rpartition("/")
+    is_path = os.sep in study or study in ("", os.curdir, os.pardir) or not find_candidates(study, roots)
+    if is_path and is_run_dir(path):
+        return [
+            FoundRun(StudyPlace(os.path.dirname(os.path.dirname(path)), os.path.basename(os.path.dirname(path))), path)
+        ]
+    if not slash:
+        return _find_without_study(name, roots)
+    place = find_study(study, roots)
+    matches = _match(place, run)
+    if not matches:
+        raise NotFoundError("run", name, [place.key(run_dir) for run_dir in find_run_dirs(place.dir)])
+    return matches
+
+
+def _find_without_study(name: str, roots: Roots) -> list[FoundRun]:
+    if find_candidates(name, roots):
+        place = find_study(name, roots)
+        return [FoundRun(place, run_dir) for run_dir in find_run_dirs(place.dir)]
+    places = [StudyPlace(root, study) for root in roots.all for study in find_studies(root)]
+    matches = [run for place in places for run in _match(place, name)]
+    if matches:
+        return matches
+    known = [place.name for place in places]
+    known += [os.path.basename(d) for place in places for d in find_run_dirs(place.dir)]
+    raise NotFoundError("study or run", name, known)
+
+
+def _match(place: StudyPlace, pattern: str) -> list[FoundRun]:
+    from fnmatch import fnmatchcase
+
+    exact = os.path.join(place.dir, pattern)
+    if is_run_dir(exact):
+        return [FoundRun(place, exact)]
+    found = []
+    for run_dir in find_run_dirs(place.dir):
+        name = os.path.basename(run_dir)
+        if fnmatchcase(name, pattern) or _has_id(run_dir, pattern):
+            found.append(FoundRun(place, run_dir))
+    return found
+
+
+def _has_id(run_dir: str, start: str) -> bool:
+    """A run whose run.json is damaged has no id; that must not hide the others."""
+    from assay.record import run_directory
+
+    try:
+        return len(start) >= 6 and run_directory.load_record(run_dir).spec.id.startswith(start)
+    except (FormatError, OSError):
+        return False
+
+
+def find_one_run(name: str, flag: str | None) -> FoundRun:
+    runs = find_runs(name, flag)
+    if len(runs) == 1:
+        return runs[0]
+    if not runs:
+        raise NotFoundError("run", name)
+    shown = [os.path.join(show_study(run.place), os.path.basename(run.dir)) for run in runs[:6]]
+    listed = ", ".join(shown) + (" …" if len(runs) > 6 else "")
+    raise UsageError(f"{name!r} names {len(runs)} runs", f"choose one of: {listed}")
+
+
+def open_index_of(places: Sequence[StudyPlace]) -> Index:
+    """The index of the root that these studies share."""
+    roots = {place.root for place in places}
+    if len(roots) > 1:
+        raise UsageError(
+            "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
+        )
+    return open_index(roots.pop())
+
+
+def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Callable[[str], None]) -> Table:
+    """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
+    names = [place.name for place in places]
+    data = index.load_table(names)
+    is_stale = False
+    for place in places:
+        rows = data.rows if len(places) == 1 else [row for row in data.rows if row.study == place.name]
+        if changes := find_changes(place.dir, place.name, rows):
+            from assay.study.refresh import apply_changes
+
+            apply_changes(index, place, changes, complain)
+            is_stale = True
+    return index.load_table(names) if is_stale else data
+
+
+# ---------------------------------------------------------------- what a step is
+
+
+def find_step_name(places: Sequence[StudyPlace], rows: Sequence[RunRow]) -> str:
+    """`epoch` where the runs count nothing else, else `step`. The first run of each study answers for its study."""
+    first = {row.study: row for row in reversed(rows)}
+    folders = {place.name: place.root for place in places}
+    units = {unit for row in first.values() for unit in _find_units(os.path.join(folders[row.study], row.key), row)}
+    return "epoch" if units == {"epoch"} else "step"
+
+
+def _find_units(run_dir: str, row: RunRow) -> set[str]:
+    if row.origin == "runx":
+        return {"epoch"}  # logx counts the validations of runx's runs by epoch
+    from assay.record import run_directory
+
+    try:
+        patterns = run_directory.load_record(run_dir).spec.patterns
+    except (FormatError, OSError):
+        return {"step"}
+    texts = [each for each in patterns if isinstance(each, Pattern)]
+    named = {name for each in texts for name in (each.metric, *_GROUP_NAME.findall(each.regex))}
+    units = {"step" if "step" in named else "epoch"} & named
+    units |= {each.step or "step" for each in patterns if isinstance(each, MetricFile)}
+    return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
+
+
+_GROUP_NAME = re.compile(r"\(\?P<(\w+)>")
+
+
+def _find_script_units(folder: str) -> set[str]:
+    """What `assay.log` was given: the first line of each process tells."""
+    units: set[str] = set()
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        if not os.path.isfile(path):
+            continue
+        with open(path, "rb") as file:
+            line = file.readline(4096)
+        units.update(name for name in ("step", "epoch") if f'"{name}":'.encode() in line)
+    return units

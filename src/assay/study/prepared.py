@@ -1,0 +1,255 @@
+"""What is known before anything is written, and how a study stands when its supervisor leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from assay.config.options import LoadOptions
+from assay.config.settings import Settings
+from assay.errors import ExitCode
+from assay.record import originals, run_directory
+from assay.record.run_directory import Attempt, History
+from assay.study.attempts import Action, RetryPolicy, decide
+from assay.study.locations import StudyPlace, show_path
+from assay.study.refresh import liveness, load_history
+from assay.study.supervise import Entry
+from assay.values import layout
+from assay.values.run import Plan, RunSpec, State
+from assay.values.shell import build_command
+from assay.values.study import Farm, Problem, Study
+from assay.values.verdict import Verdict
+
+__all__ = ["Again", "LoadOptions", "Prepared", "Report", "RunOptions", "left_commands", "wanted_commands"]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The call, without what it does once (--force) and how it reports: for a command that repeats what failed."""
+
+    words: tuple[str, ...]  # assay run
+    file: str | None = None
+    options: tuple[str, ...] = ()
+    takes_retry: bool = True  # --retry failed; mlrunner repeats what failed by itself
+
+    def build(self, *more: str) -> str:
+        return build_command(self.words, [self.file] if self.file is not None else [], (*self.options, *more))
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a door asks for."""
+
+    file: str
+    root: str | None = None
+    study: str | None = None
+    slots: tuple[str, ...] | None = None
+    on: str | None = None  # a farm; None: the file's default; "local": here
+    titles: tuple[str, ...] | None = None
+    commands: tuple[str, ...] | None = None
+    sample: int | None = None
+    seed: int | None = None
+    retry: frozenset[State] = frozenset()
+    force: bool = False  # run again what is finished
+    names_runs: bool = False  # with force: the call names its runs (`assay rerun`); another choice is another pass
+    new_code: bool = False
+    code: str | None = None  # "live" or "snapshot" instead of what the file says
+    load: LoadOptions = field(default_factory=LoadOptions)
+    tag: str | None = None
+    cooldir: bool = True
+    new_set: bool = False  # runx: new runs even where the last call was interrupted
+    keeps_finished: bool = True  # runx files: False starts new runs when all are finished, as `assay runx` does
+    output: str | None = None  # mlrunner: -o as it was written, for {_output}
+    shares_output: bool = False  # mlrunner: --no-subdir, {_output} is the same for all tasks
+    grace_s: float = 10.0
+    command_line: tuple[str, ...] = ()
+    again: Again | None = None  # how to call once more; None: only by the names of the runs
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything that is known before anything is written: what a dry run shows."""
+
+    study: Study
+    plan: Plan
+    place: StudyPlace
+    root_was_asked: bool
+    farm: Farm | None
+    settings: Settings
+    options: RunOptions
+    set_number: int | None = None
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys((*self.study.warnings, *self.plan.warnings)))
+
+    def dir_of(self, spec: RunSpec) -> str:
+        return os.path.join(self.place.dir, spec.name)
+
+    def output_of(self, spec: RunSpec) -> str:
+        """mlrunner's {_output}: -o as it was written, else a path that leads there from where the commands run."""
+        base = self.options.output
+        if base is None:
+            relative = os.path.relpath(self.place.dir, self.study.folder)
+            is_far = relative.startswith(os.pardir) or self.study.code.kind == "snapshot"
+            base = self.place.dir if is_far else relative
+        return base if self.options.shares_output else os.path.join(base, spec.name)
+
+
+@dataclass(slots=True)
+class Report:
+    """How a study stands when the supervisor leaves it."""
+
+    prepared: Prepared
+    entries: list[Entry]
+    interrupted: str | None = None
+    left: bool = False
+    problem: str | None = None
+    verdict: Verdict | None = None  # of the study's checks on the runs that are done
+    notes: list[str] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)  # commands about the notes
+
+    def count(self, *states: State) -> int:
+        return sum(entry.state in states for entry in self.entries)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        codes = {_EXIT_CODES.get(entry.state, ExitCode.OK) for entry in self.entries}
+        if self.interrupted:
+            codes.add(ExitCode.INTERRUPTED)
+        if self.problem:
+            codes.add(ExitCode.INTERNAL)
+        if self.verdict is not None:
+            codes.add(self.verdict.kind.exit_code)
+        return ExitCode.worst(codes)
+
+
+_EXIT_CODES = {
+    State.FAILED: ExitCode.FAILED,
+    State.TIMEOUT: ExitCode.FAILED,
+    State.LOST: ExitCode.FAILED,
+    State.STOPPED: ExitCode.FAILED,
+    State.DAMAGED: ExitCode.INTERNAL,
+}
+
+
+def wanted_commands(spec: RunSpec, asked: tuple[str, ...] | None) -> list[str]:
+    names = [command.name for command in spec.commands]
+    wanted = asked or spec.chosen
+    return names if wanted is None else [name for name in names if name in wanted]
+
+
+def left_commands(prepared: Prepared, spec: RunSpec) -> list[str]:
+    """The commands that would be started now: not what is finished, under way, or failed and not asked for again."""
+    wanted = wanted_commands(spec, prepared.options.commands)
+    run_dir = prepared.dir_of(spec)
+    if not os.path.isdir(run_dir) or (prepared.options.force and not _is_repeated(prepared, spec)):
+        return wanted
+    if os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+        finished = _finished_of_ours(prepared, spec, tuple(wanted))
+    else:
+        finished = _finished_of_mlrunner(prepared, run_dir)
+    return [] if finished is None else [name for name in wanted if name not in finished]
+
+
+def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]) -> set[str] | None:
+    """None: it is left as it is."""
+    run_dir = prepared.dir_of(spec)
+    history = load_history(run_dir)
+    base = history.last.number if history.last else 0
+    policy = RetryPolicy(spec.retries, prepared.options.retry, base).begin(history)
+    if prepared.options.force:
+        base = find_repeat(prepared, spec, history.last, run_directory.load_pass(find_pass(prepared))).base
+        policy = RetryPolicy(spec.retries, frozenset(State), base).begin(history)
+    decision = decide(history, wanted, lambda handle: liveness(handle, run_dir), policy)
+    if decision.action is not Action.START and history.last is not None and decision.outcome is not None:
+        last = replace(history.last, outcome=decision.outcome)
+        if policy.wants_another(History((*history.attempts[:-1], last))):
+            return history.finished_commands()
+    return history.finished_commands() if decision.action is Action.START else None
+
+
+def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
+    stat = originals.load_mlrunner_stat(run_dir)
+    if "failed" in stat.values() and State.FAILED not in prepared.options.retry:
+        return None
+    return {command for command, word in stat.items() if word == "finished"}
+
+
+# ---------------------------------------------------------------- --force: a pass that may be interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How far a --force has come with a run."""
+
+    begun: int  # the last attempt before it
+    base: int  # the last attempt that does not count
+    last: int
+
+    @property
+    def is_kept(self) -> bool:
+        """It has been repeated already."""
+        return self.base == self.begun < self.last
+
+
+def find_pass(prepared: Prepared, *, new_code: bool | None = None) -> str:
+    """The file of such a --force; the same for the same call, and for one that was interrupted."""
+    options = prepared.options
+    key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
+    if options.names_runs:
+        key += sorted((spec.name, _load_code_hash(prepared, spec) or "") for spec in prepared.plan.runs)
+    name = hashlib.blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
+    return os.path.join(prepared.place.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
+
+
+def find_repeat(
+    prepared: Prepared, spec: RunSpec, last: Attempt | None, begun: Mapping[str, int], code: str | None = None
+) -> Repeat:
+    """`code`: the hash of the current code under --new-code; a run that was repeated with older code does not count."""
+    if last is None:
+        return Repeat(0, 0, 0)
+    before = min(begun.get(spec.name, last.number), last.number)
+    if before < last.number and code is not None and _load_code_hash(prepared, spec) not in (None, code):
+        before = last.number
+    again = {State.STOPPED, State.LOST, *prepared.options.retry}
+    is_again = last.outcome is not None and last.outcome.state in again
+    return Repeat(before, last.number if is_again else before, last.number)
+
+
+def _is_repeated(prepared: Prepared, spec: RunSpec) -> bool:
+    """Whether an interrupted --force has begun an attempt of this run."""
+    last = load_history(prepared.dir_of(spec)).last
+    begun = run_directory.load_pass(find_pass(prepared)).get(spec.name)
+    return last is not None and begun is not None and begun < last.number
+
+
+def _load_code_hash(prepared: Prepared, spec: RunSpec) -> str | None:
+    record = run_directory.try_record(prepared.dir_of(spec))
+    return record.code_hash if record else None
+
+
+def describe_kept(prepared: Prepared, kept: int) -> str:
+    runs = f"{kept} of {len(prepared.plan.runs)} runs {'has' if kept == 1 else 'have'}"
+    first = build_command(("rm",), [show_path(find_pass(prepared))])
+    are = "is" if kept == 1 else "are"
+    return f"continues an unfinished --force: {runs} been repeated and {are} kept (to repeat all, first: {first})"
+
+
+def describe_unfinished(prepared: Prepared, last: Mapping[str, int]) -> list[tuple[str, str]]:
+    """What an interrupted --force has not repeated, and the command that does; `last`: the newest attempts."""
+    again, found = prepared.options.again, []
+    if prepared.options.force or again is None or again.words != ("assay", "run"):
+        return []
+    for new_code in (False, True):
+        path = find_pass(prepared, new_code=new_code)
+        left = [name for name, number in run_directory.load_pass(path).items() if last.get(name, number + 1) <= number]
+        if left:
+            runs = "1 run has" if len(left) == 1 else f"{len(left)} runs have"
+            drop = build_command(("rm",), [show_path(path)])
+            note = f"{runs} not been repeated yet by a --force that was interrupted (to leave it so: {drop})"
+            found.append((note, again.build("--force", *(("--new-code",) if new_code else ()))))
+    return found

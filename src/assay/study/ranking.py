@@ -1,0 +1,205 @@
+"""Which run is best: the order of a table's rows, the parameters that tell them apart, and groups of runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+from assay.errors import NotFoundError, UsageError
+from assay.record.index.base import MetricColumns
+from assay.record.index.base import Table as IndexTable
+from assay.values.metric_direction import Direction, direction_of, mean_and_sd, tellingness
+from assay.values.state import State
+
+T = TypeVar("T")
+
+
+class SortKey(NamedTuple):
+    """A metric goes by the best value of each run, a parameter by its own value."""
+
+    name: str
+    direction: Direction
+    is_metric: bool = True
+
+
+Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
+
+
+def choose_sort(asked: Sequence[str], data: IndexTable, params: Params) -> tuple[SortKey, ...]:
+    """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the most telling metric."""
+    if not asked:
+        name = min(data.metrics, key=tellingness, default=None)
+        return (SortKey(name, direction_of(name)),) if name is not None else ()
+    known = dict.fromkeys(chain.from_iterable(params))
+    return tuple(_build_sort_key(each, data, known) for each in asked)
+
+
+def _build_sort_key(asked: str, data: IndexTable, params: Mapping[str, Any]) -> SortKey:
+    name, direction = parse_sort(asked, {**params, **data.metrics})
+    if name in data.metrics:
+        return SortKey(name, direction or direction_of(name))
+    if name in params:
+        return SortKey(name, direction or "min", is_metric=False)
+    raise NotFoundError("metric or parameter", name, [*data.metrics, *params])
+
+
+def parse_sort(asked: str, known: Mapping[str, Any]) -> tuple[str, Direction | None]:
+    """A metric's or parameter's own name may hold a colon, so it is tried whole first."""
+    if asked in known:
+        return asked, None
+    name, colon, word = asked.rpartition(":")
+    if not colon:
+        return asked, None
+    directions: dict[str, Direction] = {"min": "min", "max": "max"}
+    if word not in directions:
+        raise UsageError(f"bad direction {word!r} in --sort {asked}", f"write {name}:min or {name}:max")
+    return name, directions[word]
+
+
+def differing_params(params: Sequence[Mapping[str, Any]], ignore: Sequence[str] = ()) -> list[str]:
+    """Parameters that take more than one value over these runs, in order of appearance; missing counts as a value."""
+    names = dict.fromkeys(chain.from_iterable(params))
+    return [name for name in names if name not in ignore and _varies(params, name)]
+
+
+def _varies(params: Sequence[Mapping[str, Any]], name: str) -> bool:
+    first = params[0].get(name, _MISSING)
+    return any((value := each.get(name, _MISSING)) is not first and value != first for each in params)
+
+
+_MISSING = object()
+
+
+def sort_rows(data: IndexTable, keep: Sequence[int], keys: Sequence[SortKey], params: Params) -> list[int]:
+    """By the first key, then the second, and so on; what has no value comes last whatever the direction.
+
+    Each pass keeps the order of equals, so the last key is applied first.
+    """
+    order = list(keep)
+    for key in reversed(keys):
+        order = _sort_by_metric(data, order, key) if key.is_metric else _sort_by_param(params, order, key)
+    return order
+
+
+def _sort_by_metric(data: IndexTable, order: list[int], key: SortKey) -> list[int]:
+    column = data.metrics[key.name]
+    values = best_values(column, key.direction)
+    is_whole = 0.0 not in column.count and math.isfinite(sum(values))  # mostly, and soon seen
+    usable = order if is_whole else [i for i in order if column.count[i] > 0 and math.isfinite(values[i])]
+    rest = [] if is_whole else [i for i in order if not (column.count[i] > 0 and math.isfinite(values[i]))]
+    return sorted(usable, key=values.__getitem__, reverse=key.direction == "max") + rest
+
+
+def _sort_by_param(params: Params, order: list[int], key: SortKey) -> list[int]:
+    return sort_values(order, [params[i].get(key.name) for i in order], key.direction)
+
+
+def sort_values(items: Sequence[T], values: Sequence[Any], direction: Direction) -> list[T]:
+    """The items by their values: numbers first, then texts, then what is missing; a direction turns none of this."""
+    numbers, texts, missing = [], [], []
+    for item, value in zip(items, values, strict=True):
+        number = _parse_number(value)
+        if value is None or (number is not None and number != number):  # noqa: PLR0124
+            missing.append(item)
+        elif number is not None:
+            numbers.append((number, item))
+        else:
+            texts.append((str(value), item))
+    ordered = [item for part in (numbers, texts) for _, item in sorted(part, key=_first, reverse=direction == "max")]
+    return ordered + missing
+
+
+def _first(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
+
+
+def _parse_number(value: Any) -> float | None:
+    """Also of a text such as `1e-4`, which YAML does not take for a number."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else None
+
+
+_NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*", re.ASCII)
+
+
+# ---------------------------------------------------------------- groups
+
+
+class Group(NamedTuple):
+    """Runs that differ only in what was grouped over. `runs`: those that count; `others`: how many do not."""
+
+    study: str
+    params: dict[str, Any]
+    runs: list[int]
+    others: int
+
+
+class GroupValue(NamedTuple):
+    """Over the runs of a group that have the metric, each with one value."""
+
+    mean: float | None
+    sd: float | None
+    n: int
+
+
+def build_groups(
+    data: IndexTable,
+    keep: Sequence[int],
+    group_by: Sequence[str],
+    ignore: Sequence[str] = (),
+    counted: frozenset[State] | None = None,
+) -> list[Group]:
+    """The one definition of a group, for tables and plots: same study, same parameters but for `group_by`.
+
+    Only finished runs count, unless other states were asked for.
+    """
+    known = dict.fromkeys(name for i in keep for name in data.rows[i].params)
+    for name in group_by:
+        if name not in known:
+            raise NotFoundError("parameter", name, known)
+    shown = differing_params([data.rows[i].params for i in keep], (*ignore, *group_by))
+    members: dict[tuple[str, str], list[int]] = {}
+    for i in keep:
+        row = data.rows[i]
+        members.setdefault((row.study, repr([row.params.get(name) for name in shown])), []).append(i)
+    return [_build_group(data, shown, each, counted or frozenset([State.DONE])) for each in members.values()]
+
+
+def _build_group(data: IndexTable, shown: Sequence[str], members: list[int], counted: frozenset[State]) -> Group:
+    first = data.rows[members[0]]
+    runs = [i for i in members if data.rows[i].state in counted]
+    params = {name: first.params[name] for name in shown if name in first.params}
+    return Group(first.study, params, runs, len(members) - len(runs))
+
+
+def measure_group(column: MetricColumns, group: Group, values: Sequence[float] | None = None) -> GroupValue:
+    """Mean and standard deviation of the runs' last values (or of these), and how many runs have one."""
+    chosen = column.last if values is None else values
+    found = [chosen[i] for i in group.runs if column.count[i]]
+    return GroupValue(*mean_and_sd(found), len(found))
+
+
+def sort_groups(data: IndexTable, groups: Sequence[Group], keys: Sequence[SortKey]) -> list[Group]:
+    """As rows are sorted, by the mean of the runs' best values."""
+    order = list(groups)
+    for key in reversed(keys):
+        order = sort_values(order, [_group_sort_value(data, group, key) for group in order], key.direction)
+    return order
+
+
+def _group_sort_value(data: IndexTable, group: Group, key: SortKey) -> Any:
+    if not key.is_metric:
+        return group.params.get(key.name)
+    column = data.metrics[key.name]
+    mean = measure_group(column, group, best_values(column, key.direction)).mean
+    return mean if mean is not None and math.isfinite(mean) else None
+
+
+def best_values(column: MetricColumns, direction: Direction) -> Sequence[float]:
+    return column.min if direction == "min" else column.max

@@ -1,0 +1,221 @@
+"""Bring the index up to date with the run directories: ours, and those that the originals filled."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from assay.errors import AssayError
+from assay.execute.local import LocalExecutor
+from assay.record import originals, run_directory
+from assay.record.folders import Changes, find_changes
+from assay.record.index.base import Index, RunRow
+from assay.study.attempts import Action, Decision, RetryPolicy, decide
+from assay.study.collect import UNREAD, build_row, read_sources
+from assay.study.locations import StudyPlace, find_studies
+from assay.values import layout
+from assay.values.run import JobHandle, Liveness, RunSpec, State
+from assay.values.secrets import hide_named
+
+Complain = Callable[[str], None]
+_SIBLINGS = 20  # runs of a study that are asked for its file
+
+
+def refresh_root(index: Index, root: str, complain: Complain = lambda _text: None) -> int:
+    """Every study under the root; how many runs were read."""
+    return sum(refresh_study(index, StudyPlace(root, name), complain) for name in find_studies(root))
+
+
+def refresh_study(index: Index, place: StudyPlace, complain: Complain = lambda _text: None) -> int:
+    """Read what changed since the index saw it; how many runs that were."""
+    return apply_changes(index, place, find_changes(place.dir, place.name, index.load_runs([place.name])), complain)
+
+
+def apply_changes(index: Index, place: StudyPlace, changes: Changes, complain: Complain) -> int:
+    if not changes:
+        return 0
+    with index.batch():
+        for path, stamp, is_ours in changes.changed:
+            try:
+                refresh_run(index, place, path, stamp, is_ours)
+            except (AssayError, OSError) as error:
+                complain(f"{path}: {error.message if isinstance(error, AssayError) else error}")
+        if changes.gone:
+            index.forget_runs(changes.gone)
+    return len(changes.changed)
+
+
+def refresh_run(index: Index, place: StudyPlace, path: str, stamp: float, is_ours: bool = True) -> None:
+    key = place.key(path)
+    if not is_ours:
+        row = _foreign_row(key, path, stamp)
+        read_sources(index, key, path, RunSpec(row.id, row.name, row.params, ()))
+        started_at = index.load_cursor(key, layout.LOGX_METRICS_FILE).state.get("start")
+        index.put_runs([row._replace(started_at=started_at)])
+        return
+    record = run_directory.try_record(path)
+    if record is None:
+        index.put_runs([_build_damaged_row(key, path, stamp)])
+        return
+    history = load_history(path)
+    row = build_row(record, key, history, stamp)
+    row = replace_state(row, path, record, history)
+    try:
+        read_sources(index, key, path, record.spec, final=row.state.is_over)
+    except (AssayError, OSError):  # listed all the same, and read again by whoever looks next
+        index.put_runs([row._replace(stamp=UNREAD)])
+        raise
+    index.put_runs([row])
+
+
+# ---------------------------------------------------------------- damaged runs
+
+
+def _build_damaged_row(key: str, path: str, stamp: float) -> RunRow:
+    """Nothing is known of it but its name, and what its attempts left."""
+    name, study = os.path.basename(path), key.partition("/")[0]
+    return RunRow(key, study, name, "", State.DAMAGED, 0, {}, reason=describe_damage(path), stamp=stamp)
+
+
+def describe_damage(run_dir: str) -> str:
+    """What is wrong with run.json, and the command that repairs it."""
+    return f"{run_directory.find_damage(run_dir) or 'it was damaged'}; repair it: {build_repair(run_dir)}"
+
+
+def build_repair(run_dir: str) -> str:
+    """`assay run` completes the folder, or builds it again; where no study file is known, the folder is moved away."""
+    study_dir, name = os.path.split(run_dir)
+    record = next(
+        filter(None, map(run_directory.try_record, islice(run_directory.find_run_dirs(study_dir), _SIBLINGS))), None
+    )
+    if record is None or not record.spec.commands or not os.path.isfile(record.source):
+        away = os.path.join(study_dir, f".{name}.damaged")
+        return shlex.join(["mv", "--", _near(run_dir), _near(away)])
+    root = _near(os.path.dirname(study_dir))
+    place = [] if root == layout.DEFAULT_ROOT and "ASSAY_ROOT" not in os.environ else ["--root", root]
+    return shlex.join(["assay", "run", _near(record.source), f"--study={os.path.basename(study_dir)}", *place])
+
+
+def _near(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative
+
+
+def replace_state(row: RunRow, path: str, record: run_directory.RunRecord, history: run_directory.History) -> RunRow:
+    """Whether a run that no file calls finished still lives; what nobody concluded is concluded for the table alone."""
+    if row.state.is_over or not history.attempts:
+        return row._replace(state=_adhoc_state(row, record, history))
+    commands = tuple(command.name for command in record.spec.commands)
+    decision = conclude(path, history, commands)
+    outcome = decision.outcome
+    return row._replace(
+        state=decision.state,
+        exit_code=outcome.exit_code if outcome else None,
+        reason=outcome.reason if outcome else "",
+        ended_at=outcome.ended_at if outcome else None,
+    )
+
+
+def _adhoc_state(row: RunRow, record: run_directory.RunRecord, history: run_directory.History) -> State:
+    """A run without commands was opened by a script of its own; nobody watches it, so it counts as done."""
+    return State.DONE if not history.attempts and not record.spec.commands else row.state
+
+
+def load_history(path: str) -> run_directory.History:
+    """The attempts of a run; what a job left on its farm is linked first."""
+    history = run_directory.load_history(path)
+    handle = history.last.handle if history.last else None
+    if handle is None or history.state.is_over or not handle.farm_root:
+        return history
+    liveness(handle, path)
+    return run_directory.load_history(path)
+
+
+def conclude(path: str, history: run_directory.History, commands: tuple[str, ...]) -> Decision:
+    """What the files and the process table say about a run that nobody has concluded."""
+    decision = decide(history, commands, lambda handle: liveness(handle, path), RetryPolicy())
+    handle = decision.handle
+    if decision.action is Action.FOLLOW and handle and handle.executor == "submit" and not _has_begun(handle, path):
+        return replace(decision, state=State.QUEUED)
+    return decision
+
+
+def _has_begun(handle: JobHandle, run_dir: str) -> bool:
+    from assay.execute.submit import has_begun
+
+    return has_begun(handle, run_dir)
+
+
+def liveness(handle: JobHandle, run_dir: str) -> Liveness:
+    if handle.executor == "submit":
+        from assay.execute.submit import load_liveness
+
+        return load_liveness(handle, run_dir)
+    if handle.executor != "local":
+        return Liveness.UNKNOWN
+    executor = LocalExecutor()
+    try:
+        return executor.liveness(handle, "")
+    finally:
+        executor.close()
+
+
+# ---------------------------------------------------------------- directories that the originals filled
+
+
+def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
+    """What could not be read is said as the row's reason, and costs no other row anything."""
+    name, study = os.path.basename(path), key.partition("/")[0]
+    if os.path.exists(os.path.join(path, layout.MLRUNNER_PARAM_FILE)):
+        run = originals.load_mlrunner_run(path)
+        row = RunRow(
+            key, study, name, "", _mlrunner_state(run.stat), 1, hide_named(run.params), origin="mlrunner", stamp=stamp
+        )
+        return row._replace(reason="; ".join(run.problems))
+    problems: list[str] = []
+    hparams = originals.load_hparams(path, problems) or originals.load_submitted_params(path)
+    params = hide_named(_drop_logdir(hparams, name))
+    row = RunRow(key, study, name, "", State.DONE, 1, params, origin="runx", stamp=stamp)
+    return row._replace(reason="; ".join(problems))
+
+
+def _drop_logdir(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What was LOGDIR in the file differs in every run and says nothing."""
+    return {key: value for key, value in params.items() if key != "logdir" or not str(value).endswith(name)}
+
+
+def _mlrunner_state(stat: Mapping[str, str]) -> State:
+    """An ownerless `running` is unfinished: whoever wrote it is gone."""
+    if "failed" in stat.values():
+        return State.FAILED
+    if stat and all(word == "finished" for word in stat.values()):
+        return State.DONE
+    return State.STOPPED
+
+
+# ---------------------------------------------------------------- again from the start
+
+
+def rebuild(index: Index, root: str, complain: Complain) -> int:
+    index.clear()
+    return refresh_root(index, root, complain)
+
+
+def reparse(
+    index: Index, place: StudyPlace, specs: Callable[[RunSpec], RunSpec], keys: Sequence[str] | None = None
+) -> int:
+    """Extract the metrics again, with other patterns where `specs` says so; nothing is executed."""
+    count = 0
+    for path in run_directory.find_run_dirs(place.dir):
+        key, record = place.key(path), run_directory.try_record(path)
+        if record is None or (keys is not None and key not in keys):
+            continue
+        with index.batch():
+            index.forget_points(key)
+            read_sources(index, key, path, specs(record.spec))
+        count += 1
+    return count

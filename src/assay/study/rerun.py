@@ -1,0 +1,186 @@
+"""`assay rerun`: a new attempt of runs that are over, from what their directories say; the study's file may be gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from assay.config.settings import load_settings
+from assay.errors import FormatError, NotFoundError, UsageError
+from assay.observe.environment import load_git
+from assay.record import run_directory
+from assay.stage.snapshot import Snapshot, load_snapshot, place_code, take_snapshot
+from assay.study.locations import StudyPlace
+from assay.study.lookup import FoundRun, show_command
+from assay.study.prepared import Prepared, RunOptions
+from assay.study.refresh import describe_damage
+from assay.study.run_status import Standing, load_standing
+from assay.system.files import write_atomic
+from assay.values import layout
+from assay.values.run import Plan
+from assay.values.shell import build_command
+from assay.values.study import CodePolicy, Study
+
+
+@dataclass(frozen=True, slots=True)
+class RerunOptions:
+    commands: tuple[str, ...] | None = None  # None: all of them, whatever earlier attempts finished
+    slots: tuple[str, ...] | None = None
+    new_code: bool = False
+    grace_s: float = 10.0
+    command_line: tuple[str, ...] = ()
+
+
+def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepared]:
+    """One supervised study per study that these runs belong to. Refuses all of them if one cannot be repeated.
+
+    A damaged run does not keep the others from being repeated: `find_damaged` names it.
+    """
+    chosen = {run.dir: (run, standing) for run in runs if not (standing := load_standing(run.dir)).is_damaged}
+    if not chosen:
+        raise FormatError("\n".join(find_damaged(runs)) or "no runs")
+    _refuse_running([(run, standing) for run, standing in chosen.values()])
+    for run, standing in chosen.values():
+        _check_commands(run, standing, options.commands)
+    by_place: dict[StudyPlace, list[Standing]] = {}
+    for run, standing in chosen.values():
+        named = replace(standing.record.spec, name=os.path.basename(run.dir))
+        by_place.setdefault(run.place, []).append(replace(standing, record=replace(standing.record, spec=named)))
+    return [_prepare(place, standings, options) for place, standings in by_place.items()]
+
+
+def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
+    """Runs that cannot be repeated since nobody knows what they are, and how each is repaired."""
+    return [
+        f"{run.key} is damaged: {describe_damage(run.dir)}" for run in runs if run_directory.try_record(run.dir) is None
+    ]
+
+
+def _refuse_running(chosen: Sequence[tuple[FoundRun, Standing]]) -> None:
+    live = [run for run, standing in chosen if not standing.state.is_over and standing.handle is not None]
+    if live:
+        listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
+        raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
+
+
+def _check_commands(run: FoundRun, standing: Standing, asked: tuple[str, ...] | None) -> None:
+    if not standing.commands:
+        raise UsageError(f"{run.key} was opened by a script of its own", "start that script again")
+    for name in asked or ():
+        if name not in standing.commands:
+            raise NotFoundError("command", name, standing.commands)
+    if asked is None:
+        return
+    finished = standing.history.finished_commands()
+    missing = [name for name in standing.commands if name not in asked and name not in finished]
+    if missing:
+        more = " ".join(f"-c {name}" for name in missing)
+        raise UsageError(
+            f"{run.key}: {missing[0]} has not finished well in any attempt, so {asked[0]} alone would not make it done",
+            f"run it as well: {more}, or leave out -c to run everything",
+        )
+
+
+def _prepare(place: StudyPlace, standings: Sequence[Standing], options: RerunOptions) -> Prepared:
+    first = standings[0].record
+    study = Study(
+        name=place.name,
+        dialect=first.dialect,  # type: ignore[arg-type]
+        source=first.source,
+        folder=_workdir(place, standings[0]),
+        commands=(),
+        sweeps=(),
+        resources=first.spec.resources,
+        priority=first.spec.priority,
+        code=CodePolicy("live"),  # each run has its own copy; nothing is taken now
+    )
+    run_options = RunOptions(
+        file=first.source,
+        root=place.root,
+        slots=options.slots,
+        commands=options.commands,
+        force=True,
+        names_runs=True,
+        grace_s=options.grace_s,
+        command_line=options.command_line,
+    )
+    plan = Plan(study, tuple(standing.record.spec for standing in standings))
+    return Prepared(study, plan, place, True, None, load_settings(os.getcwd(), os.environ), run_options)
+
+
+def _workdir(place: StudyPlace, standing: Standing) -> str:
+    return os.path.join(place.dir, standing.record.spec.name, standing.record.workdir)
+
+
+# ---------------------------------------------------------------- the code of now
+
+
+def renew_code(runs: Sequence[FoundRun]) -> int:
+    """Give these runs the code as it is now; the old copy stays as `code.<last attempt>`. How many changed."""
+    taken: dict[tuple[str, tuple[str, ...]], Snapshot] = {}
+    changed = 0
+    for run in runs:
+        standing = load_standing(run.dir)
+        record = standing.record
+        if record.code_hash is None:  # it runs where the code lies, and so has the code of now anyway
+            continue
+        source = _find_source(run.place, record)
+        key = (source, record.spec.code.ignore)
+        if key not in taken:
+            taken[key] = _take(run.place, record, source)
+        if taken[key].hash != record.code_hash:
+            _replace_code(run.dir, standing, taken[key])
+            changed += 1
+    return changed
+
+
+def _store(place: StudyPlace) -> Path:
+    return Path(place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+
+
+def _find_source(place: StudyPlace, record: run_directory.RunRecord) -> str:
+    """The folder that the run's code was copied from."""
+    try:
+        source = str(load_snapshot(_store(place), str(record.code_hash)).source)
+    except (OSError, FormatError) as error:
+        hint = f"run the study again with the current code: {_build_run(record)}"
+        raise UsageError(f"nothing says any more where the code of {record.spec.name} came from", hint) from error
+    if not os.path.isdir(source):
+        raise UsageError(f"the code of {record.spec.name} came from {source}, which is gone", "leave out --new-code")
+    return source
+
+
+def _build_run(record: run_directory.RunRecord) -> str:
+    return build_command(("assay", "run"), [record.source], ("--force", "--new-code"))
+
+
+def _take(place: StudyPlace, record: run_directory.RunRecord, source: str) -> Snapshot:
+    return take_snapshot(
+        Path(source),
+        _store(place),
+        record.spec.code.ignore,
+        exclude=[Path(place.root)],
+        guess=record.dialect != "runx",
+        link=record.spec.code.link_ignored,
+        secret=load_settings(os.getcwd(), os.environ).secrets.file_patterns,
+    )
+
+
+def _replace_code(run_dir: str, standing: Standing, snapshot: Snapshot) -> None:
+    """The new copy is complete before the old one moves; a crash in between leaves either under the right name."""
+    code = os.path.join(run_dir, layout.CODE_DIR)
+    aside = f"{code}.new"
+    shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
+    place_code(snapshot, Path(aside), link=standing.record.spec.code.link_ignored)
+    kept = f"{code}.{standing.attempt}"
+    if os.path.lexists(kept):
+        shutil.rmtree(code)
+    else:
+        os.rename(code, kept)
+    os.rename(aside, code)
+    git = load_git(snapshot.source)
+    record = replace(standing.record, code_hash=snapshot.hash, commit=git.commit if git else None)
+    write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))

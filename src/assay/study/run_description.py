@@ -1,0 +1,348 @@
+"""`assay show`: everything about one run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from assay.observe.readings import parse_reading
+from assay.record import run_directory
+from assay.record.index.base import Index
+from assay.record.run_directory import Attempt
+from assay.show import formatting
+from assay.show.sections import Section, render_moment
+from assay.show.table import Column, Table
+from assay.study.collect import find_sources
+from assay.study.locations import StudyPlace
+from assay.study.refresh import refresh_run
+from assay.study.run_status import Standing, load_shown
+from assay.values import layout
+from assay.values.series import Reading, Summary, direction_of, whole_step
+
+_FILES_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingsSummary:
+    """What the readings of a run come to."""
+
+    count: int
+    seconds: float
+    peak_rss_bytes: int
+    most_processes: int
+    mean_cpu_percent: float | None = None
+    peak_gpu_memory_bytes: int | None = None
+    mean_gpu_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileFact:
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    key: str
+    dir: str
+    standing: Standing
+    metrics: Mapping[str, Summary]
+    sources: tuple[str, ...]  # files that the metrics come from
+    readings: ReadingsSummary | None
+    environment: Mapping[str, Any] | None
+    files: tuple[FileFact, ...]
+
+    @property
+    def commands(self) -> dict[str, str]:
+        return {c.name: layout.show_command(c.text, self.dir) for c in self.standing.record.spec.commands}
+
+
+def describe_run(index: Index, place: StudyPlace, run_dir: str) -> RunDescription:
+    """Raises FormatError where run.json is damaged."""
+    standing = load_shown(run_dir)
+    key = place.key(run_dir)
+    refresh_run(index, place, run_dir, os.stat(run_dir).st_mtime)
+    return RunDescription(
+        key=key,
+        dir=run_dir,
+        standing=standing,
+        metrics=index.load_summaries(keys=[key]).get(key, {}),
+        sources=tuple(source.name for source in find_sources(run_dir, standing.record.spec)),
+        readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
+        environment=load_environment_file(run_dir),
+        files=tuple(load_files(run_dir)),
+    )
+
+
+def load_environment_file(run_dir: str) -> dict[str, Any] | None:
+    """None where it is missing or damaged: a run is shown without it."""
+    return run_directory.load_environment(run_dir)
+
+
+def load_files(run_dir: str) -> Iterator[FileFact]:
+    """By name; a folder counts with all that is in it."""
+    for entry in sorted(os.scandir(run_dir), key=lambda entry: entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            yield FileFact(entry.name + "/", _folder_size(entry.path))
+        else:
+            yield FileFact(entry.name, entry.stat(follow_symlinks=False).st_size)
+
+
+def _folder_size(path: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(path):
+        total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
+    return total
+
+
+def load_readings_summary(path: str) -> ReadingsSummary | None:
+    try:
+        with open(path, "rb") as file:
+            readings = [reading for line in file if (reading := parse_reading(line)) is not None]
+    except OSError:
+        return None
+    return build_readings_summary(readings)
+
+
+def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | None:
+    if not readings:
+        return None
+    seconds = readings[-1].time - readings[0].time
+    used = readings[-1].cpu_s - readings[0].cpu_s
+    gpu = [reading.gpu for reading in readings if reading.gpu is not None]
+    return ReadingsSummary(
+        count=len(readings),
+        seconds=seconds,
+        peak_rss_bytes=max(reading.peak_rss_bytes for reading in readings),
+        most_processes=max(reading.processes for reading in readings),
+        mean_cpu_percent=100 * used / seconds if seconds > 0 and used >= 0 else None,
+        peak_gpu_memory_bytes=max(each.memory_bytes for each in gpu) if gpu else None,
+        mean_gpu_percent=math.fsum(each.utilisation for each in gpu) / len(gpu) if gpu else None,
+    )
+
+
+# ---------------------------------------------------------------- for people
+
+
+def build_sections(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> list[Section]:
+    now = time.time() if now is None else now
+    params = run.standing.record.spec.params
+    sections = [
+        Section(facts=_state_facts(run, now)),
+        Section("Parameters", [(name, _show(value)) for name, value in params.items()]),
+        Section("Commands", list(run.commands.items()), folds=False),
+        Section("Metrics", table=build_metric_table(run.metrics)),
+        Section("Attempts", table=_attempt_table(run, now)) if len(run.standing.history.attempts) > 1 else Section(),
+        Section("Resources", [*_resource_facts(run)]),
+        Section("Origin", _origin_facts(run, now), folds=False),
+        Section("Files", [*_file_facts(run)]),
+    ]
+    return [*sections, *_environment_sections(run.environment)] if with_environment else sections
+
+
+def _show(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
+    standing = run.standing
+    outcome, handle, last = standing.outcome, standing.handle, standing.history.last
+    reason = f": {outcome.reason}" if outcome and outcome.reason else ""
+    facts = [("run", run.key), ("state", f"{standing.state}{reason}")]
+    if last is not None and last.stop is not None:
+        facts.append(("stopped by", last.stop.who))
+    if handle is not None:
+        end = outcome.ended_at if outcome and outcome.ended_at else (None if standing.state.is_over else now)
+        took = f", {'for' if not standing.state.is_over else 'took'} {_took(handle.started_at, end)}" if end else ""
+        facts.append(("started", render_moment(handle.started_at, now) + took))
+        slot = f", slot {handle.slot}" if handle.slot else ""
+        where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
+        facts.append(("where", where + slot))
+    return [*facts, ("folder", os.path.relpath(run.dir))]
+
+
+def _took(start: float, end: float) -> str:
+    return formatting.render_duration(max(0.0, end - start))
+
+
+def build_metric_table(metrics: Mapping[str, Summary]) -> Table:
+    bad = any(summary.bad for summary in metrics.values())
+    columns = [
+        Column("metric"),
+        Column("last", "number"),
+        Column("step", "number", digits=12),
+        Column("best", "number"),
+        Column("at step", "number", digits=12),
+        Column("min", "number"),
+        Column("max", "number"),
+        Column("mean", "number"),
+        Column("points", "number"),
+    ]
+    rows = [_metric_cells(name, summary, bad) for name, summary in sorted(metrics.items())]
+    return Table((*columns, Column("not finite", "number")) if bad else tuple(columns), rows)
+
+
+def _metric_cells(name: str, summary: Summary, bad: bool) -> list[Any]:
+    best, step = best_of(summary)
+    cells = [name, summary.last, summary.last_step, best, step, summary.min, summary.max, summary.mean, summary.count]
+    return [*cells, summary.bad] if bad else cells
+
+
+def best_of(summary: Summary) -> tuple[float, float | None]:
+    """The best value and its step, by what the metric's name says is better."""
+    if direction_of(summary.metric) == "min":
+        return summary.min, summary.min_step
+    return summary.max, summary.max_step
+
+
+def _attempt_table(run: RunDescription, now: float) -> Table:
+    columns = (
+        Column("#", "number"),
+        Column("state", "state"),
+        Column("started", "age", align="left"),
+        Column("time", "clock"),
+        Column("exit codes"),
+        Column("slot"),
+        Column("reason"),
+    )
+    return Table(columns, [_attempt_cells(attempt, run, now) for attempt in run.standing.history.attempts])
+
+
+def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[Any]:
+    is_last = attempt.number == run.standing.attempt
+    outcome = attempt.outcome or (run.standing.outcome if is_last else None)
+    handle = attempt.handle
+    started = handle.started_at if handle else None
+    ended = outcome.ended_at if outcome else None
+    return [
+        attempt.number,
+        str(outcome.state if outcome else run.standing.state if is_last else "?"),
+        now - started if started is not None else None,
+        ended - started if started is not None and ended is not None else None,
+        " ".join(f"{name} {attempt.codes[name]}" for name in _in_order(attempt.codes, run.standing.commands)),
+        handle.slot if handle else None,
+        outcome.reason if outcome else "",
+    ]
+
+
+def _in_order(codes: Mapping[str, int], commands: Sequence[str]) -> list[str]:
+    return sorted(codes, key=lambda name: commands.index(name) if name in commands else len(commands))
+
+
+def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
+    outcome, readings = run.standing.outcome, run.readings
+    peak = (
+        outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None
+    )
+    if peak is not None:
+        yield "peak memory", formatting.render_size(peak)
+    if outcome and outcome.cpu_s is not None:
+        yield "CPU time", formatting.render_duration(outcome.cpu_s)
+    if readings is None:
+        return
+    share = f", CPU {readings.mean_cpu_percent:.0f}%" if readings.mean_cpu_percent is not None else ""
+    count = formatting.render_count(readings.count, "reading")
+    processes = formatting.render_count(readings.most_processes, "process", "processes")
+    yield "readings", f"{count} over {formatting.render_duration(readings.seconds)}{share}, up to {processes}"
+    if readings.peak_gpu_memory_bytes is not None:
+        used = f"{readings.mean_gpu_percent:.0f}% on average" if readings.mean_gpu_percent is not None else "-"
+        yield "GPU", f"{formatting.render_size(readings.peak_gpu_memory_bytes)} at most, {used}"
+
+
+def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
+    record = run.standing.record
+    git = (run.environment or {}).get("git") or {}
+    dirty = ", with changes that are not committed" if git.get("dirty") else ""
+    commit = record.commit or git.get("commit")
+    code = f"{record.code_hash}, copied to {layout.CODE_DIR}/" if record.code_hash else record.workdir
+    facts = [
+        ("id", record.spec.id),
+        ("study file", f"{record.source} ({record.dialect})" if record.source else ""),
+        ("made", render_moment(record.created_at, now) if record.created_at else ""),
+        ("commit", f"{commit}{dirty}" if commit else ""),
+        ("code", code),
+        ("by hand", f"bash {os.path.relpath(os.path.join(run.dir, layout.JOB_FILE))}" if run.commands else ""),
+    ]
+    return [(label, value) for label, value in facts if value]
+
+
+def _file_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
+    for fact in run.files[:_FILES_SHOWN]:
+        yield fact.name, formatting.render_size(fact.size_bytes)
+    if len(run.files) > _FILES_SHOWN:
+        yield "…", f"{len(run.files) - _FILES_SHOWN} more"
+
+
+def _environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
+    if fields is None:
+        return [Section("Environment", lines=["(environment.json is missing or damaged)"])]
+    plain = {key: value for key, value in fields.items() if not isinstance(value, dict | list) and value is not None}
+    gpus = [(f"GPU {gpu.get('index')}", str(gpu.get("name"))) for gpu in fields.get("gpus") or ()]
+    git = fields.get("git") or {}
+    line = [("command line", " ".join(fields.get("command_line") or ()))]
+    return [
+        Section(
+            "Environment",
+            [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
+        ),
+        Section(
+            "Git", [(key, _show(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
+        ),
+        Section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
+        Section("Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]),
+    ]
+
+
+def _show_fact(key: str, value: Any) -> str:
+    return formatting.render_size(value) if key.endswith("_bytes") else _show(value)
+
+
+# ---------------------------------------------------------------- for machines
+
+
+def build_facts(run: RunDescription) -> dict[str, Any]:
+    record, standing = run.standing.record, run.standing
+    return {
+        "key": run.key,
+        "dir": run.dir,
+        "name": record.spec.name,
+        "id": record.spec.id,
+        "study": record.study,
+        "state": str(standing.state),
+        "reason": standing.outcome.reason if standing.outcome else "",
+        "exit_code": standing.outcome.exit_code if standing.outcome else None,
+        "params": dict(record.spec.params),
+        "commands": run.commands,
+        "attempts": [_attempt_facts(attempt) for attempt in standing.history.attempts],
+        "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
+        "metric_sources": list(run.sources),
+        "readings": asdict(run.readings) if run.readings else None,
+        "created_at": record.created_at,
+        "source": record.source,
+        "dialect": record.dialect,
+        "code_hash": record.code_hash,
+        "commit": record.commit,
+        "environment": run.environment,
+        "files": {fact.name: fact.size_bytes for fact in run.files},
+    }
+
+
+def _attempt_facts(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "lease": asdict(attempt.handle) if attempt.handle else None,
+        "stop": asdict(attempt.stop) if attempt.stop else None,
+        "outcome": {**asdict(attempt.outcome), "state": str(attempt.outcome.state)} if attempt.outcome else None,
+        "codes": dict(attempt.codes),
+    }
+
+
+def _summary_facts(summary: Summary) -> dict[str, Any]:
+    best, step = best_of(summary)
+    facts = {**asdict(summary), "best": best, "best_step": step}
+    return {name: whole_step(value) if name.endswith("_step") else value for name, value in facts.items()}

@@ -1,0 +1,471 @@
+"""Run directories: what goes into one, and which code it gets."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.errors import AssayError
+from assay.execute.script import JobText, is_whole_job, render_job, render_secrets
+from assay.observe.environment import load_environment
+from assay.record import run_directory
+from assay.record.folders import is_run_dir
+from assay.stage.snapshot import Change, Snapshot, list_changes, load_snapshot, place_code, take_snapshot
+from assay.study.locations import show_path
+from assay.study.lookup import show_command
+from assay.study.prepared import Prepared
+from assay.study.refresh import liveness
+from assay.study.supervise import Entry
+from assay.system.files import Flusher, read_text, write_atomic
+from assay.system.locks import locked
+from assay.values import layout
+from assay.values.run import Liveness, Plan, Private, RunSpec, State
+from assay.values.secrets import HIDDEN
+from assay.values.shell import build_command
+from assay.values.study import Study
+
+if TYPE_CHECKING:
+    from assay.values.environment import Environment
+
+_NAMED_FILES = 3
+_RERUN_AT_ONCE = 10
+_LARGE_BYTES = 50_000_000
+_CODE_SUFFIXES = frozenset(
+    (
+        *(".py", ".pyx", ".pyi", ".sh", ".bash", ".jl", ".r", ".lua", ".m", ".java", ".js", ".ts"),
+        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".proto", ".jinja", ".j2"),
+    )
+)
+_CONFIG_SUFFIXES = frozenset((".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".gin"))
+_RESULT_NAME = re.compile(
+    r"result|metric|score|histor|summar|report|log|output|pred|eval|loss|curve|stat(s|e|us)?\b", re.IGNORECASE
+)
+_STUDY_KEY = re.compile(rb"^(commands?|CMD|cmd|HPARAMS|hparams|template|golden|study) *:", re.MULTILINE)
+_READ_BYTES = 65_536
+
+
+class DirBuilder:
+    """Writes run directories; the code snapshot and the provenance are taken once, when the first one is made."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._environment: Environment | None = None
+        self._environment_path = ""
+        self.advice: list[str] = []
+        self._store = Path(prepared.place.dir, layout.STUDY_META_DIR, layout.CODE_STORE_DIR)
+        self.flusher = Flusher(prepared.place.dir)
+        self.notes: list[str] = []  # what the report of the study ends with
+        self.snapshot = self._take_snapshot()
+        self._snapshots = {self.snapshot.hash: self.snapshot} if self.snapshot else {}
+        self._codes = self._pin_codes()
+
+    def _take_snapshot(self) -> Snapshot | None:
+        """At the start, so that edits during the sweep change nothing for the runs that wait."""
+        study, place = self._prepared.study, self._prepared.place
+        if study.code.kind == "live":
+            return None
+        return take_snapshot(
+            Path(study.folder),
+            self._store,
+            study.code.ignore,
+            exclude=[Path(place.root), *_own_file(study)],
+            guess=study.dialect != "runx",
+            link=study.code.link_ignored,
+            secret=(*self._prepared.settings.secrets.file_patterns, *_own_secret_file(study, self._prepared.plan)),
+        )
+
+    def _pin_codes(self) -> dict[str, str]:
+        """The code that each run was planned with is the code it gets, however often the sweep is interrupted."""
+        if self.snapshot is None:
+            return {}
+        path = os.path.join(self._prepared.place.dir, layout.STUDY_META_DIR, layout.CODES_FILE)
+        waiting = [spec for spec in self._prepared.plan.runs if not os.path.isdir(self._prepared.dir_of(spec))]
+        planned = {self._code_key(spec): self.snapshot.hash for spec in waiting}
+        return run_directory.merge_codes(path, planned, replace=self._prepared.options.new_code)
+
+    def _code_key(self, spec: RunSpec) -> str:
+        number = self._prepared.set_number
+        return spec.id if number is None else f"{number}:{spec.id}"
+
+    def _snapshot_of(self, spec: RunSpec) -> Snapshot | None:
+        """What the run was planned with; the code of now where that is not to be had any more."""
+        code = self._codes.get(self._code_key(spec))
+        if self.snapshot is None or code is None:
+            return self.snapshot
+        if code not in self._snapshots:
+            try:
+                self._snapshots[code] = load_snapshot(self._store, code)
+            except (OSError, AssayError):
+                self._snapshots[code] = self.snapshot
+        return self._snapshots[code]
+
+    def create(self, entry: Entry) -> bool:
+        record = self._build_record(entry.spec)
+        fill = partial(self._fill, spec=entry.spec, run_dir=entry.dir)
+        made = run_directory.write_run_dir(entry.dir, record, _render_job(record), fill)
+        self.flusher.note()
+        entry.record = record if made else None
+        return made
+
+    def repair(self, specs: Sequence[RunSpec]) -> list[str]:
+        """Complete what a power cut left without run.json or job.sh, or move it away; what was done, a line each.
+
+        Alone in the study, and each looked at again: another supervisor may have repaired it and started it since.
+        """
+        meta = os.path.join(self._prepared.place.dir, layout.STUDY_META_DIR)
+        suspects = [spec for spec in specs if _find_damage(self._prepared.dir_of(spec))]
+        for spec in specs:
+            _move_odd_log(self._prepared.dir_of(spec))
+        if not suspects:
+            return []
+        with locked(meta):
+            return [line for spec in suspects if (line := self._repair(spec, meta))]
+
+    def _repair(self, spec: RunSpec, meta: str) -> str | None:
+        run_dir = self._prepared.dir_of(spec)
+        damage, record = _find_damage(run_dir), run_directory.try_record(run_dir)
+        if damage is None:
+            return None
+        try:
+            if record is not None:
+                _write_secrets(run_dir, spec)
+                write_atomic(
+                    os.path.join(run_dir, layout.JOB_FILE), _render_job(_find_private(record, spec, run_dir)), 0o777
+                )
+                return f"{spec.name}: {damage}; it was written again from {layout.RUN_FILE}"
+            return f"{spec.name}: {damage}; {self._restore(spec, run_dir, meta)}"
+        except OSError as error:
+            return f"{spec.name}: {damage}, and it cannot be repaired: {error.strerror}"
+
+    def _restore(self, spec: RunSpec, run_dir: str, meta: str) -> str:
+        """What job.sh calls the same run keeps its attempts; all else is built again, and the old folder is kept."""
+        history = run_directory.load_history(run_dir) if os.path.isdir(run_dir) else run_directory.History()
+        is_same = run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) == spec.id
+        if history.attempts and (is_same or _is_alive(run_dir, history)):
+            record = replace(self._build_record(spec), uid=_find_uid(run_dir, history) or run_directory.new_uid())
+            _write_secrets(run_dir, spec)
+            if _is_cut(run_dir):
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(record), 0o777)
+            write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))
+            return f"{layout.RUN_FILE} was written again from the study file"
+        kept = os.path.join(meta, layout.DAMAGED_DIR, f"{spec.name}-{run_directory.new_uid()}")
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        os.rename(run_dir, kept)
+        what = f"the damaged folder is kept as {os.path.relpath(kept)}"
+        return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
+
+    def adopt(self, specs: Sequence[RunSpec]) -> None:
+        """Directories that mlrunner itself began become ours."""
+        from assay.study import mlrunner_files
+
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            if os.path.isdir(run_dir) and not os.path.exists(os.path.join(run_dir, layout.RUN_FILE)):
+                record = self._build_record(spec)
+                self._fill(run_dir, spec, run_dir)
+                mlrunner_files.adopt_dir(run_dir, record, _render_job(record))
+
+    def update(self, specs: Sequence[RunSpec]) -> None:
+        """mlrunner's folders go by parameters alone: a template that was edited is what the next attempt runs."""
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            record = run_directory.try_record(run_dir)
+            if record is None:
+                continue
+            if record.spec.commands != spec.commands and run_directory.load_history(run_dir).state is not State.RUNNING:
+                changed = replace(record.spec, commands=spec.commands, params=spec.params, private=spec.private)
+                renewed = replace(record, spec=changed)
+                _write_secrets(run_dir, spec)
+                write_atomic(os.path.join(run_dir, layout.JOB_FILE), _render_job(renewed))
+                write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(renewed))
+
+    def renew_secrets(self, specs: Sequence[RunSpec]) -> None:
+        """A token that was replaced in the study's file reaches the next attempt of a run that is there already."""
+        for spec in specs:
+            run_dir = self._prepared.dir_of(spec)
+            if spec.private is None or not _reads_secrets(run_dir):
+                continue
+            if _load_text(os.path.join(run_dir, layout.SECRETS_FILE)) != render_secrets(spec):
+                _write_secrets(run_dir, spec)
+
+    def _build_record(self, spec: RunSpec) -> run_directory.RunRecord:
+        prepared, snapshot = self._prepared, self._snapshot_of(spec)
+        environment = self._load_environment()
+        return run_directory.RunRecord(
+            spec=spec,
+            study=prepared.place.name,
+            uid=run_directory.new_uid(),
+            created_at=time.time(),
+            source=prepared.study.source,
+            workdir=layout.CODE_DIR if snapshot else prepared.study.folder,
+            code_hash=snapshot.hash if snapshot else None,
+            dialect=prepared.study.dialect,
+            set_number=prepared.set_number,
+            commit=environment.git.commit if environment.git else None,
+        )
+
+    def renew(self, entry: Entry) -> None:
+        """--new-code: a repeated run gets the code of now. Also completes what a killed supervisor has begun of it."""
+        entry.record = run_directory.take_code(entry.dir, entry.attempt - 1) or entry.record
+        record, snapshot = entry.record, self.snapshot
+        if not self._prepared.options.new_code or record is None or snapshot is None:
+            return
+        if record.workdir != layout.CODE_DIR or record.code_hash == snapshot.hash:
+            return
+        link = entry.spec.code.link_ignored
+        run_directory.offer_code(entry.dir, snapshot.hash, lambda aside: place_code(snapshot, Path(aside), link=link))
+        git = self._load_environment().git
+        entry.record = run_directory.take_code(entry.dir, entry.attempt - 1, git.commit if git else None)
+
+    def _fill(self, aside: str, spec: RunSpec, run_dir: str) -> None:
+        snapshot = self._snapshot_of(spec)
+        _write_secrets(aside, spec)
+        if snapshot is not None:
+            place_code(snapshot, Path(aside, layout.CODE_DIR), link=spec.code.link_ignored)
+        target = os.path.join(aside, layout.ENVIRONMENT_FILE)
+        try:
+            os.link(self._environment_path, target)  # the same for all and never edited: one copy is enough
+        except FileExistsError:  # another supervisor adopts this directory as well
+            pass
+        except OSError:
+            shutil.copyfile(self._environment_path, target)
+        if self._prepared.study.dialect != "native":
+            from assay.study import mlrunner_files
+
+            mlrunner_files.write_files(
+                self._prepared.study.dialect, aside, spec, run_dir, self._prepared.output_of(spec)
+            )
+
+    def _load_environment(self) -> Environment:
+        if self._environment is None:
+            prepared = self._prepared
+            self._environment = load_environment(
+                prepared.study.folder,
+                prepared.options.command_line,
+                rules=prepared.settings.secrets,
+                known=_find_secret_values(prepared.plan),
+                complain=self.notes.append,
+            )
+            name = f"environment-{run_directory.new_uid()}.json"
+            self._environment_path = os.path.join(prepared.place.dir, layout.STUDY_META_DIR, name)
+            run_directory.write_environment(self._environment_path, self._environment)
+        return self._environment
+
+    def describe_size(self) -> list[str]:
+        """A large copy, which every run gets, and the setting that leaves its largest folders out."""
+        snapshot, study = self.snapshot, self._prepared.study
+        if snapshot is None or snapshot.bytes <= _LARGE_BYTES:
+            return []
+        largest = [each for each in snapshot.largest[:_NAMED_FILES] if each[1] > snapshot.bytes // 20]
+        folders = ", ".join(f"{name}/ {_show_mb(size)}" for name, size in largest) or "files directly in the folder"
+        named = ", ".join(name for name, _ in largest) or "'*.bin'"
+        is_runx = study.dialect == "runx"
+        setting = f"CODE_IGNORE_PATTERNS: '{named}' in .runx" if is_runx else f"`code: {{ignore: [{named}]}}`"
+        effect = "leaves them out" if is_runx else "links them instead"
+        size = _show_mb(snapshot.bytes)
+        return [f"the code snapshot has {size} ({folders}), copied for each run; {setting} {effect}"]
+
+    def describe_other_code(self, entries: Sequence[Entry]) -> list[str]:
+        """What there is to report about runs whose code is not the current code; `advice` holds commands about it."""
+        if self.snapshot is None:
+            return []
+        old = self._with_other_code([e for e in entries if e.finished_here])
+        kept = self._with_other_code([e for e in entries if e.state is State.DONE and not e.finished_here])
+        notes = []
+        if old:
+            notes.append(f"{_count(len(old.runs))} ran with the recorded snapshot: {old.describe()}")
+        if kept:
+            notes.append(f"{_count(len(kept.runs))} kept: {kept.describe()}; most edits do not alter results")
+        self.advice = [*self._advise(old), *(self._advise(kept, is_kept=True) if not old else ())]
+        return notes
+
+    def _with_other_code(self, entries: Sequence[Entry]) -> _OtherCode | None:
+        """Which of these runs have other code, and what differs; files that are not code do not count."""
+        assert self.snapshot is not None
+        found = _OtherCode()
+        changes: dict[str, list[str]] = {}
+        for entry in entries:
+            code = _load_code_hash(entry.dir)
+            if code is None or code == self.snapshot.hash:
+                continue
+            if code not in changes:
+                listed = list_changes(self._store, code, self.snapshot.hash)
+                changes[code] = [c.name for c in listed if _is_code(c) and not self._is_layout(c, code)]
+            if changes[code]:
+                found.runs.append(entry)
+                found.files.update(dict.fromkeys(changes[code]))
+        return found if found.runs else None
+
+    def _is_layout(self, change: Change, old: str) -> bool:
+        """Comments and blank lines of a Python file: its runs would compute the same."""
+        before = load_snapshot(self._store, old).path / change.name
+        if change.is_new or not change.name.endswith(".py") or not before.is_file() or not change.file.is_file():
+            return False
+        try:
+            return ast.dump(ast.parse(before.read_bytes())) == ast.dump(ast.parse(change.file.read_bytes()))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            return False
+
+    def _advise(self, other: _OtherCode | None, *, is_kept: bool = False) -> list[str]:
+        """First what has changed, then how the runs are repeated with it."""
+        if other is None:
+            return []
+        place, again = self._prepared.place, self._prepared.options.again
+        names = [entry.spec.name for entry in other.runs]
+        copy = os.path.join(place.dir, names[0], layout.CODE_DIR)
+        pairs = [(os.path.join(copy, f), os.path.join(self._prepared.study.folder, f)) for f in other.files]
+        pair = next((pair for pair in pairs if all(map(os.path.isfile, pair))), None)
+        steps = [build_command(("diff",), [show_path(path) for path in pair])] if pair else []
+        if is_kept and again and again.words == ("assay", "run"):
+            return [*steps, again.build("--force", "--new-code")]
+        return [*steps, show_command(["rerun"], place, *names[:_RERUN_AT_ONCE], options=["--new-code"])]
+
+
+@dataclass(slots=True)
+class _OtherCode:
+    """Runs whose code differs from the current code, and the files that do."""
+
+    runs: list[Entry] = field(default_factory=list)
+    files: dict[str, None] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        return _describe_files(list(self.files))
+
+
+def _load_code_hash(run_dir: str) -> str | None:
+    record = run_directory.try_record(run_dir)
+    return record.code_hash if record else None
+
+
+def _find_damage(run_dir: str) -> str | None:
+    """What keeps a run of ours from being started; None also where nothing has the name, or only mlrunner's files."""
+    if not os.path.isdir(run_dir):
+        return "it is not a folder" if os.path.lexists(run_dir) else None
+    if not is_run_dir(run_dir):
+        return None
+    damage = run_directory.find_damage(run_dir)
+    if damage is not None:
+        return damage
+    return f"{layout.JOB_FILE} is empty, incomplete or missing" if _is_cut(run_dir) else None
+
+
+def _move_odd_log(run_dir: str) -> None:
+    """job.sh would wait for ever for the reader of a pipe, and cannot write into a folder."""
+    path = os.path.join(run_dir, layout.JOB_LOG)
+    with suppress(OSError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.rename(path, f"{path}.damaged-{run_directory.new_uid()}")
+
+
+def _is_cut(run_dir: str) -> bool:
+    """Whether job.sh is missing or stops short of its end. A run that a script of its own opened has none."""
+    record = run_directory.try_record(run_dir)
+    if record is not None and not record.spec.commands:
+        return False
+    try:
+        return not is_whole_job(read_text(os.path.join(run_dir, layout.JOB_FILE)))
+    except OSError:
+        return True
+
+
+def _find_uid(run_dir: str, history: run_directory.History) -> str | None:
+    """By which the processes of its attempts are tagged."""
+    tags = [attempt.handle.tag for attempt in history.attempts if attempt.handle and attempt.handle.tag]
+    tagged = run_directory.load_job_field(run_dir, layout.ENV_ATTEMPT)
+    return tagged or (tags[0].rpartition(".")[0] if tags else None)
+
+
+def _is_alive(run_dir: str, history: run_directory.History) -> bool:
+    handle = history.last.handle if history.last else None
+    return handle is not None and liveness(handle, run_dir) is not Liveness.GONE and not history.state.is_over
+
+
+def _show_mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e6:.1f} MB"
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def _describe_files(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_FILES} more" if len(names) > _NAMED_FILES else ""
+    return f"{', '.join(names[:_NAMED_FILES])}{more} {'has' if len(names) == 1 else 'have'} changed since"
+
+
+def _is_code(change: Change) -> bool:
+    """Programs, and configurations that were there before; not notebooks, results and study files."""
+    base = os.path.basename(change.name)
+    suffix = os.path.splitext(base)[1].lower()
+    if suffix not in _CONFIG_SUFFIXES:
+        return suffix in _CODE_SUFFIXES or base in ("Makefile", "Dockerfile")
+    return not change.is_new and not _RESULT_NAME.search(base) and not _is_study_file(change)
+
+
+def _is_study_file(change: Change) -> bool:
+    """A file that `assay run` would take: another study in the same folder says nothing about this one's runs."""
+    if not change.name.lower().endswith((".yml", ".yaml")):
+        return False
+    try:
+        with open(change.file, "rb") as file:
+            return _STUDY_KEY.search(file.read(_READ_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def _own_file(study: Study) -> tuple[Path, ...]:
+    """The study's file is no code: adding a value to it changes nothing about the runs that are there."""
+    return (Path(os.path.abspath(study.source)),) if study.dialect == "native" else ()
+
+
+def _own_secret_file(study: Study, plan: Plan) -> tuple[str, ...]:
+    """The originals' study files are copied; one that has secrets in it is linked instead."""
+    path = os.path.relpath(os.path.abspath(study.source), study.folder)
+    if all(spec.private is None for spec in plan.runs) or path.startswith(os.pardir):
+        return ()
+    return (re.sub(r"([*?\[])", r"[\1]", f"/{path}" if "/" in path else path.lower()),)
+
+
+def _find_secret_values(plan: Plan) -> set[str]:
+    return {value for spec in plan.runs if spec.private is not None for value in spec.private.values}
+
+
+def _write_secrets(run_dir: str, spec: RunSpec) -> None:
+    text = render_secrets(spec)
+    if text is not None:
+        write_atomic(os.path.join(run_dir, layout.SECRETS_FILE), text, 0o600)
+
+
+def _reads_secrets(run_dir: str) -> bool:
+    """Directories of earlier versions have their values in job.sh."""
+    return f". ./{layout.SECRETS_FILE}" in _load_text(os.path.join(run_dir, layout.JOB_FILE))
+
+
+def _load_text(path: str) -> str:
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
+
+
+def _find_private(record: run_directory.RunRecord, spec: RunSpec, run_dir: str) -> run_directory.RunRecord:
+    """A record read from disk shows `***`; which of its values are in secrets.sh, job.sh has to know."""
+    private = spec.private
+    if private is None and os.path.exists(os.path.join(run_dir, layout.SECRETS_FILE)):
+        commands = {command.name: "" for command in record.spec.commands if HIDDEN in command.text}
+        private = Private(commands, {name: "" for name, value in record.spec.env if HIDDEN in value})
+    return replace(record, spec=replace(record.spec, private=private))
+
+
+def _render_job(record: run_directory.RunRecord) -> str:
+    return render_job(record.spec, JobText(record.uid, record.study, record.workdir))

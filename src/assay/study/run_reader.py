@@ -1,0 +1,54 @@
+"""Runs for Python programs: what `assay.runs` hands out."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from assay.record.index.base import RunRow
+from assay.record.index.sqlite import open_index
+from assay.study.locations import StudyPlace
+from assay.study.lookup import find_places
+from assay.study.refresh import refresh_study
+from assay.values.run import State
+from assay.values.series import Summary, direction_of
+
+
+def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[str, Any]]]:
+    """Root, the study's name, and the fields of each run; a damaged run is a Python warning."""
+    (place,) = find_places([study], root)
+    with open_index(place.root) as index:
+        refresh_study(index, place, lambda text: warnings.warn(text, stacklevel=4))
+        rows = index.load_runs([place.name])
+        summaries = index.load_summaries([place.name])
+    for row in rows:
+        if row.state is State.DAMAGED:
+            warnings.warn(f"{row.key} is damaged: {row.reason}", stacklevel=3)
+    return place.root, place.name, [_build_fields(place, row, summaries.get(row.key, {})) for row in rows]
+
+
+def _build_fields(place: StudyPlace, row: RunRow, metrics: dict[str, Summary]) -> dict[str, Any]:
+    took = row.ended_at - row.started_at if row.ended_at is not None and row.started_at is not None else None
+    return {
+        "name": row.name,
+        "state": str(row.state),
+        "params": dict(row.params),
+        "dir": os.path.join(place.dir, row.key.partition("/")[2]),
+        "metrics": {name: summary.last for name, summary in metrics.items()},
+        "best": {name: _best(summary) for name, summary in metrics.items()},
+        "id": row.id,
+        "attempt": row.attempt,
+        "seconds": took,
+        "reason": row.reason,
+    }
+
+
+def _best(summary: Summary) -> float:
+    return summary.min if direction_of(summary.metric) == "min" else summary.max
+
+
+def load_points(root: str, key: str, metric: str) -> tuple[list[float], list[float], list[float]]:
+    with open_index(root) as index:
+        series = index.load_series(key, metric)
+    return series.steps.tolist(), series.values.tolist(), series.times.tolist()

@@ -1,0 +1,141 @@
+"""runx's sets: each finished call of `assay runx FILE` is followed by new runs, an interrupted one is continued.
+
+The names of a set are random, so they are written down once (`.assay/set.N.json`) before the first run starts:
+a later call, or a second supervisor, finds the same names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from assay.errors import FormatError
+from assay.study.run_status import load_standing
+from assay.system.files import publish
+from assay.values import layout
+from assay.values.run import LazyRuns, RunSpec, State
+
+if TYPE_CHECKING:
+    from assay.study.locations import StudyPlace
+    from assay.study.prepared import Prepared
+
+_SET_FILE = re.compile(r"set\.(\d+)\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSet:
+    number: int
+    names: dict[str, str]  # run id -> directory name
+
+
+def enter_set(prepared: Prepared) -> Prepared:
+    """The plan with the names of the set that this call belongs to; writes nothing."""
+    options = prepared.options
+    last = _load_last(prepared.place)
+    if last is None or options.new_set:
+        return _begin_set(prepared, last, {})
+    is_same = last.names.keys() == {spec.id for spec in prepared.plan.runs}
+    if is_same and (options.keeps_finished or _is_unfinished(prepared.place, last)):
+        return _rename(prepared, last.names, last.number)
+    return _begin_set(prepared, last, _load_known(prepared.place, last.number) if options.keeps_finished else {})
+
+
+def _begin_set(prepared: Prepared, last: RunSet | None, known: Mapping[str, str]) -> Prepared:
+    """`known`: runs of earlier sets that are kept. The others get names that no directory has: --no_cooldir repeats."""
+    runs = LazyRuns(_name_freely(prepared.plan.runs, known, _list_names(prepared.place)))
+    number = last.number + 1 if last else 1
+    return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
+
+
+def _name_freely(runs: Iterable[RunSpec], known: Mapping[str, str], present: set[str]) -> Iterator[RunSpec]:
+    taken = present.union(known.values())
+    for spec in runs:
+        name = known.get(spec.id) or _find_free(spec.name, taken)
+        taken.add(name)
+        yield spec if name == spec.name else replace(spec, name=name)
+
+
+def _rename(prepared: Prepared, names: Mapping[str, str], number: int) -> Prepared:
+    runs = tuple(replace(spec, name=names[spec.id]) for spec in prepared.plan.runs)
+    return replace(prepared, plan=replace(prepared.plan, runs=runs), set_number=number)
+
+
+def _list_names(place: StudyPlace) -> set[str]:
+    """Every name in the study's folder, also of what is no run."""
+    try:
+        return set(os.listdir(place.dir))
+    except OSError:
+        return set()
+
+
+def _find_free(name: str, taken: set[str]) -> str:
+    if name not in taken:
+        return name
+    return next(each for number in count(2) if (each := f"{name}_{number}") not in taken)
+
+
+def pin(prepared: Prepared) -> Prepared:
+    """Write the set down, unless it is; a supervisor that came second takes the names of the first."""
+    if prepared.set_number is None:
+        return prepared
+    names = {spec.id: spec.name for spec in prepared.plan.runs}
+    path = _set_path(prepared.place, prepared.set_number)
+    if publish(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": names}, indent=1)):
+        return prepared
+    pinned = _load(path)
+    runs = tuple(replace(spec, name=pinned.get(spec.id, spec.name)) for spec in prepared.plan.runs)
+    return replace(prepared, plan=replace(prepared.plan, runs=runs))
+
+
+def _set_path(place: StudyPlace, number: int) -> str:
+    return os.path.join(place.dir, layout.STUDY_META_DIR, f"set.{number}.json")
+
+
+def _load_last(place: StudyPlace) -> RunSet | None:
+    try:
+        names = os.listdir(os.path.join(place.dir, layout.STUDY_META_DIR))
+    except OSError:
+        return None
+    numbers = [int(match[1]) for name in names if (match := _SET_FILE.fullmatch(name))]
+    if not numbers:
+        return None
+    return RunSet(max(numbers), _load(_set_path(place, max(numbers))))
+
+
+def _load_known(place: StudyPlace, newest: int) -> dict[str, str]:
+    """Every run of every set; of one that several sets ran, the newest."""
+    known: dict[str, str] = {}
+    for number in range(1, newest + 1):
+        path = _set_path(place, number)
+        known |= _load(path) if os.path.exists(path) else {}
+    return known
+
+
+def _load(path: str) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            names: dict[str, str] = json.load(file)["runs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{path} is damaged: {error}", "remove it to start a new set of runs") from error
+    return names
+
+
+def _is_unfinished(place: StudyPlace, last: RunSet) -> bool:
+    return any(not _is_over(os.path.join(place.dir, name)) for name in last.names.values())
+
+
+def _is_over(run_dir: str) -> bool:
+    if not os.path.isdir(run_dir):
+        return False
+    standing = load_standing(run_dir)
+    last = standing.history.last
+    if last is None or not standing.state.is_over:
+        return False
+    if last.outcome is None:  # nobody has concluded: its supervisor left, or died
+        return standing.state not in (State.LOST, State.STOPPED)
+    return not (standing.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt")

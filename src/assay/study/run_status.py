@@ -1,0 +1,150 @@
+"""How a run stands right now and who looks after it: from its files and the process table, without the index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from assay.errors import AssayError, FormatError
+from assay.execute import process
+from assay.record import presence, run_directory
+from assay.study.refresh import conclude, describe_damage, load_history
+from assay.values import layout
+from assay.values.run import JobHandle, Outcome, RunSpec, State
+from assay.values.secrets import hide_spec
+
+if TYPE_CHECKING:
+    from assay.study.prepared import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run as its files and the process table show it; `outcome` may be a conclusion that nobody has written yet."""
+
+    record: run_directory.RunRecord
+    history: run_directory.History
+    state: State
+    outcome: Outcome | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Nobody knows what it is; it may run all the same."""
+        return self.outcome is not None and self.outcome.state is State.DAMAGED
+
+    @property
+    def attempt(self) -> int:
+        return self.history.last.number if self.history.last else 0
+
+    @property
+    def handle(self) -> JobHandle | None:
+        return self.history.last.handle if self.history.last else None
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return tuple(command.name for command in self.record.spec.commands)
+
+
+def load_shown(run_dir: str) -> Standing:
+    """To be printed: run.json of an earlier version may hold secrets."""
+    standing = load_standing(run_dir)
+    return replace(standing, record=replace(standing.record, spec=hide_spec(standing.record.spec)))
+
+
+def load_standing(run_dir: str) -> Standing:
+    """Raises FormatError only where the folder itself cannot be read."""
+    record, history = run_directory.try_record(run_dir), _load_history(run_dir)
+    if record is None:
+        return _build_damaged(run_dir, history)
+    last = history.last
+    if last is None:
+        state = State.QUEUED if record.spec.commands else State.DONE  # a script's own run: nobody watches it
+        return Standing(record, history, state)
+    if last.outcome is not None:
+        return Standing(record, history, last.outcome.state, last.outcome)
+    commands = tuple(command.name for command in record.spec.commands)
+    decision = conclude(run_dir, history, commands)
+    return Standing(record, history, decision.state, decision.outcome)
+
+
+def load_states(report: Report) -> list[State]:
+    """How the runs of a call are now: a farm may have finished some since the supervisor looked at them."""
+    return [_load_state(entry.dir) if entry.state is State.RUNNING else entry.state for entry in report.entries]
+
+
+def _load_state(run_dir: str) -> State:
+    """A job that waits in its farm's queue, or was not heard of yet, is with the farm."""
+    try:
+        state = load_standing(run_dir).state
+    except AssayError:  # damaged a moment ago: the next command reports it
+        return State.RUNNING
+    return state if state.is_over and state is not State.LOST else State.RUNNING
+
+
+def _load_history(run_dir: str) -> run_directory.History:
+    try:
+        return load_history(run_dir)
+    except OSError as error:
+        raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
+
+
+def _build_damaged(run_dir: str, history: run_directory.History) -> Standing:
+    """A run whose run.json is lost; its process may live all the same."""
+    spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", os.path.basename(run_dir), {}, ())
+    record = run_directory.RunRecord(spec, os.path.basename(os.path.dirname(run_dir)), "", 0.0)
+    last = history.last
+    is_running = last is not None and not last.outcome and conclude(run_dir, history, ()).state is State.RUNNING
+    outcome = Outcome(State.DAMAGED, last.number if last else 0, last.codes if last else {}, describe_damage(run_dir))
+    return Standing(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
+
+
+def load_record(run_dir: str) -> run_directory.RunRecord:
+    try:
+        return run_directory.load_record(run_dir)
+    except OSError as error:
+        path = os.path.join(run_dir, layout.RUN_FILE)
+        raise FormatError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SupervisorProcess:
+    """An `assay run` or `assay rerun` on this host that is still there."""
+
+    pid: int
+    start: int
+    boot: str
+
+    @property
+    def is_alive(self) -> bool:
+        return process.is_alive(self.pid, self.start, self.boot)
+
+
+def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorProcess]:
+    """Who started the last attempts of these runs and still lives, here; ourselves left out.
+
+    With `study_dir` also those who have started nothing yet: they wait for a slot, or watch the runs of another.
+    """
+    found = _find_registered(study_dir) if study_dir is not None else set()
+    for run_dir in run_dirs:
+        handle = _load_last_handle(run_dir)
+        if handle is None or handle.host != process.host_name() or handle.supervisor_pid in (0, os.getpid()):
+            continue
+        found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
+    return sorted(supervisor for supervisor in found if supervisor.is_alive)
+
+
+def _load_last_handle(run_dir: str) -> JobHandle | None:
+    try:
+        last = run_directory.load_history(run_dir).last
+    except OSError:  # removed, or unreadable: nothing is known of who supervises it
+        return None
+    return last.handle if last else None
+
+
+def _find_registered(study_dir: str) -> set[SupervisorProcess]:
+    return {
+        SupervisorProcess(who.pid, who.start, who.boot)
+        for who in presence.load_attendants(study_dir)
+        if who.host == process.host_name() and who.pid != os.getpid()
+    }

@@ -1,0 +1,190 @@
+"""Which slots a study gets: as given, or found on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.config.settings import ENVIRONMENT, Settings
+from assay.errors import UsageError
+from assay.execute.machine_lease import MachineLease
+from assay.execute.slot_holders import SlotHolder
+from assay.execute.slots import SlotEntry, SlotPool
+from assay.observe.devices import Devices
+from assay.show.formatting import clean, render_duration, render_size, shorten
+from assay.values.environment import Gpu
+from assay.values.slots import CPU
+from assay.values.study import Resources, Study
+
+NOTICE_S = 3.0  # how long a study waits for a slot before its user is told
+_MOST_HOLDERS = 3  # that a message names
+_COMMAND_WIDTH = 100
+_FREE_SHARE = 0.9  # a GPU counts as free when this share of its memory is
+
+
+@dataclass(frozen=True, slots=True)
+class HasMemory:
+    """Wait for a GPU that somebody else uses; the memory of our own runs on it is theirs to share."""
+
+    devices: Devices
+    needed: Mapping[int, int]  # GPU -> bytes
+
+    def __call__(self, entry: SlotEntry) -> bool:
+        return all(self.devices.free_memory(int(index)) >= self.needed[int(index)] for index in entry.devices)
+
+    @property
+    def least_bytes(self) -> int:
+        return min(self.needed.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    labels: tuple[str, ...]
+    devices: Devices
+    usable: Callable[[SlotEntry], bool] = lambda _entry: True
+    env: Mapping[str, str] = field(default_factory=dict)
+    was_asked: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def choose_slots(study: Study, asked: Sequence[str] | None, settings: Settings) -> Slots:
+    """Flag, then environment, the study's own, the settings', then what the machine has."""
+    devices = Devices()
+    from_environment = settings.slots if settings.slots_from == ENVIRONMENT["slots"] else None
+    given = asked or from_environment or study.slots or settings.slots
+    if given:
+        return Slots(tuple(given), devices, env=_fair_share(given, study.resources), was_asked=True)
+    if study.resources.gpus == 0:
+        return _cpu_slots(study.resources, devices)
+    gpus = devices.list()
+    if gpus:
+        return _gpu_slots(study.resources, gpus, devices)
+    if study.resources.gpus is None:
+        return replace(_cpu_slots(study.resources, devices), warnings=_warn_of_gpus(devices))
+    raise UsageError(
+        f"each run of {study.name} asks for {study.resources.gpus} GPU(s) and none was found: {devices.reason}",
+        "name the GPUs yourself (--slots 0,1), or run on the CPU (--slots cpu:2, or resources: {gpus: 0})",
+    )
+
+
+def _warn_of_gpus(devices: Devices) -> tuple[str, ...]:
+    """A GPU that is there and cannot be used must not become a CPU in silence."""
+    if devices.warning is None:
+        return ()
+    hint = "assay doctor shows more; resources: {gpus: 0} asks for the CPU"
+    return (f"this machine has a GPU that cannot be used, so runs use the CPU: {devices.warning} ({hint})",)
+
+
+def _cpu_slots(resources: Resources, devices: Devices) -> Slots:
+    count = max(1, len(os.sched_getaffinity(0)) // max(1, resources.cpus))
+    return Slots((CPU,) * count, devices, env=_thread_limits(resources.cpus))
+
+
+def _fair_share(labels: Sequence[str], resources: Resources) -> dict[str, str]:
+    """Several CPU slots divide the cores among them; a single one, and slots with a GPU, are left alone."""
+    if len(labels) < 2 or any(label != CPU for label in labels):
+        return {}
+    return _thread_limits(max(resources.cpus, len(os.sched_getaffinity(0)) // len(labels)))
+
+
+def _thread_limits(cpus: int) -> dict[str, str]:
+    """Runs side by side must not each start a thread per core; what the user has set stays."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {name: str(max(1, cpus)) for name in names if name not in os.environ}
+
+
+def _keep_large(groups: Sequence[Sequence[Gpu]], needed: int) -> list[Sequence[Gpu]]:
+    """GPUs that have this much memory in all: for what is in use now a run waits, for more than there is it would for
+    ever."""
+    kept = [group for group in groups if all(gpu.memory_bytes >= needed for gpu in group)]
+    if not kept:
+        most = max(gpu.memory_bytes for group in groups for gpu in group)
+        raise UsageError(
+            f"each run asks for {render_size(needed)} of GPU memory, and the largest GPU here has {render_size(most)}",
+            "ask for less: resources: {gpu_memory: SIZE}",
+        )
+    return kept
+
+
+def _gpu_slots(resources: Resources, gpus: Sequence[Gpu], devices: Devices) -> Slots:
+    size = resources.gpus or 1
+    groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
+    if not groups:
+        raise UsageError(
+            f"each run asks for {size} GPUs, this machine has {len(gpus)}", "ask for fewer: resources: {gpus: N}"
+        )
+    groups = _keep_large(groups, resources.gpu_memory_bytes or 0)
+    labels = [",".join(str(gpu.index) for gpu in group) for group in groups]
+    needed = {
+        gpu.index: resources.gpu_memory_bytes or int(gpu.memory_bytes * _FREE_SHARE / resources.runs_per_gpu)
+        for gpu in gpus
+    }
+
+    # NVML counts GPUs by their place on the bus, CUDA by speed unless it is told otherwise
+    env = {} if "CUDA_DEVICE_ORDER" in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return Slots(tuple(labels) * resources.runs_per_gpu, devices, HasMemory(devices, needed), env)
+
+
+# ---------------------------------------------------------------- waiting for one
+
+
+def describe_holders(pool: SlotPool) -> str:
+    """For whoever waits: the run, its folder and its process. It may be under another root, or none of ours."""
+    found, now = pool.holders(), time.time()
+    shown = [f"{_describe_holder(one)} for {render_duration(max(0.0, now - one.since))}" for one in found]
+    more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
+    return clean("held by " + "; ".join(shown[:_MOST_HOLDERS] + more)) if found else "its holder cannot be identified"
+
+
+def _describe_holder(holder: SlotHolder) -> str:
+    folder, _, run = holder.name.rpartition("/")
+    return f"{f'run {run} in {folder}' if holder.is_run else holder.name} (pid {holder.pid})"
+
+
+def describe_lease(lease: MachineLease) -> str:
+    """Who measures, or which checks a benchmark waits for: the command, its folder and its process."""
+    what = "a benchmark has this machine for itself" if lease.blocked_by != "checks" else "model checks are running"
+    holders = lease.holders()
+    commands = [one for one in holders if not one.is_run] or holders
+    found = [f"{_describe_process(one)} (pid {one.pid})" for one in commands]
+    more = [f"{len(found) - _MOST_HOLDERS} more"] if len(found) > _MOST_HOLDERS else []
+    return clean(f"{what}: {'; '.join(found[:_MOST_HOLDERS] + more) or 'its process cannot be identified'}")
+
+
+def _describe_process(holder: SlotHolder) -> str:
+    try:
+        return f"{shorten(holder.name, _COMMAND_WIDTH)} in {os.readlink(f'/proc/{holder.pid}/cwd')}"
+    except OSError:
+        return shorten(holder.name, _COMMAND_WIDTH)
+
+
+@dataclass(slots=True)
+class LeaseNotice:
+    """Reports once that nothing starts while a benchmark has the machine, or that a benchmark waits for checks."""
+
+    warn: Callable[[str], None]
+    is_given: bool = False
+
+    def look(self, leased_s: float, lease: MachineLease | None) -> None:
+        if not self.is_given and lease is not None and leased_s > NOTICE_S:
+            self.is_given = True
+            self.warn(f"waiting to start: {describe_lease(lease)}")
+
+
+@dataclass(slots=True)
+class SlotWaitNotice:
+    """Reports once that everything here waits for slots that others hold."""
+
+    warn: Callable[[str], None]
+    is_given: bool = False
+
+    def look(self, waited_s: float, pool: SlotPool | None) -> None:
+        if self.is_given or pool is None or waited_s <= NOTICE_S:
+            return
+        self.is_given = True
+        if pool.wait == "device":
+            self.warn("waiting for a GPU with enough free memory (another one: --slots)")
+        else:
+            self.warn(f"waiting for a slot: {describe_holders(pool)} (other slots: --slots)")

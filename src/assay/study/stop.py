@@ -1,0 +1,234 @@
+"""`assay stop`: end runs and everything they started, and say what happened to each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from assay.errors import AssayError
+from assay.execute import process
+from assay.execute.registry import build_executor
+from assay.record import run_directory
+from assay.show import formatting
+from assay.study.attempts import build_outcome, finished_before
+from assay.study.locations import StudyPlace
+from assay.study.lookup import FoundRun, show_command
+from assay.study.run_status import Standing, SupervisorProcess, find_supervisors, load_standing
+from assay.values import layout
+from assay.values.run import JobHandle, Outcome, State, Stop
+from assay.values.study import Farm
+
+_OWNER_S = 3.0  # how long a living supervisor gets to conclude by itself: it knows what the run consumed
+_LEAVE_S = 5.0  # beyond the grace, for a supervisor to say goodbye
+_POLL_S = 0.02
+_UNKNOWN_FARM = Farm("?", "template", "")  # the study's file may be gone: the stop file and the token suffice
+
+
+@dataclass(frozen=True, slots=True)
+class StopOptions:
+    grace_s: float = 10.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What happened to one run. `is_well` is False when it may still run."""
+
+    key: str
+    text: str
+    state: State
+    was_running: bool = False
+    is_well: bool = True
+
+
+@dataclass(slots=True)
+class _Target:
+    run: FoundRun
+    standing: Standing
+    handle: JobHandle
+    processes: int = 0
+    problem: str = ""
+    owner: SupervisorProcess | None = None
+
+
+@dataclass(slots=True)
+class StopReport:
+    runs: list[Stopped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_well(self) -> bool:
+        return all(run.is_well for run in self.runs)
+
+
+def stop(runs: Sequence[FoundRun], studies: Iterable[StudyPlace], options: StopOptions) -> StopReport:
+    """`studies`: those named as a whole, whose supervisors are told to leave as well."""
+    report = StopReport()
+    targets = [target for run in runs if (target := _look(run, report)) is not None]
+    who = f"pid {os.getpid()} on {process.host_name()}"
+    why = options.reason or "stopped by the user"
+    for target in targets:  # the reason is on disk before the first signal
+        run_directory.write_stop(target.run.dir, target.standing.attempt, Stop(who, why, "user", time.time()))
+    supervisors = _interrupt_supervisors(studies)
+    _cancel(targets, options.grace_s)
+    report.runs += [_conclude(target) for target in targets]
+    report.notes += [_await_leaving(*pair, options.grace_s) for pair in supervisors]
+    return report
+
+
+def _look(run: FoundRun, report: StopReport) -> _Target | None:
+    """What has to be ended; None where there is nothing, and the report says why."""
+    try:
+        standing = load_standing(run.dir)
+    except AssayError as error:
+        report.runs.append(Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False))
+        return None
+    handle = standing.handle
+    if handle is None or (standing.state.is_over and standing.state is not State.LOST) or _has_outcome(standing):
+        report.runs.append(Stopped(run.key, _say_idle(standing), standing.state))
+        return None
+    if handle.executor == "local" and handle.host != process.host_name():
+        stop_it = show_command(["stop"], *run.words)
+        where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
+        report.runs.append(Stopped(run.key, where, standing.state, is_well=False))
+        return None
+    tagged = handle if handle.tag else replace(handle, tag=f"{standing.record.uid}.{standing.attempt}")
+    owners = find_supervisors([run.dir])
+    return _Target(run, standing, tagged, owner=owners[0] if owners else None)
+
+
+def _has_outcome(standing: Standing) -> bool:
+    return standing.history.last is not None and standing.history.last.outcome is not None
+
+
+def _say_idle(standing: Standing) -> str:
+    if standing.state is State.QUEUED:
+        return "was not started yet"
+    return f"was not running ({standing.state})"
+
+
+# ---------------------------------------------------------------- supervisors
+
+
+def _interrupt_supervisors(studies: Iterable[StudyPlace]) -> list[tuple[StudyPlace, SupervisorProcess]]:
+    """As Ctrl-C would: what waits in their queues is not started."""
+    told = []
+    for place in studies:
+        for supervisor in find_supervisors(run_directory.find_run_dirs(place.dir), place.dir):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(supervisor.pid, _choose_signal(supervisor.pid))
+                told.append((place, supervisor))
+    return told
+
+
+def _choose_signal(pid: int) -> signal.Signals:
+    """A script's background job (`assay run f.yml &`) is made deaf to Ctrl-C by its shell; TERM says the same."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        ignored = next((int(line.split()[1], 16) for line in file if line.startswith("SigIgn:")), 0)
+        if ignored >> (signal.SIGINT - 1) & 1:
+            return signal.SIGTERM
+    return signal.SIGINT
+
+
+def _await_leaving(place: StudyPlace, supervisor: SupervisorProcess, grace_s: float) -> str:
+    if _wait_until(lambda: not supervisor.is_alive, grace_s + _LEAVE_S):
+        return f"{place.name}: its supervisor (pid {supervisor.pid}) has left; what was queued is not started"
+    return f"{place.name}: its supervisor (pid {supervisor.pid}) was told to leave, but is still there"
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+# ---------------------------------------------------------------- ending
+
+
+def _cancel(targets: Sequence[_Target], grace_s: float) -> None:
+    """All of one executor at once, so that the graces do not add up."""
+    for target in targets:
+        target.processes = _count_processes(target)
+    for name in sorted({target.handle.executor for target in targets}):
+        chosen = [target for target in targets if target.handle.executor == name]
+        options = {"farm": _UNKNOWN_FARM} if name == "submit" else {}
+        executor = build_executor(name, **options)
+        try:
+            executor.cancel([(target.handle, target.run.dir) for target in chosen], grace_s)
+            _await_by_hand(chosen, grace_s)
+        except AssayError as error:
+            _blame(chosen, error.message)
+        finally:
+            executor.close()
+
+
+def _await_by_hand(targets: Sequence[_Target], grace_s: float) -> None:
+    """A job.sh that somebody started in a session of theirs ends when its watcher has seen the stop file."""
+    for target in targets:
+        handle = target.handle
+        if handle.executor == "local" and _outlives(handle, grace_s + _LEAVE_S):
+            target.problem = f"pid {handle.pid} is still there"
+
+
+def _outlives(handle: JobHandle, limit_s: float) -> bool:
+    return not _wait_until(lambda: not process.is_alive(handle.pid, handle.start, handle.boot), limit_s)
+
+
+def _count_processes(target: _Target) -> int:
+    handle = target.handle
+    leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
+    return len(process.find_members([leader])) if handle.host == process.host_name() else 0
+
+
+def _blame(targets: Sequence[_Target], message: str) -> None:
+    """A farm names the directories that have not answered."""
+    named = [target for target in targets if target.run.dir in message] or list(targets)
+    for target in named:
+        target.problem = message
+
+
+def _conclude(target: _Target) -> Stopped:
+    key, standing = target.run.key, target.standing
+    if target.problem:
+        text = f"told to stop, but has not confirmed it: {target.problem}"
+        return Stopped(key, text, standing.state, was_running=True, is_well=False)
+    outcome = _settle(target)
+    if outcome.state is not State.STOPPED:
+        return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
+    if target.handle.executor != "local" and not _has_begun(target):
+        return Stopped(key, "taken back before its farm had started it", outcome.state, was_running=True)
+    ended = outcome.ended_at or time.time()
+    after = formatting.render_clock(max(0.0, ended - target.handle.started_at))
+    count = formatting.render_count(target.processes, "process", "processes")
+    return Stopped(key, f"stopped after {after}, {count} ended", outcome.state, was_running=True)
+
+
+def _has_begun(target: _Target) -> bool:
+    """A farm's job that ran has noted so in job.log; the token alone may be the one that we took."""
+    return os.path.exists(os.path.join(target.run.dir, layout.JOB_LOG))
+
+
+def _settle(target: _Target) -> Outcome:
+    """The outcome that stands: the supervisor's where it lives and is quick, else ours."""
+    path = os.path.join(target.run.dir, layout.outcome_name(target.standing.attempt))
+    owner = target.owner
+    if owner is not None:
+        _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)
+    ours = _build_outcome(target)
+    run_directory.write_outcome(target.run.dir, ours)
+    last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.standing.attempt)
+    return last.outcome or ours
+
+
+def _build_outcome(target: _Target) -> Outcome:
+    history = run_directory.load_history(target.run.dir)
+    until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.standing.attempt))
+    outcome = build_outcome(until.attempts[-1], target.standing.commands, finished_before(until))
+    return replace(outcome, started_at=target.handle.started_at, ended_at=time.time())

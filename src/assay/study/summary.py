@@ -1,0 +1,329 @@
+"""The summary table: which run won.
+
+Works on whole columns, as the index gives them: ten thousand runs are tabled in a blink.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Literal, NamedTuple
+
+from assay.errors import NotFoundError, UsageError
+from assay.record.index.base import Index, MetricColumns, RunRow
+from assay.record.index.base import Table as IndexTable
+from assay.show.table import Column, Table, drop_spare, fit_columns
+from assay.study.locations import HOW_TO_START, StudyPlace
+from assay.study.lookup import find_step_name, load_fresh_table
+from assay.study.ranking import (
+    Group,
+    SortKey,
+    best_values,
+    build_groups,
+    choose_sort,
+    differing_params,
+    measure_group,
+    sort_groups,
+    sort_rows,
+)
+from assay.values.metric_direction import Direction, direction_of, tellingness, whole_step
+from assay.values.state import State
+
+MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
+
+
+class SummaryOptions(NamedTuple):
+    sort: tuple[str, ...] = ()  # METRIC or PARAMETER, each with :min or :max behind it or not; the first counts most
+    group_by: tuple[str, ...] = ()
+    metrics: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    best: bool = False  # the best value of every metric, not only of the one sorted by
+    states: frozenset[State] | None = None
+    limit: int | None = None
+
+
+class StudySummary(NamedTuple):
+    """Everything the table is made of; `hidden` counts metrics that were left out, `left_out` rows."""
+
+    table: Table
+    rows: list[RunRow]
+    sort: tuple[SortKey, ...]
+    hidden: int = 0
+    left_out: int = 0
+
+
+def summarise(
+    index: Index, places: Sequence[StudyPlace], options: SummaryOptions, complain: Any = None
+) -> StudySummary:
+    data = load_fresh_table(index, places, complain or (lambda _text: None))
+    if not data.rows:
+        names = ", ".join(place.name for place in places)
+        raise UsageError(f"{names}: no runs yet", HOW_TO_START)
+    return build_summary(data, options, find_step_name(places, data.rows))
+
+
+def build_summary(data: IndexTable, options: SummaryOptions, step_name: str = "step") -> StudySummary:
+    states = options.states
+    keep = [i for i, row in enumerate(data.rows) if row.state in states] if states else list(range(len(data.rows)))
+    sort = choose_sort(options.sort, data, [data.rows[i].params for i in keep])
+    metrics = _choose_metrics(data, options, sort)
+    hidden = len(data.metrics) - len(metrics) if options.metrics is None else 0
+    if options.group_by:
+        return _grouped(data, keep, options, sort, metrics, hidden)
+    params = differing_params([data.rows[i].params for i in keep], options.ignore)
+    order = sort_rows(data, keep, sort, [row.params for row in data.rows])[: options.limit]
+    columns, cells = _run_columns(data, order, params, metrics, sort, options, step_name)
+    rows = list(zip(*cells, strict=True)) if order else []
+    table = Table(tuple(columns), rows)
+    return StudySummary(table, [data.rows[i] for i in order], sort, hidden, len(keep) - len(order))
+
+
+def fit_summary(summary: StudySummary, width: int) -> StudySummary:
+    """For a terminal: what is empty or said twice leaves the table first, then whole metrics, before names become
+    unreadable."""
+    table, dropped = fit_columns(drop_spare(summary.table, width), width)
+    metrics = {column.rank for column in dropped if column.rank % 2 == 0}
+    return summary._replace(table=table, hidden=summary.hidden + len(metrics))
+
+
+# The ranks by which columns leave a narrow table: metrics have even ones, the first stays as long as it can.
+_STEP_RANK = 1
+_STEP_TIME_RANK = 3
+
+
+def _metric_rank(place: int, options: SummaryOptions) -> int:
+    """0 for metrics that were asked for by name: they stay."""
+    return 2 * place if options.metrics is None else 0
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[SortKey]) -> list[str]:
+    if options.metrics is not None:
+        if options.metrics == ("all",):
+            return list(data.metrics)
+        for name in options.metrics:
+            if name not in data.metrics:
+                raise NotFoundError("metric", name, data.metrics)
+        return list(options.metrics)
+    names = [name for name in data.metrics if name not in options.ignore]
+    sorted_by = [key.name for key in sort if key.is_metric]
+    ranked = sorted(
+        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), tellingness(name))
+    )
+    return ranked[:MOST_METRICS]
+
+
+# ---------------------------------------------------------------- one row per run
+
+
+def _run_columns(
+    data: IndexTable,
+    order: Sequence[int],
+    params: Sequence[str],
+    metrics: Sequence[str],
+    sort: Sequence[SortKey],
+    options: SummaryOptions,
+    step_name: str,
+) -> tuple[list[Column], list[list[Any]]]:
+    several = len(set(_gather(data, "study", order))) > 1
+    columns = [Column("run")]
+    cells: list[list[Any]] = [_gather(data, "key" if several else "name", order)]
+    states = _gather(data, "state", order)
+    if states.count(State.DONE) < len(states):
+        columns.append(Column("state", "state"))
+        cells.append(list(map(str, states)))
+    for name in params:
+        values = [row.params.get(name) for row in data.rows]
+        cells.append(list(map(values.__getitem__, order)))
+        columns.append(Column(name, _param_kind(cells[-1]), digits=None))
+    for place, name in enumerate(metrics):
+        before = len(columns)
+        _add_metric(columns, cells, data.metrics[name], order, sort, options.best)
+        columns[before:] = [column._replace(rank=_metric_rank(place, options)) for column in columns[before:]]
+    _add_progress(columns, cells, data, order, metrics, step_name)
+    return columns, cells
+
+
+def _gather(data: IndexTable, field_name: str, order: Sequence[int]) -> list[Any]:
+    """One field of these rows. Read in the order of the table: that of memory, and so twice as fast."""
+    values = list(map(attrgetter(field_name), data.rows))
+    return list(map(values.__getitem__, order))
+
+
+def _param_kind(values: Sequence[Any]) -> Literal["text", "number"]:
+    return "number" if _NUMBERS.issuperset(map(type, values)) else "text"
+
+
+_NUMBERS = {int, float, NoneType}
+
+
+def _add_metric(
+    columns: list[Column],
+    cells: list[list[Any]],
+    column: MetricColumns,
+    order: Sequence[int],
+    sort: Sequence[SortKey],
+    best: bool,
+) -> None:
+    name = column.metric
+    columns.append(Column(name, "number"))
+    cells.append(_pick(column, column.last, order))
+    wanted = _find_direction(sort, name)
+    if best or (wanted is not None and _best_tells_more(column, order, wanted)):
+        values = best_values(column, wanted or direction_of(name))
+        columns.append(Column(f"best {name}", "number", key=f"{name}_best"))
+        cells.append(_pick(column, values, order))
+
+
+def _find_direction(sort: Sequence[SortKey], metric: str) -> Direction | None:
+    """Of a metric that is sorted by."""
+    return next((key.direction for key in sort if key.is_metric and key.name == metric), None)
+
+
+def _pick(column: MetricColumns, values: Sequence[float], order: Sequence[int]) -> list[float | None]:
+    """The values of these rows; None where a run does not have the metric."""
+    if 0.0 not in column.count:
+        return list(map(values.__getitem__, order))
+    return [values[i] if column.count[i] else None for i in order]
+
+
+def _best_tells_more(column: MetricColumns, order: Sequence[int], direction: Direction) -> bool:
+    values = best_values(column, direction)
+    return any(column.count[i] and values[i] != column.last[i] for i in order)
+
+
+def _add_progress(
+    columns: list[Column],
+    cells: list[list[Any]],
+    data: IndexTable,
+    order: Sequence[int],
+    metrics: Sequence[str],
+    step_name: str,
+) -> None:
+    """How far each run came, and what a step of it costs."""
+    chosen = [data.metrics[name] for name in metrics]
+    steps = _combine([column.last_step for column in chosen], order, max)
+    if steps.count(None) < len(steps):
+        columns.append(Column(step_name, "number", digits=12, rank=_STEP_RANK))
+        cells.append(list(map(whole_step, steps)))
+    starts, ends = _gather(data, "started_at", order), _gather(data, "ended_at", order)
+    seconds = list(map(_elapsed, starts, ends))
+    if seconds.count(None) < len(seconds):
+        columns.append(Column("time", "clock", key="seconds"))
+        cells.append(seconds)
+    per_step = _seconds_per_step(chosen, order, starts, steps, seconds)
+    if any(value is not None and value >= 0.05 for value in per_step):
+        key = f"seconds_per_{step_name}"
+        columns.append(Column(f"time/{step_name}", "duration", key=key, rank=_STEP_TIME_RANK))
+        cells.append(per_step)
+
+
+def _combine(
+    columns: Sequence[Sequence[float]], order: Sequence[int], choose: Callable[..., float]
+) -> list[float | None]:
+    """Row by row the largest or the smallest of what is finite; None where nothing is."""
+    different = [column for place, column in enumerate(columns) if column not in columns[:place]]
+    picked = [list(map(column.__getitem__, order)) for column in different]  # metrics logged together share one
+    if picked and all(math.isfinite(sum(values)) for values in picked):
+        return list(map(choose, *picked)) if len(picked) > 1 else list(picked[0])
+    rows = zip(*picked, strict=True) if picked else [()] * len(order)
+    return [choose(finite) if (finite := [value for value in row if math.isfinite(value)]) else None for row in rows]
+
+
+def _elapsed(start: float | None, end: float | None) -> float | None:
+    if start is None or end is None:
+        return None
+    return end - start if end > start else 0.0
+
+
+def _seconds_per_step(
+    metrics: Sequence[MetricColumns],
+    order: Sequence[int],
+    starts: Sequence[float | None],
+    steps: Sequence[float | None],
+    seconds: Sequence[float | None],
+) -> list[float | None]:
+    """From the run's start to its last point, where points carry times; else the run's whole time."""
+    lasts = _combine([column.last_time for column in metrics], order, max)
+    firsts = _combine([column.first_time for column in metrics], order, min)
+    begun = [start or first for start, first in zip(starts, firsts, strict=True)]
+    took = [
+        whole if until is None else until for whole, until in zip(seconds, map(_elapsed, begun, lasts), strict=True)
+    ]
+    return [time / step if step and time is not None else None for time, step in zip(took, steps, strict=True)]
+
+
+# ---------------------------------------------------------------- one row per group
+
+
+def _grouped(
+    data: IndexTable,
+    keep: Sequence[int],
+    options: SummaryOptions,
+    sort: Sequence[SortKey],
+    metrics: Sequence[str],
+    hidden: int,
+) -> StudySummary:
+    """Runs that differ only in the given parameters (a seed) become one row: mean ± sd of the last and best values."""
+    for key in sort:
+        if not key.is_metric and key.name in options.group_by:
+            raise UsageError(
+                f"cannot sort by {key.name!r}, which is grouped over", "sort by a metric or by another parameter"
+            )
+    groups = build_groups(data, keep, options.group_by, options.ignore, options.states)
+    ordered = sort_groups(data, groups, sort)[: options.limit]
+    columns, cells = _group_columns(groups, ordered)
+    counts = [[measure_group(data.metrics[name], group).n for group in ordered] for name in metrics]
+    common = not counts or all(each == counts[0] for each in counts)
+    if common:
+        columns.append(Column("n", "number", digits=12))
+        cells.append(counts[0] if counts else [len(group.runs) for group in ordered])
+    if any(group.others for group in ordered):
+        name = "not counted" if options.states else "not done"
+        columns.append(Column(name, "number", digits=12, key=name.replace(" ", "_")))
+        cells.append([group.others or None for group in ordered])
+    for place, name in enumerate(metrics):
+        before = len(columns)
+        if not common:
+            columns.append(Column("n", "number", digits=12, key=f"{name}_n"))
+            cells.append(counts[place])
+        _add_group_metric(columns, cells, data.metrics[name], ordered, sort, options.best)
+        columns[before:] = [column._replace(rank=_metric_rank(place, options)) for column in columns[before:]]
+    table = Table(tuple(columns), list(zip(*cells, strict=True)) if ordered else [])
+    first = [data.rows[group.runs[0]] for group in ordered if group.runs]
+    return StudySummary(table, first, tuple(sort), hidden, len(groups) - len(ordered))
+
+
+def _group_columns(groups: Sequence[Group], ordered: Sequence[Group]) -> tuple[list[Column], list[list[Any]]]:
+    """What tells the groups apart."""
+    names = dict.fromkeys(name for group in groups for name in group.params)
+    columns = [Column(name, "text", digits=None) for name in names]
+    cells = [[group.params.get(name) for group in ordered] for name in names]
+    if len({group.study for group in groups}) > 1:
+        columns.insert(0, Column("study"))
+        cells.insert(0, [group.study for group in ordered])
+    return columns, cells
+
+
+def _add_group_metric(
+    columns: list[Column],
+    cells: list[list[Any]],
+    column: MetricColumns,
+    groups: Sequence[Group],
+    sort: Sequence[SortKey],
+    best: bool,
+) -> None:
+    name = column.metric
+    wanted = _find_direction(sort, name)
+    looks: list[tuple[str, str, Sequence[float]]] = [(name, name, column.last)]
+    counted = [i for group in groups for i in group.runs]
+    if best or (wanted is not None and _best_tells_more(column, counted, wanted)):
+        looks.append((f"best {name}", f"{name}_best", best_values(column, wanted or direction_of(name))))
+    for title, key, values in looks:
+        found = [measure_group(column, group, values) for group in groups]
+        columns += [Column(title, "number", key=key), Column("± sd", "number", digits=2, key=f"{key}_sd")]
+        cells += [[each.mean for each in found], [each.sd for each in found]]

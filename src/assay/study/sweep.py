@@ -1,0 +1,526 @@
+"""`assay run FILE`: from a file to finished runs, as one list of named steps."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from assay.config.load import load_study
+from assay.config.settings import ENVIRONMENT, Settings, load_settings
+from assay.errors import ConfigError, NotFoundError, UsageError
+from assay.execute.machine_lease import MachineLease, Use
+from assay.execute.registry import build_executor
+from assay.execute.slots import SlotPool, build_entries, slots_directory
+from assay.judge.bounds import judge_checks
+from assay.plan.expand import NameSource, build_plan
+from assay.plan.select import select
+from assay.record import presence, run_directory
+from assay.record.index.base import Index
+from assay.record.index.sqlite import open_index
+from assay.study import run_sets
+from assay.study.attempts import RetryPolicy
+from assay.study.collect import Collector, closing_quietly
+from assay.study.locations import StudyPlace, choose_root, place_of_study
+from assay.study.preflight import check_prepared
+from assay.study.prepared import (
+    Prepared,
+    Report,
+    RunOptions,
+    describe_kept,
+    describe_unfinished,
+    find_pass,
+    find_repeat,
+)
+from assay.study.run_dir_builder import DirBuilder
+from assay.study.slot_choice import LeaseNotice, Slots, SlotWaitNotice, choose_slots
+from assay.study.supervise import Entry, Event, Observer, Supervisor
+from assay.study.supervise import Settings as LoopSettings
+from assay.values import layout
+from assay.values.run import Plan, RunSpec, State, replace_texts
+from assay.values.secrets import hide_spec
+from assay.values.slots import CPU
+from assay.values.study import OUTPUT_REFERENCE, STUDY_NAME_RULE, Dialect, Farm, Problem, Study, is_study_name
+from assay.values.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from assay.execute.base import Executor
+
+
+# ---------------------------------------------------------------- before anything is written
+
+
+def prepare(options: RunOptions) -> Prepared:
+    settings = load_settings(os.getcwd(), os.environ)
+    study = _adjust(load_study(options.file, options.load), options)
+    _check_commands(study, options.commands)
+    study = select(study, options.titles, None, options.sample, options.seed)
+    names = NameSource(random.Random(), datetime.now(), options.tag, options.cooldir, os.path.exists)  # noqa: DTZ005 local time
+    plan = build_plan(study, names, settings.secrets)
+    root, asked = choose_root(options.root, study.root, settings)
+    place = place_of_study(study, root)
+    prepared = Prepared(study, plan, place, asked, _choose_farm(study, options, settings), settings, options)
+    if study.dialect == "runx":
+        return run_sets.enter_set(prepared)
+    prepared = replace(prepared, plan=_find_known(plan, place, study.dialect))
+    return _fill_output(prepared) if study.dialect == "mlrunner" else prepared
+
+
+def _fill_output(prepared: Prepared) -> Prepared:
+    """mlrunner's {_output} is text, as in `s3://bucket/{_output}`: a path relative to this folder."""
+
+    def fill(spec: RunSpec) -> RunSpec:
+        output = prepared.output_of(spec)
+        return replace_texts(spec, lambda text: layout.fill_reference(text, OUTPUT_REFERENCE, output))
+
+    return replace(prepared, plan=replace(prepared.plan, runs=tuple(map(fill, prepared.plan.runs))))
+
+
+def _check_commands(study: Study, names: tuple[str, ...] | None) -> None:
+    """Some of the commands are a part of the same run, so they are chosen when it runs, not when it is planned."""
+    known = [command.name for command in study.commands]
+    for name in names or ():
+        if name not in known:
+            raise NotFoundError("command", name, known)
+
+
+def _adjust(study: Study, options: RunOptions) -> Study:
+    study = _rename(study, options)
+    if options.code is not None:
+        study = replace(study, code=replace(study.code, kind="live" if options.code == "live" else "snapshot"))
+    return study
+
+
+def _rename(study: Study, options: RunOptions) -> Study:
+    """The name that the command line gives, or the file's own; neither leads out of the root or hides the study."""
+    if options.load.dialect == "mlrunner":  # -o names a folder by its path, wherever it is
+        return replace(study, name=options.study or study.name)
+    given = options.study if options.study is not None else options.load.exp_name
+    name = study.name if options.study is None else options.study
+    if not is_study_name(name, from_file=given is None):
+        flag = "--exp_name" if options.load.dialect == "runx" else "--study"
+        more = "" if given is not None else f"; choose another with {flag} NAME"
+        raise UsageError(f"{name!r} cannot name a study", f"{STUDY_NAME_RULE}{more}")
+    return replace(study, name=name)
+
+
+def _choose_farm(study: Study, options: RunOptions, settings: Settings) -> Farm | None:
+    """Flag, then environment, the study's own, the settings' where the study knows that farm."""
+    from_environment = settings.farm if settings.farm_from == ENVIRONMENT["farm"] else None
+    usual = settings.farm if settings.farm in study.farms else None
+    name = options.on or from_environment or study.farm or usual
+    if name is None or name == "local":
+        return None
+    if name not in study.farms:
+        raise NotFoundError("farm", name, [*study.farms, "local"])
+    if study.farms[name].problems:  # in nobody's way until the farm is used
+        raise ConfigError(study.farms[name].problems)
+    return study.farms[name]
+
+
+def _find_known(plan: Plan, place: StudyPlace, dialect: Dialect) -> Plan:
+    """Runs that are on disk already, also under a name that an earlier version of the file gave them."""
+    if not os.path.isdir(place.dir):
+        return plan
+    by_id: dict[str, str] | None = None
+    names: dict[str, str] = {}
+    for spec in plan.runs:
+        path = os.path.join(place.dir, spec.name)
+        taken_by = _id_of(path)
+        if taken_by == spec.id:
+            continue
+        if by_id is None:
+            by_id = _load_ids(place)
+        is_free = taken_by is None and not (dialect == "mlrunner" and _holds_another(path, spec))
+        names[spec.name] = by_id.get(spec.id) or (spec.name if is_free else f"{spec.name}~{spec.id[:8]}")
+    beside = [name for old, name in names.items() if _is_new_beside(place, old, name)]
+    if beside:
+        plan = replace(plan, warnings=(*plan.warnings, _describe_beside(beside)))
+    runs = tuple(replace(spec, name=names.get(spec.name, spec.name)) for spec in plan.runs)
+    return replace(plan, runs=runs, links=tuple((name, names.get(target, target)) for name, target in plan.links))
+
+
+def _is_new_beside(place: StudyPlace, old: str, name: str) -> bool:
+    return name.startswith(f"{old}~") and _id_of(os.path.join(place.dir, name)) is None
+
+
+def _describe_beside(names: Sequence[str]) -> Problem:
+    """The commands are a part of what a run is: changed ones make another run."""
+    runs = "1 run has" if len(names) == 1 else f"{len(names)} runs have"
+    hint = f"what is new runs beside what was there, as {names[0]}{' …' if len(names) > 1 else ''}"
+    return Problem(f"{runs} the parameters of an earlier run and another command", "", None, hint)
+
+
+def _holds_another(path: str, spec: RunSpec) -> bool:
+    from assay.study import mlrunner_files
+
+    return mlrunner_files.holds_another(path, spec)
+
+
+def _id_of(run_dir: str) -> str | None:
+    """Where run.json is damaged, job.sh knows it as well."""
+    record = run_directory.try_record(run_dir)
+    return record.spec.id if record else run_directory.load_job_field(run_dir, layout.ENV_RUN_ID)
+
+
+def _load_ids(place: StudyPlace) -> dict[str, str]:
+    found = ((_id_of(path), os.path.basename(path)) for path in run_directory.find_run_dirs(place.dir))
+    return {run_id: name for run_id, name in found if run_id is not None}
+
+
+# ---------------------------------------------------------------- running
+
+
+_MAX_WAIT_S: dict[Use, float] = {"run": 86_400, "check": 3600, "benchmark": 3600}  # for the machine lease
+
+Listen = Callable[[Event], None]
+Draw = Callable[[Supervisor], None]
+
+
+@dataclass(slots=True)
+class Doors:
+    """What a door wants to see and to add while the study runs."""
+
+    listen: Listen = lambda _event: None
+    draw: Draw = lambda _supervisor: None
+    finish: Draw = lambda _supervisor: None
+    note: Callable[[str], None] = lambda _line: None  # what there is to say before the first run starts
+    warn: Callable[[str], None] = lambda _text: None  # what a user has to know, also one who asked for quiet
+    owns_process: bool = False  # a command of ours: this process may take in what jobs leave behind
+    counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
+    echo: Callable[[bytes], None] | None = None
+    tick_s: float = 0.25
+    sets_devices: bool = True
+    one_by_one: bool = False  # no slots: one run after another, devices untouched (runx -i)
+    leaves: bool = False  # go when the farm has everything
+    slots_name: str | None = None  # of slots apart from those of trainings
+    use: Use = "run"  # what it is to the machine lease
+    max_wait_s: float | None = None  # for the machine lease; None: as the settings have it
+    observe: Callable[[Observer], Observer] = lambda observer: observer  # put something of its own around the collector
+    decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
+
+
+def run_study(prepared: Prepared, doors: Doors) -> Report:
+    """Run what is planned and not finished. The caller has shown the warnings."""
+    prepared = _hide_secrets(prepared)
+    check_prepared(prepared)
+    slots = choose_slots(prepared.study, _ask_slots(prepared, doors), prepared.settings)
+    os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
+    with _held_back(), presence.attend(prepared.place.dir):
+        return _supervise(prepared, doors, slots)
+
+
+def _hide_secrets(prepared: Prepared) -> Prepared:
+    """Plans that were not made from a study file: recordings, benchmarks, models, repeated runs."""
+    plan = prepared.plan
+    if plan.is_hidden:
+        return prepared
+    runs = tuple(hide_spec(spec, prepared.settings.secrets) for spec in plan.runs)
+    return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
+
+
+def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
+    prepared = run_sets.pin(prepared)
+    _link_shared(prepared)
+    with suppress(OSError):  # a full disk: what matters is written, or refused, later
+        run_directory.write_plan(prepared.place.dir, {spec.name: spec.id for spec in prepared.plan.runs})
+    builder = DirBuilder(prepared)
+    for line in (*slots.warnings, *builder.describe_size()):
+        _unheard(doors.note)(f"warning: {line}")
+    with closing_quietly(open_index(prepared.place.root)) as index:
+        collector = Collector(index, prepared.place, slots.devices, doors.echo)
+        repairs = builder.repair(prepared.plan.runs)
+        if prepared.study.dialect == "mlrunner":
+            builder.adopt(prepared.plan.runs)
+            builder.update(prepared.plan.runs)
+        builder.renew_secrets(prepared.plan.runs)
+        entries = _build_entries(prepared, builder, doors)
+        executor, pool, limit = _choose_executor(prepared, slots, doors)
+        if doors.one_by_one:
+            pool, limit = None, 1
+        loop = replace(
+            _build_loop(prepared, doors, builder),
+            env=_choose_env(prepared, doors, slots),
+            limit=limit,
+            keeps_slots=doors.slots_name is not None,
+            lease=MachineLease(doors.use) if prepared.farm is None else None,
+            max_wait_s=doors.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[doors.use],
+        )
+        supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
+        _run(supervisor, doors, collector)
+        if is_over := all(entry.state.is_over for entry in entries):
+            run_directory.remove_plan(prepared.place.dir)
+        if is_over and not any(map(_is_interrupted, entries)):
+            _leave_passes(prepared, entries)
+        verdict = _judge(prepared, entries, index)
+    report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
+    report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else [])]
+    unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
+    report.notes += [note for note, _ in unfinished]
+    report.advice += [command for _, command in unfinished]
+    return report
+
+
+def _build_loop(prepared: Prepared, doors: Doors, builder: DirBuilder) -> LoopSettings:
+    return LoopSettings(
+        create=builder.create,
+        renew=builder.renew,
+        listen=_choose_listener(prepared, _unheard(doors.listen)),
+        draw=_flushing(builder, _with_notice(_unheard(doors.draw), _unheard(doors.warn))),
+        counts_wait=doors.counts_wait,
+        tick_s=doors.tick_s,
+        grace_s=prepared.options.grace_s,
+        sets_devices=doors.sets_devices,
+        leaves=doors.leaves,
+        decide=doors.decide,
+    )
+
+
+def _flushing(builder: DirBuilder, draw: Draw) -> Draw:
+    def drawn(supervisor: Supervisor) -> None:
+        builder.flusher.tick()
+        draw(supervisor)
+
+    return drawn
+
+
+def _with_notice(draw: Draw, warn: Callable[[str], None]) -> Draw:
+    notice, lease_notice = SlotWaitNotice(warn), LeaseNotice(warn)
+
+    def draw_both(supervisor: Supervisor) -> None:
+        notice.look(supervisor.waited_s, supervisor.pool)
+        lease_notice.look(supervisor.leased_s, supervisor.settings.lease)
+        draw(supervisor)
+
+    return draw_both
+
+
+def _run(supervisor: Supervisor, doors: Doors, collector: Collector) -> None:
+    """However it ends, what was collected is written, and slots and jobs are let go."""
+    with _signals(supervisor):
+        try:
+            supervisor.run()
+        finally:
+            _unheard(doors.finish)(supervisor)
+            collector.flush()
+            if supervisor.pool is not None:
+                supervisor.pool.close()
+            if supervisor.settings.lease is not None:
+                supervisor.settings.lease.close()
+            supervisor.executor.close()
+
+
+def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdict | None:
+    """The study's checks on every run that is done; a run that is not done has no result to judge."""
+    done = {prepared.place.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
+    checks = prepared.study.checks
+    if not checks or not done:
+        return None
+    summaries = index.load_summaries(keys=list(done))
+    verdicts = [judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()]
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts))
+
+
+def _ask_slots(prepared: Prepared, doors: Doors) -> tuple[str, ...] | None:
+    """A farm gives its own devices and threads: what this machine has is no matter."""
+    from assay.execute.farm import is_shell
+
+    is_elsewhere = prepared.farm is not None and not is_shell(prepared.farm)
+    return (CPU,) if doors.one_by_one or is_elsewhere else prepared.options.slots
+
+
+def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
+    if prepared.study.dialect != "mlrunner":
+        return listen
+    from assay.study import mlrunner_files
+
+    return mlrunner_files.keep_files(listen, prepared.output_of)
+
+
+def _choose_executor(prepared: Prepared, slots: Slots, doors: Doors) -> tuple[Executor, SlotPool | None, int | None]:
+    if prepared.farm is None:
+        directory = _find_slots(doors.slots_name)
+        pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
+        return build_executor("local", owns_process=doors.owns_process), pool, None
+    from assay.execute.farm import is_shell
+
+    limit = len(slots.labels) if is_shell(prepared.farm) else None
+    return build_executor("submit", farm=prepared.farm), None, limit
+
+
+def _choose_env(prepared: Prepared, doors: Doors, slots: Slots) -> Mapping[str, str]:
+    """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
+    return slots.env if prepared.farm is None and doors.slots_name is None else {}
+
+
+def _find_slots(name: str | None) -> str:
+    """Model checks have slots of their own: a check never waits for a training, nor a training for a check."""
+    folder = slots_directory()
+    if name is None:
+        return folder
+    own = os.path.join(folder, name)
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    return own
+
+
+def _build_entries(prepared: Prepared, builder: DirBuilder, doors: Doors) -> list[Entry]:
+    options, runs = prepared.options, prepared.plan.runs
+    last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
+    if not options.force:
+        return [_build_entry(spec, prepared, options.retry, _number(last[spec.name])) for spec in runs]
+    begun = {name: _number(attempt) for name, attempt in last.items()}
+    with suppress(OSError):  # a full disk: an interrupted pass would be repeated as a whole
+        begun = run_directory.join_pass(find_pass(prepared), begun)
+    code = builder.snapshot.hash if options.new_code and builder.snapshot else None
+    found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
+    if kept := sum(repeat.is_kept for repeat in found.values()):
+        _unheard(doors.note)(describe_kept(prepared, kept))
+    return [
+        _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
+        for spec in runs
+    ]
+
+
+def _build_entry(
+    spec: RunSpec, prepared: Prepared, again: frozenset[State], base: int, since: int | None = None
+) -> Entry:
+    options = prepared.options
+    abandons = State.LOST in options.retry
+    policy = RetryPolicy(retries=spec.retries, again=again, base=base, abandons=abandons)
+    return Entry(spec, prepared.dir_of(spec), policy, wanted=_wanted(spec, options.commands), since=since)
+
+
+def _load_last(run_dir: str) -> run_directory.Attempt | None:
+    return run_directory.load_history(run_dir).last if os.path.isdir(run_dir) else None
+
+
+def _number(attempt: run_directory.Attempt | None) -> int:
+    return attempt.number if attempt else 0
+
+
+def _list_attempts(entries: Sequence[Entry]) -> dict[str, int]:
+    return {entry.spec.name: entry.attempt for entry in entries}
+
+
+def _is_interrupted(entry: Entry) -> bool:
+    """By Ctrl-C to this supervisor or to another: a later call continues it."""
+    if entry.state is not State.STOPPED:
+        return False
+    last = _load_last(entry.dir)
+    return last is not None and last.stop is not None and last.stop.kind == "interrupt"
+
+
+def _leave_passes(prepared: Prepared, entries: Sequence[Entry]) -> None:
+    """A --force is at its end when all its runs have been repeated, whichever call did so."""
+    for path in run_directory.find_passes(prepared.place.dir):
+        with suppress(OSError):
+            run_directory.leave_pass(path, _list_attempts(entries))
+
+
+def _wanted(spec: RunSpec, asked: tuple[str, ...] | None) -> frozenset[str] | None:
+    """mlrunner: -c takes the place of a document's _cmd."""
+    names = asked or spec.chosen
+    return None if names is None else frozenset(names)
+
+
+def _link_shared(prepared: Prepared) -> None:
+    """mlrunner: a second name for the same full parameter set is a link to the first one's folder."""
+    for name, target in prepared.plan.links:
+        path = os.path.join(prepared.place.dir, name)
+        if not os.path.lexists(path):
+            os.symlink(target, path)
+
+
+T = TypeVar("T")
+
+
+def _unheard(tell: Callable[[T], None]) -> Callable[[T], None]:
+    """A terminal that is gone, or a pipe that nobody reads, is no reason to leave the runs alone."""
+
+    def told(news: T) -> None:
+        with suppress(OSError):
+            tell(news)
+
+    return told
+
+
+def _leave_terminal(fds: Sequence[int]) -> None:
+    """After a hangup every word to the terminal is an error."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd)
+    os.close(null)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Who can be found as a supervisor can be told to stop: what comes before the loop can hear it waits until then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _signals(supervisor: Supervisor) -> Iterator[None]:
+    """Ctrl-C and TERM stop the runs; HUP leaves them running."""
+    terminals = [fd for fd in (1, 2) if os.isatty(fd)]  # asked now: one that hung up says no
+
+    def interrupt(number: int, _frame: object) -> None:
+        supervisor.interrupted = signal.Signals(number).name
+
+    def leave(_number: int, _frame: object) -> None:
+        supervisor.leave = True
+        _leave_terminal(terminals)
+
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: leave}
+    for number in [number for number in handlers if signal.getsignal(number) == signal.SIG_IGN]:
+        del handlers[number]  # nohup, or a shell's background job: whoever started us has decided
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}  # a caller's thread (do_convergence_test): signals are the main thread's own affair
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _build_report(prepared: Prepared, supervisor: Supervisor, builder: DirBuilder) -> Report:
+    report = Report(
+        prepared=prepared,
+        entries=supervisor.entries,
+        interrupted=supervisor.interrupted,
+        left=supervisor.leave,
+        problem=supervisor.problem.render() if supervisor.problem else None,
+    )
+    report.notes += builder.describe_other_code(supervisor.entries)
+    report.advice += builder.advice
+    report.notes += _describe_leftovers(prepared, supervisor.entries)
+    return report
+
+
+def _describe_leftovers(prepared: Prepared, entries: Sequence[Entry]) -> list[str]:
+    """Runs that finished here and left processes running; who asked for quiet reads it at the end."""
+    found = [
+        entry
+        for entry in entries
+        if entry.finished_here and entry.state is State.DONE and entry.outcome is not None and entry.outcome.reason
+    ]
+    if not found or prepared.study.leave_running:
+        return []
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    outcome = found[0].outcome
+    example = f"{found[0].spec.name} {outcome.reason}" if outcome else ""
+    return [f"{runs} left processes running when finished: {example} (to keep such processes: leave_running: true)"]

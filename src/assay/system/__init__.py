@@ -1,0 +1,1 @@
+"""The operating system, each thing once. Imports nothing of ours but errors."""

@@ -1,0 +1,82 @@
+"""What the stream we write to can do: colours, characters, size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TextIO
+
+RESET = "\x1b[0m"
+CODES: Mapping[str, str] = {
+    "bold": "\x1b[1m",
+    "dim": "\x1b[2m",
+    "red": "\x1b[31m",
+    "green": "\x1b[32m",
+    "yellow": "\x1b[33m",
+    "blue": "\x1b[34m",
+    "magenta": "\x1b[35m",
+    "cyan": "\x1b[36m",
+    "bright_red": "\x1b[91m",
+    "bright_green": "\x1b[92m",
+    "bright_yellow": "\x1b[93m",
+    "bright_blue": "\x1b[94m",
+    "bright_magenta": "\x1b[95m",
+    "bright_cyan": "\x1b[96m",
+}
+STATE_COLORS: Mapping[str, str] = {
+    "done": "green",
+    "finished": "green",
+    "running": "cyan",
+    "queued": "dim",
+    "failed": "red",
+    "timeout": "red",
+    "stopped": "yellow",
+    "lost": "magenta",
+    "damaged": "magenta",
+    "PASS": "green",
+    "FAIL": "red",
+    "ERROR": "red",
+    "INCONCLUSIVE": "yellow",
+    "CHANGED": "yellow",
+}
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """False for closed streams and stand-ins as well."""
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def use_color(stream: TextIO, env: Mapping[str, str] | None = None) -> bool:
+    """Colours only where a person looks: NO_COLOR and dumb terminals forbid them, FORCE_COLOR asks for them."""
+    known = os.environ if env is None else env
+    if known.get("NO_COLOR"):
+        return False
+    if known.get("FORCE_COLOR"):
+        return True
+    return is_terminal(stream) and known.get("TERM") != "dumb"
+
+
+def can_encode(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def terminal_width(stream: TextIO, fallback: int | None = None) -> int | None:
+    """The columns of a terminal; `fallback` where there is none, so that files and pipes are never shortened."""
+    if not is_terminal(stream):
+        return fallback
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def paint(text: str, style: str) -> str:
+    """The text with `bold red` or the like around it."""
+    codes = "".join(CODES[word] for word in style.split())
+    return f"{codes}{text}{RESET}" if codes else text

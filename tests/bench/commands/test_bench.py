@@ -1,0 +1,431 @@
+"""`assay bench` as people call it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.bench.laboratory import execution, history, write_module
+from tests.bench.repository import Repository
+from tests.study.workbench import Bench, until
+
+from assay.bench.records import write_execution
+from assay.bench.values.execution import BenchExecution
+from assay.record import run_directory
+from assay.values.run import RunSpec
+
+Cli = Any
+QUIET = ("--foreign-limit", "1", "--quiet")
+
+
+@pytest.fixture
+def lab(own_bench: Bench) -> Bench:
+    write_module(own_bench.folder)
+    return own_bench
+
+
+def write_history(lab: Bench, values: list[float]) -> None:
+    write_executions(lab, history(values))
+
+
+def write_executions(lab: Bench, executions: list[BenchExecution]) -> None:
+    """As if they had been run: each a run directory of the study."""
+    for each in executions:
+        params = {"method": each.method, "kind": "import", "trial": 1}
+        spec = RunSpec("0" * 12, each.execution_id, params, (), title=each.execution_id)
+        record = run_directory.RunRecord(spec, "bench", run_directory.new_uid(), each.started_at or 0.0)
+        path = lab.root / "bench" / each.execution_id
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run_directory.write_run_dir(str(path), record, "", lambda aside, e=each: write_execution(aside, e))
+
+
+STEP = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
+
+
+def test_run_prints_a_table_and_everything_that_failed(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.good", "mod.B.raises", "--trials", "2", *QUIET)
+    assert result.code == 1
+    assert "mod.B.good" in result.out
+    assert "2/2" in result.out
+    assert "ERROR mod.B.raises: ValueError: no luck (mod.py:16) (trial 1, 2)" in result.out
+    (log,) = [line.partition(": ")[2] for line in result.out.splitlines() if line.startswith("log of mod.B.raises: ")]
+    assert "Traceback" in (lab.folder / log).read_text()
+
+
+def test_run_says_where_a_profile_went(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.large", "--profile", "0:", *QUIET)
+    traces = [
+        line.partition(": ")[2] for line in result.out.splitlines() if line.startswith("profile of mod.B.large: ")
+    ]
+    assert traces
+    assert all((lab.folder / trace).is_file() for trace in traces)
+
+
+def test_run_says_that_a_window_has_no_profile(lab: Bench, cli: Cli) -> None:
+    """However quiet it is to be."""
+    result = cli("bench", "run", "mod.B.large", "--profile", "500:", "--trials", "2", *QUIET)
+    assert result.code == 0
+    lines = [line for line in result.err.splitlines() if line.startswith("warning: mod.B.large")]
+    assert [line.partition(": ended")[0] for line in lines] == [f"warning: mod.B.large trial {n}" for n in (1, 2)]
+    assert all(line.endswith("the window 500: never began") for line in lines)
+
+
+def test_a_command_that_does_not_say_what_was_asked_for_is_no_figure(lab: Bench, cli: Cli) -> None:
+    words = ("--command", "talk=cat said", "--metric", r"speed=speed ([\d.]+)", *QUIET)
+    (lab.folder / "said").write_text("speed 3.5")
+    assert cli("bench", "run", *words).code == 0
+    (lab.folder / "said").write_text("nothing")
+    assert cli("bench", "run", *words).code == 1
+    result = cli("bench", "table", "talk", "-m", "wall_time,speed")
+    assert result.out.splitlines()[2].split()[:2] == ["-", "1"]
+    assert "(left out: 1 failed)" in result.err
+    assert cli("bench", "history", "wall_time", "talk").code == 2  # one execution is no history
+
+
+def test_run_as_json_markdown_and_junit(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.good", "mod.B.nan", "--json", "--md", "r.md", "--junit", "r.xml", *QUIET)
+    facts = json.loads(result.out)
+    assert facts["exit_code"] == 1
+    assert [execution["succeeded"] for execution in facts["executions"]] == [True, False]
+    assert facts["executions"][1]["result"]["wall_time"] == "NaN"
+    assert "| FAIL | mod.B.nan | trial 1 | wall\\_time is nan |" in (lab.folder / "r.md").read_text()
+    suite = ET.parse(lab.folder / "r.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "no benchmark is named"),
+        (("justafunction",), "its module is missing"),
+        (("m.C.filter:(",), "broken regular expression"),
+        (("m.f", "--profile", "5:2"), "ends before it begins"),
+        (("m.f", "--timeout", "soon"), "is not a duration"),
+        (("m.f", "--args", "{"), "no JSON"),
+        (("m.f", "--args", "[1]"), "must be a JSON object"),
+        (("m.f", "--env", "NAME"), "no NAME=VALUE"),
+        (("m.f", "--metric", "x=("), "broken regular expression"),
+        (("m.f", "--metric", "x=abc"), "has no group"),
+        (("--command", " "), "empty --command"),
+        (("--command", "a=echo 1", "--command", "a=echo 2"), "two commands are named 'a'"),
+        (("--command", "x=true", "--profile", "0:", "--profiler", "framework"), "works inside a METHOD"),
+        (("m.f", "--md", "-", "--json"), "cannot both go to stdout"),
+        (("m.f", "--md", "no/where.md"), "cannot be written"),
+        (("m.f", "--webhook", "nonsense"), "is no address"),
+        (("m.f", "--profile", ""), "is no window"),
+        (("m.f", "--profile", "1:inf"), "is no window"),
+        (("m.f", "--python", "nosuchpython"), "there is no such program"),
+        (("m.f", "--path", "nowhere"), "there is no such folder"),
+    ],
+)
+def test_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    result = cli("bench", "run", *arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert not (lab.root / "bench").exists()  # refused before anything runs
+
+
+def test_a_command_with_a_name_and_a_metric(lab: Bench, cli: Cli) -> None:
+    result = cli(
+        "bench", "run", "--command", "say=echo value 4.5", "--metric", r"value=value ([\d.]+)", *QUIET, "--json"
+    )
+    (execution,) = json.loads(result.out)["executions"]
+    assert execution["method"] == "say"
+    assert execution["numbers"]["value"] == 4.5
+
+
+# ---------------------------------------------------------------- history and triage
+
+
+def test_history_tells_triage_silences(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 1
+    assert "FAIL +19" in result.out.replace("+20", "+19")
+    assert "commits " in result.out
+    said = cli("bench", "triage", "wall_time", "C.f", "last", "wontfix", "--note", "meant")
+    assert said.code == 0
+    result = cli("bench", "history", "wall_time", "C.f")
+    assert result.code == 0
+    assert "wontfix: meant" in result.out
+    assert cli("bench", "triage", "wall_time", "C.f", "e0020", "open").code == 0
+    assert cli("bench", "history", "wall_time").code == 1
+
+
+def test_an_invalid_level_is_taken_back_as_it_was_named(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "invalid").code == 0
+    assert cli("bench", "history", "wall_time").code == 0
+    result = cli("bench", "table", "C.f", "--all")
+    assert result.out.splitlines()[2].split()[:2] == ["-", "20"]
+    assert "(left out: 20 declared invalid)" in result.err
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "open").code == 0
+    assert cli("bench", "history", "wall_time").code == 1
+    assert cli("bench", "table", "C.f").out.splitlines()[2].split()[:2] == ["-", "40"]
+
+
+def test_another_machine_is_inconclusive_unless_it_is_told_not_to_matter(lab: Bench, cli: Cli) -> None:
+    for first, label, level, model in ((0, "old", 10.0, "V100"), (20, "new", 13.0, "T4")):
+        write_executions(
+            lab, [execution(first + n, level + n / 99, label=label, setup={"gpu": model}) for n in range(12)]
+        )
+    result = cli("bench", "compare", "old", "new")
+    assert result.code == 3
+    assert "environment or code?" in result.out
+    assert "gpu V100 → T4" in result.out
+    (case,) = json.loads(cli("bench", "compare", "old", "new", "--json").out)["metrics"]
+    assert "gpu V100 → T4" in case["finding"]["message"]
+    result = cli("bench", "compare", "old", "new", "--across-setups")
+    assert result.code == 1
+    assert "compared all the same" in result.out
+
+
+def test_a_new_machine_with_few_executions_is_inconclusive(lab: Bench, cli: Cli) -> None:
+    write_executions(lab, [execution(n, 10.0 + n % 3 / 99, setup={"driver": "1"}) for n in range(20)])
+    assert cli("bench", "history", "wall_time").code == 0
+    write_executions(lab, [execution(20, 99.0, setup={"driver": "2"})])
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 3
+    assert "1 execution on a new set-up, too few to judge" in result.out
+    assert cli("bench", "triage", "wall_time", "C.f", "last", "ack").code == 0
+    assert cli("bench", "history", "wall_time").code == 0
+
+
+def test_triage_of_a_change_that_is_not_there(lab: Bench, cli: Cli) -> None:
+    write_history(lab, [5.0] * 20)
+    result = cli("bench", "triage", "wall_time", "C.f", "last", "ack")
+    assert result.code == 2
+    assert "has no change" in result.err
+    assert cli("bench", "triage", "wall_time", "C.f", "e9999", "ack").code == 2
+
+
+def test_history_s_bad_input(lab: Bench, cli: Cli) -> None:
+    assert "there is no benchmark" in cli("bench", "history", "wall_time").err
+    write_history(lab, [1.0])
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 2
+    assert "1 execution with wall_time: that is no history" in result.err
+    assert "did you mean 'wall_time'" in cli("bench", "history", "wal_time").err
+    assert "no benchmark named 'C.g'" in cli("bench", "history", "wall_time", "C.g").err
+
+
+def test_alerts_reach_a_webhook_and_a_pipeline(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    received: list[dict[str, Any]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/hook"
+        result = cli("bench", "history", "wall_time", "--webhook", address, "--junit", "-")
+        assert cli("bench", "history", "wall_time", "--min-effect", "0.5", "--webhook", address).code == 0
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert result.code == 1
+    assert ET.fromstring(result.out).get("failures") == "1"
+    (alert,) = received  # nothing is sent when all is well
+    assert alert["cases"][0]["verdict"] == "FAIL"
+    assert alert["cases"][0]["findings"][0]["effect"] == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize(("url", "code"), [("ftp://x/y", 2), ("http://127.0.0.1:9/none", 4)])
+def test_a_webhook_that_cannot_be_reached_is_said(lab: Bench, cli: Cli, url: str, code: int) -> None:
+    write_history(lab, STEP)
+    assert cli("bench", "history", "wall_time", "--webhook", url).code == code
+
+
+def test_ctrl_c_does_not_turn_a_history_red(lab: Bench, cli: Cli) -> None:
+    (lab.folder / "wait.py").write_text(
+        "import os, time\nfrom assay.bench import report_benchmark\n"
+        "def one():\n    time.sleep(1000 if os.path.exists('hold') else 0)\n    report_benchmark(wall_time=1.0)\n"
+    )
+    assert cli("bench", "run", "wait.one", "--trials", "6", *QUIET).code == 0
+    (lab.folder / "hold").touch()
+    known = set(lab.root.glob("bench/*/report.jsonl"))
+    supervisor = lab.start("bench", "run", "wait.one", "--trials", "9", "--junit", "r.xml", *QUIET)
+    try:
+        until(lambda: set(lab.root.glob("bench/*/report.jsonl")) - known, "it has begun")
+    finally:
+        supervisor.send_signal(signal.SIGINT)
+        out, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 130
+    assert "interrupted wait.one: SIGINT to the supervisor" in out
+    assert "ERROR" not in out
+    suites = ET.parse(lab.folder / "r.xml").getroot()
+    assert [suites.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["1", "0", "0", "1"]
+    result = cli("bench", "history", "wall_time", "one")
+    assert (result.code, "1 execution left out: interrupted" in result.out) == (0, True)
+    assert "(left out: 1 interrupted)" in cli("bench", "table", "one").err
+
+
+def test_profiled_executions_count_only_when_all_do(lab: Bench, cli: Cli) -> None:
+    for flags in ((), ("--profile", "0:")):
+        assert cli("bench", "run", "mod.B.large", "--trials", "2", *flags, *QUIET).code == 0
+    result = cli("bench", "table", "large", "-m", "wall_time")
+    assert result.out.splitlines()[2].split()[:2] == ["-", "2"]
+    assert "(left out: 2 profiled; --all takes profiled ones)" in result.err
+    everything = cli("bench", "table", "large", "-m", "wall_time", "--all")
+    assert everything.out.splitlines()[2].split()[:2] == ["-", "4"]
+    assert everything.err == ""
+    assert "left out: profiled (--all takes them)" in cli("bench", "history", "wall_time", "large").out
+
+
+def test_what_helps_after_contamination_is_said_once(lab: Bench, cli: Cli) -> None:
+    dirt = [execution(n, 1.0, contaminated=("load",)) for n in range(6)]
+    write_executions(lab, dirt)
+    others = [replace(each, method="m.C.g", execution_id=f"g{n}") for n, each in enumerate(dirt)]
+    write_executions(lab, others)
+    result = cli("bench", "history", "wall_time")
+    assert result.code == 2
+    assert result.err.count("that is no history") == 2
+    assert result.err.count("take contaminated ones as well: --all") == 1
+    assert "warning:" not in result.err
+    assert "run it again" not in result.err
+    assert cli("bench", "history", "wall_time", "--all").code == 0
+
+
+# ---------------------------------------------------------------- table, compare, import
+
+
+def test_table(lab: Bench, cli: Cli) -> None:
+    cli("bench", "run", "mod.B.fixed", "--label", "one", *QUIET)
+    cli("bench", "run", "mod.B.fixed", "--label", "two", "--trials", "2", *QUIET)
+    result = cli("bench", "table", "B.fixed", "--by", "label,python", "--json")
+    rows = json.loads(result.out)
+    assert [(row["label"], row["n"], row["wall_time.median"]) for row in rows] == [("one", 1, 2.0), ("two", 2, 2.0)]
+    assert "two" in cli("bench", "table", "--by", "label").out
+    assert json.loads(cli("bench", "table", "--json").out)[0]["benchmark"] == "mod.B.fixed"
+    result = cli("bench", "table", "--by", "cudn")
+    assert result.code == 2
+    assert "no column named 'cudn'" in result.err
+    assert cli("bench", "table", "--metrics", "nothing").code == 2
+
+
+def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
+    for label in ("one", "two"):
+        cli("bench", "run", "mod.B.fixed", "--label", label, "--trials", "8", *QUIET)
+    result = cli("bench", "compare", "one", "two", "--only", "wall_time")
+    assert result.code == 0
+    assert "PASS" in result.out
+    markdown = cli("bench", "compare", "one", "two", "--only", "wall_time", "--md", "-").out
+    assert markdown.startswith("## assay bench compare: base one, head two: PASS")
+    assert cli("bench", "compare", "one").code == 2
+    assert cli("bench", "compare", "one", "tow").code == 2
+    assert cli("bench", "compare", "one", "two", "--better", "wall_time").code == 2
+
+
+def test_compare_git_outside_a_repository(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "compare", "--git", "a..b", "mod.B.good")
+    assert result.code == 2
+    assert "in no git repository" in result.err
+
+
+def test_import(lab: Bench, cli: Cli) -> None:
+    google = {"context": {}, "benchmarks": [{"name": "BM", "real_time": 1, "cpu_time": 1, "time_unit": "ms"}]}
+    (lab.folder / "g.json").write_text(json.dumps(google))
+    assert "1 execution imported, 0 were known: BM" in cli("bench", "import", "g.json").out
+    assert "0 executions imported, 1 was known" in cli("bench", "import", "g.json").out
+    (lab.folder / "bad.json").write_text("{}")
+    google["benchmarks"][0]["name"] = "BM2"
+    (lab.folder / "g2.json").write_text(json.dumps(google))
+    result = cli("bench", "import", "g2.json", "bad.json")
+    assert result.code == 2
+    assert "bad.json cannot be imported" in result.err
+    assert "1 execution imported" in result.out
+    assert "BM2" in cli("bench", "table", "--by", "method").out  # a bad file holds up no other
+    assert "BM" in cli("bench", "table", "--by", "method").out
+    assert "BM" in cli("ls", "bench").out
+
+
+def test_import_says_what_is_no_figure(lab: Bench, cli: Cli) -> None:
+    results = {f"time_{n}": float("nan") for n in range(12)} | {"time_good": 1.0, "time_broken": None}
+    (lab.folder / "a.json").write_text(json.dumps({"commit_hash": "c", "results": results}))
+    result = cli("bench", "import", "a.json")
+    assert result.code == 0
+    assert "2 executions imported" in result.out
+    assert "failed when they were run: time_broken" in result.out
+    assert "time_0 was skipped by asv" in result.err
+    assert "and 2 more of this kind" in result.err
+
+
+def test_every_execution_is_told_as_it_ends(lab: Bench, cli: Cli) -> None:
+    result = cli("bench", "run", "mod.B.fixed", "mod.B.raises", "--foreign-limit", "1")
+    assert "[1/2] mod.B.fixed trial 1: FAIL: acc is 0.5, below its minimum 0.9" in result.err
+    assert "[2/2] mod.B.raises trial 1: ERROR: ValueError: no luck" in result.err
+    assert cli("bench", "run", "mod.B.fixed", *QUIET).err == ""
+
+
+def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:
+    write_history(lab, STEP)
+    (lab.root / "bench" / "e0003" / "benchmark.json").write_text("{}")
+    for arguments in (("history", "wall_time"), ("table",)):
+        assert "warning: " in cli("bench", *arguments).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bisect", "m.f"), "--good"),
+        (("bisect", "m.f", "--good", "main"), "in no git repository"),
+        (("bisect", "--good", "main"), "no benchmark is named"),
+        (("bisect", "m.f", "m.g", "--good", "main"), "for one benchmark"),
+        (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is no METRIC:min or METRIC:max"),
+        (("compare", "--git", "main", "m.f"), "names no two commits"),
+        (("compare", "a", "b", "c"), "are two, not 3"),
+        (("table", "--csv", "--json"), "choose one of"),
+        (("import", "nowhere.json"), "nowhere.json cannot be read"),
+        (("history", "wall_time", "--junit", "-", "--json"), "cannot both go to stdout"),
+    ],
+)
+def test_other_bad_calls_are_refused(lab: Bench, cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    result = cli("bench", *arguments)
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_a_search_as_people_see_it(lab: Bench, cli: Cli) -> None:
+    repository = Repository(lab.folder)
+    commits = repository.costs(10, 10, 11)
+    words = ("--command", "figure=cat figure", "--metric", r"cost=cost ([\d.]+)", "--on", "cost")
+    flags = ("--better", "cost:min", "--trials", "5", "--foreign-limit", "1")
+    result = cli("bench", "bisect", *words, "--good", commits[0], *flags)
+    assert result.code == 0
+    assert f"culprit: {commits[2][:12]} 'change 2'" in result.out
+    assert "figure cost: +10.00%" in result.out
+    assert "3 commits from" in result.err
+    again = cli("bench", "bisect", *words, "--good", commits[0], *flags, "--json")
+    facts = json.loads(again.out)
+    assert (facts["exit_code"], facts["culprit"]["sha"], facts["metric"]) == (0, commits[2], "cost")
+    assert facts["resumed"] == len(facts["answers"])
+    assert again.err == ""
+    same = cli("bench", "bisect", *words, "--good", commits[0], "--bad", commits[1], *flags)
+    assert same.code == 3
+    assert "not found: the two ends do not differ" in same.out
+
+
+def test_help_is_there(lab: Bench, cli: Cli) -> None:
+    for name in ("run", "compare", "history", "table", "triage", "import", "bisect"):
+        assert cli("bench", name, "--help").code == 0
+
+
+def test_a_moved_root_is_found(lab: Bench, cli: Cli, tmp_path: Path) -> None:
+    cli("bench", "run", "mod.B.fixed", "--root", str(tmp_path / "elsewhere"), *QUIET)
+    assert "2 s" in cli("bench", "table", "--root", str(tmp_path / "elsewhere")).out

@@ -1,0 +1,188 @@
+"""A search for the commit that made a metric worse: real git, real processes, and a log that outlives them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from tests.bench.repository import Repository, ask
+
+from assay.bench.flow.bisect import (
+    Answer,
+    BenchBisect,
+    Question,
+    _judge,
+    append_answer,
+    bisect_benchmark,
+    load_answers,
+)
+from assay.bench.flow.compare import CompareOptions
+from assay.bench.values.execution import BenchRequest, parse_method
+from assay.bench.values.history import ComparisonReport, MetricComparison, Side
+from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+OPTIONS = CompareOptions(directions={"cost": "min"}, most=5)
+
+
+@pytest.fixture
+def repository(lab: Path) -> Repository:
+    return Repository(lab)
+
+
+def search(good: str, bad: str = "main", request: BenchRequest | None = None, fresh: bool = False) -> BenchBisect:
+    return bisect_benchmark(Question(good, bad, "cost", fresh), request or ask(), OPTIONS)
+
+
+def test_the_first_worse_commit_is_found_with_its_evidence(repository: Repository) -> None:
+    commits = repository.costs(10, 10, 10, 11, 11, 11)
+    lines: list[str] = []
+    found = bisect_benchmark(Question(commits[0], "main", "cost"), ask(), OPTIONS, tell=lines.append)
+    assert found.culprit is not None
+    assert found.culprit.sha == commits[3]
+    assert found.culprit.subject == "change 3"
+    assert found.evidence is not None
+    assert found.evidence.finding.effect == pytest.approx(0.1)
+    assert found.evidence.base.values == (10.0,) * 5
+    assert found.evidence.head.values == (11.0,) * 5
+    assert found.resumed == 0
+    assert [answer.commit for answer in found.answers].count(commits[3]) == 2  # tried again before it is accused
+    assert [answer.commit for answer in found.answers].count(commits[2]) == 2
+    assert lines[0] == f"6 commits from {commits[0][:12]} to {commits[5][:12]}, both included"
+    assert any("is the bad end bad?" in line for line in lines)
+    assert any("once more, to be sure" in line for line in lines)
+
+
+def test_what_was_answered_is_not_asked_again(repository: Repository) -> None:
+    commits = repository.costs(10, 11, 11)
+    first = search(commits[0])
+    log = Path(first.log)
+    kept = log.read_text().splitlines(keepends=True)
+    runs = len(list(Path("runs/bench").iterdir()))
+    again = search(commits[0])
+    assert again.culprit == first.culprit
+    assert again.evidence == first.evidence
+    assert again.resumed == len(kept)
+    assert len(list(Path("runs/bench").iterdir())) == runs  # nothing ran
+
+    log.write_text("".join(kept[:2]) + '{"commit": "torn')
+    resumed = search(commits[0])
+    assert resumed.resumed == 2
+    assert resumed.culprit == first.culprit
+    assert [answer.commit for answer in resumed.answers] == [answer.commit for answer in first.answers]
+
+    fresh = search(commits[0], fresh=True)
+    assert fresh.resumed == 0
+    assert fresh.culprit == first.culprit
+
+
+def test_another_question_has_another_log(repository: Repository) -> None:
+    commits = repository.costs(10, 11)
+    logs = {search(commits[0]).log, search(commits[0], request=ask(env=(("A", "1"),))).log}
+    assert len(logs) == 2
+
+
+def test_commits_that_cannot_be_judged_are_skipped(repository: Repository) -> None:
+    commits = [
+        repository.commit("cost 10\n"),
+        repository.commit("cost 10\n#\n"),
+        repository.commit("nothing here\n", "says nothing"),
+        repository.commit("cost 11\n"),
+    ]
+    found = search(commits[0])
+    assert found.culprit is None
+    assert {suspect.sha for suspect in found.suspects} == set(commits[2:])
+    assert any(answer.outcome == "skip" for answer in found.answers)
+
+
+def test_a_build_that_fails_is_skipped(repository: Repository) -> None:
+    commits = repository.costs(10, 10, 11)
+    options = replace(OPTIONS, build="! grep -q '# 1' figure")
+    found = bisect_benchmark(Question(commits[0], "main", "cost"), ask(), options)
+    assert {suspect.sha for suspect in found.suspects} == set(commits[1:])
+    assert "cannot be built" in next(answer.message for answer in found.answers if answer.outcome == "skip")
+
+
+def test_ends_that_do_not_differ_are_said(repository: Repository) -> None:
+    commits = repository.costs(10, 10, 10)
+    found = search(commits[0])
+    assert found.culprit is None
+    assert found.stuck is not None
+    assert found.stuck.startswith("the two ends do not differ: both are good; the bad end: +0.00%")
+
+
+def test_better_is_not_worse(repository: Repository) -> None:
+    commits = repository.costs(10, 9)
+    assert search(commits[0]).culprit is None
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words"),
+    [
+        ("nowhere", "main", "there is no commit 'nowhere'"),
+        ("main", "main", "the same commit"),
+        ("main", "main~1", "swap --good and --bad"),
+    ],
+)
+def test_refs_that_lead_nowhere(repository: Repository, good: str, bad: str, words: str) -> None:
+    repository.costs(10, 11)
+    with pytest.raises(UsageError, match=words):
+        search(good, bad)
+
+
+def test_one_benchmark_at_a_time(repository: Repository) -> None:
+    commits = repository.costs(10, 11)
+    for methods in ((parse_method("m.a"), parse_method("m.b")), (parse_method("m.C.filter:.*"),)):
+        with pytest.raises(UsageError, match="for one benchmark"):
+            search(commits[0], request=BenchRequest(methods))
+
+
+def test_a_metric_that_nobody_reports_is_an_error_with_a_suggestion(repository: Repository) -> None:
+    commits = repository.costs(10, 11)
+    with pytest.raises(NotFoundError, match="csot"):
+        bisect_benchmark(Question(commits[0], "main", "csot"), ask(), OPTIONS)
+
+
+# ---------------------------------------------------------------- parts
+
+
+FINDING = Finding(VerdictKind.FAIL, "m cost", "worse", 11.0, 10.0, effect=0.1, interval=(0.05, 0.15))
+METRIC = MetricComparison("m", "cost", Side("base", (1.0, 2.0), 2), Side("head", (3.0,), 1), FINDING)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("PASS", "good"), ("CHANGED", "good"), ("FAIL", "bad"), ("INCONCLUSIVE", "open")]
+)
+def test_verdicts_become_answers(kind: str, outcome: str) -> None:
+    metric = replace(METRIC, finding=replace(FINDING, kind=VerdictKind(kind)))
+    report = ComparisonReport("a", "b", (metric,), Verdict.of([metric.finding], 1))
+    assert _judge("sha", report).outcome == outcome
+
+
+def test_what_fails_is_skipped_and_not_accused() -> None:
+    error = Finding(VerdictKind.ERROR, "m", "3 of 5 executions of head failed: ValueError")
+    report = ComparisonReport("a", "b", (METRIC,), Verdict.of([error, FINDING], 1))
+    assert _judge("sha", report) == Answer("sha", "skip", error.message)
+    assert _judge("sha", ComparisonReport("a", "b", (), Verdict.of([], 0))).outcome == "skip"
+
+
+def test_answers_come_back_from_the_log(tmp_path: Path) -> None:
+    log = str(tmp_path / "log.jsonl")
+    answers = [Answer("a" * 40, "bad", "worse", METRIC, 1.5, 1e9), Answer("b" * 40, "skip", "does not build")]
+    for answer in answers:
+        append_answer(log, answer)
+    assert load_answers(log) == answers
+
+
+@pytest.mark.parametrize("line", ["{}", '{"commit": "a", "outcome": "maybe"}', "[]", '{"commit": "a"}', "nonsense"])
+def test_lines_that_are_no_answer_are_passed_over(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(line + "\n" + json.dumps(asdict(Answer("a", "good", ""))) + "\n")
+    assert [answer.commit for answer in load_answers(str(log))] == ["a"]
+
+
+def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError):
+        append_answer(str(tmp_path), Answer("a", "good", ""))

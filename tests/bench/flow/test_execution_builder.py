@@ -1,0 +1,250 @@
+"""From a run directory to an execution: the parts that need no process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.bench.flow.execution_builder import (
+    Surroundings,
+    _add_extracted,
+    _describe_end,
+    _find_gpu_memory,
+    _find_peak_rss,
+    _find_peak_vms,
+    _find_usage,
+    _load_last_words,
+    build_fingerprint,
+    build_setup,
+    load_readings,
+)
+from assay.bench.values.execution import BenchResult, Framework, Story
+from assay.observe.gpu_memory import GpuPeak
+from assay.observe.readings import render_reading
+from assay.observe.tree_peak import TreePeaks
+from assay.values.machine import Machine
+from assay.values.run import Command, Outcome, RunSpec, State, Usage
+from assay.values.series import Reading
+from assay.values.study import Pattern
+from assay.values.verdict import VerdictKind
+
+MIB = 1 << 20
+
+
+def reading(processes: int, rss: int, peak: int = 0) -> Reading:
+    return Reading(1.0, processes, 0.5, rss * MIB, 0, max(rss, peak) * MIB)
+
+
+def story(own: int | None = None, wrapper: int = 0) -> Story:
+    end = None if own is None else {"peaks": {"max_rss": own * MIB}}
+    return Story(begin={"wrapper_rss": wrapper * MIB}, end=end)
+
+
+def tree(rss: int, largest: int, ours: int | None = 8) -> TreePeaks:
+    return TreePeaks(rss * MIB, 0, rss * MIB, largest * MIB, 1, None if ours is None else ours * MIB)
+
+
+@pytest.mark.parametrize(
+    ("said", "readings", "usage", "seen", "peak", "basis"),
+    [
+        (story(15), [reading(4, 22)], 0, tree(14, 15), 15, "process"),  # our own shells are no part of it
+        (story(300), [reading(4, 630)], 0, tree(610, 300), 622, "tree"),  # a child beside it is, however few there are
+        (
+            story(300),
+            [reading(4, 330)],
+            0,
+            tree(610, 300),
+            610,
+            "tree",
+        ),  # the looks have seen what the readings have not
+        (story(3, wrapper=11), [reading(5, 20)], 0, tree(3, 3, 19), 3, "process"),
+        (story(300, wrapper=11), [reading(6, 640)], 0, tree(615, 300, 19), 621, "tree"),
+        (story(15), [reading(4, 400)], 0, tree(15, 380), 392, "tree"),  # it did not wait for its child
+        (story(15), [], 0, tree(15, 380), 380, "process"),
+        (story(15), [reading(4, 22)], 0, TreePeaks(), 15, "process"),  # nobody looked
+        (story(15), [reading(4, 200)], 0, TreePeaks(), 188, "tree"),
+        (story(3, wrapper=11), [reading(9, 200)], 0, TreePeaks(), 177, "tree"),
+        (story(None), [reading(4, 22, peak=40)], 0, TreePeaks(), 40, "tree"),  # killed: what was seen
+        (story(None), [reading(4, 22)], 40, tree(14, 40), 40, "process"),
+        (story(None), [], 33, TreePeaks(), 33, "process"),
+        (story(None, wrapper=11), [], 33, TreePeaks(), 22, "process"),
+        (story(None), [], 0, TreePeaks(), 0, ""),
+    ],
+)
+def test_the_peak_is_the_best_that_is_known(
+    said: Story, readings: list[Reading], usage: int, seen: TreePeaks, peak: int, basis: str
+) -> None:
+    assert _find_peak_rss(said, readings, Usage(0.0, usage * MIB), seen) == (peak * MIB, basis)
+
+
+@given(
+    st.integers(0, 500),
+    st.lists(st.integers(1, 1000), max_size=5),
+    st.integers(0, 1000),
+    st.integers(0, 500),
+    st.integers(0, 20),
+)
+def test_the_peak_is_never_less_than_what_was_seen(
+    own: int, totals: list[int], rss: int, largest: int, ours: int
+) -> None:
+    readings = [reading(4, total) for total in totals]
+    peak, _ = _find_peak_rss(story(own), readings, Usage(0.0, 0), tree(rss, largest, ours))
+    assert peak >= max([own, rss, largest, *(total - ours for total in totals)]) * MIB
+
+
+def test_the_address_space_is_the_largest_that_is_known() -> None:
+    seen = TreePeaks(vms_bytes=70)
+    read = Reading(1.0, 3, 0.5, 10, 90, 10)
+    assert _find_peak_vms(50, [read], seen) == 70  # the readings have our shells in them
+    assert _find_peak_vms(80, [], seen) == 80
+    assert _find_peak_vms(50, [read], TreePeaks()) == 90
+    assert _find_peak_vms(0, [], TreePeaks()) == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "peak", "basis", "owners", "known"),
+    [
+        (200, 0, "", 0, (200, "framework")),
+        (200, 250, "processes", 1, (200, "framework")),  # the same, whether there was time for a look or not
+        (200, 900, "device", 0, (200, "framework")),
+        (200, 900, "processes", 4, (900, "processes")),  # it knows one of four
+        (200, 150, "processes", 2, (200, "framework")),
+        (0, 900, "processes", 1, (900, "processes")),
+        (0, 900, "device", 0, (900, "device")),
+        (0, 0, "", 0, (0, "")),
+    ],
+)
+def test_gpu_memory_is_the_run_s_own(own: int, peak: int, basis: Any, owners: int, known: tuple[int, str]) -> None:
+    assert _find_gpu_memory(own, GpuPeak(peak, basis, owners)) == known
+
+
+@pytest.mark.parametrize(
+    ("own", "peak", "ours", "seen", "known"),
+    [
+        (None, 100, 30, 0, 100),
+        (None, 30, 30, 0, 0),  # it may be the supervisor's own size
+        (None, 30, 30, 12, 12),
+        (15, 100, 30, 0, 0),  # the child has said it better
+    ],
+)
+def test_the_kernel_s_peak_counts_where_it_can_only_be_the_child_s(
+    own: int | None, peak: int, ours: int, seen: int, known: int
+) -> None:
+    outcome = Outcome(State.FAILED, 1, cpu_s=1.5, peak_rss_bytes=peak * MIB)
+    around = Surroundings(own_peak_bytes=ours * MIB, tree=TreePeaks(largest_bytes=seen * MIB))
+    assert _find_usage(story(own), outcome, around) == Usage(1.5, known * MIB)
+    assert _find_usage(story(own), None, Surroundings()) == Usage(0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("bench ended with exit code 9", "it ended with exit code 9"),
+        ("bench ran into its time limit", "it ran into its time limit"),
+        ("benchmarks are slow", "benchmarks are slow"),
+        ("", ""),
+    ],
+)
+def test_reasons_speak_of_it(reason: str, text: str) -> None:
+    assert _describe_end(reason) == text
+
+
+@pytest.mark.parametrize(
+    ("kills", "words"), [(None, "perhaps it was out of memory"), (0, "somebody sent it"), (2, "out of memory, since")]
+)
+def test_a_kill_is_told_in_our_words(kills: int | None, words: str) -> None:
+    found = _describe_end("bench ended with exit code 137 (SIGKILL)", 137, kills)
+    assert found.startswith("it was killed by signal 9 (SIGKILL): ")
+    assert words in found
+    assert _describe_end("bench ran into its time limit", 137, kills) == "it ran into its time limit"  # by us
+    assert _describe_end("bench ended with exit code 139 (SIGSEGV)", 139, kills).startswith("it ended")
+
+
+DEATH = "/a/job.sh: line 29: 11250 Killed                  python -m x 'two\nlines'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "was_killed", "words"),
+    [
+        (f"hello\n{DEATH}", True, "hello"),
+        (DEATH, True, ""),
+        ("hello\nbash: line 1:   77 Segmentation fault      (core dumped) ./x\n", True, "hello"),
+        ("step 3: 17 Killed\n", True, "step 3: 17 Killed"),
+        ("bash: line 1: nosuch: command not found\n", True, "bash: line 1: nosuch: command not found"),
+        ("hello\n\n  \n", False, "hello"),
+        ("", False, ""),
+    ],
+)
+def test_last_words_are_the_benchmark_s_own(tmp_path: Path, log: str, was_killed: bool, words: str) -> None:
+    (tmp_path / "bench.log").write_text(log)
+    assert _load_last_words(str(tmp_path / "bench.log"), was_killed) == words
+    assert _load_last_words(str(tmp_path / "none"), was_killed) == ""
+
+
+def test_readings_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
+    assert load_readings(str(tmp_path)) == []
+    good = reading(3, 10)
+    (tmp_path / "readings.jsonl").write_text(render_reading(good) + '{"time": 1')
+    assert load_readings(str(tmp_path)) == [good]
+
+
+# ---------------------------------------------------------------- set-ups
+
+
+def test_a_set_up_is_what_figures_depend_on() -> None:
+    machine = Machine(host="box", cpu_model="X", logical_cpus=8, python="3.12.1", governor="performance")
+    found = build_setup(machine, Framework("torch", "2.9", cuda="13.0"), {"torch": "2.9", "numpy": "2.1", "a b": "1"})
+    assert found == {
+        "cpu_model": "X",
+        "cpus": "8",
+        "governor": "performance",
+        "python": "3.12",
+        "framework": "torch 2.9",
+        "cuda": "13.0",
+        "numpy": "2.1",
+        "a_b": "1",
+    }
+    assert "box" not in found.values()  # two machines that are alike may be compared
+
+
+def test_fingerprints_do_not_depend_on_order_and_are_empty_where_nothing_is_known() -> None:
+    assert build_fingerprint({"a": "1", "b": "2"}) == build_fingerprint({"b": "2", "a": "1"})
+    assert build_fingerprint({"a": "1"}) != build_fingerprint({"a": "2"})
+    assert build_fingerprint({}) == ""
+
+
+# ---------------------------------------------------------------- numbers in the output
+
+
+def extract(tmp_path: Path, log: str, **patterns: str) -> BenchResult:
+    (tmp_path / "bench.log").write_text(log)
+    spec = RunSpec(
+        "0" * 12,
+        "name",
+        {},
+        (Command("bench", "true"),),
+        patterns=tuple(Pattern(name, regex) for name, regex in patterns.items()),
+    )
+    return _add_extracted(BenchResult("m", True, wall_time=1.0), str(tmp_path), spec)
+
+
+def test_the_last_number_counts_and_all_are_samples(tmp_path: Path) -> None:
+    found = extract(tmp_path, "loss 3\nloss 2\nloss 1.5", loss=r"loss ([\d.]+)")
+    assert found.numbers["loss"] == 1.5
+    assert found.samples["loss"] == (3.0, 2.0, 1.5)
+    assert found.succeeded
+
+
+@pytest.mark.parametrize(("log", "kind"), [("nothing", VerdictKind.ERROR), ("loss nan", VerdictKind.FAIL)])
+def test_a_number_that_is_missing_or_none_fails_it(tmp_path: Path, log: str, kind: VerdictKind) -> None:
+    found: Any = extract(tmp_path, log, loss=r"loss (\S+)")
+    assert not found.succeeded
+    assert found.findings[0].kind is kind
+
+
+def test_without_patterns_nothing_is_looked_for(tmp_path: Path) -> None:
+    assert extract(tmp_path, "loss 3") == BenchResult("m", True, wall_time=1.0)

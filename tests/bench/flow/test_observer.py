@@ -1,0 +1,276 @@
+"""What is seen of the machine and of a benchmark's processes, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.bench.laboratory import execution as build_execution
+from tests.bench.laboratory import request
+
+from assay.bench.flow.observer import POINTS_FILE, write_points
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.records import load_execution
+from assay.bench.report.executions import render_bench_report
+from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
+from assay.errors import ExitCode
+from assay.execute.process import process_start
+from assay.study.sweep import Doors
+
+MIB = 1 << 20
+
+
+def fake_gpus(lab: Path, monkeypatch: pytest.MonkeyPatch, **gpu: object) -> None:
+    content = {"driver": "550.1", "gpus": [{"name": "Fake 9000", "sm_clock_mhz": 1500, "temperature_c": 50, **gpu}]}
+    (lab / "gpus.json").write_text(json.dumps(content))
+    monkeypatch.setenv("ASSAY_FAKE_NVML", str(lab / "gpus.json"))
+
+
+def test_the_peak_of_a_short_run_is_true(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.large")).executions
+    assert 120_000_000 < execution.peaks.max_rss < 250_000_000
+
+
+def test_load_of_others_contaminates_and_can_be_refused(lab: Path) -> None:
+    """Two busy processes of ours that are no part of the benchmark."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        asked = BenchMethod("sleep 0.6", "nap", "command")
+        report = run_benchmarks(replace(request(), methods=(asked,), foreign_limit=0.05, refuse_contaminated=True))
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    (execution,) = report.executions
+    assert "others used" in execution.contaminated[0]
+    assert execution.result.succeeded
+    assert execution.refused
+    assert not execution.succeeded
+    assert report.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_a_run_of_milliseconds_is_contaminated_by_what_was_just_before(lab: Path) -> None:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        asked = replace(request(), methods=(BenchMethod("true", "true", "command"),), trials=2)
+        report = run_benchmarks(replace(asked, foreign_limit=0.05, refuse_contaminated=True))
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    for execution in report.executions:
+        assert execution.machine.foreign_cpu_before is not None
+        assert execution.machine.foreign_cpu_before > 0.05
+        assert "others used" in execution.contaminated[0]
+        assert execution.refused
+    assert report.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_a_quiet_gpu_is_described(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus(lab, monkeypatch)
+    (execution,) = run_benchmarks(request("mod.B.good")).executions
+    assert execution.machine.accelerator_model == "Fake 9000"
+    assert execution.machine.accelerator_driver == "550.1"
+    assert execution.machine.gpus[0].sm_clock_mhz == 1500
+    assert execution.setup["accelerator_model"] == "Fake 9000"
+    assert execution.contaminated == ()
+
+
+def test_a_hot_gpu_and_foreign_processes_contaminate(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus(lab, monkeypatch, throttle=["hw_thermal", "sw_power_cap"], processes=[{"pid": 1}])
+    (execution,) = run_benchmarks(request("mod.B.good")).executions
+    text = "; ".join(execution.contaminated)
+    assert "throttled: hw_thermal" in text
+    assert "sw_power_cap" not in text  # how the card is set up, not trouble; it is recorded
+    assert "sw_power_cap" in execution.machine.throttled
+    assert "other processes were on the GPU: 1" in text
+
+
+def test_memory_of_strangers_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
+    nap = replace(request(), methods=(BenchMethod("sleep 0.7", "nap", "command"),))
+    (execution,) = run_benchmarks(nap, Doors(tick_s=0.05)).executions
+    assert execution.peaks.gpu_memory_bytes is None
+    assert execution.peaks.gpu_memory_basis == ""
+
+
+def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method itself appears on the fake GPU, beside a stranger."""
+    fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
+    (lab / "user.py").write_text(
+        "import json, os, time\nfrom assay.bench import report_benchmark\n"
+        "def use():\n    content = json.load(open('gpus.json'))\n    gpu = content['gpus'][0]\n"
+        "    gpu['used_bytes'] += 2_000_000_000\n"
+        "    gpu['processes'].append({'pid': os.getpid(), 'memory_bytes': 1_900_000_000})\n"
+        "    open('new.json', 'w').write(json.dumps(content))\n    os.replace('new.json', 'gpus.json')\n"
+        "    time.sleep(1)\n    report_benchmark(wall_time=1.0)\n"
+    )
+    (execution,) = run_benchmarks(request("user.use"), Doors(tick_s=0.05)).executions
+    assert execution.peaks.gpu_memory_bytes == 1_900_000_000
+    assert execution.peaks.gpu_memory_basis == "processes"
+
+
+def test_a_quadro_before_others_gives_no_name(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lab / "gpus.json").write_text('{"gpus": [{"name": "Quadro P400"}, {"name": "Tesla V100"}]}')
+    monkeypatch.setenv("ASSAY_FAKE_NVML", str(lab / "gpus.json"))
+    (execution,) = run_benchmarks(request("mod.B.good")).executions
+    assert (execution.machine.accelerator_model, execution.machine.accelerator_count) == ("Tesla V100", 2)
+
+
+# ---------------------------------------------------------------- true peaks
+
+
+def test_a_small_command_has_a_small_peak_and_its_own_times(lab: Path) -> None:
+    """Not the supervisor's size, and not the time that shells need to start."""
+    asked = replace(
+        request(), methods=(BenchMethod("true", "true", "command"), BenchMethod("sleep 1.3", "nap", "command"))
+    )
+    quick, nap = run_benchmarks(asked).executions
+    for execution in (quick, nap):
+        assert 0 < execution.peaks.max_rss < 8 * MIB
+        assert execution.result.cpu_time is not None
+        assert execution.result.cpu_time == pytest.approx(execution.peaks.cpu_s)
+    assert nap.result.wall_time >= 1.3
+    assert nap.result.wall_time > quick.result.wall_time
+
+
+def test_a_short_command_has_an_address_space(lab: Path) -> None:
+    asked = replace(request(), methods=(BenchMethod("true", "true", "command"),))
+    (execution,) = run_benchmarks(asked).executions
+    assert execution.peaks.max_vms > execution.peaks.max_rss > 0
+
+
+def test_processes_side_by_side_are_counted_together(lab: Path) -> None:
+    """Two are enough."""
+    hold = f"{sys.executable} -S -c 'import time; b = bytearray(60_000_000); b[::4096] = b[::4096]; time.sleep(0.8)'"
+    asked = replace(request(), methods=(BenchMethod(f"{hold} & {hold} & wait", "two", "command"),))
+    (execution,) = run_benchmarks(asked).executions
+    assert 120_000_000 < execution.peaks.max_rss < 170_000_000
+    assert execution.peaks.rss_basis == "tree"
+    assert execution.peaks.max_rss_bound >= execution.peaks.max_rss
+
+
+TREES = """
+import os, subprocess, sys, time
+from assay.bench import report_benchmark
+
+CODE = "import sys; b = bytearray(%d); b[::4096] = b[::4096]; print('ready', flush=True); sys.stdin.readline()"
+
+def start(size):
+    child = subprocess.Popen([sys.executable, "-S", "-c", CODE % size], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    return child
+
+def one():
+    held = bytearray(60_000_000); held[::4096] = held[::4096]
+    child = start(60_000_000)
+    time.sleep(0.6)
+    child.communicate()
+    report_benchmark(wall_time=1.0)
+
+def forks():
+    pids = []
+    for _ in range(4):
+        pid = os.fork()
+        if not pid:
+            held = bytearray(40_000_000); held[::4096] = held[::4096]
+            time.sleep(0.5)
+            os._exit(0)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    report_benchmark(wall_time=1.0)
+
+def unwaited():
+    code = "import time; b = bytearray(90_000_000); b[::4096] = b[::4096]; print('ready', flush=True); time.sleep(300)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    child.stdout.readline()
+    report_benchmark(wall_time=1.0, extras={"pid": child.pid})
+"""
+
+
+@pytest.mark.parametrize(("name", "least"), [("one", 120_000_000), ("forks", 160_000_000)])
+def test_children_beside_a_method_are_counted_with_it(lab: Path, name: str, least: int) -> None:
+    (lab / "trees.py").write_text(TREES)
+    (execution,) = run_benchmarks(request(f"trees.{name}")).executions
+    assert execution.result.succeeded
+    assert execution.peaks.max_rss > least
+    assert execution.peaks.rss_basis == "tree"
+    assert execution.notes == ()
+
+
+def test_what_a_method_leaves_behind_is_ended_and_said(lab: Path) -> None:
+    (lab / "trees.py").write_text(TREES)
+    (execution,) = run_benchmarks(request("trees.unwaited")).executions
+    pid = int(execution.result.extras["pid"])
+    assert execution.result.succeeded
+    assert re.search(rf"\b{pid}\b", execution.notes[0])
+    assert execution.notes[0].startswith("it left 1 process running, which Assay ended: ")
+    assert process_start(pid) is None
+    assert execution.peaks.max_rss > 90_000_000
+    loaded = load_execution(execution.run_dir)
+    assert loaded is not None
+    assert loaded.notes == execution.notes
+    assert loaded.peaks == execution.peaks
+    text = render_bench_report(BenchReport((execution,)), color=False, width=None)
+    assert f"trees.unwaited: {execution.notes[0]}" in text
+
+
+def test_misuse_of_a_report_is_in_the_user_s_line(lab: Path) -> None:
+    (lab / "wrong.py").write_text(
+        "from assay.bench import report_benchmark\n\ndef f():\n    report_benchmark(wall_time='x')\n"
+    )
+    (execution,) = run_benchmarks(request("wrong.f")).executions
+    assert execution.result.findings[0].message.endswith("(wrong.py:4)")
+
+
+def test_a_kill_is_told_in_our_words_and_the_last_ones_are_its_own(lab: Path) -> None:
+    (lab / "grow.py").write_text("import os\ndef f():\n    print('growing', flush=True)\n    os.kill(os.getpid(), 9)\n")
+    (execution,) = run_benchmarks(request("grow.f")).executions
+    message = execution.result.findings[0].message
+    assert message.startswith("it was killed by signal 9 (SIGKILL): ")
+    assert message.endswith("; its last words: growing")
+
+
+def test_what_is_killed_leaves_a_word_of_its_memory(lab: Path) -> None:
+    (lab / "grow.py").write_text(
+        "import os, time\ndef grow():\n    b = bytearray(60_000_000); b[::4096] = b[::4096]\n"
+        "    time.sleep(2.5)\n    os.kill(os.getpid(), 9)\n"
+    )
+    (execution,) = run_benchmarks(request("grow.grow"), Doors(tick_s=0.05)).executions
+    assert "SIGKILL" in execution.result.findings[0].message
+    assert execution.peaks.max_rss > 60_000_000
+
+
+def test_each_execution_is_told_when_it_has_ended(lab: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    run_benchmarks(
+        request("mod.B.fixed", "mod.B.raises", trials=2), told=lambda e, n, total: told.append((e.method, n, total))
+    )
+    assert told == [
+        ("mod.B.fixed", 1, 4),
+        ("mod.B.raises", 2, 4),
+        ("mod.B.fixed", 3, 4),
+        ("mod.B.raises", 4, 4),
+    ]
+
+
+def test_the_reason_of_an_end_speaks_of_it_and_not_of_our_names(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.dies")).executions
+    assert execution.result.findings[0].message.startswith("it ended with exit code 9")
+
+
+def test_numbers_go_to_the_index_and_nothing_goes_where_there_are_none(tmp_path: Path) -> None:
+    given = build_execution(1, 2.0)
+    samples = {"wall_time": (1.0, 2.0, 3.0)}
+    write_points(str(tmp_path), replace(given, result=replace(given.result, samples=samples), ended_at=5.0))
+    lines = [json.loads(line) for line in (tmp_path / "metrics" / POINTS_FILE).read_text().splitlines()]
+    assert lines[0] == {"time": 5.0, "wall_time": 2.0}
+    assert [(line["step"], line["samples.wall_time"]) for line in lines[1:]] == [(0, 1.0), (1, 2.0), (2, 3.0)]
+    write_points(str(tmp_path / "none"), replace(given, result=BenchResult("m", False)))
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,421 @@
+"""Benchmarks in real processes: every temper gives a recorded result, and the others still run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.bench.laboratory import request
+
+from assay.bench.flow import run
+from assay.bench.flow.archive import find_place, load_executions
+from assay.bench.flow.history import HistoryOptions, build_history
+from assay.bench.flow.options import parse_commands
+from assay.bench.flow.run import resolve_methods, run_benchmarks
+from assay.bench.records import hold_queue, load_execution, take_queue
+from assay.bench.values.execution import BenchExecution, BenchMethod, BenchVariant, parse_windows
+from assay.errors import ExitCode, UsageError
+from assay.execute.machine_lease import MachineLease
+from assay.record import run_directory
+from assay.record.index.sqlite import open_index
+from assay.study.sweep import Doors
+from assay.values import layout
+
+
+def by_method(executions: tuple[BenchExecution, ...]) -> dict[str, BenchExecution]:
+    return {execution.method.rpartition(".")[2]: execution for execution in executions}
+
+
+def test_every_temper_is_recorded_and_the_others_run(lab: Path) -> None:
+    names = ["dies", "killed", "nan", "never", "raises", "sleeps", "godo", "good", "fixed"]
+    asked = request(*(f"mod.B.{name}" for name in names), "mod.Bad.good", "absent.f", timeout_s=2)
+    report = run_benchmarks(replace(asked, grace_s=0.5))
+    assert report.exit_code is ExitCode.FAILED
+    assert len(report.executions) == len(names) + 2
+    found = by_method(report.executions[: len(names)])
+    words = {name: "; ".join(f.message for f in execution.result.findings) for name, execution in found.items()}
+    assert found["good"].succeeded
+    assert len(found["good"].result.samples["wall_time"]) == 12
+    assert "exit code 9" in words["dies"]
+    assert found["dies"].result.wall_time == 1.0  # what it had reported is kept
+    assert "137" in words["killed"] or "SIGKILL" in words["killed"]
+    assert words["nan"] == "wall_time is nan"
+    assert "never called report_benchmark" in words["never"]
+    assert (found["never"].result.wall_time, found["never"].result.has_exception) == (-1.0, False)
+    assert words["raises"] == "ValueError: no luck (mod.py:16)"
+    assert "time limit" in words["sleeps"]
+    assert "did you mean 'good'" in words["godo"]
+    assert "below its minimum" in words["fixed"]
+    assert not found["fixed"].result.has_exception
+    assert "cannot be made" in report.executions[-2].result.findings[0].message
+    assert "no module 'absent'" in report.executions[-1].result.findings[0].message
+
+
+def test_a_good_execution_is_complete(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.good", label="here", extra={"door": 1})).executions
+    assert execution.method == "mod.B.good"
+    assert execution.label == "here"
+    assert execution.machine.cpu_model
+    assert execution.machine.logical_cpus == os.cpu_count()
+    assert execution.machine.python == ".".join(map(str, sys.version_info[:3]))
+    assert execution.setup["python"] == "{}.{}".format(*sys.version_info[:2])
+    assert execution.fingerprint
+    assert execution.peaks.max_rss > 1_000_000
+    assert execution.peaks.max_cpu_percent > 0
+    assert execution.ended_at >= execution.started_at  # type: ignore[operator]
+    assert execution.extra == {"door": 1}
+    assert load_execution(execution.run_dir) == execution
+
+
+def test_a_git_that_cannot_be_asked_is_a_warning_of_the_benchmark(lab: Path) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    (lab / ".git" / "index").write_bytes(b"damaged")
+    said: list[str] = []
+    report = run_benchmarks(request("mod.B.fixed", trials=2), Doors(warn=said.append))
+    assert [text for text in said if "git cannot be asked about" in text] == said[:1]
+    assert "no commit is recorded" in said[0]
+    assert not [note for note in report.notes if "git" in note], "given once"
+    assert [execution.commit for execution in report.executions] == [None, None]
+
+
+def test_it_is_in_the_index_at_once(lab: Path) -> None:
+    run_benchmarks(request("mod.B.good", trials=2))
+    with open_index(str(lab / "runs")) as index:
+        rows = index.load_runs(["bench"])
+        summaries = index.load_summaries(["bench"])
+    assert [row.params["trial"] for row in rows] == [1, 2]
+    for row in rows:
+        assert summaries[row.key]["wall_time"].count == 1
+        assert summaries[row.key]["samples.wall_time"].count == 12
+
+
+def test_trials_are_interleaved_and_never_share_a_folder(lab: Path) -> None:
+    report = run_benchmarks(
+        request("mod.B.good", "mod.quick", trials=2, execution_id="fixed", output_root=str(lab / "out"))
+    )
+    assert [(e.method, e.trial) for e in report.executions] == [
+        ("mod.B.good", 1),
+        ("mod.quick", 1),
+        ("mod.B.good", 2),
+        ("mod.quick", 2),
+    ]
+    assert [e.execution_id for e in report.executions] == ["fixed", "fixed-2", "fixed-3", "fixed-4"]
+    assert len({e.output_dir for e in report.executions}) == 4
+    assert os.path.isdir(lab / "out" / "fixed-3")
+
+
+def test_the_same_id_again_overwrites_nothing(lab: Path) -> None:
+    first = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions[0]
+    before = Path(first.run_dir, layout.BENCH_FILE).read_bytes()
+    (second,) = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions
+    assert second.execution_id == "same-2"
+    assert Path(first.run_dir, layout.BENCH_FILE).read_bytes() == before
+    (lab / "out" / "mine").mkdir(parents=True)
+    (third,) = run_benchmarks(request("mod.B.fixed", execution_id="mine", output_root=str(lab / "out"))).executions
+    assert third.execution_id == "mine-2"
+
+
+def test_filters_become_methods(lab: Path) -> None:
+    asked = request("mod.B.filter:n.*", "mod.B.nan", "mod.B.filter:zzz.*")
+    assert [method.name for method in resolve_methods(replace(asked, folder=str(lab)))] == [
+        "mod.B.nan",
+        "mod.B.never",
+        "mod.B.filter:zzz.*",
+    ]
+    report = run_benchmarks(request("mod.B.filter:zzz.*"))
+    assert "matches 'zzz.*'" in report.executions[0].result.findings[0].message
+
+
+def test_the_output_dir_and_the_data_dir_are_given(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.writes", data_dir="/some/data")).executions
+    assert Path(execution.output_dir, "result.txt").read_text() == "/some/data"
+    assert execution.output_dir == os.path.join(execution.run_dir, "output")
+
+
+def test_arguments_and_environment_arrive(lab: Path) -> None:
+    report = run_benchmarks(request("mod.Sized.one", constructor_args={"size": 7}))
+    assert report.executions[0].result.wall_time == 7
+    report = run_benchmarks(request("mod.B.environment", env=(("MARK", "it's $HERE"),)))
+    assert report.executions[0].result.extras["value"] == "it's $HERE"
+
+
+def test_commands_are_measured_and_their_output_is_read(lab: Path) -> None:
+    good = BenchMethod("sleep 0.2; echo 'loss: 0.5'; echo 'loss: 0.25'", "train", "command")
+    bad = BenchMethod("echo oops; exit 3", "broken", "command")
+    asked = replace(request(), methods=(good, bad), patterns=(("loss", r"loss: ([\d.]+)"),))
+    report = run_benchmarks(asked)
+    first, second = report.executions
+    assert first.succeeded
+    assert first.result.wall_time >= 0.2
+    assert first.result.numbers["loss"] == 0.25
+    assert first.result.samples["loss"] == (0.5, 0.25)
+    assert not second.succeeded
+    text = "; ".join(finding.message for finding in second.result.findings)
+    assert "exit code 3" in text
+    assert "oops" in text
+    assert "loss was not found" in text
+
+
+def test_a_program_may_report_by_itself(lab: Path) -> None:
+    program = BenchMethod(
+        f"{sys.executable} -c 'from assay.bench import report_benchmark; report_benchmark(throughput=9)'",
+        "own",
+        "command",
+    )
+    (execution,) = run_benchmarks(replace(request(), methods=(program,))).executions
+    assert execution.result.throughput == 9
+    assert execution.result.wall_time > 0
+
+
+def test_another_interpreter_needs_no_assay(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (execution,) = run_benchmarks(request("mod.B.good", python=sys.executable)).executions
+    assert execution.succeeded
+
+
+def test_variants_run_in_turns_in_their_own_folders(lab: Path) -> None:
+    variants = []
+    for name, value in (("base", 1), ("head", 2)):
+        (lab / name).mkdir()
+        (lab / name / "other.py").write_text(
+            f"from assay.bench import report_benchmark\ndef f(): report_benchmark(wall_time={value})\n"
+        )
+        variants.append(BenchVariant(name, str(lab / name), f"{value:040x}"))
+    report = run_benchmarks(request("other.f", trials=2, variants=tuple(variants)))
+    assert [(e.label, e.result.wall_time) for e in report.executions] == [
+        ("base", 1),
+        ("head", 2),
+        ("head", 2),
+        ("base", 1),
+    ]
+    assert report.executions[0].commit == f"{1:040x}"
+
+
+@pytest.fixture
+def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own sampler is the quicker one."""
+    monkeypatch.setattr(run, "find_py_spy", lambda: None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_a_profile_lies_with_the_run(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.quick", profile=parse_windows("0:"))).executions
+    assert execution.profiles == ("profile/python-1.json",)
+    assert json.loads(Path(execution.run_dir, *execution.profiles).read_text())["traceEvents"]
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_that_it_was_profiled_is_in_the_record_and_why_a_window_has_none(lab: Path) -> None:
+    told: list[BenchExecution] = []
+    asked = request("mod.quick", profile=parse_windows("0:0.01,500:"), extra={"door": 1})
+    (execution,) = run_benchmarks(asked, told=lambda found, _number, _total: told.append(found)).executions
+    (note,) = execution.profile_notes
+    assert note.endswith("the window 500: never began")
+    assert execution.extra == {
+        "door": 1,
+        "profile": {"windows": "0:0.01,500:", "profiler": "auto", "notes": [note]},
+    }
+    assert load_execution(execution.run_dir) == execution == told[0]
+    assert execution.is_profiled
+
+
+def test_an_ordinary_execution_is_not_profiled(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.quick")).executions
+    assert not execution.is_profiled
+    assert execution.extra == {}
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_one_that_was_killed_has_no_profile_and_says_so(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.dies", profile=parse_windows("0:"))).executions
+    assert execution.profile_notes == ("it did not live to write its profile",)
+    assert execution.is_profiled
+
+
+def write_spy(folder: Path) -> str:
+    """Writes down what it was to look at, and leaves when it is interrupted, as py-spy does."""
+    spy = folder / "py-spy"
+    spy.write_text(
+        f"#!{sys.executable} -S\n"
+        "import json, signal, sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "open('begun', 'w').close()\n"
+        "signal.sigwait([signal.SIGINT])\n"
+        "with open(sys.argv[sys.argv.index('--output') + 1], 'w') as file: json.dump(sys.argv[1:], file)\n"
+    )
+    spy.chmod(0o755)
+    return str(spy)
+
+
+def test_a_command_is_profiled_from_outside(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_py_spy", lambda: write_spy(lab))
+    waits = f"{sys.executable} -S -c \"import os\nwhile not os.path.exists('begun'): pass\""
+    command = BenchMethod(waits, "waits", "command")
+    (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
+    assert execution.succeeded
+    assert execution.profiles == ("profile/py-spy-1.json",)
+    assert execution.profile_notes == ()
+    assert execution.extra["profile"] == {"windows": "0:", "profiler": "auto"}
+
+
+def test_a_command_without_python_has_no_profile_and_says_so(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_py_spy", lambda: write_spy(lab))
+    command = BenchMethod("sleep 1", "sleep", "command")
+    (execution,) = run_benchmarks(replace(request(profile=parse_windows("0:")), methods=(command,))).executions
+    assert execution.succeeded
+    assert execution.profile_notes == ("window 1 has no profile: no Python ran in it, and py-spy knows nothing else",)
+
+
+@pytest.mark.parametrize(
+    ("profiler", "py_spy", "words"),
+    [
+        ("framework", "/somewhere/py-spy", "works inside a METHOD"),
+        ("auto", None, "is taken by py-spy, and there is none"),
+        ("py-spy", None, "is taken by py-spy, and there is none"),
+    ],
+)
+def test_a_profile_of_a_command_that_cannot_be_had_is_refused(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, profiler: str, py_spy: str | None, words: str
+) -> None:
+    monkeypatch.setattr(run, "find_py_spy", lambda: py_spy)
+    asked = request("mod.quick", profile=parse_windows("0:"), profiler=profiler)
+    with pytest.raises(UsageError, match=words):
+        run_benchmarks(replace(asked, methods=(*asked.methods, BenchMethod("true", "true", "command"))))
+    assert not Path("runs").exists()
+
+
+def test_py_spy_is_found_beside_our_own_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert run.find_py_spy() is None
+    assert run.find_py_spy() != write_spy(tmp_path)
+    assert run.find_py_spy() == str(tmp_path / "py-spy")
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ((BenchMethod("echo 1", "a", "command"), BenchMethod("echo 2", "a", "command")), "two commands are named 'a'"),
+        ((BenchMethod("echo", "echo", "command"),) * 2, "two commands are named 'echo'"),
+        ((BenchMethod("mod.quick", "mod.quick"), BenchMethod("x", "mod.quick", "command")), "a method and a command"),
+    ],
+)
+def test_two_that_would_share_a_history_are_refused(lab: Path, methods: tuple[BenchMethod, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_benchmarks(replace(request(), methods=methods))
+    assert not Path("runs").exists()
+
+
+def test_a_method_that_is_named_twice_runs_once(lab: Path) -> None:
+    assert [method.name for method in resolve_methods(request("mod.B:good", "mod.B.good"))] == ["mod.B.good"]
+
+
+def test_a_command_may_begin_with_a_variable(lab: Path) -> None:
+    methods = tuple(parse_commands(["MARK=seen bash -c 'echo it is $MARK'"]))
+    (execution,) = run_benchmarks(replace(request(), methods=methods)).executions
+    assert Path(execution.run_dir, execution.log).read_text() == "it is seen\n"
+
+
+# ---------------------------------------------------------------- a supervisor that was killed
+
+
+def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
+    (execution,) = run_benchmarks(request("mod.B.fixed")).executions
+    os.unlink(os.path.join(execution.run_dir, layout.BENCH_FILE))
+    (found,) = load_executions(find_place("runs"))
+    assert found.result.wall_time == 2.0
+    assert found.execution_id == execution.execution_id
+    assert os.path.exists(os.path.join(execution.run_dir, layout.BENCH_FILE))
+
+
+def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> None:
+    call = [sys.executable, "-m", "assay", "bench", "run", "--command", "slow=sleep 0.3", "--trials", "4"]
+    with subprocess.Popen([*call, "--root", "runs"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as killed:
+        while not list(Path("runs/bench").glob("*_slow/lease.1")):
+            time.sleep(0.01)
+        killed.kill()
+    while not list(Path("runs/bench").glob("*_slow/bench.exit.0")):
+        time.sleep(0.01)
+    elsewhere = lab / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy("mod.py", elsewhere)
+    other = run_benchmarks(request("mod.B.fixed", folder=str(elsewhere)))
+    assert [execution.method for execution in other.executions] == ["mod.B.fixed"], "they are of another folder"
+    report = run_benchmarks(request("mod.B.fixed"))
+    assert [execution.method for execution in report.executions] == ["slow"] * 3 + ["mod.B.fixed"]
+    assert all(execution.succeeded or execution.method != "slow" for execution in report.executions)
+    assert any("an earlier call was killed" in note and "3 of slow" in note for note in report.notes)
+    assert not list(Path("runs/bench/.assay").glob("bench-queue.*"))
+    assert len(run_benchmarks(request("mod.B.fixed")).executions) == 1
+
+
+def test_what_a_living_call_has_still_to_run_is_left_to_it(lab: Path) -> None:
+    run_benchmarks(request("mod.B.fixed"))
+    spec = run_directory.load_record(str(next(Path("runs/bench").glob("*_B.fixed")))).spec
+    waiting = replace(spec, name="never-started")
+    with hold_queue("runs/bench", str(lab), [waiting]):
+        assert take_queue("runs/bench", str(lab)) == []
+    with hold_queue("runs/bench", str(lab), [waiting, spec]):
+        (path,) = Path("runs/bench/.assay").glob("bench-queue.*")
+        left = path.read_text()
+    path.write_text(left)
+    assert [one.name for one in take_queue("runs/bench", str(lab))] == ["never-started"]
+    path.write_text("{")
+    assert take_queue("runs/bench", str(lab)) == []
+
+
+# ---------------------------------------------------------------- memory and crashes
+
+
+def test_peaks_of_memory_are_metrics_with_a_history(lab: Path) -> None:
+    executions = run_benchmarks(request("mod.B.large", trials=6)).executions
+    assert all(execution.numbers["peak_memory"] > 120_000_000 for execution in executions)
+    found = build_history("mod.B.large", "peak_memory", executions, HistoryOptions(everything=True), [])
+    assert found.direction == "min"
+    assert len(found.series[0].points) == 6
+    gpu = replace(executions[0], peaks=replace(executions[0].peaks, gpu_memory_bytes=5 << 30))
+    assert gpu.numbers["peak_gpu_memory"] == 5 << 30
+    other = replace(executions[0], result=replace(executions[0].result, extras={"peak_memory": 7.0}))
+    assert other.numbers["peak_memory"] == 7.0, "what it reports itself comes first"
+
+
+def test_a_crash_in_native_code_shows_the_python_stack(lab: Path) -> None:
+    Path("crash.py").write_text("import ctypes\ndef inner(): ctypes.string_at(0)\ndef outer(): inner()\n")
+    command = parse_commands(["c=python3 -c 'import crash; crash.outer()'"])
+    asked = replace(request("crash.outer"), methods=(*request("crash.outer").methods, *command))
+    for execution in run_benchmarks(asked).executions:
+        (finding,) = execution.result.findings
+        assert "SIGSEGV" in finding.message
+        assert "Segmentation fault in string_at" in finding.message
+        assert "called by inner (crash.py:2) called by outer (crash.py:3)" in finding.message
+
+
+def test_an_error_without_a_message_says_so(lab: Path) -> None:
+    Path("empty.py").write_text("def memory(): raise MemoryError\ndef value(): raise ValueError\n")
+    memory, value = run_benchmarks(request("empty.memory", "empty.value")).executions
+    assert "MemoryError: Python could not get the memory that it asked for" in memory.result.findings[0].message
+    assert value.result.findings[0].message == "ValueError: without a message (empty.py:2)"
+
+
+def test_a_benchmark_waits_for_model_checks_and_says_so_when_its_limit_is_over(lab: Path, tmp_path: Path) -> None:
+    check = MachineLease("check")
+    assert check.try_enter()
+    try:
+        report = run_benchmarks(request("mod.B.good", max_wait_s=0.5))
+    finally:
+        check.close()
+    assert report.exit_code is ExitCode.INTERNAL
+    assert "nothing was started within 0.5 s: model checks are running" in (report.problem or "")
+    assert run_benchmarks(request("mod.B.good")).exit_code is ExitCode.OK
+    assert MachineLease("run").try_enter()  # what it held is free again

@@ -1,0 +1,139 @@
+"""Which executions of a side count, and which are held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.bench.laboratory import execution
+
+from assay.bench.flow.sides import (
+    Duel,
+    Executions,
+    collect_samples,
+    describe_aside,
+    describe_code,
+    describe_invalid,
+    describe_setups,
+    find_duels,
+)
+from assay.bench.values.execution import BenchExecution
+from assay.values.environment import GitState
+
+KEY = ("m.C.f", "wall_time")
+V100, T4 = {"accelerator_model": "V100"}, {"accelerator_model": "T4"}
+
+
+def some(first: int, count: int, setup: dict[str, str], **fields: Any) -> tuple[BenchExecution, ...]:
+    return tuple(execution(first + n, 1.0 + n, setup=setup, **fields) for n in range(count))
+
+
+MIXED = Executions("old", (*some(0, 3, V100), *some(3, 2, T4)))
+HEAD = Executions("new", (*some(10, 4, T4), *some(14, 5, {"accelerator_model": "H200"})))
+
+
+def told(base: Executions, head: Executions, across: bool = False) -> list[str]:
+    return list(describe_setups("m.C.f", base, head, find_duels(KEY, base, head, across=across), across))
+
+
+def test_equal_set_ups_meet_and_the_others_are_named() -> None:
+    (duel,) = find_duels(KEY, MIXED, HEAD, across=False)
+    assert [e.execution_id for e in duel.base] == ["e0003", "e0004"]
+    assert [e.execution_id for e in duel.head] == ["e0010", "e0011", "e0012", "e0013"]
+    assert (duel.subject, duel.differences) == ("m.C.f wall_time", ())
+    assert told(MIXED, HEAD) == [
+        "m.C.f: 3 executions of old left out, on a set-up that the other side lacks: accelerator_model V100",
+        "m.C.f: 5 executions of new left out, on a set-up that the other side lacks: accelerator_model H200",
+    ]
+
+
+def test_several_common_set_ups_are_several_duels() -> None:
+    duels = find_duels(KEY, MIXED, MIXED, across=False)
+    assert [duel.subject for duel in duels] == [
+        "m.C.f wall_time (accelerator_model V100)",
+        "m.C.f wall_time (accelerator_model T4)",
+    ]
+    assert [len(duel.base) for duel in duels] == [3, 2]
+    assert told(MIXED, MIXED) == ["m.C.f: 2 set-ups, each compared by itself"]
+
+
+def test_without_a_common_one_the_differences_are_kept() -> None:
+    (duel,) = find_duels(KEY, Executions("old", some(0, 3, V100)), HEAD, across=False)
+    assert duel.differences == ("accelerator_model V100 → H200",)
+    assert len(duel.head) == 5
+    words = told(Executions("old", some(0, 3, V100)), HEAD)
+    assert words[0] == "m.C.f: no set-up is common to old and new; --across-setups judges them all the same"
+    assert "4 executions of new left out" in words[1]
+
+
+def test_all_together_where_that_is_wanted_and_it_is_said() -> None:
+    (duel,) = find_duels(KEY, MIXED, HEAD, across=True)
+    assert (len(duel.base), len(duel.head), duel.differences) == (5, 9, ())
+    assert told(MIXED, HEAD, across=True) == [
+        "m.C.f: old mixes 2 set-ups: 3 with accelerator_model V100; 2 with accelerator_model T4",
+        "m.C.f: new mixes 2 set-ups: 4 with accelerator_model T4; 5 with accelerator_model H200",
+    ]
+    one, other = Executions("a", some(0, 3, V100)), Executions("b", some(3, 3, T4))
+    assert told(one, other, across=True) == [
+        "m.C.f: the set-ups differ (accelerator_model V100 → T4), and are compared all the same"
+    ]
+    assert told(one, one, across=True) == told(one, one) == []
+
+
+def test_a_set_up_that_nobody_recorded_is_said() -> None:
+    unknown = Executions("a", some(0, 3, {}))
+    assert told(unknown, unknown) == ["m.C.f: the set-up was not recorded on either side"]
+    (duel,) = find_duels(KEY, unknown, Executions("b", some(3, 3, T4)), across=False)
+    assert duel.differences == ("set-up not recorded → accelerator_model T4",)
+
+
+# ---------------------------------------------------------------- invalid
+
+
+def test_what_is_invalid_for_a_metric_does_not_count_for_it() -> None:
+    side = replace(MIXED, invalid={KEY: {"e0000", "e0001"}, ("m.C.g", "wall_time"): {"e0002"}})
+    assert [e.execution_id for e in side.having(KEY)] == ["e0002", "e0003", "e0004"]
+    assert side.count_invalid(KEY) == 2
+    assert list(describe_invalid(side, [KEY])) == ["m.C.f wall_time: 2 executions of old left out: declared invalid"]
+    assert [side.is_invalid(e) for e in side.found[:3]] == [True, True, False]
+    assert list(describe_invalid(MIXED, [KEY])) == []
+
+
+def test_nothing_left_is_an_empty_side_and_no_other_set_up() -> None:
+    side = replace(MIXED, invalid={KEY: {e.execution_id for e in MIXED.found}})
+    (duel,) = find_duels(KEY, side, HEAD, across=False)
+    assert (duel.base, duel.differences) == ((), ())
+    assert collect_samples("old", duel.base, "wall_time", everything=False).values == ()
+
+
+# ---------------------------------------------------------------- the code
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ({"commit": "a" * 40}, "; the code is the same"),
+        ({"commit": "b" * 40}, " and so does the code"),
+        ({"commit": "a" * 40, "git": GitState("a" * 40, None, True, "diff")}, " and so does the code"),
+        ({"commit": None}, "; whether the code does was not recorded"),
+    ],
+)
+def test_what_is_known_of_the_code_is_said(head: dict[str, Any], words: str) -> None:
+    duel = Duel(KEY, some(0, 2, V100, commit="a" * 40), some(2, 2, T4, **head))
+    assert describe_code(duel) == words
+
+
+def test_what_is_put_aside_is_counted_by_method() -> None:
+    found = (*some(0, 2, T4), *some(2, 3, T4, profiles=("trace",)), *some(5, 1, T4, state="stopped"))
+    side = Executions("old", found).put_aside(everything=False)
+    assert [e.execution_id for e in side.found] == ["e0000", "e0001"]
+    assert side.count_aside() == side.count_aside("m.C.f") == {"profiled": 3, "interrupted": 1}
+    assert side.count_aside("m.C.g") == {}
+    assert side.methods == ["m.C.f"]
+    assert list(describe_aside(side)) == [
+        "old: 3 profiled executions are left out of 6 (--all takes them)",
+        "old: 1 interrupted execution is left out of 6",
+    ]
+    assert side.put_aside(everything=False) == side, "once is enough"
+    assert len(Executions("old", found).put_aside(everything=True).found) == 5

@@ -1,0 +1,210 @@
+"""Set-ups side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench.laboratory import history, request
+
+from assay.bench.flow import tables
+from assay.bench.flow.run import run_benchmarks
+from assay.bench.flow.tables import load_table, value_of
+from assay.bench.records import Triage, add_triage
+from assay.bench.values.execution import BenchExecution, Framework
+from assay.errors import NotFoundError, UsageError
+from assay.values.environment import GitState
+from assay.values.machine import Machine
+from assay.values.verdict import Finding, VerdictKind
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
+    """What the archive holds."""
+    found: list[BenchExecution] = []
+
+    def load(_place: object, method: str | None = None, _complain: object = None) -> Sequence[BenchExecution]:
+        return [e for e in found if method is None or e.method == method]
+
+    monkeypatch.setattr(tables, "load_executions", load)
+    return found
+
+
+def test_set_ups_are_grouped_with_all_their_values(given: list[BenchExecution]) -> None:
+    for cudnn, values in (("8.9.2", [1.0, 1.1]), ("9.1.0", [0.9])):
+        given += history(values, setup={"cudnn": cudnn, "accelerator_model": "H200"}, label="nightly")
+    table = load_table("m.C.f", ["cudnn", "label", "accelerator_model"], None, None)
+    assert table.by == ("cudnn", "label", "accelerator_model")
+    assert table.metrics == ("wall_time",)
+    assert [(row.keys, row.count, row.values) for row in table.rows] == [
+        (("8.9.2", "nightly", "H200"), 2, {"wall_time": (1.0, 1.1)}),
+        (("9.1.0", "nightly", "H200"), 1, {"wall_time": (0.9,)}),
+    ]
+    assert table.left_out == {}
+
+
+def test_benchmarks_are_never_mixed(given: list[BenchExecution]) -> None:
+    given += [*history([1.0, 1.1]), *(replace(e, method="m.C.g") for e in history([1e6, 1.1e6]))]
+    table = load_table(None, ["label"], None, None)
+    assert table.by == ("benchmark", "label")
+    assert [(row.keys[0], row.count) for row in table.rows] == [("m.C.f", 2), ("m.C.g", 2)]
+    assert load_table(None, ["method", "label"], None, None).by == ("method", "label")
+
+
+def test_commits_stand_in_the_order_of_their_measurements(given: list[BenchExecution]) -> None:
+    given += [replace(e, commit=name * 40) for e, name in zip(history([1.0, 2.0, 3.0]), "cab", strict=True)]
+    table = load_table("m.C.f", ["commit"], None, None)
+    assert [row.keys[0][0] for row in table.rows] == ["c", "a", "b"]
+
+
+def test_executions_that_were_declared_invalid_do_not_count(given: list[BenchExecution], tmp_path: Path) -> None:
+    given += history([1.0, 2.0, 9.0, 9.1])
+    add_triage(str(tmp_path / "bench"), Triage("m.C.f", "wall_time", "e0002", "e0003", "invalid"))
+    table = load_table("m.C.f", ["label"], None, str(tmp_path), everything=True)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), {"declared invalid": 2})
+    add_triage(str(tmp_path / "bench"), Triage("m.C.f", "wall_time", "e0002", "e0003", "open"))
+    assert load_table("m.C.f", ["label"], None, str(tmp_path)).rows[0].count == 4
+
+
+def test_what_did_not_report_what_it_had_to_is_no_figure(given: list[BenchExecution]) -> None:
+    good, lost, outside = history([1.0, 2.0, 3.0])
+    silent = Finding(VerdictKind.ERROR, "m", "speed was not found in its output")
+    bound = Finding(VerdictKind.FAIL, "m", "acc is below its minimum")
+    given += [
+        good,
+        replace(lost, result=replace(lost.result, succeeded=False, findings=(silent,))),
+        replace(outside, result=replace(outside.result, succeeded=False, findings=(bound,))),
+    ]
+    table = load_table("m.C.f", ["label"], None, None)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 3.0), {"failed": 1})
+
+
+def test_what_failed_or_was_disturbed_is_left_out_and_counted(given: list[BenchExecution]) -> None:
+    good, dirty, failed, refused = history([1.0, 2.0, 3.0, 4.0])
+    given += [
+        good,
+        replace(dirty, contaminated=("load",)),
+        replace(failed, result=replace(failed.result, has_exception=True)),
+        replace(refused, contaminated=("load",), refused=True),
+    ]
+    table = load_table(None, ["label"], None, None)
+    assert (table.rows[0].values["wall_time"], table.left_out) == (
+        (1.0,),
+        {"contaminated": 1, "failed": 1, "refused": 1},
+    )
+    table = load_table(None, ["label"], None, None, everything=True)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 2.0), {"failed": 1, "refused": 1})
+
+
+def test_nothing_undisturbed_is_said(given: list[BenchExecution]) -> None:
+    given += [replace(e, contaminated=("load",)) for e in history([1.0, 2.0])]
+    with pytest.raises(UsageError, match="none of 2 executions succeeded undisturbed: 2 contaminated"):
+        load_table(None, ["label"], None, None)
+
+
+def test_a_single_one_is_spoken_of_as_one(given: list[BenchExecution]) -> None:
+    given += [replace(e, contaminated=("load",)) for e in history([1.0])]
+    with pytest.raises(UsageError, match="the only execution has not succeeded undisturbed: 1 contaminated"):
+        load_table(None, ["label"], None, None)
+
+
+def test_profiled_and_ended_executions_are_no_ordinary_figures(given: list[BenchExecution]) -> None:
+    plain, profiled, ended = history([1.0, 66.0, 0.1])
+    broken = replace(ended.result, succeeded=False, has_exception=True)
+    given += [plain, replace(profiled, profiles=("trace",)), replace(ended, state="stopped", result=broken)]
+    table = load_table(None, ["label"], None, None)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0,), {"profiled": 1, "interrupted": 1})
+    table = load_table(None, ["label"], None, None, everything=True)
+    assert (table.rows[0].values["wall_time"], table.left_out) == ((1.0, 66.0), {"interrupted": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"profiles": ("trace",)}, "take profiled ones as well: --all"),
+        ({"contaminated": ("load",)}, "take contaminated ones as well: --all"),
+        ({"contaminated": ("load",), "refused": True}, "run it again: assay bench run METHOD"),
+    ],
+)
+def test_what_helps_is_advised(given: list[BenchExecution], fields: dict[str, Any], hint: str) -> None:
+    given += history([1.0, 2.0], **fields)
+    with pytest.raises(UsageError) as caught:
+        load_table(None, ["label"], None, None)
+    assert caught.value.hint == hint
+
+
+def test_columns_and_metrics_that_are_not_there(given: list[BenchExecution]) -> None:
+    given += history([1.0], setup={"cudnn": "9"})
+    with pytest.raises(NotFoundError, match=r"(?s)cudn.*did you mean 'cudnn'.*known: benchmark, label, commit"):
+        load_table(None, ["cudn"], None, None)
+    with pytest.raises(NotFoundError, match="known: benchmark, label, commit"):
+        load_table(None, ["zzz"], None, None)
+    with pytest.raises(NotFoundError, match="wal_time"):
+        load_table(None, ["label"], ["wal_time"], None)
+
+
+def test_values_that_are_no_numbers_do_not_count(given: list[BenchExecution]) -> None:
+    given += history([1.0, math.nan, math.inf, 3.0])
+    (row,) = load_table(None, ["label"], ["wall_time"], None).rows
+    assert (row.count, row.values["wall_time"]) == (4, (1.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("label", "nightly"),
+        ("commit", "c" * 12),
+        ("branch", "main"),
+        ("host", "box"),
+        ("method", "m.C.f"),
+        ("source", "assay"),
+        ("trial", "1"),
+        ("framework_name", "torch"),
+        ("framework_version", "2.9"),
+        ("framework", "torch 2.9"),
+        ("cuda", "-"),
+        ("python", "3.12"),
+    ],
+)
+def test_keys(key: str, value: str) -> None:
+    (execution,) = history(
+        [1.0],
+        label="nightly",
+        commit="c" * 40,
+        git=GitState("c" * 40, "main", False),
+        machine=Machine(host="box"),
+        framework=Framework("torch", "2.9"),
+        setup={"framework": "torch 2.9", "python": "3.12"},
+    )
+    assert value_of(execution, key) == value
+
+
+def test_what_was_really_run_is_tabled(lab: Path) -> None:
+    run_benchmarks(request("mod.B.fixed", trials=2, label="one"))
+    run_benchmarks(request("mod.B.fixed", label="two"))
+    table = load_table("B.fixed", ["label", "python", "cpu_model"], ["acc", "wall_time"], "runs")
+    assert [(row.keys[0], row.count) for row in table.rows] == [("one", 2), ("two", 1)]
+    assert table.rows[0].values == {"acc": (0.5, 0.5), "wall_time": (2.0, 2.0)}
+    assert table.rows[0].keys[1].startswith("3.")
+
+
+def test_what_a_door_has_kept_is_a_column(given: list[BenchExecution]) -> None:
+    extra = {"system_name": "dgx", "platform_name": "gcp", "ml_framework_build_label": "nightly", "rack": 7, "x": {}}
+    given += [*history([1.0], extra=extra, label="l"), *history([2.0])]
+    keys = ["system_name", "platform_name", "build_label", "ml_framework_build_label", "execution_label", " rack"]
+    table = load_table("m.C.f", keys, None, None)
+    assert [row.keys for row in table.rows] == [("-",) * 6, ("dgx", "gcp", "nightly", "nightly", "l", "7")]
+    with pytest.raises(NotFoundError, match=r"(?s)'systemname'.*did you mean 'system_name'.*known: .*rack"):
+        load_table("m.C.f", ["systemname"], None, None)
+    with pytest.raises(NotFoundError, match="'x'"):
+        load_table("m.C.f", ["x"], None, None)
+
+
+@pytest.mark.parametrize("key", ["system_name", "platform_name", "build_label", "cudnn", "accelerator_model"])
+def test_documented_columns_are_known_before_anybody_used_them(given: list[BenchExecution], key: str) -> None:
+    given += history([1.0])
+    assert [row.keys for row in load_table("m.C.f", [key], None, None).rows] == [("-",)]

@@ -1,0 +1,78 @@
+"""Fields of foreign files, one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.bench.importers.fields import FieldError, Fields, parse_number
+from assay.bench.importers.time import parse_moment
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(JSON)
+def test_whatever_it_is_it_is_that_or_refused(value: Any) -> None:
+    fields = Fields({"x": value}, "benchmark 'b'")
+    kinds = ((fields.number, float), (fields.whole, int), (fields.text, str), (fields.part, Fields))
+    for ask, kind in kinds:
+        try:
+            found = ask("x")
+        except FieldError as error:
+            assert str(error).startswith("benchmark 'b': x is ")  # noqa: PT017
+        else:
+            assert found is None or isinstance(found, kind)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1, 1.0), ("Infinity", math.inf), ("-Infinity", -math.inf), (True, None), ("1", None)]
+)
+def test_numbers(value: Any, expected: float | None) -> None:
+    assert parse_number(value) == expected
+    assert math.isnan(parse_number("NaN") or 0)
+    assert parse_number(10**400) is None
+
+
+def test_what_is_missing_is_missed_where_it_is_needed() -> None:
+    fields = Fields({"null": None})
+    assert "null" not in fields
+    assert (fields.number("null"), fields.whole("x"), fields.text("x"), fields.items("x")) == (None, 0, "", ())
+    for ask in (fields.need_number, fields.need_text):
+        with pytest.raises(FieldError, match=r"^null is missing$"):
+            ask("null")
+
+
+def test_parts_are_called_by_their_names() -> None:
+    fields = Fields({"list": [{"name": "a", "v": "x"}, {"v": "x"}]}, "here")
+    named, numbered = fields.parts("list", "metric")
+    for part, place in ((named, "here metric 'a'"), (numbered, "here metric 2")):
+        with pytest.raises(FieldError, match=f"^{place}: v is 'x', which is no number$"):
+            part.number("v")
+
+
+def test_a_long_value_is_cut() -> None:
+    with pytest.raises(FieldError) as caught:
+        Fields({"x": "y" * 1000}).number("x")
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2024-05-01T10:00:00+00:00", 1714557600.0), ("2024-05-01T10:00:00", 1714557600.0), ("", None)],
+)
+def test_moments(text: str, expected: float | None) -> None:
+    assert parse_moment(Fields({"date": text}), "date") == expected
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2024-13-01"])
+def test_no_moments(text: str) -> None:
+    with pytest.raises(FieldError, match="which is no date"):
+        parse_moment(Fields({"date": text}), "date")

@@ -1,0 +1,362 @@
+"""Files of other tools: each is recognised and read, and what cannot be read says so."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.bench.importers.fields import FieldError
+from assay.bench.importers.formats import load_foreign, parse_foreign
+from assay.bench.importers.result import Figure, build_execution
+from assay.bench.values.execution import BenchExecution
+from assay.errors import UsageError
+
+PERFZERO: dict[str, Any] = {
+    "execution_id": "2019-02-13-06-45-22-899128",
+    "execution_timestamp": 1550040322.9,
+    "benchmark_result": {
+        "name": "official.resnet.C.m",
+        "wall_time": 14.5,
+        "succeeded": True,
+        "metrics": [{"name": "acc", "value": 0.75, "min_value": 0.5}],
+        "extras": [{"name": "note", "value": "text"}],
+        "trial_id": 2,
+    },
+    "benchmark_info": {"execution_label": "nightly", "site_package_info": {"models": {"hash": "f788046c"}}},
+    "system_info": {"cpu_model": "Xeon", "logical_cpu_count": 16, "accelerator_model": "V100", "hostname": "h"},
+    "ml_framework_info": {"name": "tensorflow", "version": "1.13", "build_version": "v1.12"},
+    "process_info": {"max_rss": 4269047808, "max_vms": 39894450176, "max_cpu_percent": 771.1},
+}
+PYTEST: dict[str, Any] = {
+    "machine_info": {"node": "n", "python_version": "3.12.1", "cpu": {"brand_raw": "Ryzen", "count": 8}},
+    "commit_info": {"id": "abc123"},
+    "datetime": "2024-05-01T10:00:00.000000+00:00",
+    "benchmarks": [
+        {
+            "name": "test_sort",
+            "fullname": "tests/test_x.py::test_sort",
+            "extra_info": {"n": 3},
+            "stats": {"median": 0.5, "rounds": 3, "iterations": 2, "data": [0.4, 0.5, 0.6]},
+        }
+    ],
+}
+GOOGLE: dict[str, Any] = {
+    "context": {"date": "2024-05-01T10:00:00+02:00", "host_name": "g", "num_cpus": 4, "mhz_per_cpu": 3000},
+    "benchmarks": [
+        {
+            "name": "BM_x/8",
+            "run_name": "BM_x/8",
+            "run_type": "iteration",
+            "iterations": 10,
+            "real_time": 2.0,
+            "cpu_time": 1.0,
+            "time_unit": "us",
+            "items_per_second": 100.0,
+        },
+        {
+            "name": "BM_x/8",
+            "run_name": "BM_x/8",
+            "run_type": "iteration",
+            "iterations": 10,
+            "real_time": 4.0,
+            "cpu_time": 3.0,
+            "time_unit": "us",
+            "items_per_second": 300.0,
+        },
+        {
+            "name": "BM_x/8_mean",
+            "run_name": "BM_x/8",
+            "run_type": "aggregate",
+            "real_time": 3.0,
+            "cpu_time": 2.0,
+            "time_unit": "us",
+        },
+        {
+            "name": "BM_bad",
+            "run_type": "iteration",
+            "error_occurred": True,
+            "error_message": "no device",
+            "real_time": 0,
+            "cpu_time": 0,
+            "time_unit": "ns",
+        },
+    ],
+}
+ASV_2: dict[str, Any] = {
+    "commit_hash": "c0ffee",
+    "date": 1_700_000_000_000,
+    "env_name": "virtualenv-py3.11",
+    "python": "3.11",
+    "params": {"machine": "box", "cpu": "EPYC", "num_cpu": "2"},
+    "result_columns": [
+        "result",
+        "params",
+        "version",
+        "started_at",
+        "duration",
+        "stats_ci_99_a",
+        "stats_ci_99_b",
+        "stats_q_25",
+        "stats_q_75",
+        "number",
+        "repeat",
+        "samples",
+    ],
+    "results": {
+        "suite.time_keys": [
+            [0.1, 0.2, None],
+            [["'a'", "'b'", "'c'"]],
+            "v",
+            0,
+            0,
+            None,
+            None,
+            None,
+            None,
+            None,
+            None,
+            [[0.1, 0.11], None, None],
+        ],
+        "suite.track_size": [[42], [], "v"],
+        "suite.peakmem_load": [[1024], []],
+        "suite.failed": [None, []],
+    },
+    "version": 2,
+}
+ASV_1: dict[str, Any] = {
+    "commit_hash": "c0ffee",
+    "date": 1,
+    "params": {},
+    "results": {"time_x": 0.25, "time_y": {"result": [0.5], "params": []}},
+}
+MLLOG = """noise
+:::MLLOG {"namespace": "", "time_ms": 1000, "key": "submission_benchmark", "value": "resnet", "metadata": {}}
+:::MLLOG {"time_ms": 2000, "key": "run_start", "value": null}
+:::MLLOG {"time_ms": 5000, "key": "eval_accuracy", "value": 0.5}
+:::MLLOG {"time_ms": 9000, "key": "eval_accuracy", "value": 0.76}
+:::MLLOG {"time_ms": 12000, "key": "run_stop", "value": null, "metadata": {"status": "success"}}
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    def read(content: Any) -> list[BenchExecution]:
+        path = tmp_path / "file.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return load_foreign(str(path))
+
+    return read
+
+
+def test_perfzero(load: Any) -> None:
+    (found,) = load(PERFZERO)
+    assert (found.method, found.trial, found.label, found.source) == ("official.resnet.C.m", 2, "nightly", "perfzero")
+    assert found.execution_id == "2019-02-13-06-45-22-899128"
+    assert found.result.numbers == {"acc": 0.75, "wall_time": 14.5}
+    assert found.result.metrics[0].min_value == 0.5
+    assert found.commit == "f788046c"
+    assert found.setup["framework"] == "tensorflow 1.13"
+    assert found.setup["accelerator_model"] == "V100"
+    assert found.peaks.max_rss == 4269047808
+    assert found.succeeded
+
+
+def test_a_failed_perfzero_summary_stays_failed(load: Any) -> None:
+    (found,) = load(
+        {**PERFZERO, "benchmark_result": {**PERFZERO["benchmark_result"], "succeeded": False, "wall_time": -1}}
+    )
+    assert not found.succeeded
+
+
+def render_log(*summaries: dict[str, Any]) -> str:
+    """As PerfZero's own logging writes it, among what else is printed."""
+    lines = ["2019-02-13 06:45:22,899 INFO: Starting", "{not json", '{"some": "other object"}', "x = {1: 2}"]
+    for summary in summaries:
+        text = json.dumps(summary, indent=2)
+        lines.append(f"2019-02-13 06:45:40,1 INFO: Benchmark execution for m completed with summary:\n {text}")
+    return "\n".join([*lines, "Benchmark success results:", "{", '  "trial_1": {"m": true}', "}"])
+
+
+def test_perfzero_s_log_and_what_it_printed(load: Any) -> None:
+    second = {**PERFZERO, "execution_id": "second"}
+    found = load(render_log(PERFZERO, second, PERFZERO))
+    assert [each.execution_id for each in found] == [PERFZERO["execution_id"], "second"], "each once"
+    assert found[0] == load(PERFZERO)[0]
+    (same_line,) = load("INFO: completed with summary: " + json.dumps(PERFZERO))
+    assert same_line == found[0]
+
+
+def test_a_log_may_hold_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "perfzero.log"
+    path.write_bytes(b"\xff\xfe progress\n" + render_log(PERFZERO).encode())
+    assert [each.method for each in load_foreign(str(path))] == ["official.resnet.C.m"]
+
+
+def test_a_log_without_a_whole_summary_is_refused(load: Any) -> None:
+    with pytest.raises(UsageError, match="it is no JSON"):
+        load(render_log())
+    with pytest.raises(UsageError, match="it is no JSON"):
+        load(render_log(PERFZERO)[:-500])
+
+
+def test_pytest_benchmark(load: Any) -> None:
+    (found,) = load(PYTEST)
+    assert found.method == "tests/test_x.py::test_sort"
+    assert found.result.wall_time == 0.5
+    assert found.result.samples["wall_time"] == (0.4, 0.5, 0.6)
+    assert found.result.iters == 6
+    assert found.commit == "abc123"
+    assert found.setup == {"cpu_model": "Ryzen", "cpus": "8", "python": "3.12"}
+    assert found.started_at == 1714557600.0
+
+
+def test_google_benchmark(load: Any) -> None:
+    good, bad = load(GOOGLE)
+    assert good.method == "BM_x/8"
+    assert good.result.wall_time == pytest.approx(3e-6)
+    assert good.result.samples["wall_time"] == pytest.approx((2e-6, 4e-6))
+    assert good.result.numbers["items_per_second"] == 200
+    assert not bad.succeeded
+    assert bad.result.findings[0].message == "no device"
+
+
+def test_asv_of_both_versions(load: Any) -> None:
+    found = {each.method: each for each in load(ASV_2)}
+    good = {"suite.time_keys('a')", "suite.time_keys('b')", "suite.track_size", "suite.peakmem_load"}
+    assert set(found) == {*good, "suite.time_keys('c')", "suite.failed"}
+    assert {name for name, each in found.items() if each.succeeded} == good
+    assert found["suite.time_keys('a')"].result.wall_time == 0.1
+    assert found["suite.time_keys('a')"].result.samples["wall_time"] == (0.1, 0.11)
+    assert found["suite.track_size"].result.numbers == {"track_size": 42}
+    assert found["suite.peakmem_load"].result.numbers == {"peak_memory": 1024}
+    assert found["suite.track_size"].commit == "c0ffee"
+    assert {each.result.wall_time for each in load(ASV_1)} == {0.25, 0.5}
+
+
+def test_mlperf(load: Any) -> None:
+    (found,) = load(MLLOG)
+    assert found.method == "mlperf.resnet"
+    assert found.result.wall_time == 10.0
+    assert found.result.numbers["eval_accuracy"] == 0.76
+    assert found.result.samples["eval_accuracy"] == (0.5, 0.76)
+    assert found.succeeded
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MLLOG.replace("success", "aborted"), "aborted"),
+        (MLLOG[: MLLOG.index(':::MLLOG {"time_ms": 12000')], "never stopped"),
+    ],
+)
+def test_an_mlperf_run_that_did_not_end_well(load: Any, text: str, words: str) -> None:
+    (found,) = load(text)
+    assert not found.succeeded
+    assert words in found.result.findings[0].message
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "not json",
+        "[1, 2]",
+        "{}",
+        '{"results": 3, "commit_hash": "x"}',
+        '{"context": {}, "benchmarks": []}',
+        '{"context": {}, "benchmarks": [{"name": "x", "real_time": "fast"}]}',
+        '{"machine_info": {}, "benchmarks": [{"name": "x"}]}',
+        '{"benchmark_result": {}, "execution_timestamp": 1}',
+        ':::MLLOG {"broken',
+        ':::MLLOG {"no": "key"}',
+    ],
+)
+def test_what_cannot_be_read_is_one_clear_message(load: Any, content: str) -> None:
+    with pytest.raises(UsageError, match="cannot be imported") as found:
+        load(content)
+    assert "known: PerfZero" in (found.value.hint or "")
+    assert "file.json" in found.value.message
+    assert not re.search(r"\w(Error|Exception)\b", found.value.message), "Python's own names tell users nothing"
+
+
+def list_places(content: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value in it."""
+    if place:
+        yield place
+    pairs = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in pairs:
+        yield from list_places(value, (*place, key))
+
+
+def put(content: Any, place: tuple[Any, ...], value: Any) -> Any:
+    copied = copy.deepcopy(content)
+    inner = copied
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return copied
+
+
+ODD = [None, True, "", "text", 0, -1, 1e308, 10**400, [], [None], {}, {"a": 1}, [[]], float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, ASV_1])
+def test_whatever_stands_in_a_field_it_is_read_or_refused_with_its_place(content: Any) -> None:
+    """Each place of each file, with each odd value: figures, or one message that a user can read."""
+    refused = 0
+    for place in list_places(content):
+        for value in ODD:
+            text = json.dumps(put(content, place, value))
+            try:
+                found = [each for each in parse_foreign(text, "file.json") if isinstance(each, Figure)]
+                for each in found:
+                    json.dumps(asdict(build_execution(each)))
+            except FieldError:
+                refused += 1
+    assert refused > 20, "nothing was refused at all"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (put(GOOGLE, ("benchmarks", 0, "time_unit"), "fortnight"), "benchmark 'BM_x/8': time_unit is 'fortnight', "),
+        (put(GOOGLE, ("benchmarks", 1, "real_time"), "fast"), "benchmark 'BM_x/8': real_time is 'fast', which is no n"),
+        (put(GOOGLE, ("benchmarks", 0, "real_time"), None), "benchmark 'BM_x/8': real_time is missing"),
+        (put(GOOGLE, ("benchmarks", 0), 7), "benchmark 1 is 7, which is no object"),
+        (put(GOOGLE, ("context", "date"), "yesterday"), "context: date is 'yesterday', which is no date"),
+        (put(PYTEST, ("benchmarks", 0, "stats", "median"), None), "test_x.py::test_sort' stats: median is missing"),
+        (put(PYTEST, ("benchmarks", 0, "stats", "data"), ["x"]), "stats: data is ['x'], which is no list of numbers"),
+        (put(PERFZERO, ("benchmark_result", "wall_time"), "fast"), "benchmark 'official.resnet.C.m': wall_time is"),
+        (put(PERFZERO, ("benchmark_result", "metrics", 0, "value"), "x"), "'official.resnet.C.m' metric 'acc': value"),
+        (put(PERFZERO, ("execution_timestamp",), "now"), "execution_timestamp is 'now', which is no number"),
+        (put(ASV_2, ("results", "suite.track_size", 0), [1, 2]), "'suite.track_size': there are 2 results for 1"),
+        (put(ASV_2, ("results", "suite.time_keys", 1), [7]), "'suite.time_keys': params is no list of lists"),
+        (MLLOG.replace('"time_ms": 2000', '"time_ms": "x"'), ":::MLLOG line 2: time_ms is 'x', which is no number"),
+        (MLLOG.replace('"key": "run_start"', '"kea": 1'), ":::MLLOG line 2: key is missing"),
+        (MLLOG.replace('"value": 0.5}', '"value": 0,5}'), ":::MLLOG line 3 is no JSON"),
+    ],
+)
+def test_the_message_names_benchmark_and_field(load: Any, content: Any, words: str) -> None:
+    with pytest.raises(UsageError) as found:
+        load(content)
+    assert words in found.value.message
+
+
+def test_files_that_are_missing_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_foreign(str(tmp_path / "nowhere.json"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(UsageError, match="not text"):
+        load_foreign(str(tmp_path / "binary"))
+
+
+@pytest.mark.parametrize("content", [PERFZERO, PYTEST, GOOGLE, ASV_2, MLLOG])
+def test_the_same_file_gives_the_same_ids(load: Any, content: Any) -> None:
+    assert [each.execution_id for each in load(content)] == [each.execution_id for each in load(content)]

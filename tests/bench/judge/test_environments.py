@@ -1,0 +1,110 @@
+"""Equal set-ups are compared, others are doubted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.bench.judge.environments import Setups, describe_differences, doubt, match_setups, name_setups, shorten
+from assay.bench.values.comparison import Comparison
+from assay.values.verdict import VerdictKind
+
+V100 = {"cpu_model": "EPYC", "accelerator_model": "V100", "driver": "410"}
+T4 = {**V100, "accelerator_model": "T4"}
+NEW = {**V100, "driver": "999", "cudnn": "9"}
+
+
+def test_what_both_sides_have_is_compared_and_nothing_else() -> None:
+    (only,) = match_setups({"v": V100, "t": T4}, {"n": NEW, "v": V100})
+    assert (only.base, only.head, only.name, only.differences) == ("v", "v", "", ())
+
+
+def test_several_common_ones_go_by_what_differs() -> None:
+    found = match_setups({"v": V100, "t": T4}, {"t": T4, "v": V100})
+    assert [(match.base, match.head, match.name) for match in found] == [
+        ("v", "v", "accelerator_model V100"),
+        ("t", "t", "accelerator_model T4"),
+    ]
+
+
+def test_without_a_common_one_the_closest_are_taken() -> None:
+    (only,) = match_setups({"t": T4, "v": V100}, {"n": NEW})
+    assert (only.base, only.head) == ("v", "n")
+    assert only.differences == ("driver 410 → 999", "cudnn none → 9")
+
+
+def test_of_equally_close_ones_the_newest_are_taken() -> None:
+    (only,) = match_setups({"a": {"x": "1"}, "b": {"x": "2"}}, {"c": {"x": "3"}, "d": {"x": "4"}})
+    assert (only.base, only.head) == ("b", "d")
+
+
+def test_a_side_without_anything_has_no_match() -> None:
+    assert match_setups({}, {"v": V100}) == match_setups({"v": V100}, {}) == ()
+
+
+SETUPS = st.dictionaries(
+    st.sampled_from("abcd"), st.dictionaries(st.sampled_from("xyz"), st.sampled_from("12"), min_size=1), max_size=4
+)
+
+
+@given(SETUPS, SETUPS)
+def test_differences_are_said_exactly_where_nothing_is_common(base: Setups, head: Setups) -> None:
+    found = match_setups(base, head)
+    common = [name for name in base if name in head]
+    assert [match.base for match in found] == common if common else len(found) == bool(base and head)
+    for match in found:
+        assert (match.base == match.head) == bool(common)
+        assert match.differences == (() if common else describe_differences(base[match.base], head[match.head]))
+
+
+# ---------------------------------------------------------------- words
+
+
+def test_differences_name_what_came_and_went() -> None:
+    assert describe_differences({"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == ("a 1 → none", "c none → 3")
+    assert describe_differences(V100, dict(V100)) == ()
+
+
+def test_a_set_up_that_was_not_recorded_is_said_to_be_so() -> None:
+    assert describe_differences({}, {"a": "1", "b": "2"}) == ("set-up not recorded → a 1, b 2",)
+    assert describe_differences({"a": "1"}, {}) == ("set-up a 1 → not recorded",)
+
+
+def test_names_hold_what_differs_among_all_of_them() -> None:
+    assert name_setups({"v": V100}) == {"v": ""}
+    assert name_setups({"v": V100, "n": NEW, "": {}}) == {
+        "v": "cpu_model EPYC, accelerator_model V100, driver 410, cudnn none",
+        "n": "cpu_model EPYC, accelerator_model V100, driver 999, cudnn 9",
+        "": "not recorded",
+    }
+
+
+def test_many_are_counted() -> None:
+    assert shorten(list("abcd")) == "a, b, c, d"
+    assert shorten(list("abcdef")) == "a, b, c, d and 2 more"
+
+
+# ---------------------------------------------------------------- doubt
+
+
+def compared(kind: VerdictKind, p: float | None = 0.001) -> Comparison:
+    return Comparison("m x", kind, "+30%", 9, 9, 1.0, 1.3, 0.3, (0.28, 0.32), p, p, missing_trials=7)
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED, VerdictKind.INCONCLUSIVE])
+def test_no_verdict_between_different_set_ups(kind: VerdictKind) -> None:
+    found = doubt(compared(kind), ["model V100 → T4"], "; the code is the same")
+    assert found.kind is VerdictKind.INCONCLUSIVE
+    assert found.message == "environment or code? The set-ups differ (model V100 → T4); the code is the same: +30%"
+    assert (found.effect, found.interval, found.missing_trials) == (0.3, (0.28, 0.32), 0)  # more would not help
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.ERROR, VerdictKind.FAIL])
+def test_what_is_no_number_is_not_excused(kind: VerdictKind) -> None:
+    broken = compared(kind, None)
+    assert doubt(broken, ["model V100 → T4"], "") is broken
+
+
+def test_too_few_trials_are_doubted_as_well() -> None:
+    assert "environment or code?" in doubt(compared(VerdictKind.INCONCLUSIVE, None), ["a 1 → 2"], "").message

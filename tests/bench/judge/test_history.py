@@ -1,0 +1,136 @@
+"""The verdict on a history, from its values alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.bench.judge.history import describe_change, judge_history
+from assay.bench.values.history import Cause, Change, MetricHistory, MetricSeries, Point, Step
+from assay.values.verdict import VerdictKind
+
+PASS, FAIL, INCONCLUSIVE, ERROR = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+
+
+def change(at: int = 20, **fields: Any) -> Change:
+    given = {
+        "step": Step(at, 10.0, 12.0, 0.2, (0.18, 0.22)),
+        "execution_id": f"e{at}",
+        "until": "e39",
+        "at": 1e9,
+        "commits": ("a" * 40, "b" * 40),
+        "cause": "code",
+        "reason": "the environment is the same",
+        "is_worse": True,
+        **fields,
+    }
+    return Change(**given)
+
+
+def history(*changes: Change, count: int = 40, **fields: Any) -> MetricHistory:
+    points = tuple(Point(f"e{n}", 10.0) for n in range(count))
+    return MetricHistory("m.C.f", "wall_time", "min", (MetricSeries(None, "f", {}, points, changes),), **fields)
+
+
+def test_no_change_in_enough_values_passes() -> None:
+    verdict = judge_history(history())
+    assert verdict.kind is PASS
+    assert verdict.comparisons == 40
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"), [("code", FAIL), ("unknown", FAIL), ("environment", INCONCLUSIVE), ("either", INCONCLUSIVE)]
+)
+def test_what_got_worse_and_stayed_so(cause: Cause, kind: VerdictKind) -> None:
+    verdict = judge_history(history(change(cause=cause)))
+    assert verdict.kind is kind
+    (finding,) = verdict.findings
+    assert (finding.subject, finding.value, finding.expected) == ("m.C.f wall_time", 12.0, 10.0)
+    assert (finding.effect, finding.interval, finding.step) == (0.2, (0.18, 0.22), 20.0)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"is_worse": False}, {"holds": False}, {"judgement": "ack"}, {"judgement": "wontfix"}]
+)
+def test_what_raises_no_alarm_is_still_named(fields: dict[str, Any]) -> None:
+    verdict = judge_history(history(change(**fields)))
+    assert verdict.kind is PASS
+    assert len(verdict.findings) == 1
+
+
+@pytest.mark.parametrize(("recent", "kind"), [(None, FAIL), (20, FAIL), (19, PASS)])
+def test_only_recent_changes_raise_an_alarm(recent: int | None, kind: VerdictKind) -> None:
+    assert judge_history(history(change(20)), recent).kind is kind
+
+
+def test_a_move_of_unknown_place_counts_as_recent() -> None:
+    moved = replace(history(), moves=(change(execution_id="elsewhere"),))
+    assert judge_history(moved, 1).kind is FAIL
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_short_history_tells_nothing(count: int) -> None:
+    verdict = judge_history(history(count=count))
+    assert verdict.kind is INCONCLUSIVE
+    assert f"{count} comparable executions tell nothing yet; 6 are the fewest" in verdict.findings[0].message
+    assert judge_history(history(count=6)).kind is PASS
+
+
+def test_short_series_beside_a_long_one_are_no_matter() -> None:
+    long, short = history().series[0], history(count=2).series[0]
+    assert judge_history(replace(history(), series=(long, short))).kind is PASS
+
+
+def test_a_benchmark_that_is_broken_now_does_not_pass() -> None:
+    verdict = judge_history(history(broken="the newest execution, e40, failed: ValueError"))
+    assert verdict.kind is ERROR
+    assert "e40" in verdict.findings[0].message
+    # what is known to be worse stays said
+    assert FAIL in {finding.kind for finding in judge_history(history(change(), broken="it failed")).findings}
+
+
+@given(st.lists(st.builds(change, at=st.integers(6, 39), is_worse=st.booleans(), holds=st.booleans()), max_size=5))
+def test_every_change_has_its_finding_in_order(changes: list[Change]) -> None:
+    given = history(*changes)
+    verdict = judge_history(given)
+    assert [finding.step for finding in verdict.findings] == [float(each.step.at) for each in given.changes]
+    worst = any(each.is_worse and each.holds for each in changes)
+    assert verdict.kind is (FAIL if worst else PASS)
+
+
+def test_words_of_a_change() -> None:
+    text = describe_change(change(differences=("cudnn 8 → 9",), holds=False, judgement="ack", note="known"))
+    assert text == (
+        "+20.0% since e20; commits aaaaaaaaaaaa..bbbbbbbbbbbb; code: the environment is the same (cudnn 8 → 9); "
+        "it has come back since; ack: known"
+    )
+    assert "commit unknown" in describe_change(change(commits=(None, None)))
+    assert "environment or code? " in describe_change(change(cause="either"))
+
+
+# ---------------------------------------------------------------- a set-up with too few executions
+
+
+@pytest.mark.parametrize("cause", ["code", "unknown", "environment", "either"])
+@pytest.mark.parametrize("is_worse", [True, False])
+def test_too_few_to_judge_is_never_a_pass_nor_a_fail(cause: Cause, is_worse: bool) -> None:
+    moved = replace(history(), moves=(change(execution_id="new", cause=cause, is_worse=is_worse, too_few=3),))
+    assert judge_history(moved).kind is INCONCLUSIVE
+
+
+@pytest.mark.parametrize("fields", [{"holds": False}, {"judgement": "ack"}])
+def test_too_few_raise_no_alarm_once_they_are_left_or_spoken_of(fields: dict[str, Any]) -> None:
+    moved = replace(history(), moves=(change(execution_id="new", too_few=3, **fields),))
+    assert judge_history(moved).kind is PASS
+    assert ("measured since" in describe_change(moved.moves[0])) == ("holds" in fields)
+
+
+def test_too_few_do_not_hide_that_the_whole_history_is_short() -> None:
+    moved = replace(history(count=2), moves=(change(execution_id="new", too_few=2, judgement="ack"),))
+    verdict = judge_history(moved)
+    assert verdict.kind is INCONCLUSIVE
+    assert "2 comparable executions tell nothing yet" in verdict.findings[-1].message

@@ -1,0 +1,523 @@
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu
+
+from assay.bench.judge.samples import (
+    ALPHA,
+    MOST_TRIALS,
+    THRESHOLD,
+    Question,
+    adjust_holm,
+    build_finding,
+    build_pair,
+    compare_pairs,
+    decide_next,
+    find_fewest,
+    measure_p,
+    measure_shift,
+)
+from assay.bench.values.comparison import Comparison, Samples
+from assay.values.verdict import Verdict, VerdictKind
+
+PASS, FAIL, CHANGED = VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+
+
+def draw(level, n, seed, noise=0.03):
+    return tuple((level * np.exp(noise * np.random.default_rng(seed).standard_normal(n))).tolist())
+
+
+def judge_pairs(pairs):
+    comparisons = compare_pairs(pairs)
+    return Verdict.of(map(build_finding, comparisons), sum(one.p is not None for one in comparisons))
+
+
+def judge_pair(base, head, direction, *, threshold=THRESHOLD, alpha=ALPHA, subject="head"):
+    """One metric alone."""
+    return judge_pairs([build_pair(subject, base, head, Question(direction, threshold, alpha))])
+
+
+def compare(base, head, direction="min", threshold=0.05, alpha=0.01):
+    return compare_pairs([build_pair("time", base, head, Question(direction, threshold, alpha))])[0]
+
+
+def test_an_interval_beyond_the_threshold_says_what_is_lacking():
+    """Among many metrics five trials a side cannot be sure, however far apart they are."""
+    pairs = [
+        build_pair(name, draw(100, 5, seed, 0.001), draw(level, 5, seed + 9, 0.001), Question("min", 0.05, 0.01))
+        for seed, (name, level) in enumerate([("far", 130), ("a", 100), ("b", 100)])
+    ]
+    found = compare_pairs(pairs)[0]
+    assert found.kind is INCONCLUSIVE
+    assert "beyond 5.00%, but not sure" in found.message
+    assert "cannot be told" not in found.message
+
+
+# ---------------------------------------------------------------- bad input is never a pass
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "kind", "words"),
+    [
+        ((), (1.0,) * 9, ERROR, "base has no values"),
+        ((1.0,) * 9, (), ERROR, "head has no values"),
+        ((), (), ERROR, "base has no values"),
+        ((1.0,) * 9, (1.0,) * 8 + (math.nan,), FAIL, "1 of 9 values of head are NaN"),
+        ((1.0,) * 9, (math.inf,) * 9, FAIL, "9 of 9"),
+        ((1.0,) * 8 + (math.nan,), (1.0,) * 9, ERROR, "values of base are NaN"),
+        ((1.0,), (1.0,), INCONCLUSIVE, "needs 4 more"),
+        ((1.0,) * 9, (1.0,) * 2, INCONCLUSIVE, "needs 3 more"),
+    ],
+)
+def test_what_cannot_be_compared_does_not_pass(base, head, kind, words):
+    verdict = judge_pair(base, head, "min")
+    assert verdict.kind is kind
+    assert words in verdict.findings[0].message
+    assert verdict.comparisons == 0
+
+
+@pytest.mark.parametrize(
+    ("threshold", "alpha"),
+    [(-0.1, 0.01), (math.nan, 0.01), (math.inf, 0.01), (0.05, 0.0), (0.05, 0.5), (0.05, math.nan)],
+)
+def test_senseless_questions_are_errors(threshold, alpha):
+    verdict = judge_pair((1.0,) * 9, (1.0,) * 9, "min", threshold=threshold, alpha=alpha)
+    assert verdict.kind is ERROR
+    assert "makes no sense" in verdict.findings[0].message
+
+
+def test_nothing_compared_is_an_error():
+    assert judge_pairs([]).kind is ERROR
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_a_slower_head_fails_and_says_by_how_much():
+    verdict = judge_pair(draw(100, 10, 0), draw(120, 10, 1), "min", subject="wall_time")
+    (finding,) = verdict.findings
+    assert verdict.kind is FAIL
+    assert finding.subject == "wall_time"
+    assert finding.effect == pytest.approx(0.2, abs=0.06)
+    assert finding.interval[0] < finding.effect < finding.interval[1]
+    assert finding.expected == pytest.approx(100, abs=5)
+    assert "worse by more than 5.00%" in finding.message
+
+
+@pytest.mark.parametrize(("direction", "kind"), [("min", FAIL), ("max", CHANGED)])
+def test_the_direction_says_what_is_worse(direction, kind):
+    assert judge_pair(draw(100, 10, 0), draw(130, 10, 1), direction).kind is kind
+
+
+@pytest.mark.parametrize(("direction", "kind"), [("max", FAIL), ("min", CHANGED)])
+def test_lower_is_worse_where_higher_is_better(direction, kind):
+    assert judge_pair(draw(100, 10, 0), draw(70, 10, 1), direction).kind is kind
+
+
+def test_the_same_passes():
+    assert judge_pair(draw(100, 20, 0, 0.01), draw(100, 20, 1, 0.01), "min").kind is PASS
+
+
+def test_equal_constants_pass_and_differing_ones_fail():
+    assert judge_pair((5.0,) * 6, (5.0,) * 6, "min").kind is PASS
+    assert judge_pair((5.0,) * 6, (6.0,) * 6, "min").kind is FAIL
+    assert judge_pair((5.0,) * 6, (5.01,) * 6, "min").kind is PASS  # sure, and too small to matter
+
+
+def test_a_smaller_threshold_fails_what_a_larger_one_passes():
+    base, head = draw(100, 20, 0, 0.005), draw(103, 20, 1, 0.005)
+    assert judge_pair(base, head, "min", threshold=0.05).kind is PASS
+    assert judge_pair(base, head, "min", threshold=0.01).kind is FAIL
+
+
+def test_a_smaller_alpha_needs_more_than_a_larger_one():
+    base, head = (1.0, 1.01, 1.02, 1.03, 1.04), (1.3, 1.31, 1.32, 1.33, 1.34)
+    assert judge_pair(base, head, "min", alpha=0.01).kind is FAIL
+    assert judge_pair(base, head, "min", alpha=0.001).kind is INCONCLUSIVE
+
+
+def test_noise_that_hides_the_answer_is_inconclusive_and_says_how_many_more():
+    found = compare(draw(100, 6, 3, 0.1), draw(102, 6, 4, 0.1))
+    assert found.kind is INCONCLUSIVE
+    assert found.missing_trials > 0
+    assert f"needs about {found.missing_trials} more" in found.message
+
+
+def test_as_many_more_trials_as_were_asked_for_mostly_settle_it():
+    settled = asked = 0
+    for seed in range(40):
+        first = compare(draw(100, 8, seed), draw(100, 8, seed + 100))
+        if first.kind is INCONCLUSIVE:
+            asked += 1
+            n = 8 + first.missing_trials
+            settled += compare(draw(100, n, seed), draw(100, n, seed + 100)).kind is not INCONCLUSIVE
+    assert asked >= 5
+    assert settled / asked >= 0.6
+
+
+def test_zero_and_negative_values_are_compared_by_differences():
+    base = (-1.0, 0.0, 1.0, 0.5, -0.5, 0.2, -0.3, 0.1)
+    assert judge_pair(base, tuple(value + 50 for value in base), "min").kind is FAIL
+    assert judge_pair((0.0,) * 6, (0.0,) * 6, "min").kind is PASS
+    assert judge_pair((0.0,) * 6, (1.0,) * 6, "min").kind is FAIL
+
+
+# ---------------------------------------------------------------- false alarms and power
+
+
+@pytest.mark.parametrize("trials", [5, 10, 20])
+def test_a_against_a_fails_at_most_twice_in_a_hundred(trials):
+    kinds = Counter(judge_pair(draw(100, trials, 2 * s), draw(100, trials, 2 * s + 1), "min").kind for s in range(100))
+    assert kinds[FAIL] <= 2
+
+
+def test_a_against_a_fails_at_most_twice_even_when_everything_matters_and_noise_is_odd():
+    rng = np.random.default_rng(9)
+    fails = 0
+    for _ in range(100):
+        base, head = (np.exp(0.03 * rng.standard_t(2, 12) + 0.1 * (rng.random(12) < 0.3)) for _ in range(2))
+        fails += judge_pair(base.tolist(), head.tolist(), "min", threshold=0.0).kind is FAIL
+    assert fails <= 2
+
+
+def test_eight_percent_in_three_percent_noise_are_found_with_ten_trials_each():
+    kinds = Counter(judge_pair(draw(100, 10, 2 * s), draw(108, 10, 2 * s + 1), "min").kind for s in range(100))
+    assert kinds[FAIL] >= 93
+    assert kinds[PASS] == 0
+
+
+def test_many_metrics_of_a_against_a_fail_together_at_most_twice_in_a_hundred():
+    question = Question("min", threshold=0.0)
+    failed = 0
+    for run in range(100):
+        pairs = [
+            build_pair(f"m{i}", draw(1, 10, 1000 * run + 2 * i), draw(1, 10, 1000 * run + 2 * i + 1), question)
+            for i in range(10)
+        ]
+        failed += judge_pairs(pairs).kind is FAIL
+    assert failed <= 2
+
+
+# ---------------------------------------------------------------- many metrics
+
+
+def test_holm_by_hand():
+    assert adjust_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert adjust_holm([]) == []
+    assert adjust_holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_keeps_the_order_and_only_raises(values):
+    adjusted = adjust_holm(values)
+    assert all(one <= other <= 1 for one, other in zip(values, adjusted, strict=True))
+    order = sorted(range(len(values)), key=values.__getitem__)
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+def test_correction_turns_a_lucky_fail_among_many_into_doubt():
+    odd = build_pair("odd", (1.0, 1.01, 1.02, 1.03, 1.04), (1.3, 1.31, 1.32, 1.33, 1.34), Question("min"))
+    same = [build_pair(f"m{i}", draw(1, 10, i), draw(1, 10, i + 50), Question("min")) for i in range(9)]
+    alone, together = compare_pairs([odd])[0], compare_pairs([odd, *same])[0]
+    assert alone.kind is FAIL
+    assert together.kind is INCONCLUSIVE
+    assert together.p_adjusted == pytest.approx(10 * together.p)
+
+
+def test_one_bad_metric_does_not_hide_the_others():
+    pairs = [
+        build_pair("nan", (1.0,) * 6, (math.nan,) * 6, Question("min")),
+        build_pair("good", (1.0,) * 6, (1.0,) * 6, Question("min")),
+    ]
+    verdict = judge_pairs(pairs)
+    assert [finding.kind for finding in verdict.findings] == [FAIL, PASS]
+    assert verdict.kind is FAIL
+    assert verdict.comparisons == 1
+
+
+# ---------------------------------------------------------------- contamination
+
+
+def test_contaminated_trials_are_left_out_and_reported():
+    head = (*draw(100, 10, 1, 0.01), 900.0, 950.0)
+    spoilt = Samples(head, "head", {10: "foreign load", 11: "foreign load"})
+    found = compare(Samples(draw(100, 12, 0, 0.01)), spoilt)
+    assert found.kind is PASS
+    assert found.head_trials == 10
+    assert found.warnings == ("head: 2 of 12 trials left out: foreign load",)
+    assert "2 of 12 trials left out" in build_finding(found).message
+
+
+def test_clean_trials_still_fail_beside_contaminated_ones():
+    head = Samples((1.0, *draw(130, 10, 1)), contaminated={0: "throttled"})
+    assert judge_pair(draw(100, 10, 0), head, "min").kind is FAIL
+
+
+def test_mostly_contaminated_trials_decide_nothing():
+    spoilt = Samples(draw(100, 20, 1, 0.001), contaminated=dict.fromkeys(range(14), "foreign load"))
+    found = compare(draw(100, 20, 0, 0.001), spoilt)
+    assert found.kind is INCONCLUSIVE
+    assert found.missing_trials == 8  # then half of them are clean
+    assert "foreign load" in found.warnings[0]
+
+
+def test_all_trials_contaminated_is_inconclusive():
+    spoilt = Samples((1.0,) * 6, contaminated=dict.fromkeys(range(6), "throttled"))
+    assert judge_pair((1.0,) * 6, spoilt, "min").kind is INCONCLUSIVE
+
+
+def test_what_it_would_take_does_not_grow_with_every_contaminated_trial():
+    def spoil(count):
+        return Samples((1.0,) * count, contaminated=dict.fromkeys(range(count), "throttled"))
+
+    few, many = compare(spoil(10), spoil(10)), compare(spoil(140), spoil(140))
+    assert few.missing_trials == many.missing_trials == find_fewest(0.01)
+    assert many.message.startswith("all trials of base and head are contaminated: wait until the machine is quiet")
+    assert "--all" in many.message
+    assert compare((1.0,) * 10, spoil(10)).message.startswith("all trials of head are contaminated: ")
+
+
+def test_a_nan_is_not_excused_by_contamination():
+    head = Samples((1.0,) * 9 + (math.nan,), contaminated={9: "foreign load"})
+    assert judge_pair((1.0,) * 9, head, "min").kind is FAIL
+
+
+# ---------------------------------------------------------------- what is odd about the trials
+
+
+def test_drift_inside_a_run_is_told():
+    drifting = [100 + trial for trial in range(12)]
+    warnings = compare(draw(100, 12, 0), drifting).warnings
+    assert warnings == ("head: drifts from trial to trial (+10.4% over the run)",)
+
+
+def test_two_modes_are_told():
+    rng = np.random.default_rng(1)
+    jumping = (100 + 20 * (np.arange(20) % 3 == 0) + rng.standard_normal(20)).tolist()
+    (warning,) = compare(jumping, draw(100, 20, 3)).warnings
+    assert warning.startswith("base: has two modes, near 10")
+
+
+def test_ordinary_noise_is_not_odd():
+    odd = sum(bool(compare(draw(100, n, s), draw(100, n, s + 500)).warnings) for s in range(60) for n in (10, 30))
+    assert odd <= 4
+
+
+def test_constant_trials_are_not_odd():
+    assert compare((1.0,) * 20, (1.0,) * 20).warnings == ()
+
+
+# ---------------------------------------------------------------- the numbers
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
+    st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9, unique=True),
+)
+def test_p_is_scipys_where_there_are_no_ties(base, head):
+    if not set(base) & set(head):
+        assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.lists(st.integers(0, 3), min_size=2, max_size=8))
+def test_p_with_ties_is_a_probability_that_does_not_care_for_sides(base, head):
+    p = measure_p(base, head)
+    assert 0 < p <= 1
+    assert p == pytest.approx(measure_p(head, base))
+
+
+def test_p_with_ties_by_hand():
+    # 4 of the 6 ways to deal 1, 1, 2, 2 are not as far apart as (1, 1) and (2, 2)
+    assert measure_p((1, 1), (2, 2)) == pytest.approx(2 / 6)
+    assert measure_p((1, 1), (1, 1)) == 1
+
+
+def test_p_of_many_trials_is_close_to_the_exact_one():
+    base, head = draw(100, 60, 0), draw(101, 60, 1)
+    assert measure_p(base, head) == pytest.approx(mannwhitneyu(base, head, method="exact").pvalue, rel=0.1)
+    assert measure_p((1.0,) * 80, (1.0,) * 80) == 1
+
+
+def test_the_shifts_interval_covers_the_truth():
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(300):
+        shift = measure_shift(rng.standard_normal(8), rng.standard_normal(8) + 1, 0.05)
+        covered += shift.low <= 1 <= shift.high
+        assert shift.low <= shift.estimate <= shift.high
+    assert covered / 300 >= 0.92
+
+
+NOISES = {
+    "normal": lambda rng, n: 0.02 * rng.standard_normal(n),
+    "heavy tail": lambda rng, n: 0.02 * rng.standard_t(2, n),
+    "a third slowed": lambda rng, n: 0.03 * rng.standard_normal(n) + (rng.random(n) < 0.33) * rng.exponential(0.1, n),
+    "two modes": lambda rng, n: 0.01 * rng.standard_normal(n) + 0.15 * (rng.random(n) < 0.4),
+}
+
+
+def follow(noise, rng, effect, confirmed, most=30):
+    """Trials as they are asked for, as `compare --git` does it: what was seen decides when it ends."""
+    base, head, ran, more = [], [], 0, 10
+    while True:
+        base += np.exp(noise(rng, more)).tolist()
+        head += ((1 + effect) * np.exp(noise(rng, more))).tolist()
+        ran += more
+        found = compare(base, head)
+        step = decide_next([found], confirmed=confirmed, most=most, ran=ran)
+        if step.kind != "more":
+            return found
+        more = step.trials
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_the_reported_interval_covers_a_true_eight_percent_when_followed_to_its_end(name):
+    rng = np.random.default_rng(8)
+    covered = []
+    for _ in range(100):
+        found = follow(NOISES[name], rng, 0.08, confirmed=False)
+        if found.kind is FAIL:
+            again = follow(NOISES[name], rng, 0.08, confirmed=True)
+            found = again if again.kind is FAIL else found
+        covered.append(found.interval[0] <= 0.08 <= found.interval[1])
+    assert np.mean(covered) >= 0.93
+
+
+def draw_process(rng, level):
+    """Fifty samples of one process: processes differ by 4%, its own samples by 2%."""
+    return Samples(tuple(level * np.exp(0.04 * rng.standard_normal() + 0.02 * rng.standard_normal(50))), "", {}, True)
+
+
+def test_one_process_a_side_is_believed_only_where_the_difference_is_large():
+    rng = np.random.default_rng(5)
+    found = [compare(draw_process(rng, 1), draw_process(rng, 1.08)) for _ in range(200)]
+    assert np.mean([one.interval[0] <= 0.08 <= one.interval[1] for one in found]) >= 0.93
+    same = Counter(compare(draw_process(rng, 1), draw_process(rng, 1)).kind for _ in range(200))
+    assert same[FAIL] <= 2
+    assert same[INCONCLUSIVE] >= 190
+    assert compare(draw_process(rng, 1), draw_process(rng, 2)).kind is FAIL
+    assert compare(draw_process(rng, 2), draw_process(rng, 1)).kind is CHANGED
+
+
+def test_the_spread_of_processes_is_a_share_where_values_are_not_positive():
+    base = Samples((-1.0, *(100.0,) * 49), is_one_process=True)
+    low, high = compare(base, Samples((100.0,) * 50)).interval
+    assert (low, high) == pytest.approx((-0.129, 0.129), abs=0.002)  # 2.58 times 5%
+
+
+@pytest.mark.parametrize("trials", [20, 60])
+def test_more_trials_give_narrower_intervals_and_detect_less(trials):
+    few, many = compare(draw(1, 8, 0), draw(1, 8, 1)), compare(draw(1, trials, 0), draw(1, trials, 1))
+    assert many.interval[1] - many.interval[0] < few.interval[1] - few.interval[0]
+    assert many.detectable < few.detectable
+
+
+def test_what_is_detectable_is_detected_about_as_often_as_said():
+    detectable = np.median([compare(draw(1, 12, s), draw(1, 12, s + 300)).detectable for s in range(30)])
+    found = sum(
+        compare(draw(1, 12, s), draw(1 + detectable, 12, s + 300), threshold=0).kind is FAIL for s in range(100)
+    )
+    assert 60 <= found <= 97
+
+
+def test_fewest_trials():
+    assert find_fewest(0.05) == 4
+    assert find_fewest(0.01) == 5
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(1e-3, 1e6))
+def test_units_do_not_matter(seed, factor):
+    base, head = draw(1, 8, seed), draw(1.06, 8, seed + 1)
+    one, other = compare(base, head), compare([v * factor for v in base], [v * factor for v in head])
+    assert one.kind is other.kind
+    assert one.effect == pytest.approx(other.effect)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.8, 1.25))
+def test_a_rate_and_a_time_get_the_same_verdict(seed, ratio):
+    base, head = draw(1, 10, seed), draw(ratio, 10, seed + 1)
+    time = compare(base, head, "min", 0.0)
+    rate = compare([1 / value for value in base], [1 / value for value in head], "max", 0.0)
+    assert time.kind is rate.kind
+
+
+# ---------------------------------------------------------------- what to do next
+
+
+def settle(kind, *, missing=0, trials=10, p=0.001):
+    return Comparison("m", kind, "", trials, trials, p=p, missing_trials=missing)
+
+
+def test_a_fail_is_confirmed_before_it_is_believed():
+    assert decide_next([settle(FAIL), settle(PASS)]).kind == "confirm"
+    assert decide_next([settle(FAIL)], confirmed=True).kind == "stop"
+
+
+def test_nan_needs_no_confirmation():
+    assert decide_next([settle(FAIL, p=None)]).kind == "stop"
+
+
+def test_doubt_asks_for_as_many_as_the_neediest_metric():
+    step = decide_next([settle(INCONCLUSIVE, missing=7), settle(INCONCLUSIVE, missing=12), settle(PASS)])
+    assert (step.kind, step.trials) == ("more", 12)
+
+
+def test_nobody_is_asked_for_more_than_the_most():
+    assert decide_next([settle(INCONCLUSIVE, missing=500)]).trials == MOST_TRIALS - 10
+    assert decide_next([settle(INCONCLUSIVE, missing=5, trials=MOST_TRIALS)]).kind == "stop"
+    assert decide_next([settle(INCONCLUSIVE, missing=5)], most=10).kind == "stop"
+
+
+def test_contaminated_trials_count_towards_the_most():
+    nothing = settle(INCONCLUSIVE, missing=5, trials=0, p=None)
+    assert decide_next([nothing], most=30, ran=10).trials == 5
+    assert decide_next([nothing], most=12, ran=10).trials == 2
+    step = decide_next([nothing], most=30, ran=30)
+    assert (step.kind, step.reason) == ("stop", "30 trials on each side did not tell; too many were contaminated")
+
+
+@pytest.mark.parametrize("kind", [PASS, CHANGED, ERROR])
+def test_settled_metrics_stop(kind):
+    assert decide_next([settle(kind)]).kind == "stop"
+
+
+def test_nothing_compared_stops():
+    assert decide_next([]).kind == "stop"
+
+
+def test_values_near_the_ends_of_floats_do_not_overflow():
+    assert judge_pair((1e-300,) * 6, (1e300,) * 6, "min").kind is FAIL
+    assert judge_pair((-1e308,) * 6, (1e308,) * 6, "min").kind is FAIL
+    assert judge_pair((-1e308,) * 6, (1e308,) * 6, "max").kind is CHANGED
+
+
+def test_single_values_show_their_ratio_and_are_unsure():
+    found = compare((10.0,), (12.0,))
+    assert found.kind is VerdictKind.INCONCLUSIVE
+    assert (found.base, found.head, found.interval) == (10.0, 12.0, None)
+    assert found.effect == pytest.approx(0.2)
+    assert found.message.startswith("+20.00%, unsure: too few clean trials")
+
+
+def test_so_few_trials_that_the_number_of_metrics_lets_none_fail_ask_for_enough():
+    """2 / 252 is below alpha, and not when it is corrected for two metrics."""
+    slow = [
+        build_pair(name, (1.0, 1.01, 1.02, 1.03, 1.04), (2.0, 2.01, 2.02, 2.03, 2.04), Question("min")) for name in "ab"
+    ]
+    alone, *_ = compare_pairs(slow[:1])
+    both = compare_pairs(slow)
+    assert alone.kind is VerdictKind.FAIL
+    assert [one.kind for one in both] == [VerdictKind.INCONCLUSIVE] * 2
+    assert [one.missing_trials for one in both] == [1, 1]
+    assert "so few trials of 2 metrics cannot reach" in both[0].message
+    more = [build_pair(p.subject, (*p.base.values, 1.05), (*p.head.values, 2.05), p.question) for p in slow]
+    assert [one.kind for one in compare_pairs(more)] == [VerdictKind.FAIL] * 2

@@ -1,0 +1,220 @@
+"""Benchmarks as text: tables, reports for CI, histories."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.bench.laboratory import execution, history
+
+from assay.bench.flow.history import HistoryOptions, build_history
+from assay.bench.report.executions import (
+    build_report_facts,
+    build_run_cases,
+    render_bench_report,
+    render_cases_junit,
+    render_cases_markdown,
+    render_execution,
+    render_values,
+)
+from assay.bench.report.history import render_history, render_setups
+from assay.bench.values.execution import BenchReport, BenchResult
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+BAD = Finding(VerdictKind.FAIL, "m", "worse | than\x00before", effect=0.1, interval=(0.05, 0.15))
+CASES = [
+    ("m.C.f", "wall_time", Verdict.of([], 1)),
+    ("m.C.g", "wall_time", Verdict.of([BAD], 1)),
+    ("m.C.h", "x", Verdict.of([], 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "text"),
+    [
+        ("wall_time", [0.0025], "2.5 ms"),
+        ("part1.wall_time", [0.0025], "2.5 ms"),
+        ("wall_time", [2.5e-6], "2.5 µs"),
+        ("wall_time", [2.5e-10], "0.25 ns"),
+        ("wall_time", [3600.0], "1h"),
+        ("throughput", [1234.5], "1234"),
+        ("throughput", [62081446542.0], "62.08 G"),
+        ("throughput", [172498620503.0] * 3, "172.5 G ±0.0%"),
+        ("bytes", [-5e6], "-5 M"),
+        ("bytes", [999999], "999999"),
+        ("x", [1e20], "1e20"),
+        ("x", [1.0, 1.0, 1.0], "1 ±0.0%"),
+        ("x", [math.nan], "nan"),
+        ("x", [math.nan, 2.0], "2"),
+        ("x", [0.0, 0.0, 0.0], "0"),
+        ("x", [], None),
+    ],
+)
+def test_values(name: str, values: list[float], text: str | None) -> None:
+    assert render_values(name, values) == text
+
+
+def test_a_report_names_every_trouble_once() -> None:
+    good = execution(1, 2.0)
+    bad = replace(good, trial=2, result=replace(good.result, succeeded=False, findings=(BAD,)))
+    dirty = replace(good, trial=3, contaminated=("load",), refused=True)
+    text = render_bench_report(BenchReport((good, bad, dirty)), color=False, width=None)
+    assert "1/3" in text
+    assert text.count("FAIL m.C.f: worse") == 1
+    assert "\x00" not in text
+    assert "REFUSED m.C.f: load (trial 3)" in text
+    facts = build_report_facts(BenchReport((good, bad)))
+    assert [each["succeeded"] for each in facts["executions"]] == [True, False]
+    kinds = [verdict.kind for _, _, verdict in build_run_cases(BenchReport((good, bad, dirty)))]
+    assert kinds == [VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE]
+
+
+def test_logs_of_failures_and_traces_are_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = execution(1, 2.0, profiles=("profile/trace.json",))
+    good = replace(good, run_dir=str(tmp_path / "runs" / "a"))
+    failed = replace(good.result, succeeded=False, has_exception=True)
+    bad = [replace(good, trial=n, result=failed, log="bench.log", profiles=()) for n in (2, 3)]
+    lines = render_bench_report(BenchReport((good, *bad)), color=False, width=None).splitlines()
+    assert lines[-2:] == ["log of m.C.f: runs/a/bench.log", "profile of m.C.f: runs/a/profile/trace.json"]
+    assert sum("log of" in line for line in lines) == 1
+
+
+def test_nothing_at_all_is_rendered() -> None:
+    assert render_bench_report(BenchReport(()), color=False, width=None) == ""
+
+
+def test_markdown_lists_what_is_not_good() -> None:
+    text = render_cases_markdown("title", CASES)
+    assert text.startswith("## title: ERROR")
+    assert "| FAIL | m.C.g | wall\\_time | worse \\| than\\\\x00before | +10.0% [+5.0%, +15.0%] |" in text
+    assert "m.C.f" not in text
+    assert "|" not in render_cases_markdown("t", CASES[:1])
+
+
+COUNTS = ("tests", "failures", "errors", "skipped")
+
+
+def test_junit_never_passes_what_is_not_good() -> None:
+    suites = ET.fromstring(render_cases_junit("title", CASES))
+    assert [suites.get(name) for name in COUNTS] == ["3", "1", "1", "0"]
+    failure = suites.find(".//testcase[@classname='m.C.g']/failure")
+    assert failure is not None
+    assert failure.get("type") == "FAIL"
+    assert failure.get("message") == "worse | than\\x00before"
+
+
+def test_junit_is_not_red_for_what_cannot_be_told() -> None:
+    unsure = replace(BAD, kind=VerdictKind.INCONCLUSIVE, message="needs 3 more trials")
+    cases = [("m.C.f", "wall_time", Verdict.of([unsure], 1)), ("m.C.f", "x", Verdict.of([unsure, BAD], 1))]
+    suites = ET.fromstring(render_cases_junit("title", cases))
+    assert [suites.get(name) for name in COUNTS] == ["2", "1", "0", "1"]
+    assert [suites[0].get(name) for name in COUNTS] == ["2", "1", "0", "1"]
+    (skipped,) = suites.iter("skipped")
+    assert skipped.attrib == {"message": "INCONCLUSIVE: needs 3 more trials"}
+
+
+def test_junit_is_as_red_as_the_exit_code_for_a_change() -> None:
+    cases = [("m.C.f", "wall_time", Verdict.of([replace(BAD, kind=VerdictKind.CHANGED, message="better")], 1))]
+    assert ET.fromstring(render_cases_junit("t", cases)).get("failures") == "1"
+    allowed = ET.fromstring(render_cases_junit("t", cases, allow_changed=True))
+    assert [allowed.get(name) for name in COUNTS] == ["1", "0", "0", "1"]
+    (skipped,) = allowed.iter("skipped")
+    assert skipped.get("message") == "CHANGED, allowed: better"
+    failed = [("m.C.f", "x", Verdict.of([BAD], 1))]
+    assert ET.fromstring(render_cases_junit("t", failed, allow_changed=True)).get("failures") == "1"
+
+
+def test_what_somebody_ended_is_a_note_and_no_failure() -> None:
+    ended = Finding(VerdictKind.ERROR, "m.C.f", "SIGINT to the supervisor")
+    good = execution(1, 2.0)
+    result = replace(good.result, succeeded=False, has_exception=True, findings=(ended,), wall_time=0.1)
+    cut = replace(good, trial=2, state="stopped", log="bench.log", result=result)
+    report = BenchReport((good, cut), interrupted="SIGINT")
+    assert render_execution(cut, 2, 5) == "[2/5] m.C.f trial 2: interrupted: SIGINT to the supervisor"
+    text = render_bench_report(report, color=False, width=None)
+    assert "interrupted m.C.f: SIGINT to the supervisor (trial 2)\n" in text
+    assert text.splitlines()[2].split()[:4] == ["m.C.f", "1/1", "2", "s"], "what it took until then is no figure"
+    assert "ERROR" not in text
+    assert "log of" not in text
+    suites = ET.fromstring(render_cases_junit("t", build_run_cases(report)))
+    assert [suites.get(name) for name in COUNTS] == ["2", "0", "0", "1"]
+    (skipped,) = suites.iter("skipped")
+    assert "interrupted: SIGINT to the supervisor" in str(skipped.get("message"))
+    crashed = replace(cut, state="failed")
+    assert ET.fromstring(render_cases_junit("t", build_run_cases(BenchReport((crashed,))))).get("errors") == "1"
+
+
+LONG = "company.benchmarks.vision.transformers.large_models.TransformerBenchmark.training_step"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_long_names_are_cut_from_the_left_and_no_row_breaks(width: int) -> None:
+    figures = {f"metric_{n}": 1234.5 * n for n in range(1, 6)}
+    runs = []
+    for n, name in enumerate(("small", "large")):
+        one = execution(n, 2.0)
+        runs.append(replace(one, method=f"{LONG}_{name}", result=replace(one.result, extras=figures)))
+    text = render_bench_report(BenchReport(tuple(runs)), color=False, width=width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    for line, name in zip(lines[2:4], ("small", "large"), strict=True):
+        assert line.startswith("…")
+        assert f"training_step_{name}  " in line
+        assert " 2 s " in line
+    shown = [name for name in figures if name in lines[0]]
+    rest = ", ".join(name for name in figures if name not in shown)
+    assert (f"(no room for {rest}: --json has them)" in " ".join(text.split())) is bool(rest)
+    assert LONG in render_bench_report(BenchReport(tuple(runs)), color=False, width=None), "never in a pipe"
+
+
+def test_a_history_shows_levels_and_changes() -> None:
+    values = [10.0 + 0.01 * (n % 3) for n in range(20)] + [12.0 + 0.01 * (n % 3) for n in range(20)]
+    found = build_history("m.C.f", "wall_time", history(values), HistoryOptions(), [])
+    text = render_history(found, color=False, width=None)
+    assert "▁" * 20 + "█" * 20 in text
+    assert "10.01 s ±0.1% → 12.01 s ±0.1%" in text
+    assert "FAIL +20.0%" in text
+    assert "\x1b[" in render_history(found, color=True, width=None)
+    calm = build_history("m.C.f", "wall_time", history([1.0] * 200), HistoryOptions(), [])
+    assert "no change" in render_history(calm, color=False, width=None)
+    assert max(map(len, render_history(calm, color=False, width=None).splitlines())) < 120
+
+
+@pytest.mark.parametrize(
+    ("form", "words"), [("csv", "a,2,1.5"), ("json", '"x.median": 1.5'), ("md", "| a |"), ("text", "1.5")]
+)
+def test_set_ups_in_every_form(form: str, words: str) -> None:
+    assert words in render_setups(["label"], ["x"], [(["a"], 2, {"x": (1.0, 2.0)}), (["b"], 0, {"x": ()})], form)
+
+
+def test_an_execution_in_a_line() -> None:
+    good = execution(1, 0.0025, label="nightly")
+    assert render_execution(good, 3, 12) == "[ 3/12] m.C.f nightly trial 1: wall_time 2.5 ms"
+    dirty = replace(good, contaminated=("others used 50% of the CPUs meanwhile", "and more"))
+    assert render_execution(dirty, 3, 3).endswith("2.5 ms (contaminated: others used 50% of the CPUs meanwhile)")
+    assert "(refused: others" in render_execution(replace(dirty, refused=True), 3, 3)
+    bad = replace(good, result=replace(good.result, findings=(BAD,)))
+    assert render_execution(bad, 12, 12) == "[12/12] m.C.f nightly trial 1: FAIL: worse | than\\x00before"
+    silent = replace(good, result=BenchResult("m.C.f", True))
+    assert render_execution(silent, 1, 1).endswith("it reported nothing")
+
+
+def test_contamination_of_many_trials_is_one_line() -> None:
+    dirt = [replace(execution(n, 2.0), trial=n, contaminated=(f"others used {80 + n}% of the CPUs",)) for n in (1, 2)]
+    failed = replace(dirt[0], trial=3, result=replace(dirt[0].result, succeeded=False))
+    text = render_bench_report(BenchReport((*dirt, failed)), color=False, width=None)
+    assert "contaminated m.C.f: others used 81 to 82% of the CPUs (trial 1, 2)\n" in text
+    assert text.count("contaminated") == 1
+    alone = render_bench_report(BenchReport((dirt[0],)), color=False, width=None)
+    assert "contaminated m.C.f: others used 81% of the CPUs\n" in alone
+
+
+def test_long_lines_are_wrapped() -> None:
+    bad = replace(BAD, message="a long story " * 20)
+    one = execution(1, 2.0)
+    report = BenchReport((replace(one, result=replace(one.result, findings=(bad,))),))
+    assert max(map(len, render_bench_report(report, color=False, width=60).splitlines())) <= 60

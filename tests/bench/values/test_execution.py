@@ -1,0 +1,155 @@
+"""Names of benchmarks, profile windows, and what a report comes to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.bench.values.execution import (
+    BenchExecution,
+    BenchMetric,
+    BenchReport,
+    BenchResult,
+    ProfileWindow,
+    parse_method,
+    parse_windows,
+    render_windows,
+)
+from assay.errors import ExitCode, UsageError
+from assay.values.environment import GitState
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("m.C.f", "m.C.f"), ("m.C:f", "m.C.f"), ("m.f", "m.f"), ("a.b.C.filter:x.*", "a.b.C.filter:x.*")]
+)
+def test_methods(text: str, name: str) -> None:
+    assert parse_method(text).name == name
+    assert parse_method(text).is_filter == (".filter:" in text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "function", "m.C:", ":f", "m.C.filter:(", "..."])
+def test_names_that_name_nothing(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_method(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "windows"),
+    [
+        ("2:5", (ProfileWindow(2, 5),)),
+        ("2:", (ProfileWindow(2, None),)),
+        ("0.5:1, 2:3", (ProfileWindow(0.5, 1), ProfileWindow(2, 3))),
+    ],
+)
+def test_windows(text: str, windows: tuple[ProfileWindow, ...]) -> None:
+    assert parse_windows(text) == windows
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5:2", "2:2", "a:b", "-1:2", "1:3,2:4", "1:,5:6", "nan:1", "1:inf", ":3", "1:2,"]
+)
+def test_bad_windows_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="profile"):
+        parse_windows(text)
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=2, max_size=10, unique=True))
+def test_windows_in_order_are_all_taken(edges: list[int]) -> None:
+    ordered = sorted(edges)[: len(edges) // 2 * 2]
+    pairs = list(zip(ordered[::2], ordered[1::2], strict=True))
+    text = ",".join(f"{a}:{b}" for a, b in pairs)
+    assert [(w.begin_s, w.end_s) for w in parse_windows(text)] == pairs
+
+
+def execution(**fields: object) -> BenchExecution:
+    result = BenchResult("m.C.f", bool(fields.pop("succeeded", True)))
+    return BenchExecution("id", "m.C.f", 1, result, "", "", **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [
+        (BenchReport((execution(),)), ExitCode.OK),
+        (BenchReport((execution(), execution(succeeded=False))), ExitCode.FAILED),
+        (BenchReport((execution(contaminated=("x",)),)), ExitCode.OK),
+        (BenchReport((execution(contaminated=("x",), refused=True),)), ExitCode.INCONCLUSIVE),
+        (BenchReport(()), ExitCode.FAILED),
+        (BenchReport((execution(),), interrupted="SIGINT"), ExitCode.INTERRUPTED),
+        (BenchReport((execution(),), problem="disk"), ExitCode.INTERNAL),
+    ],
+)
+def test_exit_codes(report: BenchReport, code: ExitCode) -> None:
+    assert report.exit_code is code
+
+
+def test_numbers_are_metrics_extras_and_the_standard_ones() -> None:
+    result = BenchResult("x", True, wall_time=2.0, metrics=(BenchMetric("acc", 0.5),), extras={"n": 3, "text": "no"})
+    assert result.numbers == {"n": 3, "acc": 0.5, "wall_time": 2.0}
+    assert "wall_time" not in BenchResult("x", False).numbers
+
+
+# ---------------------------------------------------------------- which code it was
+
+COMMIT = "c" * 40
+
+
+def git(**fields: object) -> GitState:
+    return GitState(**{"commit": COMMIT, "branch": None, "dirty": False, **fields})  # type: ignore[arg-type]
+
+
+def test_a_clean_tree_is_its_commit_and_edits_make_other_code() -> None:
+    assert execution(commit=COMMIT).code == execution(commit=COMMIT, git=git()).code == COMMIT
+    edited, other = (execution(commit=COMMIT, git=git(dirty=True, diff=text)).code for text in ("- 1", "- 2"))
+    assert len({COMMIT, edited, other}) == 3
+    assert all(str(code).startswith(f"{COMMIT}+") for code in (edited, other))
+    assert edited == execution(commit=COMMIT, git=git(dirty=True, diff="- 1", branch="b")).code
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"commit": COMMIT, "git": git(dirty=True)},
+        {"commit": COMMIT, "git": git(untracked=("sub/m.py",))},
+        {"commit": COMMIT, "git": git(untracked=("m/",))},
+        {"commit": COMMIT, "extra": {"site_package_info": {"models": {"hash": "1", "dirty": True}}}},
+    ],
+)
+def test_code_that_was_not_recorded_is_unknown(fields: dict[str, object]) -> None:
+    assert execution(**fields).code is None
+
+
+def test_files_beside_the_benchmark_are_no_other_code() -> None:
+    assert execution(commit=COMMIT, git=git(untracked=("runs/", "notes.txt"))).code == COMMIT
+
+
+def test_packages_that_were_checked_out_are_code() -> None:
+    def code(extra: object, commit: str | None = None) -> str | None:
+        return execution(commit=commit, extra={"site_package_info": extra}).code
+
+    one, two = code({"models": {"hash": "1"}}), code({"models": {"hash": "2"}})
+    assert None not in (one, two)
+    assert one != two
+    assert code({"models": {"hash": "1"}}, COMMIT) not in (None, COMMIT, one)
+    assert code({"tpu_version": "2.1"}, COMMIT) == code("?", COMMIT) == COMMIT
+
+
+# ---------------------------------------------------------------- profiles
+
+
+@pytest.mark.parametrize("text", ["2:5", "2:", "0.5:1.25,2:3,4:"])
+def test_windows_are_written_as_they_were(text: str) -> None:
+    assert render_windows(parse_windows(text)) == text
+
+
+def test_a_trace_or_a_wish_for_one_makes_an_execution_a_profiled_one() -> None:
+    plain = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "")
+    assert not plain.is_profiled
+    assert plain.profile_notes == ()
+    assert replace(plain, profiles=("profile/torch-1.json",)).is_profiled  # as older records have it
+    asked = replace(plain, extra={"profile": {"windows": "0:", "profiler": "auto", "notes": ["none"]}})
+    assert asked.is_profiled
+    assert asked.profile_notes == ("none",)

@@ -1,0 +1,50 @@
+"""A study that has been run once per module, and the command line in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.study.workbench import Bench, build_bench
+
+from assay.cli.main import run
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return build_bench(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture
+def own_bench(tmp_path: Path) -> Bench:
+    """For tests that change what they look at."""
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def cli(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`cli("ls", "fit")` in the folder of the test's own bench where it has one, else of the module's."""
+    name = "own_bench" if "own_bench" in request.fixturenames else "bench"
+    bench: Bench = request.getfixturevalue(name)
+    monkeypatch.chdir(bench.folder)
+    for key, value in bench.extra.items():
+        monkeypatch.setenv(key, value)
+
+    def call(*arguments: str) -> Result:
+        capsys.readouterr()
+        code = run(arguments)
+        out, err = capsys.readouterr()
+        return Result(code, out, err)
+
+    return call

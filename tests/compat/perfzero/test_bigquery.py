@@ -1,0 +1,264 @@
+"""BigQuery: the row we build, and Google's own client talking to a table of ours on loopback."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.compat.perfzero import bigquery
+from assay.compat.perfzero.bigquery import (
+    JSON_COLUMNS,
+    build_row,
+    insert_row,
+    render_json,
+    render_make_command,
+    render_timestamp,
+)
+from assay.errors import InfrastructureError, MissingExtraError, UsageError
+
+SUMMARY: dict[str, Any] = {
+    "execution_id": "2019-02-13-06-45-22-899128",
+    "execution_timestamp": 1550040322.8991697,
+    "benchmark_result": {"name": "m.C.f", "wall_time": 1.5, "metrics": [{"name": "loss", "value": math.nan}]},
+    "benchmark_info": {"harness_name": "perfzero", "has_exception": False},
+    "setup_info": {},
+    "ml_framework_info": {"name": "torch", "version": "2"},
+    "system_info": {"cpu_model": "Größe"},
+}
+
+EARLIEST = datetime(1970, 1, 2)  # noqa: DTZ001 (hypothesis adds the zone)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+# ---------------------------------------------------------------- the row
+
+
+def test_a_row_has_the_documented_columns() -> None:
+    row = build_row({**SUMMARY, "more": 1})
+    assert set(row) == {"execution_id", "execution_timestamp", *JSON_COLUMNS}
+    assert row["execution_id"] == "2019-02-13-06-45-22-899128"
+    assert row["execution_timestamp"] == "2019-02-13T06:45:22.899170Z"
+    assert json.loads(row["benchmark_result"])["metrics"] == [{"name": "loss", "value": "NaN"}]
+    assert json.loads(row["system_info"]) == {"cpu_model": "Größe"}
+    assert row["setup_info"] == "{}"
+    assert row["process_info"] is None  # not there is not the same as empty
+
+
+@pytest.mark.parametrize("name", ["execution_id", "execution_timestamp"])
+@pytest.mark.parametrize("value", [None, ""])
+def test_what_the_table_requires_must_be_there(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"no {name}"):
+        build_row({**SUMMARY, name: value})
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (1550040322.8991697, "2019-02-13T06:45:22.899170Z"),
+        ("2026-01-05T10:00:00+02:00", "2026-01-05T08:00:00.000000Z"),
+        ("2026-01-05T10:00:00", "2026-01-05T10:00:00.000000Z"),
+        (datetime(2026, 1, 5, tzinfo=timezone(timedelta(hours=-1))), "2026-01-05T01:00:00.000000Z"),
+    ],
+)
+def test_a_moment_in_utc(moment: object, text: str) -> None:
+    assert render_timestamp(moment) == text
+
+
+@pytest.mark.parametrize("moment", [math.nan, math.inf, 1e20, "yesterday", [], {}])
+def test_what_is_no_moment(moment: object) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        build_row({**SUMMARY, "execution_timestamp": moment})
+
+
+@given(st.datetimes(EARLIEST, EARLIEST.replace(year=2200), timezones=st.just(UTC)))
+def test_any_moment_comes_back(moment: datetime) -> None:
+    assert abs(datetime.fromisoformat(render_timestamp(moment.timestamp())) - moment) < timedelta(microseconds=50)
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@given(json_values)
+def test_json_text_is_what_the_standard_has(value: object) -> None:
+    again = json.loads(render_json(value), parse_constant=refuse_constant)
+    assert render_json(again) == render_json(value)
+
+
+def test_what_is_not_finite_can_be_cast_back() -> None:
+    text = render_json({"a": math.inf, "b": (-math.inf, math.nan), "c": 1e308})
+    assert json.loads(text) == {"a": "Infinity", "b": ["-Infinity", "NaN"], "c": 1e308}
+
+
+def test_what_is_no_json_is_named() -> None:
+    with pytest.raises(UsageError, match=r"cannot be written as JSON: .*set"):
+        build_row({**SUMMARY, "system_info": {"x": {1}}})
+
+
+def test_the_command_that_makes_the_table() -> None:
+    command = render_make_command("p.d.t")
+    assert command.startswith(
+        "bq mk --table p:d.t execution_timestamp:TIMESTAMP,execution_id:STRING,ml_framework_info:STRING"
+    )
+
+
+# ---------------------------------------------------------------- a table of ours
+
+
+REASONS = {503: "backendError"}
+
+
+@dataclass
+class Warehouse:
+    """Takes rows for one table as the REST interface does."""
+
+    path: str = "/bigquery/v2/projects/p/datasets/d/tables/t/insertAll"
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    asked: int = 0
+    status: int = 200
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.asked += 1
+        if self.status != 200:
+            return self.status, {
+                "error": {
+                    "code": self.status,
+                    "message": "not today",
+                    "errors": [{"reason": REASONS.get(self.status, "x")}],
+                }
+            }
+        if path.partition("?")[0] != self.path:
+            return 404, {"error": {"code": 404, "message": "Not found: Table"}}
+        if self.errors:
+            return 200, {"insertErrors": [{"index": 0, "errors": self.errors}]}
+        self.rows += body["rows"]
+        return 200, {"kind": "bigquery#tableDataInsertAllResponse"}
+
+
+@pytest.fixture
+def warehouse(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
+    pytest.importorskip("google.cloud.bigquery", reason="pip install 'assay[bigquery]'")
+    table = Warehouse()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, reply = table.answer(self.path, body)
+            text = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield table
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_row_arrives(warehouse: Warehouse) -> None:
+    row = build_row(SUMMARY)
+    insert_row("p", "d.t", row)
+    assert warehouse.rows == [{"json": row, "insertId": SUMMARY["execution_id"]}]
+
+
+def test_what_is_wrong_with_a_row_is_said(warehouse: Warehouse) -> None:
+    warehouse.errors = [
+        {"reason": "invalid", "location": "process_info", "message": "no such field: process_info."},
+        {"reason": "stopped"},
+    ]
+    with pytest.raises(
+        InfrastructureError, match=r"refused the row for p\.d\.t: process_info: no such field.*; row: stopped"
+    ):
+        insert_row("p", "d.t", build_row(SUMMARY))
+    assert warehouse.rows == []
+
+
+def test_no_such_table(warehouse: Warehouse) -> None:
+    with pytest.raises(UsageError, match=r"(?s)no BigQuery table p\.d\.other: .*Not found.*bq mk --table p:d\.other"):
+        insert_row("p", "d.other", build_row(SUMMARY))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, UsageError, "does not let us write to p.d.t"),
+        (403, UsageError, "does not let us write to p.d.t: .*not today"),
+        (400, InfrastructureError, "did not take the row for p.d.t: .*not today"),
+    ],
+)
+def test_a_refusal_is_named(warehouse: Warehouse, status: int, kind: type[Exception], words: str) -> None:
+    warehouse.status = status
+    with pytest.raises(kind, match=words):
+        insert_row("p", "d.t", build_row(SUMMARY))
+    assert warehouse.asked == 1
+
+
+def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bigquery, "_RETRY_S", 2.5)  # the first pause is two seconds at most
+    warehouse.status = 503
+    with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*not today"):
+        insert_row("p", "d.t", build_row(SUMMARY))
+    assert warehouse.asked > 1
+    assert warehouse.rows == []
+
+
+def test_nobody_there(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
+    monkeypatch.setattr(bigquery, "_RETRY_S", 0.1)
+    monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port}")
+    with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*127\.0\.0\.1"):
+        insert_row("p", "d.t", build_row(SUMMARY))
+
+
+@pytest.mark.parametrize("table", ["", "t", "d.", ".t", "p.d.t", "d.t x", "d:t"])
+def test_what_is_no_table(table: str) -> None:
+    with pytest.raises(UsageError, match=r"no BigQuery table\n.*DATASET.TABLE"):
+        insert_row("p", table, build_row(SUMMARY))
+
+
+def test_a_project_is_needed() -> None:
+    with pytest.raises(UsageError, match="name of its project"):
+        insert_row("", "d.t", build_row(SUMMARY))
+
+
+def test_without_a_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("google.cloud.bigquery")
+    monkeypatch.delenv("BIGQUERY_EMULATOR_HOST", raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with pytest.raises(
+        UsageError, match=r"(?s)does not let us write to p.d.t: .*gcloud auth application-default login"
+    ):
+        insert_row("p", "d.t", build_row(SUMMARY))
+
+
+@pytest.mark.parametrize("module", ["google.cloud", "google.auth.credentials"])
+def test_a_missing_part_names_its_extra(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtraError, match=r"pip install 'assay\[bigquery\]'"):
+        insert_row("p", "d.t", build_row(SUMMARY))

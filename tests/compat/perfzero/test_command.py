@@ -1,0 +1,186 @@
+"""`assay perfzero` on the command line: every flag, the four parts, what is said where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from tests.bench.laboratory import write_module
+from tests.command_line import Result
+
+from assay.cli.main import run
+from assay.compat.perfzero.command import build_parser
+from assay.compat.perfzero.flags import parse_flags
+
+# Reference 1.1: every flag of PerfZero's benchmark.py.
+ORIGINAL = {
+    "use_cached_site_packages": False,
+    "gcs_downloads": None,
+    "git_repos": None,
+    "benchmark_num_trials": "1",
+    "benchmark_methods": None,
+    "ml_framework_build_label": None,
+    "execution_label": None,
+    "platform_name": None,
+    "system_name": None,
+    "output_gcs_url": None,
+    "scratch_gcs_url": None,
+    "bigquery_project_name": None,
+    "bigquery_dataset_table_name": None,
+    "python_path": None,
+    "workspace": "workspace",
+    "root_data_dir": "/data",
+    "data_downloads": None,
+    "gcloud_key_file_url": None,
+    "debug": False,
+    "profiler_enabled_time": None,
+    "execution_id": None,
+    "result_upload_methods": None,
+    "tpu_parameters": None,
+    "perfzero_constructor_args": "",
+    "benchmark_class_type": None,
+}
+OLD_LINE = '{"time": 1550040323.9, "rss": 4269047808, "vms": 39894450176, "cpu_percent": 771.1}\n'
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    write_module(folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    return folder
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Result:
+    capsys.readouterr()
+    code = run(["perfzero", *arguments])
+    out, err = capsys.readouterr()
+    return Result(code, out, err)
+
+
+def test_every_flag_of_the_original_with_its_default() -> None:
+    parsed = vars(build_parser().parse_args([]))
+    assert {name: parsed[name] for name in ORIGINAL} == ORIGINAL
+
+
+def test_every_flag_takes_a_value_with_and_without_an_equals_sign() -> None:
+    parser = build_parser()
+    switches = {name for name, default in ORIGINAL.items() if default is False}
+    for name in ORIGINAL:
+        for arguments in ([f"--{name}"],) if name in switches else ([f"--{name}=x"], [f"--{name}", "x"]):
+            value = vars(parser.parse_args(arguments))[name]
+            assert value in (True, "x", ["x"])
+
+
+def test_every_flag_is_understood_by_the_dialect() -> None:
+    """A flag that the parser takes and nobody reads would be a lie."""
+    source = Path(parse_flags.__code__.co_filename).read_text()
+    options = [action.dest for action in build_parser()._actions if action.dest not in ("help", "quiet", "debug")]
+    assert [name for name in options if f'"{name}"' not in source and f"_{name}" not in source] == []
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    assert out.startswith("usage: assay perfzero [-h]")
+    assert [name for name in ORIGINAL if f"--{name}" not in out] == []
+    assert all(action.help for action in build_parser()._actions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--benchmark_methods names no benchmark"),
+        (("--benchmark_methods=m.C.f", "--no_such_flag"), "unrecognized arguments: --no_such_flag"),
+        (("--benchmark_methods=m.C.f", "stray"), "unrecognized arguments: stray"),
+        (("plt", "x"), "did you mean 'plot'"),
+        (("plot",), "the following arguments are required: file"),
+        (("plot", "absent.log"), "no file named 'absent.log'"),
+        (("--benchmark_methods=m.C.f", "--bigquery_project_name=p"), "--bigquery_dataset_table_name is not"),
+        (("--benchmark_methods=m.C.f", "--profiler_enabled_time=5:2"), "--profiler_enabled_time"),
+        (("--benchmark_methods=m.C.f", "--profiler_enabled_time=1:1"), "is empty: it ends when it begins"),
+    ],
+)
+def test_usage_errors(lab: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert words in err
+    assert not (lab / "workspace").exists()
+    assert not (lab / "runs").exists()
+
+
+@pytest.mark.parametrize("word", ["setup", "cloud"])
+def test_the_other_parts_have_their_own_parser(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    code, out, _ = call(capsys, word, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: assay perfzero {word}")
+
+
+@pytest.mark.parametrize("word", [(), ("benchmark",)])
+def test_summaries_on_stdout_the_method_s_words_on_stderr(
+    lab: Path, capsys: pytest.CaptureFixture[str], word: tuple[str, ...]
+) -> None:
+    (lab / "talk.py").write_text(
+        "from assay.bench import report_benchmark\n"
+        "def f():\n    print('hello from the method')\n    report_benchmark(wall_time=0.5)\n"
+    )
+    code, out, err = call(capsys, *word, "--benchmark_methods=talk.f", "--foreign_limit=1", "--debug")
+    assert code == 0
+    assert "hello from the method" in err
+    assert "hello from the method" not in out
+    assert "put behind sys.path: nothing" in err
+    title, _, rest = out.partition("\n")
+    assert title == "Benchmark execution for talk.f completed with summary:"
+    summary, end = json.JSONDecoder().raw_decode(rest)
+    assert summary["benchmark_result"]["wall_time"] == 0.5
+    assert "quiet" not in summary["benchmark_info"]["flags"]
+    assert "Benchmark success results:" in rest[end:]
+
+
+def test_quiet_says_only_what_is_wrong(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = "--benchmark_methods=mod.B.writes,mod.B.raises,mod.B.nan"
+    code, out, err = call(capsys, methods, "--foreign_limit=1", "--quiet")
+    assert code == 1
+    raised, nan = err.splitlines()
+    assert raised.startswith("failed mod.B.raises trial 1: ValueError: no luck")
+    assert nan == "failed mod.B.nan trial 1: wall_time is nan"
+    assert '"has_exception": true' in out
+
+
+def test_a_failure_is_no_done(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = "--benchmark_methods=mod.B.writes,mod.B.dies,mod.B.nan"
+    code, _, err = call(capsys, methods, "--foreign_limit=1", "--execution_label=nightly")
+    assert code == 1
+    assert err.splitlines() == [
+        "done mod.B.writes trial 1 nightly",
+        "failed mod.B.dies trial 1 nightly: it ended with exit code 9",
+        "failed mod.B.nan trial 1 nightly: wall_time is nan",
+    ]
+
+
+def test_the_table_of_the_history_sees_it(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--benchmark_methods=mod.B.writes", "--execution_label=nightly", "--foreign_limit=1", "--quiet")
+    assert call(capsys, *flags).code == 0
+    assert run(["bench", "table", "B.writes", "--by", "label", "--all", "--json"]) == 0
+    assert "nightly" in capsys.readouterr().out
+
+
+def test_an_old_file_is_plotted_into_the_working_directory(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab / "old.log").write_text(OLD_LINE * 2)
+    code, out, _ = call(capsys, "plot", "old.log")
+    assert (code, out) == (0, "process_info.pdf: 3 pages from 2 readings\n")
+    assert (lab / "process_info.pdf").exists()
+    assert call(capsys, "plot", "old.log", "-o", "other.pdf").code == 0
+    assert (lab / "other.pdf").read_bytes() == (lab / "process_info.pdf").read_bytes()
+
+
+def test_the_groups_of_flags_do_not_share_a_name() -> None:
+    names = [option for action in build_parser()._actions for option in action.option_strings]
+    assert len(names) == len(set(names))
+    assert isinstance(build_parser(), argparse.ArgumentParser)

@@ -1,0 +1,299 @@
+"""PerfZero's flags: what each asks for, and what is said about a value that cannot be meant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.bench.values.execution import ProfileWindow
+from assay.compat.perfzero.flags import build_flags, parse_downloads, parse_flags, parse_methods, parse_repos
+from assay.compat.perfzero.values import Download, GitRepo, PerfzeroJob
+from assay.errors import UsageError
+
+SHA = "0123456789abcdef" * 4
+
+
+def parse(environ: dict[str, str] | None = None, **flags: Any) -> PerfzeroJob:
+    return parse_flags({"benchmark_methods": ["m.C.f"], **flags}, "/here", environ or {})
+
+
+# ---------------------------------------------------------------- what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("benchmark_methods", [], "names no benchmark"),
+        ("benchmark_methods", ["", " , "], "names no benchmark"),
+        ("benchmark_methods", ["method"], "its module is missing"),
+        ("benchmark_methods", ["m.C.filter:("], "broken regular expression"),
+        ("benchmark_num_trials", "0", "is no count"),
+        ("benchmark_num_trials", "-1", "is no count"),
+        ("benchmark_num_trials", "two", "is no count"),
+        ("benchmark_num_trials", "1.5", "is no count"),
+        ("benchmark_num_trials", "²", "is no count"),
+        ("git_repos", [";main"], "names no repository"),
+        ("git_repos", ["https://h/x;main;abc;more"], "names no repository"),
+        ("git_repos", ["--upload-pack=touch x"], "names no repository"),
+        ("git_repos", ["https://h/x;-rf"], "is no branch, tag or hash"),
+        ("git_repos", ["https://h/x;a..b"], "is no branch, tag or hash"),
+        ("git_repos", ["https://h/x;main;a b"], "is no branch, tag or hash"),
+        ("git_repos", ["https://h/a/x,https://h/b/x"], "would both be checked out into 'x'"),
+        ("git_repos", ["https://h/a/x", "https://h/a/x;dev"], "names https://h/a/x twice"),
+        ("data_downloads", ["data.tar.gz"], "is no download"),
+        ("data_downloads", ["https://h/a,b"], "is no download"),
+        ("data_downloads", ["https://h/a;b;sha256:xyz"], "is no checksum"),
+        ("data_downloads", ["https://h/a;b;c;d"], "is no download"),
+        ("data_downloads", ["https://h"], "has no name to be kept under"),
+        ("data_downloads", ["http://h/ds/;folder"], "http://h/ds/ is no file"),
+        ("data_downloads", ["https://h/ds/*"], "is no file"),
+        ("data_downloads", ["https://h/x;../../escape.json"], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;/etc/escape.json"], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;../database/x"], "would be kept outside of /data"),
+        ("data_downloads", ["https://h/x;."], "would be kept outside of /data"),
+        ("gcs_downloads", ["bucket/data"], "is no download"),
+        ("execution_id", "a/b", "cannot be the name of a folder"),
+        ("execution_id", "..", "cannot be the name of a folder"),
+        ("execution_id", "x" * 200, "cannot be the name of a folder"),
+        ("benchmark_class_type", "pytorch", "is none that there is"),
+        ("output_gcs_url", "bucket/folder", "is no URL"),
+        ("scratch_gcs_url", "folder", "is no URL"),
+        ("gcloud_key_file_url", "key.json", "is no URL"),
+        ("bigquery_project_name", "p", "--bigquery_dataset_table_name is not"),
+        ("bigquery_dataset_table_name", "d.t", "--bigquery_project_name is not"),
+        ("result_upload_methods", "upload", "names no function"),
+        ("result_upload_methods", "mod.one,mod.", "names no function"),
+        ("profiler_enabled_time", "5:2", "ends before it begins"),
+        ("profiler_enabled_time", "1:1", "1:1 is empty: it ends when it begins"),
+        ("profiler_enabled_time", "5", "is no window"),
+        ("profiler_enabled_time", "1:3,2:5", "begins before the window ahead of it has ended"),
+        ("profiler_enabled_time", "1:,2:5", "begins before the window ahead of it has ended"),
+        ("tpu_parameters", "{", "is no JSON"),
+        ("tpu_parameters", "[]", "must be a JSON object"),
+        ("tpu_parameters", '{"zone": "z"}', "has no name"),
+        ("perfzero_constructor_args", "size=3", "is no JSON"),
+        ("perfzero_constructor_args", "3", "must be a JSON object"),
+        ("timeout", "soon", "is not a duration"),
+        ("timeout", "0", "is not a duration"),
+        ("python", "/no/such/python", "there is no such program"),
+        ("profiler", "framwork", "is none that there is"),
+        ("foreign_limit", "2", "is no share"),
+        ("foreign_limit", "nan", "is no share"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_flag(flag: str, value: object, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(**{flag: value})
+    assert f"--{flag}" in caught.value.message
+    assert words in caught.value.message
+
+
+def test_a_bad_slot() -> None:
+    with pytest.raises(UsageError, match="bad slot 'gpu0'"):
+        parse(slots="gpu0")
+
+
+def test_a_table_without_its_dataset() -> None:
+    with pytest.raises(UsageError, match="--bigquery_dataset_table_name 'table' names no table"):
+        parse(bigquery_project_name="p", bigquery_dataset_table_name="table")
+
+
+def test_a_token_is_not_repeated_in_a_message() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(git_repos=["https://secret@h/a/x,https://secret@h/b/x"])
+    assert "secret" not in str(caught.value)
+
+
+# ---------------------------------------------------------------- what is meant
+
+
+def test_the_defaults() -> None:
+    job = parse()
+    assert [method.name for method in job.methods] == ["m.C.f"]
+    assert (job.trials, job.data_dir, job.workspace.path) == (1, "/data", "/here/workspace")
+    assert (job.repos, job.downloads, job.python_path, job.windows, job.upload_methods) == ((), (), (), (), ())
+    assert (job.key_url, job.output_url, job.scratch_url, job.bigquery_project, job.tpu) == (None,) * 5
+    assert (job.class_type, job.execution_id, job.timeout_s, job.python, job.slots) == (None,) * 5
+    assert (job.constructor_args, job.foreign_limit, job.profiler) == ({}, 0.1, "auto")
+
+
+OPTIONAL = [
+    "git_repos",
+    "gcs_downloads",
+    "data_downloads",
+    "ml_framework_build_label",
+    "execution_label",
+    "platform_name",
+    "system_name",
+    "output_gcs_url",
+    "scratch_gcs_url",
+    "bigquery_project_name",
+    "bigquery_dataset_table_name",
+    "python_path",
+    "workspace",
+    "root_data_dir",
+    "gcloud_key_file_url",
+    "profiler_enabled_time",
+    "execution_id",
+    "result_upload_methods",
+    "tpu_parameters",
+    "perfzero_constructor_args",
+    "benchmark_class_type",
+    "benchmark_num_trials",
+    "timeout",
+    "python",
+    "root",
+    "slots",
+]
+
+
+def test_an_empty_value_is_no_value() -> None:
+    """Wrappers pass every flag, most of them empty."""
+    empty = parse(**dict.fromkeys(OPTIONAL, ""))
+    plain = parse()
+    assert {name: getattr(empty, name) for name in PerfzeroJob.__slots__ if name != "flags"} == {
+        name: getattr(plain, name) for name in PerfzeroJob.__slots__ if name != "flags"
+    }
+
+
+def test_every_flag() -> None:
+    job = parse(
+        benchmark_methods=["m.C.f,m.C:g", "m.D.filter:bench_.*"],
+        benchmark_num_trials="3",
+        workspace="other",
+        root_data_dir="data",
+        git_repos=["https://h/a.git;dev;abc123,https://h/b.git"],
+        use_cached_site_packages=True,
+        python_path="a, a/research,/elsewhere",
+        gcs_downloads=["gs://bucket/old"],
+        data_downloads=[f"https://h/x.tar.gz;x;sha256:{SHA}", "file:///d/y"],
+        ml_framework_build_label="nightly",
+        execution_label="test",
+        platform_name="gcp",
+        system_name="n1",
+        execution_id="one",
+        output_gcs_url="gs://bucket/out/",
+        scratch_gcs_url="gs://bucket/scratch",
+        bigquery_project_name="p",
+        bigquery_dataset_table_name="d.t",
+        gcloud_key_file_url="file:///key.json",
+        profiler_enabled_time="2:5,8:",
+        result_upload_methods="up.one, up.two",
+        tpu_parameters='{"name": "tpu", "version": "2.4"}',
+        perfzero_constructor_args='{"size": 3}',
+        benchmark_class_type="tf_benchmark",
+        timeout="1h30m",
+        python=sys.executable,
+        root="runs2",
+        slots="0,1",
+        profiler="py-spy",
+        refuse_contaminated=True,
+        foreign_limit="0.5",
+    )
+    assert [method.name for method in job.methods] == ["m.C.f", "m.C.g", "m.D.filter:bench_.*"]
+    assert (job.trials, job.workspace.path, job.data_dir) == (3, "/here/other", "/here/data")
+    assert job.repos == (GitRepo("https://h/a.git", "dev", "abc123"), GitRepo("https://h/b.git"))
+    assert job.use_cached
+    site = "/here/other/site-packages"
+    assert job.python_path == (f"{site}/a", f"{site}/a/research", "/elsewhere")
+    assert job.downloads == (
+        Download("gs://bucket/old", "/here/data/old"),
+        Download("https://h/x.tar.gz", "/here/data/x", f"sha256:{SHA}"),
+        Download("file:///d/y", "/here/data/y"),
+    )
+    assert (job.build_label, job.execution_label, job.platform_name, job.system_name) == (
+        "nightly",
+        "test",
+        "gcp",
+        "n1",
+    )
+    assert (job.execution_id, job.output_url, job.scratch_url) == ("one", "gs://bucket/out", "gs://bucket/scratch")
+    assert (job.bigquery_project, job.bigquery_table, job.key_url) == ("p", "d.t", "file:///key.json")
+    assert job.windows == (ProfileWindow(2.0, 5.0), ProfileWindow(8.0))
+    assert job.upload_methods == ("up.one", "up.two")
+    assert job.tpu == {"name": "tpu", "version": "2.4"}
+    assert (job.constructor_args, job.class_type) == ({"size": 3}, "tf_benchmark")
+    assert (job.timeout_s, job.python, job.root, job.slots) == (5400.0, sys.executable, "runs2", ("0", "1"))
+    assert (job.profiler, job.refuse_contaminated, job.foreign_limit) == ("py-spy", True, 0.5)
+
+
+def test_a_relative_interpreter_is_meant_from_here_and_a_plain_name_from_path(tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    os.symlink(sys.executable, tmp_path / "bin" / "python")
+    assert parse(python="bin/python").python == str(tmp_path / "bin" / "python")
+    assert parse(python="sh").python == "sh"
+
+
+def test_only_variables_with_the_prefix_are_kept() -> None:
+    job = parse({"PERFZERO_B": "2", "PERFZERO_A": "1", "PERF": "no", "XPERFZERO_C": "no"})
+    assert job.env_vars == {"PERFZERO_A": "1", "PERFZERO_B": "2"}
+
+
+def test_commas_inside_brackets_belong_to_the_expression() -> None:
+    texts = ["m.C.filter:a{1,2},m.C.f", "m.C.filter:[,x](b,c)"]
+    assert [method.text for method in parse_methods(texts)] == ["m.C.filter:a{1,2}", "m.C.f", "m.C.filter:[,x](b,c)"]
+
+
+def test_stars_and_slashes_behind_an_address_are_no_part_of_its_name() -> None:
+    found = parse_downloads(["gs://b/cifar/*,gs://b/imagenet/", "https://h/x.gz?sig=1"], "/d", "data_downloads")
+    assert found == (
+        Download("gs://b/cifar", "/d/cifar"),
+        Download("gs://b/imagenet", "/d/imagenet"),
+        Download("https://h/x.gz?sig=1", "/d/x.gz"),
+    )
+
+
+def test_a_path_that_could_be_anything_says_how_to_write_it() -> None:
+    with pytest.raises(UsageError, match=r"is no download\n.*a file of this machine is file:///PATH, /PATH"):
+        parse(data_downloads=["web/ds.tar.gz"])
+
+
+def test_a_path_of_this_machine_is_a_download() -> None:
+    found = parse_downloads(["/d/a b#1%/x.tar.gz", "./y/*;z/../deep/y", "~/set"], "/data", "data_downloads")
+    assert found == (
+        Download("file:///d/a%20b%231%25/x.tar.gz", "/data/x.tar.gz"),
+        Download(f"file://{quote(os.getcwd())}/y", "/data/deep/y"),
+        Download(f"file://{quote(os.path.expanduser('~'))}/set", "/data/set"),
+    )
+    (named,) = parse_downloads(["/d/a b#1%"], "/data", "data_downloads")
+    assert named.path == "/data/a b#1%"
+
+
+def test_flags_as_the_summary_keeps_them() -> None:
+    flags = {
+        "benchmark_methods": ["a.b", "c.d"],
+        "git_repos": ["https://token@h/x", "https://h/y"],
+        "benchmark_num_trials": "2",
+        "gcloud_key_file_url": "https://h/key?signature=1",
+        "output_gcs_url": "",
+        "system_name": None,
+        "debug": False,
+    }
+    assert build_flags(flags) == {
+        "benchmark_methods": ["a.b", "c.d"],
+        "git_repos": "https://***@h/x,https://h/y",
+        "benchmark_num_trials": 2,
+        "gcloud_key_file_url": "https://h/key?***",
+        "output_gcs_url": "",
+        "debug": False,
+    }
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+
+
+@given(
+    st.lists(st.tuples(NAMES, st.none() | NAMES, st.none() | NAMES), min_size=1, max_size=5, unique_by=lambda x: x[0])
+)
+def test_repositories_survive_being_written_and_read(parts: list[tuple[str, str | None, str | None]]) -> None:
+    repos = tuple(GitRepo(f"https://h/{name}.git", branch, commit) for name, branch, commit in parts)
+    text = ",".join(";".join([repo.url, repo.branch or "", repo.commit or ""]).rstrip(";") for repo in repos)
+    assert parse_repos([text]) == repos
+    assert parse_repos(text.split(",")) == repos, "repeated or joined is the same"

@@ -1,0 +1,343 @@
+"""PerfZero's summary, field for field."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.show.json_schema import problems
+
+from assay.bench.values.execution import (
+    BenchExecution,
+    BenchMetric,
+    BenchReport,
+    BenchResult,
+    Framework,
+    Peaks,
+    parse_method,
+)
+from assay.compat.perfzero.summary import (
+    SCHEMA,
+    build_summary,
+    render_closing,
+    render_end,
+    render_json,
+    render_log_end,
+    render_log_head,
+    render_profile_hint,
+    render_summary,
+)
+from assay.compat.perfzero.values import Package, PerfzeroJob, PerfzeroReport, Surroundings, Times, Workspace
+from assay.values.machine import Machine
+from assay.values.verdict import Finding, VerdictKind
+
+SHA = "75d2991b88630dde10ef65aad8082a6d5cd8b5fc"
+
+RESULT = BenchResult(
+    name="official.resnet.Bench.unit_test",
+    succeeded=True,
+    iters=2000,
+    wall_time=14.5,
+    cpu_time=3.5,
+    throughput=7.0,
+    metrics=(BenchMetric("accuracy_top_5", 0.75, 0.5, 1.0), BenchMetric("accuracy_top_1", 0.25)),
+    extras={"exp_per_second": 12.5, "words": "text", "top": '{"value": 3}'},
+)
+EXECUTION = BenchExecution(
+    execution_id="2019-02-13-06-45-22-899128",
+    method="official.resnet.Bench.unit_test",
+    trial=2,
+    result=RESULT,
+    run_dir="/r",
+    output_dir="/w/output/2019-02-13-06-45-22-899128",
+    started_at=1550040322.8991697,
+    ended_at=1550040340.5,
+    machine=Machine(
+        host="node7",
+        cpu_model="Intel(R) Xeon(R) CPU @ 2.20GHz",
+        logical_cpus=16,
+        physical_cpus=8,
+        sockets=1,
+        accelerator_model="Tesla V100-SXM2-16GB",
+        accelerator_count=2,
+        accelerator_driver="410.48",
+    ),
+    framework=Framework("tensorflow", "2.21.0", "v2.21.0-rc1", "12.9", "9.10.2"),
+    peaks=Peaks(4269047808, 39894450176, 771.1, gpu_memory_bytes=123),
+    contaminated=("others used 51% of the CPUs meanwhile",),
+)
+JOB = PerfzeroJob(
+    methods=(parse_method("official.resnet.Bench.unit_test"),),
+    workspace=Workspace("/w"),
+    folder="/",
+    execution_label="execution_label",
+    build_label="ml_framework_build_label",
+    platform_name="platform_name",
+    system_name="system_name",
+    output_url="gs://tf-performance/test-results",
+    tpu={"name": "tpu", "version": "2.4"},
+    env_vars={"PERFZERO_MODE": "test"},
+    flags={"workspace": "workspace", "debug": False, "benchmark_methods": ["a.b"], "benchmark_num_trials": 2},
+)
+AROUND = Surroundings(
+    JOB,
+    {
+        "models": Package("https://example.org/models.git", "master", SHA),
+        "edited": Package("https://example.org/edited.git", "HEAD", SHA, dirty=True, local_commits=3),
+    },
+    {"name": "assay", "version": "1.0"},
+)
+BARE = Surroundings(
+    PerfzeroJob((parse_method("m.f"),), Workspace("/w"), "/"), harness={"name": "assay", "version": "1.0"}
+)
+
+
+def load_schema() -> dict[str, Any]:
+    with open(SCHEMA, encoding="utf-8") as file:
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+def test_every_field_of_the_document() -> None:
+    summary = build_summary(EXECUTION, AROUND)
+    assert summary == {
+        "execution_id": "2019-02-13-06-45-22-899128",
+        "execution_timestamp": 1550040322.8991697,
+        "benchmark_result": {
+            "name": "official.resnet.Bench.unit_test",
+            "wall_time": 14.5,
+            "succeeded": True,
+            "extras": [
+                {"name": "exp_per_second", "value": 12.5},
+                {"name": "words", "value": "text"},
+                {"name": "top", "value": '{"value": 3}'},
+            ],
+            "metrics": [
+                {"name": "accuracy_top_5", "value": 0.75, "min_value": 0.5, "max_value": 1.0},
+                {"name": "accuracy_top_1", "value": 0.25},
+                {"name": "exp_per_second", "value": 12.5},
+            ],
+            "trial_id": 2,
+            "iters": 2000,
+            "cpu_time": 3.5,
+            "throughput": 7.0,
+        },
+        "benchmark_info": {
+            "harness_name": "perfzero",
+            "harness_info": {"name": "assay", "version": "1.0"},
+            "has_exception": False,
+            "execution_label": "execution_label",
+            "output_url": "gs://tf-performance/test-results/2019-02-13-06-45-22-899128/",
+            "env_vars": {"PERFZERO_MODE": "test"},
+            "flags": {
+                "workspace": "workspace",
+                "debug": False,
+                "benchmark_methods": ["a.b"],
+                "benchmark_num_trials": 2,
+            },
+            "contaminated": ["others used 51% of the CPUs meanwhile"],
+            "site_package_info": {
+                "models": {"url": "https://example.org/models.git", "branch": "master", "hash": SHA},
+                "edited": {
+                    "url": "https://example.org/edited.git",
+                    "branch": "HEAD",
+                    "hash": SHA,
+                    "dirty": True,
+                    "local_commits": 3,
+                },
+                "tpu_version": "2.4",
+            },
+        },
+        "setup_info": {},
+        "ml_framework_info": {
+            "name": "tensorflow",
+            "version": "2.21.0",
+            "build_version": "v2.21.0-rc1",
+            "build_label": "ml_framework_build_label",
+            "cuda": "12.9",
+            "cudnn": "9.10.2",
+        },
+        "system_info": {
+            "platform_name": "platform_name",
+            "system_name": "system_name",
+            "accelerator_driver_version": "410.48",
+            "accelerator_model": "Tesla V100-SXM2-16GB",
+            "accelerator_count": 2,
+            "cpu_model": "Intel(R) Xeon(R) CPU @ 2.20GHz",
+            "physical_cpu_count": 8,
+            "logical_cpu_count": 16,
+            "cpu_socket_count": 1,
+            "hostname": "node7",
+        },
+        "process_info": {
+            "max_rss": 4269047808,
+            "max_vms": 39894450176,
+            "max_cpu_percent": 771.1,
+            "max_gpu_memory": 123,
+        },
+    }
+    assert list(problems(summary, load_schema())) == []
+
+
+def test_what_is_not_known_is_left_out_where_perfzero_left_it_out() -> None:
+    execution = BenchExecution("e", "m.f", 1, BenchResult("m.f", False), "", "")
+    summary = build_summary(execution, BARE)
+    assert summary["benchmark_result"]["wall_time"] == -1.0
+    assert set(summary["benchmark_info"]) == {"harness_name", "harness_info", "has_exception", "site_package_info"}
+    assert summary["ml_framework_info"] == {"name": "", "version": "", "build_version": ""}
+    assert "accelerator_model" not in summary["system_info"]
+    assert summary["system_info"]["accelerator_count"] == 0, "a machine without one is no unknown machine"
+    assert list(problems(summary, load_schema())) == []
+
+
+def test_a_failure_says_why_and_nan_is_a_text() -> None:
+    findings = (Finding(VerdictKind.FAIL, "m.f", "wall_time is nan"),)
+    result = BenchResult("m.f", False, wall_time=math.nan, metrics=(BenchMetric("a", math.inf),), findings=findings)
+    summary = build_summary(replace(EXECUTION, result=result), AROUND)
+    assert summary["benchmark_result"]["wall_time"] == "NaN"
+    assert summary["benchmark_result"]["metrics"] == [{"name": "a", "value": "Infinity"}]
+    assert summary["benchmark_result"]["findings"] == ["wall_time is nan"]
+    assert list(problems(summary, load_schema())) == []
+    json.loads(render_json(summary), parse_constant=pytest.fail)
+
+
+def test_a_refused_figure_has_not_succeeded() -> None:
+    assert build_summary(replace(EXECUTION, refused=True), AROUND)["benchmark_result"]["succeeded"] is False
+
+
+# ---------------------------------------------------------------- the end of each
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "line"),
+    [
+        ((), {}, "done m.f trial 2"),
+        ((), {"label": "nightly"}, "done m.f trial 2 nightly"),
+        (("loss is nan",), {}, "failed m.f trial 2: loss is nan"),
+        (("a", "b"), {}, "failed m.f trial 2: a; b"),
+        (("a", "b", "c", "d", "e"), {}, "failed m.f trial 2: a; b; c (and 2 more)"),
+        (("two\nlines",), {}, r"failed m.f trial 2: two\nlines"),
+        (("it was stopped",), {"state": "stopped"}, "stopped m.f trial 2: it was stopped"),
+        ((), {"refused": True, "contaminated": ("others",)}, "failed m.f trial 2: refused: others"),
+        ((), {"contaminated": ("others",)}, "done m.f trial 2"),
+    ],
+)
+def test_how_each_ended_in_a_line(messages: tuple[str, ...], fields: dict[str, Any], line: str) -> None:
+    findings = tuple(Finding(VerdictKind.FAIL, "m.f", message) for message in messages)
+    execution = BenchExecution("e", "m.f", 2, BenchResult("m.f", not messages, findings=findings), "", "", **fields)
+    assert render_end(execution) == line
+
+
+def test_where_the_profiles_are() -> None:
+    bare = BenchExecution("e", "m.f", 1, BenchResult("m.f", True), "", "/o")
+    hint = render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz", "/o/p/h.xplane.pb")))
+    assert hint.splitlines() == [
+        "profile of m.f for ui.perfetto.dev: /o/p/h.trace.json.gz",
+        "tensorboard --logdir=/o shows the profile of m.f",
+    ]
+    assert "tensorboard" not in render_profile_hint(replace(bare, profiles=("/o/p/h.trace.json.gz",)))
+
+
+# ---------------------------------------------------------------- the schema can fail
+
+
+def drop(*path: str) -> Callable[[dict[str, Any]], object]:
+    def change(summary: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            summary = summary[key]
+        del summary[path[-1]]
+
+    return change
+
+
+def put(value: object, *path: str) -> Callable[[dict[str, Any]], object]:
+    def change(summary: dict[str, Any]) -> None:
+        for key in path[:-1]:
+            summary = summary[key]
+        summary[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        drop("execution_id"),
+        drop("benchmark_result", "wall_time"),
+        drop("benchmark_info", "site_package_info"),
+        drop("system_info", "hostname"),
+        drop("system_info", "accelerator_count"),
+        drop("benchmark_info", "harness_info", "version"),
+        put("True", "benchmark_info", "harness_info", "dirty"),
+        put("46", "benchmark_info", "harness_info", "local_commits"),
+        put(-1, "system_info", "accelerator_count"),
+        put("", "execution_id"),
+        put("now", "execution_timestamp"),
+        put(None, "benchmark_result", "wall_time"),
+        put("none", "benchmark_result", "wall_time"),
+        put(1, "benchmark_result", "succeeded"),
+        put(0, "benchmark_result", "trial_id"),
+        put([{"name": "a"}], "benchmark_result", "metrics"),
+        put([{"name": "a", "value": None}], "benchmark_result", "extras"),
+        put({"x": 1}, "setup_info"),
+        put("assay", "benchmark_info", "harness_name"),
+        put({"m": {"url": "u", "branch": "b"}}, "benchmark_info", "site_package_info"),
+        put({"m": {"url": "u", "branch": "b", "hash": "main"}}, "benchmark_info", "site_package_info"),
+        put({"A": 1}, "benchmark_info", "env_vars"),
+        put({"a": None}, "benchmark_info", "flags"),
+        put(-1, "process_info", "max_rss"),
+        put(1.5, "process_info", "max_rss"),
+        put(True, "process_info", "max_rss"),
+        put({}, "anything"),
+    ],
+)
+def test_a_wrong_summary_does_not_fit(change: Callable[[dict[str, Any]], object]) -> None:
+    summary = copy.deepcopy(build_summary(EXECUTION, AROUND))
+    change(summary)
+    assert list(problems(summary, load_schema())) != []
+
+
+def test_a_word_that_nobody_checks_is_an_error() -> None:
+    with pytest.raises(KeyError, match="maxLength"):
+        list(problems("x", {"maxLength": 3}))
+
+
+# ---------------------------------------------------------------- the log and the end
+
+
+def test_the_log_begins_and_ends_as_logging_does() -> None:
+    failed = replace(EXECUTION, result=replace(RESULT, findings=(Finding(VerdictKind.ERROR, "m", "it raised"),)))
+    assert render_log_head(failed).endswith(
+        ",899 INFO: Starting benchmark execution: official.resnet.Bench.unit_test (trial 2)\n"
+    )
+    end = render_log_end(failed, build_summary(failed, AROUND))
+    first, second = end.splitlines()[:2]
+    assert first.endswith(",500 ERROR: it raised")
+    assert second.endswith("INFO: Benchmark execution for official.resnet.Bench.unit_test completed with summary:")
+    assert json.loads(end.split("summary:\n", 1)[1]) == build_summary(failed, AROUND)
+
+
+def test_the_summary_as_it_is_shown() -> None:
+    title, _, rest = render_summary(EXECUTION, build_summary(EXECUTION, AROUND)).partition("\n")
+    assert title == "Benchmark execution for official.resnet.Bench.unit_test completed with summary:"
+    assert json.loads(rest)["execution_id"] == EXECUTION.execution_id
+
+
+def test_three_blocks_of_json_close_it() -> None:
+    failed = replace(EXECUTION, trial=1, result=replace(RESULT, succeeded=False), output_dir="/w/output/one")
+    times = Times({"download_data": 1.5}, {(1, "m.f"): {"method_execution": 2.0}, (2, "m.f"): {"log_upload": 0.5}})
+    report = PerfzeroReport(BenchReport((failed, EXECUTION)), (failed, EXECUTION), times)
+    lines = render_closing(report).splitlines()
+    titles = [number for number, line in enumerate(lines) if line.startswith("Benchmark ")]
+    blocks = [json.loads("\n".join(lines[a + 1 : b])) for a, b in zip(titles, [*titles[1:], len(lines)], strict=True)]
+    name = EXECUTION.method
+    assert blocks == [
+        {"download_data": 1.5, "trial_1": {"m.f": {"method_execution": 2.0}}, "trial_2": {"m.f": {"log_upload": 0.5}}},
+        {"trial_1": {name: False}, "trial_2": {name: True}},
+        {"trial_1": {name: "/w/output/one"}, "trial_2": {name: EXECUTION.output_dir}},
+    ]

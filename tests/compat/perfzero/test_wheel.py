@@ -1,0 +1,120 @@
+"""Assay packed as a wheel: whole, installable, and the same every time."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import assay
+from assay.compat.perfzero import wheel
+from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
+from assay.errors import UsageError
+
+PACKAGE = Path(assay.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(write_wheel(str(tmp_path_factory.mktemp("wheel"))))
+
+
+def test_its_name_is_a_wheel_s(packed: Path) -> None:
+    assert packed.name == build_wheel_name() == f"assay-{metadata.version('assay')}-py3-none-any.whl"
+    assert [path.name for path in packed.parent.iterdir()] == [packed.name], "nothing else is left behind"
+
+
+def test_every_module_and_every_data_file_is_in_it(packed: Path) -> None:
+    with zipfile.ZipFile(packed) as archive:
+        names = set(archive.namelist())
+    assert {f"assay/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} <= names
+    assert "assay/py.typed" in names
+    assert {"assay/docker/Dockerfile_ubuntu_1804_tf_v1", "assay/docker/Dockerfile_ubuntu_1804_tf_v2"} <= names
+    assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
+
+
+def test_its_record_is_true(packed: Path) -> None:
+    with zipfile.ZipFile(packed) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    (record,) = (name for name in contents if name.endswith("/RECORD"))
+    rows = list(csv.reader(io.StringIO(contents[record].decode())))
+    assert {row[0] for row in rows} == set(contents)
+    for name, digest, size in rows:
+        if name == record:
+            assert (digest, size) == ("", "")
+            continue
+        expected = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
+        assert (digest, size) == (f"sha256={expected}", str(len(contents[name])))
+
+
+def test_the_same_files_give_the_same_wheel(packed: Path, tmp_path: Path) -> None:
+    again = Path(write_wheel(str(tmp_path)))
+    with zipfile.ZipFile(packed) as one, zipfile.ZipFile(again) as other:
+        assert {info.date_time for info in other.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert one.namelist() == other.namelist()
+
+
+def test_an_old_wheel_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / build_wheel_name()).write_text("old")
+    assert zipfile.is_zipfile(write_wheel(str(tmp_path)))
+
+
+def test_a_failure_leaves_the_old_wheel_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / build_wheel_name()).write_text("old")
+    monkeypatch.setattr(wheel, "_package_files", lambda: {"assay/gone.py": str(tmp_path / "gone.py")})
+    with pytest.raises(FileNotFoundError):
+        write_wheel(str(tmp_path))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {build_wheel_name(): "old"}
+
+
+def test_pip_installs_it_and_it_runs(packed: Path, tmp_path: Path) -> None:
+    """As on another machine: no index, no source tree; the dependencies are this environment's."""
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--target", str(target), str(packed)], check=True, timeout=120)
+    assert (target / "bin" / "assay").exists(), "the command is installed as well"
+    code = "import assay, sys; from assay.cli.main import run; print(assay.__file__); sys.exit(run(['--version']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(target)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    where, version = done.stdout.splitlines()
+    assert Path(where) == target / "assay" / "__init__.py"
+    assert version == f"assay, version {assay.__version__}"
+
+
+def test_the_installed_one_can_pack_itself_again(packed: Path, tmp_path: Path) -> None:
+    """An image made by Assay makes the next image."""
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--isolated", "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--target", str(target), str(packed)], check=True, timeout=120)
+    code = "import sys; from assay.compat.perfzero.wheel import write_wheel; print(write_wheel(sys.argv[1]))"
+    env = os.environ | {"PYTHONPATH": str(target)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    with zipfile.ZipFile(packed) as one, zipfile.ZipFile(done.stdout.strip()) as other:
+        modules = {name: one.read(name) for name in one.namelist() if name.startswith("assay/")}
+        assert {name: other.read(name) for name in other.namelist() if name.startswith("assay/")} == modules
+
+
+def test_without_an_installation_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(wheel, "_PACKAGE", "no-such-distribution")
+    with pytest.raises(UsageError, match="without being installed") as caught:
+        write_wheel(str(tmp_path))
+    assert "pip install" in (caught.value.hint or "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,88 @@
+"""From recordings to segments: values from the log and from files, and the checkpoint that a save line means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.golden.lab import Lab
+
+from assay.golden.config import load_golden_file
+from assay.golden.flow.segment_builder import SegmentBuilder
+from assay.golden.flow.segments import Scene, build_scene
+from assay.golden.recorder import Recording, Saved, Values
+from assay.golden.values import Track
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    lab = Lab(tmp_path)
+    lab.store.mkdir()
+    file = load_golden_file(str(lab.file))
+    return build_scene(file, file.tests[0], lab.options())
+
+
+def values(metric: str = "loss", *steps: int) -> Values:
+    return Values({(metric, ""): {step: (float(step), str(step)) for step in steps}})
+
+
+def recording(path: str | Path, *, rest: str = "", found: Values | None = None) -> Recording:
+    return Recording(Saved(str(path), rest, 10), 10, 4, 14, values("loss", 11, 12) if found is None else found)
+
+
+def save(folder: str | Path, name: str = "model_10.bin") -> Path:
+    path = Path(folder, name)
+    path.write_text("weights")
+    return path
+
+
+def test_a_segment_has_its_values_and_its_checkpoint(scene: Scene) -> None:
+    said: list[str] = []
+    segment = SegmentBuilder(scene, said.append).build(recording(save(scene.store)), Values())
+    assert segment is not None
+    assert (segment.start_step, segment.checkpoint) == (10, "model_10.bin")
+    assert segment.tracks == {"loss": {"": (Track((11, 12), (11.0, 12.0), ("11", "12")),)}}
+    assert segment.checkpoint_sha
+    assert said == []
+
+
+def test_a_checkpoint_elsewhere_is_kept_by_its_whole_path(scene: Scene, tmp_path: Path) -> None:
+    said: list[str] = []
+    path = save(tmp_path)
+    segment = SegmentBuilder(scene, said.append).build(recording(path), Values())
+    assert segment is not None
+    assert segment.checkpoint == str(path)
+    assert len(said) == 1
+    assert "lies outside the store" in said[0]
+
+
+def test_without_values_or_checkpoint_or_order_there_is_no_segment(scene: Scene) -> None:
+    builder, path = SegmentBuilder(scene, pytest.fail), save(scene.store)
+    assert builder.build(recording(path, found=Values()), Values()) is None
+    assert builder.build(recording(path.with_name("gone.bin")), Values()) is None
+    assert builder.build(recording(path, found=Values({("loss", ""): {}}, ["out of order"])), Values()) is None
+
+
+def test_what_files_say_about_the_same_steps_is_taken_too(scene: Scene) -> None:
+    files = values("loss", 10, 11, 14, 15)
+    segment = SegmentBuilder(scene, pytest.fail).build(recording(save(scene.store), found=Values()), files)
+    assert segment is not None
+    assert segment.tracks["loss"][""][0].steps == (11, 14)
+    other = values("unasked", 11)
+    assert SegmentBuilder(scene, pytest.fail).build(recording(save(scene.store), found=Values()), other) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "named", "rest"),
+    [
+        ("m.bin", "m.bin", ""),
+        ("m.bin", "m", ".bin and more"),
+        ("m.bin", "m.bin", " done"),
+        ("m.bin", "m.bin", "."),
+        ("my model.bin", "my", " model.bin"),
+    ],
+)
+def test_a_pattern_that_cuts_the_path_short_is_helped_out(scene: Scene, file: str, named: str, rest: str) -> None:
+    path = save(scene.store, file)
+    found = SegmentBuilder(scene, pytest.fail).find_saved(recording(Path(scene.store, named), rest=rest))
+    assert found == str(path)

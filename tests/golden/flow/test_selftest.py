@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from tests.golden.lab import NATIVE, Lab
+
+from assay.errors import ExitCode, UsageError
+from assay.golden.commands.selftest import render
+from assay.golden.flow.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file
+from assay.golden.values import Fault, Golden, Segment, SegmentReport
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Lab(tmp_path)
+
+
+COMMAND = "python train.py --lr 0.01 --beta=0.9 --name 'a b' --lr 0.02 --bare"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault("flag", "--lr", "x0.9"), ("--lr", "0.018")),
+        (Fault("flag", "--lr", "*2"), ("--lr", "0.04")),
+        (Fault("flag", "--beta", "x1e-1"), ("--beta", "0.09")),
+        (Fault("flag", "--beta=", "x0.5"), ("--beta=0.45",)),
+        (Fault("flag", "--lr", "0.5"), ("--lr", "0.5")),
+        (Fault("flag", "--name", "xylophone"), ("--name", "xylophone")),
+        (Fault("flag", "--broken", ""), ("--broken",)),
+    ],
+)
+def test_what_is_put_behind_the_command(fault, words):
+    assert build_arguments(fault, COMMAND) == words
+
+
+def test_a_flag_that_the_command_does_not_say_cannot_be_scaled():
+    with pytest.raises(UsageError, match="does not say --wd"):
+        build_arguments(Fault("flag", "--wd", "x2"), COMMAND)
+    with pytest.raises(UsageError, match="no number to be scaled"):
+        build_arguments(Fault("flag", "--name", "x2"), COMMAND)
+
+
+def golden(*starts):
+    return Golden("t", tuple(Segment(start, f"c{start}", {}) for start in starts))
+
+
+def test_the_middle_segment_is_tried_unless_another_is_named():
+    assert choose_segment(golden(100, 200, 300), None).start_step == 200
+    assert choose_segment(golden(100, 200, 300), 300).start_step == 300
+    with pytest.raises(UsageError, match="no segment begins at step 7") as caught:
+        choose_segment(golden(100, 200), 7)
+    assert "100, 200" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="has no segment"):
+        choose_segment(golden(), None)
+
+
+def segment(kind):
+    return SegmentReport(100, "c", Verdict(kind, (Finding(kind, "x", "y"),), 5))
+
+
+@pytest.mark.parametrize(
+    ("control", "kinds", "code"),
+    [
+        ("PASS", ("FAIL", "CHANGED"), ExitCode.OK),
+        ("PASS", ("FAIL", "PASS"), ExitCode.FAILED),
+        ("PASS", ("FAIL", "INCONCLUSIVE"), ExitCode.FAILED),
+        ("PASS", ("FAIL", "ERROR"), ExitCode.FAILED),
+        ("FAIL", ("FAIL", "FAIL"), ExitCode.FAILED),
+    ],
+)
+def test_only_a_passing_control_and_no_missed_fault_are_a_success(control, kinds, code):
+    injected = tuple(Injected(Fault("env", "X", kind), segment(VerdictKind(kind))) for kind in kinds)
+    report = SelftestReport("t", 100, segment(VerdictKind(control)), injected)
+    assert report.exit_code is code
+    words = {"FAIL": "caught", "CHANGED": "caught", "ERROR": "not tried"}
+    assert [each.word for each in injected] == [words.get(kind, "missed") for kind in kinds]
+
+
+def test_a_fault_that_changes_nothing_has_no_effect(lab):
+    lab.write_native(
+        NATIVE.replace(
+            "  metrics: {loss",
+            "  selftest: {env: {UNREAD: [a]}, flags: {--seed: ['3'], --log-every: ['2']}}\n  metrics: {loss",
+        )
+    )
+    assert lab.gather().exit_code() is ExitCode.OK
+    (report,) = selftest_file(lab.options())
+    assert [(each.fault.title, each.word) for each in report.injected][:2] == [
+        ("UNREAD=a", "no effect: equal bit for bit"),
+        ("--seed 3", "no effect: equal bit for bit"),
+    ]
+    assert not report.injected[2].is_idle
+    assert "no effect: equal bit for bit: UNREAD=a" in render(report)
+    assert report.exit_code is ExitCode.FAILED

@@ -1,0 +1,250 @@
+"""All segments and metrics together, what to do next, and stopping a run that has failed already."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.golden.judge.curves import falling, noisy, run, segment, track
+
+from assay.golden.judge.convergence import (
+    count_peers,
+    judge_golden,
+    judge_rules,
+    judge_segment,
+    judge_segments,
+    judge_so_far,
+    next_action,
+)
+from assay.golden.values import Golden, Rule, Segment, Track
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+RULES = (Rule("loss"), Rule("grad_norm"))
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(41)
+
+
+def two_metrics(rng, start):
+    tracks = {metric: {"": tuple(map(track, noisy(rng, 5)))} for metric in ("loss", "grad_norm")}
+    return Segment(start, "c", tracks)
+
+
+def check(rng, loss=0.0, grad_norm=0.0):
+    return {**run(noisy(rng, 1, effect=loss)[0]), **run(noisy(rng, 1, effect=grad_norm)[0], metric="grad_norm")}
+
+
+@pytest.fixture
+def golden(rng):
+    return Golden("t", (two_metrics(rng, 0), two_metrics(rng, 100), two_metrics(rng, 200)))
+
+
+# ---------------------------------------------------------------- a whole golden
+
+
+def test_good_segments_pass(rng, golden):
+    verdict = judge_golden(RULES, golden, [[check(rng)] for _ in range(3)])
+    assert verdict.kind is PASS
+    assert verdict.comparisons == 3 * 2 * 300
+    assert len(verdict.findings) == 6
+
+
+def test_every_failure_is_reported_not_only_the_first(rng, golden):
+    checks = [[check(rng, loss=0.05)], [check(rng)], [check(rng, grad_norm=1.0)]]
+    verdict = judge_golden(RULES, golden, checks)
+    failed = [finding.subject for finding in verdict.findings if finding.kind is FAIL]
+    assert failed == ["segment at 0: loss", "segment at 200: grad_norm"]
+    assert len(verdict.findings) == 6
+    assert [part.kind for part in judge_segments(RULES, golden, checks)] == [FAIL, PASS, FAIL]
+
+
+@pytest.mark.parametrize("checks", [[], [[]], [[], []]])
+def test_segments_that_were_not_checked_are_errors(golden, checks):
+    verdict = judge_golden(RULES, golden, checks)
+    assert verdict.kind is ERROR
+    assert len(verdict.findings) == 6
+
+
+def test_one_segment_that_was_not_checked_is_an_error(rng, golden):
+    assert judge_golden(RULES, golden, [[check(rng)], [check(rng)]]).kind is ERROR
+
+
+def test_a_golden_without_segments_is_an_error():
+    verdict = judge_golden(RULES, Golden("t", ()), [])
+    assert verdict.kind is ERROR
+    assert "the golden holds no segments" in verdict.findings[0].message
+
+
+def test_no_rules_are_an_error(rng, golden):
+    assert judge_golden((), golden, [[check(rng)]] * 3).kind is ERROR
+    assert judge_rules((), golden.segments[0], [check(rng)]).kind is ERROR
+
+
+def test_an_unknown_kind_of_rule_is_an_error(rng):
+    assert judge_segment(Rule("loss", "guess"), segment(falling()), [run(falling())]).kind is ERROR
+
+
+def test_a_run_stopped_for_one_metric_is_a_failure_of_the_segment(rng, golden):
+    """The other metric was good so far; its missing steps are no error, for the run was ended on purpose."""
+    stopped = {
+        "loss": {"": track(noisy(rng, 1, effect=0.05)[0][:50])},
+        "grad_norm": {"": track(noisy(rng, 1)[0][:50])},
+    }
+    verdict = judge_rules(RULES, golden.segments[0], [stopped])
+    assert verdict.kind is FAIL
+    crashed = {metric: {"": track(noisy(rng, 1)[0][:50])} for metric in ("loss", "grad_norm")}
+    assert judge_rules(RULES, golden.segments[0], [crashed]).kind is ERROR
+
+
+def test_alpha_is_shared_by_what_is_judged_by_statistics(golden):
+    exact, fixed = Rule("lr", "exact"), Rule("loss", "margin", operator="<=", margin=0.1)
+    assert count_peers((*RULES, exact, fixed), golden) == 6
+    assert count_peers((exact,), golden) == 1
+    assert count_peers(RULES, Golden("t", ())) == 1
+
+
+# ---------------------------------------------------------------- what next
+
+
+def verdicts(*kinds):
+    return [Verdict(kind, (Finding(kind, "s", "m"),), 1) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "most", "action"),
+    [
+        ((), 3, "repeat"),
+        ((INCONCLUSIVE,), 3, "repeat"),
+        ((INCONCLUSIVE, INCONCLUSIVE), 3, "repeat"),
+        ((INCONCLUSIVE, INCONCLUSIVE, INCONCLUSIVE), 3, "stop"),
+        ((INCONCLUSIVE,), 1, "stop"),
+        ((INCONCLUSIVE, PASS), 3, "stop"),
+        ((PASS,), 3, "stop"),
+        ((FAIL,), 3, "stop"),
+        ((CHANGED,), 3, "stop"),
+        ((ERROR,), 3, "stop"),
+        ((), 0, "stop"),
+    ],
+)
+def test_a_segment_runs_again_only_while_it_is_inconclusive(kinds, most, action):
+    assert next_action(verdicts(*kinds), most) == action
+
+
+# ---------------------------------------------------------------- early stop
+
+
+def watch(rule, golden, values, every=25, **more):
+    """Looks every few steps; the step at which the run would be stopped."""
+    for end in range(every, len(values) + 1, every):
+        found = judge_so_far(rule, golden, track(values[:end]), **more)
+        if found:
+            return 100 + end, found
+    return None, None
+
+
+def test_a_bad_run_is_stopped_at_the_first_failing_window(rng):
+    golden = segment(*noisy(rng, 5))
+    step, found = watch(Rule("loss"), golden, noisy(rng, 1, effect=0.05)[0])
+    assert step == 150
+    assert found.kind is FAIL
+    assert found.effect == pytest.approx(0.05, abs=2e-3)
+
+
+def test_a_run_that_goes_wrong_late_is_stopped_late(rng):
+    golden = segment(*noisy(rng, 5))
+    values = noisy(rng, 1)[0] * np.where(np.arange(300) < 180, 1.0, 1.1)
+    step, _ = watch(Rule("loss"), golden, values)
+    assert step == 300  # the window of steps 251 to 300 holds the first bad step, 281
+
+
+def test_a_good_run_is_left_alone(rng):
+    golden = segment(*noisy(rng, 5))
+    assert watch(Rule("loss"), golden, noisy(rng, 1)[0]) == (None, None)
+
+
+def test_looking_often_raises_no_false_alarms():
+    rng = np.random.default_rng(42)
+    alarms = 0
+    for _ in range(75):
+        golden = segment(*noisy(rng, 5, step=0.01))
+        alarms += sum(watch(Rule("loss"), golden, values)[0] is not None for values in noisy(rng, 4, step=0.01))
+    assert alarms <= 1  # of 300
+
+
+def test_what_was_stopped_fails_at_the_end_too(rng):
+    for _ in range(20):
+        golden, values = segment(*noisy(rng, 5, step=0.01)), noisy(rng, 1, step=0.01, effect=0.012)[0]
+        if watch(Rule("loss"), golden, values)[0]:
+            assert judge_segment(Rule("loss"), golden, [run(values)]).kind is FAIL
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["exact", "paired", "unmatched", "margin"])
+def test_what_is_not_finite_stops_at_once(rng, bad, kind):
+    rule = Rule("loss", kind, operator="<=", margin=0.5)
+    found = judge_so_far(rule, segment(*noisy(rng, 5)), track([*falling()[:3], bad]))
+    assert found.kind is FAIL
+    assert found.step == 104
+
+
+def test_a_fixed_margin_stops_at_the_first_failing_step(rng):
+    golden = segment(falling())
+    rule = Rule("loss", "margin", operator="<=", margin=0.2)
+    values = falling() * np.where(np.arange(300) < 60, 1.0, 1.3)
+    step, found = watch(rule, golden, values, every=1)
+    assert (step, found.step) == (161, 161)
+    assert watch(rule, golden, falling())[0] is None
+
+
+def test_other_seeds_stop_at_a_failing_window(rng):
+    golden = segment(*noisy(rng, 10, step=0.02))
+    rule = Rule("loss", "unmatched")
+    assert watch(rule, golden, noisy(rng, 1, step=0.02, effect=0.2)[0])[0] == 150
+    assert watch(rule, golden, noisy(rng, 1, step=0.02)[0])[0] is None
+
+
+def test_a_better_run_is_not_stopped(rng):
+    assert watch(Rule("loss"), segment(*noisy(rng, 5)), noisy(rng, 1, effect=-0.1)[0])[0] is None
+
+
+def test_a_changed_value_does_not_stop_an_exact_check():
+    assert watch(Rule("loss", "exact"), segment(falling()), falling() * 2)[0] is None
+
+
+def test_earlier_checks_count(rng):
+    golden = segment(*noisy(rng, 5, step=0.02))
+    values = noisy(rng, 3, step=0.02, effect=0.013)
+    alone = watch(Rule("loss"), golden, values[2])[0] or math.inf
+    together = watch(Rule("loss"), golden, values[2], earlier=[run(values[0]), run(values[1])])[0] or math.inf
+    assert together <= alone
+    assert together < math.inf
+
+
+@pytest.mark.parametrize(
+    "partial",
+    [
+        Track((), ()),
+        Track((101,), (2.0,)),
+        Track((102, 101), (1.0, 1.0)),
+        Track((999,), (1.0,)),
+        Track((101,), (2.0, 1.0)),
+    ],
+)
+def test_little_or_odd_data_stops_nothing(rng, partial):
+    assert judge_so_far(Rule("loss"), segment(*noisy(rng, 5)), partial) is None
+
+
+def test_a_metric_or_label_that_the_golden_lacks_stops_nothing(rng):
+    golden = segment(*noisy(rng, 5))
+    assert judge_so_far(Rule("other"), golden, track(falling())) is None
+    assert judge_so_far(Rule("loss"), golden, track(falling() * 9), label="x") is None
+    assert judge_so_far(Rule("loss", "margin", operator="=>", margin=0.1), golden, track(falling() * 9)) is None
+
+
+def test_a_single_recording_stops_nothing_but_what_is_not_finite(rng):
+    assert watch(Rule("loss"), segment(falling()), falling() * 2)[0] is None

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.golden.judge.curves import falling, noisy, run, segment, track
+
+from assay.golden.judge.convergence import judge_segment
+from assay.golden.judge.noise import (
+    check_margin,
+    find_equal,
+    find_idle_variants,
+    find_refusals,
+    measure_golden_noise,
+    measure_noise,
+    round_up,
+    summarise_noise,
+)
+from assay.golden.values import Golden, Rule, Segment
+from assay.values.verdict import VerdictKind
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(31)
+
+
+def measure(replicas, rule=None):
+    (noise,) = measure_noise(rule or Rule("loss"), segment(*replicas))
+    return noise
+
+
+# ---------------------------------------------------------------- the figures
+
+
+def test_the_noise_is_the_one_that_was_put_in(rng):
+    noise = measure(noisy(rng, 200, step=0.01, whole=0.002))
+    assert noise.per_step == pytest.approx(math.hypot(0.01, 0.002), rel=0.1)
+    assert noise.per_window == pytest.approx(math.hypot(0.01 / math.sqrt(50), 0.002), rel=0.15)
+    assert len(noise.windows) == 6
+    assert (noise.replicas, noise.steps, noise.metric, noise.label) == (200, 300, "loss", "")
+    assert noise.subject == "segment at 100: loss"
+
+
+def test_the_second_half_counts_for_other_seeds(rng):
+    noise = measure(noisy(rng, 200, step=0.01, whole=0.002), Rule("loss", "unmatched"))
+    assert noise.windows == pytest.approx([math.hypot(0.01 / math.sqrt(150), 0.002)], rel=0.15)
+
+
+def test_equal_replicas_have_no_noise():
+    noise = measure([falling()] * 5)
+    assert (noise.per_step, noise.per_window, noise.floor) == (0.0, 0.0, 0.0)
+    assert noise.detectable == (0.005, 0.005, 0.005)
+    assert noise.suggested_delta == 0.005
+
+
+def test_values_without_logs(rng):
+    noise = measure(-noisy(rng, 200, step=0.01))
+    assert noise.per_step == pytest.approx(0.01, rel=0.1)
+    assert measure([np.zeros(60)] * 3).per_step == 0.0
+
+
+def test_more_checks_find_smaller_effects(rng):
+    one, two, three = measure(noisy(rng, 5, step=0.02)).detectable
+    assert one > two > three > 0.005
+
+
+def test_what_is_called_detectable_is_found(rng):
+    golden = noisy(rng, 5, step=0.02)
+    noise = measure(golden)
+    for checks, effect in enumerate(noise.detectable, 1):
+        kinds = [
+            judge_segment(
+                Rule("loss"), segment(*golden), [run(values) for values in noisy(rng, checks, step=0.02, effect=effect)]
+            ).kind
+            for _ in range(20)
+        ]
+        assert kinds.count(VerdictKind.FAIL) >= 18
+
+
+def test_the_suggested_delta_lets_good_runs_pass(rng):
+    golden = noisy(rng, 5, step=0.02)
+    rule = Rule("loss", delta=measure(golden).suggested_delta)
+    kinds = [judge_segment(rule, segment(*golden), [run(noisy(rng, 1, step=0.02)[0])]).kind for _ in range(20)]
+    assert kinds.count(VerdictKind.PASS) >= 17
+
+
+def test_below_the_floor_nothing_passes(rng):
+    golden = noisy(rng, 5, step=0.02)
+    rule = Rule("loss", delta=measure(golden).floor * 0.9)
+    checks = [run(golden.mean(axis=0))] * 3  # as good as a check can be
+    assert judge_segment(rule, segment(*golden), checks).kind is VerdictKind.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "golden",
+    [segment([1.0, 2.0]), segment(), Segment(100, "c", {}), segment([1.0, 2.0], [1.0]), segment([1.0], [math.nan])],
+)
+def test_goldens_that_tell_no_noise_are_left_out(golden):
+    assert measure_noise(Rule("loss"), golden) == ()
+
+
+def test_every_segment_metric_and_label_is_measured(rng):
+    loud = {"loss": {"a": tuple(map(track, noisy(rng, 3, step=0.01))), "b": tuple(map(track, noisy(rng, 3)))}}
+    calm = {"loss": {"a": tuple(map(track, noisy(rng, 3))), "b": tuple(map(track, noisy(rng, 3)))}}
+    golden = Golden("t", (Segment(0, "c", calm), Segment(100, "c", loud)))
+    noises = measure_golden_noise([Rule("loss")], golden)
+    assert [(noise.subject, noise.label) for noise in noises] == [
+        ("segment at 0: loss a", "a"),
+        ("segment at 0: loss b", "b"),
+        ("segment at 100: loss a", "a"),
+        ("segment at 100: loss b", "b"),
+    ]
+    assert summarise_noise(noises) == {"loss": noises[2].per_window}
+
+
+# ---------------------------------------------------------------- rules that ask for too much
+
+
+def test_a_delta_below_the_noise_is_found(rng):
+    noise = measure(noisy(rng, 5, step=0.05))
+    finding = check_margin(Rule("loss", delta=0.0001), noise)
+    assert finding.kind is VerdictKind.ERROR
+    assert finding.subject == "segment at 100: loss"
+    assert f"take {noise.suggested_delta:g}" in finding.message
+    assert check_margin(Rule("loss", delta=noise.suggested_delta), noise) is None
+    assert check_margin(Rule("loss", delta=noise.floor), noise) is None
+
+
+def test_only_rules_that_ask_for_too_much_are_refused(rng):
+    noise = measure(noisy(rng, 5, step=0.05))
+    narrow, other = Rule("loss", delta=0.0001), Rule("acc", delta=0.0001)
+    assert find_refusals([narrow, other], [noise]) == [(narrow, check_margin(narrow, noise))]
+    assert find_refusals([Rule("loss", delta=noise.suggested_delta), other], [noise]) == []
+
+
+@pytest.mark.parametrize("operator", ["==", "<=", ">="])
+def test_a_margin_below_the_noise_is_found(rng, operator):
+    noise = measure(noisy(rng, 5, step=0.02))
+    rule = Rule("loss", "margin", operator=operator, margin=0.05)
+    assert "lies below the noise of 300 steps" in check_margin(rule, noise).message
+    assert check_margin(Rule("loss", "margin", operator=operator, margin=0.2), noise) is None
+
+
+@pytest.mark.parametrize("operator", ["<", ">", "!="])
+def test_operators_without_a_margin_have_no_floor(rng, operator):
+    rule = Rule("loss", "margin", operator=operator, margin=0.0)
+    assert check_margin(rule, measure(noisy(rng, 5))) is None
+
+
+def test_a_margin_of_nothing_is_fine_where_nothing_moves():
+    assert check_margin(Rule("loss", "margin", operator="==", margin=0.0), measure([falling()] * 3)) is None
+
+
+def test_exact_values_cannot_be_asked_of_noisy_replicas(rng):
+    assert check_margin(Rule("loss", "exact"), measure(noisy(rng, 3))) is not None
+    assert check_margin(Rule("loss", "exact"), measure([falling()] * 3)) is None
+
+
+# ---------------------------------------------------------------- rounding
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [(0.003, 0.005), (0.005, 0.005), (0.0051, 0.01), (0.1, 0.1), (7.0, 10.0), (1e-7, 1e-7), (0, 0)],
+)
+def test_rounding_up(value, rounded):
+    assert round_up(value) == rounded
+
+
+@given(st.floats(1e-12, 1e6))
+def test_rounding_up_never_falls_below(value):
+    assert value * (1 - 1e-9) <= round_up(value) <= 2.5 * value * (1 + 1e-9)
+
+
+def test_replicas_that_are_all_equal_are_told_from_those_that_are_not(rng):
+    rules = [Rule("loss")]
+    assert find_equal(rules, Golden("t", (segment(falling(), falling()),)))
+    assert not find_equal(rules, Golden("t", (segment(falling()),)))
+    assert not find_equal(rules, Golden("t", (segment(falling(), falling()), segment(*noisy(rng, 2)))))
+    assert not find_equal([Rule("loss", "exact")], Golden("t", (segment(falling(), falling()),)))
+
+
+def test_a_variant_that_changes_nothing_is_named():
+    moved = replace(segment(falling(), falling()), variants={"idle": run(falling()), "moves": run(falling() * 1.1)})
+    assert find_idle_variants([Rule("loss")], Golden("t", (moved,))) == ["idle"]
+
+
+def test_what_is_called_outside_is_where_a_change_begins(rng):
+    for golden in ([falling()] * 5, noisy(rng, 5, step=1e-4), noisy(rng, 5, step=1e-7)):
+        limit = measure(golden).outside
+        centre = np.exp(np.log(golden).mean(axis=0))
+        above = judge_segment(Rule("loss"), segment(*golden), [run(centre * (1 + 1.02 * limit))])
+        assert above.kind is VerdictKind.CHANGED
+    below = judge_segment(Rule("loss"), segment(*[falling()] * 5), [run(falling() * (1 + 9e-6))])
+    assert below.kind is VerdictKind.PASS

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.golden.judge.curves import falling, noisy, run, segment, track
+
+from assay.golden.judge.convergence import judge_segment
+from assay.golden.judge.pairing import line_up
+from assay.golden.judge.unmatched import second_half
+from assay.golden.values import Rule
+from assay.values.verdict import VerdictKind
+
+RULE = Rule("loss", "unmatched")
+SEEDS = {"step": 0.02, "whole": 0.004}  # what other seeds do to a small model
+FAIL, PASS, CHANGED = VerdictKind.FAIL, VerdictKind.PASS, VerdictKind.CHANGED
+INCONCLUSIVE, ERROR = VerdictKind.INCONCLUSIVE, VerdictKind.ERROR
+
+
+def judge(golden, *checks, rule=RULE, peers=1):
+    return judge_segment(rule, segment(*golden), [run(check) for check in checks], peers=peers)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(21)
+
+
+def test_runs_like_the_others_pass(rng):
+    verdict = judge(noisy(rng, 10, step=0.01, whole=0.001), *noisy(rng, 5, step=0.01, whole=0.001))
+    assert verdict.kind is PASS
+    assert verdict.findings[0].subject == "segment at 100: loss, second half"
+    assert verdict.comparisons == 1500
+
+
+def test_worse_runs_fail(rng):
+    verdict = judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.05, **SEEDS))
+    assert verdict.kind is FAIL
+    assert verdict.findings[0].effect == pytest.approx(0.05, abs=0.01)
+
+
+def test_better_runs_are_suspicious(rng):
+    assert judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=-0.05, **SEEDS)).kind is CHANGED
+
+
+def test_any_change_fails_where_the_rule_says_so(rng):
+    rule = Rule("loss", "unmatched", direction="both")
+    assert judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=-0.05, **SEEDS), rule=rule).kind is FAIL
+
+
+def test_a_late_divergence_that_the_half_dilutes_is_found_by_a_window(rng):
+    golden = noisy(rng, 10, **SEEDS)
+    spiked = noisy(rng, 3, **SEEDS) * np.where(np.arange(300) < 250, 1.0, 1.10)
+    verdict = judge(golden, *spiked)
+    assert verdict.kind is FAIL
+    assert any("1 of 6 windows" in finding.message for finding in verdict.findings if finding.kind is FAIL)
+    assert any(finding.step == 351 for finding in verdict.findings if finding.kind is FAIL)
+
+
+def test_noisy_windows_alone_do_not_make_it_inconclusive(rng):
+    """Each window of other seeds is wider than delta; only the half-curve mean must be surely below it."""
+    kinds = {
+        judge(noisy(rng, 10, step=0.03, whole=5e-4), *noisy(rng, 5, step=0.03, whole=5e-4)).kind for _ in range(20)
+    }
+    assert PASS in kinds
+
+
+@pytest.mark.parametrize("effect", [0.0])
+def test_null_checks_rarely_fail(effect):
+    rng = np.random.default_rng(8)
+    kinds = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=effect, **SEEDS)).kind for _ in range(150)]
+    assert kinds.count(FAIL) + kinds.count(CHANGED) <= 3
+
+
+def test_five_percent_are_always_found_and_two_mostly():
+    rng = np.random.default_rng(9)
+    five = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 3, effect=0.05, **SEEDS)).kind for _ in range(40)]
+    two = [judge(noisy(rng, 10, **SEEDS), *noisy(rng, 5, effect=0.02, **SEEDS)).kind for _ in range(40)]
+    assert set(five) == {FAIL}
+    assert two.count(FAIL) >= 36
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_too_few_recordings_are_an_error(rng, replicas):
+    verdict = judge(noisy(rng, replicas), *noisy(rng, 5))
+    assert verdict.kind is ERROR
+    assert f"the golden has {replicas} recordings; to compare other seeds it needs 3" in verdict.findings[0].message
+
+
+def test_nan_fails_at_once(rng):
+    check = noisy(rng, 1)[0]
+    check[7] = math.nan
+    verdict = judge(noisy(rng, 10), check)
+    assert verdict.kind is FAIL
+    assert verdict.findings[0].step == 108
+
+
+@pytest.mark.parametrize("kept", [10, 149, 150, 299])
+def test_a_check_that_ends_early_does_not_pass(rng, kept):
+    verdict = judge(noisy(rng, 10), noisy(rng, 1)[0][:kept])
+    assert verdict.kind is ERROR
+    assert not any(finding.kind is PASS for finding in verdict.findings)
+
+
+def test_equal_replicas_divide_by_nothing():
+    golden = [falling()] * 3
+    assert judge(golden, falling()).kind is PASS
+    assert judge(golden, falling() * 1.011).kind is FAIL
+    assert judge(golden, falling() * 1.009).kind is CHANGED
+
+
+def test_the_second_half():
+    pair = line_up(RULE, segment([4.0, 3.0, 2.0, 1.0, 0.5]), "", [run(track([4.0, 3.0, 2.0, 1.0]))])
+    half = second_half(pair)
+    assert half.steps == (103, 104, 105)
+    assert half.golden[0].values == (2.0, 1.0, 0.5)
+    assert half.checks[0].gaps == 1

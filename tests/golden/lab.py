@@ -1,0 +1,187 @@
+"""A small fake training and the convergence file that describes it: what the tests of golden recordings work with.
+
+The training is a formula, so every value is known. `change.json` beside it stands for a change of the program: another
+scale, other values at some steps, a crash, noise on a stream, and so on.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+from assay.golden.values import GoldenReport, GoldenTestReport
+
+TRAINING = r"""
+import argparse, json, os, subprocess, sys, time
+from pathlib import Path
+
+here = Path(__file__).parents[1]
+change = json.loads((here / "change.json").read_text()) if (here / "change.json").exists() else {}
+parser = argparse.ArgumentParser()
+parser.add_argument("--ckpt"); parser.add_argument("--load"); parser.add_argument("--save-every", type=int, default=10)
+parser.add_argument("--start", type=int, default=0); parser.add_argument("--until", type=int, default=30)
+parser.add_argument("--log-every", type=int, default=1); parser.add_argument("--first-save", action="store_true")
+parser.add_argument("--bare", action="store_true"); parser.add_argument("--x"); parser.add_argument("--seed", type=int)
+options = parser.parse_args()
+with open(here / "calls.jsonl", "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\n")
+out = sys.stderr if change.get("stream") == "stderr" else sys.stdout
+
+def save(number):
+    folder = Path(change.get("save_in") or options.ckpt)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in change.get("saves", ["model"]):
+        path = folder / f"{name}_{number}.bin"
+        path.write_text(str(number))
+        print(f"Saving model to: {os.path.relpath(path) if change.get('relative') else path}", file=out, flush=True)
+
+if options.load and not Path(options.load).exists():
+    sys.exit(f"no checkpoint {options.load}")
+if change.get("noise"):
+    other = sys.stdout if out is sys.stderr else sys.stderr
+    other.write("x" * change["noise"] + "\n")
+if options.ckpt and options.first_save:
+    save(0)
+first = change.get("first", 0)
+for step in range(options.start + first, options.until + first):
+    if step % options.log_every == 0 and not change.get("mute"):
+        value = change.get("loss", {}).get(str(step)) or f"{2.0 / (step + 1) * change.get('scale', 1.0):.6f}"
+        text = change.get("format", "{step}").format(step=step)
+        loss = "" if step in change.get("without", []) else f" Loss: {value} Acc: {step / 100:.3f}"
+        print(f"Iteration: {text}{loss}", file=out, flush=True)
+        for again in change.get("again", {}).get(str(step), []):
+            print(f"Iteration: {step} Loss: {again} Acc: 0", file=out, flush=True)
+    if step == change.get("hold_at"):
+        if change.get("child"):
+            subprocess.Popen(["setsid", "sleep", "600"])
+        time.sleep(600)
+    if options.ckpt and (step + 1 - first) % options.save_every == 0:
+        save(step + 1)
+if change.get("close"):
+    os.close(1); time.sleep(1)
+sys.exit(change.get("exit", 0))
+"""
+
+CONFIG: dict[str, Any] = {
+    "directory": ".",
+    "executable": ["python3", "training.py"],
+    "log_output": "stdout",
+    "log_parsing": {
+        "step_num": {"regex": r"Iteration:\s+(\d+)"},
+        "model_save": {"regex": r"Saving model to: ([^\s+]+)"},
+        "loss": {"regex": r"Loss: ([\d\.]+)"},
+    },
+    "metrics": {"loss": {"margin": 0.05, "comparison": "<="}},
+    "recording": {"steps_to_record_after_save": 4},
+    "flags": {
+        "common": {},
+        "gather": {"checkpoint_output": {"set_in_script": True, "key": "--ckpt"}},
+        "run": {
+            "checkpoint_input": {"set_in_script": True, "key": "--load"},
+            "start_step": {"set_in_script": True, "key": "--start"},
+            "run_for": {"set_in_script": True, "key": "--until"},
+        },
+    },
+}
+
+NATIVE = r"""
+study: demo
+command: python3 training.py
+metrics:
+  step: 'Iteration: (\d+)'
+  loss: 'Loss: ({number})'
+golden:
+  segment: 6
+  save: 'Saving model to: (\S+)'
+  checkpoint: --ckpt
+  resume: --load
+  start: --start
+  length: --until
+  replicas: 2
+  metrics: {loss: exact}
+"""
+
+
+class Lab:
+    """A folder with the training, its file, a store and a root for runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.file = folder / "config.yml"
+        (folder / "training.py").write_text(TRAINING)
+        self.config: dict[str, Any] = {"demo": copy.deepcopy(CONFIG)}
+        self.write()
+
+    @property
+    def test(self) -> dict[str, Any]:
+        return self.config["demo"]
+
+    def write(self) -> None:
+        self.file.write_text(yaml.safe_dump(self.config, sort_keys=False))
+
+    def write_native(self, text: str = NATIVE) -> None:
+        self.file.write_text(text)
+
+    def flags(self, mode: str, **values: Any) -> None:
+        """Further flags: `flags("gather", save_every=20)`; None is the bare flag."""
+        misc = {name: {"key": "--" + name.replace("_", "-"), "value": value} for name, value in values.items()}
+        section = self.test["flags"]["common"] if mode == "common" else self.test["flags"][mode].setdefault("misc", {})
+        section.update(misc)
+        self.write()
+
+    def change(self, **change: Any) -> None:
+        (self.folder / "change.json").write_text(json.dumps(change))
+
+    def options(self, **given: Any) -> GoldenOptions:
+        defaults: dict[str, Any] = {
+            "file": str(self.file),
+            "store": str(self.store),
+            "root": str(self.folder / "runs"),
+            "slots": ("cpu", "cpu"),
+            "grace_s": 2.0,
+        }
+        return GoldenOptions(**{**defaults, **given})
+
+    def gather(self, **given: Any) -> GoldenReport:
+        return gather_file(self.options(**given))
+
+    def check(self, **given: Any) -> GoldenReport:
+        return check_file(self.options(**given))
+
+    def check_one(self, **given: Any) -> GoldenTestReport:
+        return self.check(**given).tests[0]
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.store / "demo_convergence_harness_manifest.json"
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return json.loads(self.manifest_path.read_text())
+
+    @property
+    def partial_path(self) -> Path:
+        """Of a gathering that is not over or did not end well."""
+        return self.manifest_path.with_name(self.manifest_path.name + ".partial")
+
+    @property
+    def partial(self) -> dict[str, Any]:
+        return json.loads(self.partial_path.read_text())
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        return self.manifest["ckpt_logs"]
+
+    def calls(self) -> list[list[str]]:
+        """How the training was called, in order."""
+        return [json.loads(line) for line in (self.folder / "calls.jsonl").read_text().splitlines()]
+
+
+def messages(report: GoldenTestReport) -> str:
+    return "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in report.verdict.findings)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from tests.golden.report import golden_reports as made
+
+from assay.golden.report.html import render_html
+from assay.golden.report.svg import Panel, build_band, describe_step, render_panel, thin
+from assay.golden.values import GoldenReport
+from assay.show.style import STYLE
+
+VOID = {"meta", "br", "path", "rect", "line"}
+
+
+class Reader(HTMLParser):
+    """Sees whether all tags are closed, and every address that a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in VOID:
+            return
+        assert self.open.pop() == tag
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    return reader
+
+
+@pytest.mark.parametrize("make", [made.good_report, made.bad_report, made.error_report])
+def test_the_page_is_whole_and_fetches_nothing(make):
+    page = render_html(make())
+    reader = read(page)
+    assert reader.addresses == []
+    assert "script" not in reader.seen
+    assert "link" not in reader.seen
+    assert not re.search(r"https?://|@import|url\(", page)
+
+
+def test_the_page_has_both_themes():
+    page = render_html(made.good_report())
+    assert "prefers-color-scheme: dark" in page
+    used = set(re.findall(r"var\((--[\w-]+)\)", page))
+    light, dark = page.split("prefers-color-scheme: dark")[:2]
+    dark = dark.split("* { box-sizing")[0]
+    for block in (light, dark):
+        assert used <= set(re.findall(r"(--[\w-]+):", block)), "a colour is missing in one theme"
+
+
+def test_verdicts_curves_bands_and_failing_windows_are_there():
+    page = render_html(made.bad_report())
+    assert page.count("<svg") == 4
+    assert '<rect class="fail"' in page
+    assert 'class="band"' in page
+    assert 'class="first"' in page, "a finding without windows marks its step"
+    assert "<title>step 105, loss" in page
+    for word in ("FAIL", "ERROR", "INCONCLUSIVE", "CHANGED"):
+        assert f'<span class="badge {word}">' in page
+    assert "abcdef0123456789" in page
+    assert "10 steps saved" in page
+
+
+def test_words_of_a_program_cannot_become_markup():
+    page = render_html(made.bad_report())
+    assert "&lt;&amp;&gt;" in page
+    assert "\x1b" not in page
+    hostile = replace(made.good_report(), source="<script>alert(1)</script>")
+    assert "<script>" not in render_html(hostile)
+
+
+def test_a_gathering_shows_its_recordings():
+    test = made.good_report().tests[0]
+    page = render_html(GoldenReport("gather", "golden.yml", (replace(test, segments=()),)))
+    read(page)
+    assert "Golden recording" in page
+    assert '">PASS<' not in page, "nothing was judged"
+    assert '<span class="badge PASS">recorded</span>' in page
+    assert page.count("<svg") == 1
+    assert "noise 0.1%" in page
+
+
+def test_two_labels_are_two_drawings_and_marks_go_to_their_own():
+    two = {"MLM": (made.track(5),), "NSP": (made.track(1),)}
+    found = replace(made.FAILED, subject="segment at 100: loss NSP")
+    page = render_html(made.report(made.segment(made.metric((found,), golden=two, check=two))))
+    assert page.count("<svg") == 2
+    assert page.count('<rect class="fail"') == 1
+    assert page.index('<rect class="fail"') > page.index("loss NSP: golden")
+
+
+# ---------------------------------------------------------------- drawings
+
+
+def panel(**changes):
+    steps = tuple(range(20))
+    base = {"golden": ((steps, [1.0] * 20),), "check": ((steps, [1.1] * 20),)}
+    return Panel("loss", **{**base, **changes})
+
+
+def test_nothing_finite_says_so():
+    drawing = render_panel(panel(golden=(), check=(((1, 2), (float("nan"), float("inf"))),)))
+    assert "no finite values" in drawing
+
+
+def test_values_that_are_not_finite_leave_the_rest_alone():
+    drawing = render_panel(panel(check=(((1, 2, 3), (1.0, float("nan"), 1e308)),)))
+    assert "nan" not in drawing.replace("finance", "")
+    assert "inf" not in drawing
+
+
+def test_a_constant_and_a_single_step_can_be_drawn():
+    assert "<path" in render_panel(panel(golden=(((5,), (0.0,)),), check=(((5,), (0.0,)),)))
+
+
+def test_a_hundred_thousand_steps_stay_small():
+    steps = tuple(range(100_000))
+    values = tuple(1.0 / (step + 1) for step in steps)
+    drawing = render_panel(panel(golden=((steps, values),) * 3, check=((steps, values),)))
+    assert len(drawing) < 150_000
+
+
+def test_thinning_keeps_the_extremes():
+    points = [(float(n), 0.0) for n in range(10_000)]
+    points[4321] = (4321.0, 9.0)
+    points[77] = (77.0, -9.0)
+    kept = thin(points, 100)
+    assert len(kept) <= 110
+    assert (4321.0, 9.0) in kept
+    assert (77.0, -9.0) in kept
+    assert kept == sorted(kept)
+
+
+def test_the_band_is_of_all_recordings():
+    band = build_band([((1, 2), (1.0, 5.0)), ((1, 3), (3.0, float("nan")))])
+    assert band == {1: (1.0, 2.0, 3.0), 2: (5.0, 5.0, 5.0)}
+
+
+def test_a_step_in_words():
+    assert (
+        describe_step("loss", 7, (1.0, 2.0, 3.0), (2.2, 2.2, 2.2)) == "step 7, loss\ngolden 2 (1 to 3)\ncheck 2.2\n+10%"
+    )
+    assert "nothing" in describe_step("loss", 7, (1.0, 1.0, 1.0), None)
+
+
+def read_strip_ticks(drawing: str) -> list[str]:
+    return re.findall(r'text-anchor="end">([^<]*%)<', drawing)
+
+
+def test_the_lower_part_has_three_ticks_and_names_the_effect():
+    ticks = read_strip_ticks(render_panel(panel(effect=0.1, delta=0.005)))
+    assert len(ticks) >= 3
+    assert {"0%", "10%"} <= set(ticks)
+
+
+@pytest.mark.parametrize("effect", [None, 0.0, 1e-16, 0.0004, -0.03, 5.0, 3e7, float("inf"), float("nan")])
+def test_ticks_of_the_lower_part_never_fail(effect):
+    steps = tuple(range(20))
+    ticks = read_strip_ticks(render_panel(panel(effect=effect, check=((steps, [1.0] * 20),))))
+    assert len(ticks) >= 3
+    assert len(set(ticks)) == len(ticks)
+
+
+def test_a_difference_in_the_last_digit_does_not_become_a_scale():
+    steps = tuple(range(20))
+    ticks = read_strip_ticks(render_panel(panel(check=((steps, [1.0 + 2e-16] * 20),))))
+    assert set(ticks) == {"-0.1%", "0%", "0.1%"}
+
+
+def test_what_was_found_names_its_label():
+    found = replace(made.FAILED, subject="segment at 100: loss NSP")
+    page = render_html(made.report(made.segment(made.metric((found,)))))
+    assert "<div>NSP: +2%" in page
+
+
+def test_the_golden_line_stays_visible_under_an_equal_check():
+    """It is drawn first, and wider than the check that covers it."""
+    width = {
+        name: float(found) for name, found in re.findall(r"svg (path|\.golden) \{[^}]*stroke-width: ([\d.]+)", STYLE)
+    }
+    assert width[".golden"] >= 2 * width["path"]
+    steps, values = (1, 2, 3), (3.0, 2.0, 1.0)
+    svg = render_panel(Panel("loss", ((steps, values),), ((steps, values),)))
+    assert svg.index('class="golden"') < svg.index('class="check"')

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from tests.golden.report import golden_reports as made
+
+from assay.golden.report.terminal import (
+    build_golden_facts,
+    build_rows,
+    choose_finding,
+    describe_headline,
+    render_findings,
+    render_golden,
+    render_interval,
+    render_percent,
+    render_rule,
+)
+from assay.golden.values import GoldenReport, Rule
+from assay.show.json_text import render_facts
+from assay.values.verdict import VerdictKind
+
+
+def test_one_row_for_each_segment_and_metric():
+    rows = build_rows(made.bad_report())
+    assert [(row.segment, row.metric, str(row.kind)) for row in rows] == [
+        (100, "loss", "FAIL"),
+        (100, "acc", "INCONCLUSIVE"),
+        (100, "eval_loss", "CHANGED"),
+        (100, "grad_norm", "FAIL"),
+        (200, "run", "ERROR"),
+    ]
+
+
+def test_what_kept_a_test_from_being_judged_has_a_row_of_its_own():
+    (row,) = build_rows(made.error_report())
+    assert (row.segment, row.metric, row.kind, row.comparisons) == (None, "golden", VerdictKind.ERROR, 0)
+
+
+def test_a_finding_of_the_whole_test_is_not_lost_beside_segments_that_pass():
+    odd = made.finding(VerdictKind.ERROR, "the golden has no value of loss at step 7")
+    rows = build_rows(made.report(made.segment(made.metric((made.PASSED,))), rest=(odd,)))
+    assert [row.kind for row in rows] == [VerdictKind.PASS, VerdictKind.ERROR]
+
+
+def test_a_delta_that_gathering_refuses_is_named_with_its_metric():
+    refused = replace(made.finding(VerdictKind.ERROR, "a delta of 0.005 is too small"), subject="segment at 100: acc")
+    told = made.report(rest=(refused,))
+    assert "ERROR golden segment at 100: acc: a delta of 0.005 is too small" in render_golden(told)
+    assert build_rows(told)[0].tell(refused).startswith("segment at 100: acc: ")
+
+
+def test_the_cause_stands_before_its_consequences():
+    crash = made.finding(VerdictKind.ERROR, "the check did not end well")
+    lost = made.finding(VerdictKind.ERROR, "the check holds no loss")
+    rows = build_rows(made.report(made.segment(made.metric((lost,)), rest=(crash,))))
+    assert [row.metric for row in rows] == ["run", "loss"]
+    text = render_golden(made.report(made.segment(made.metric((lost,)), rest=(crash,))))
+    assert text.index("did not end well") < text.index("holds no loss")
+
+
+def test_the_worst_and_largest_finding_speaks():
+    small = made.finding(VerdictKind.FAIL, "small", effect=0.01)
+    large = made.finding(VerdictKind.FAIL, "large", effect=-0.5)
+    better = made.finding(VerdictKind.CHANGED, "better", effect=-0.9)
+    assert choose_finding((better, small, large)) is large
+    assert choose_finding(()) is None
+
+
+def test_a_pass_says_where_the_golden_comes_from_and_what_was_compared():
+    text = render_golden(made.good_report())
+    assert "loss    paired  PASS     +0.01%" in text
+    assert "golden: 2026-01-02T03:04:05Z, commit abcdef012345 with local changes, on node7, 3 recordings" in text
+    assert text.endswith("charlm: PASS, 1 segment, 20 values compared in 3.0s\n")
+
+
+def test_everything_bad_is_told_the_worst_first_and_nothing_breaks_the_terminal():
+    text = render_golden(made.bad_report())
+    lines = text.splitlines()
+    kinds = [line.split()[0] for line in lines if line.startswith(("ERROR ", "FAIL ", "INCONCLUSIVE ", "CHANGED "))]
+    assert kinds == ["ERROR", "FAIL", "FAIL", "INCONCLUSIVE", "CHANGED"]
+    assert "\x1b" not in text
+    assert "1 run stopped early: 10 steps saved, about 0.7s" in text
+    assert "warning: the golden was recorded on another machine" in text
+    assert lines[-1] == "charlm: ERROR, 2 segments, 80 values compared in 3.0s"
+
+
+def test_many_findings_do_not_fill_the_screen():
+    many = tuple(made.finding(VerdictKind.FAIL, f"number {n}") for n in range(50))
+    text = render_golden(made.report(made.segment(made.metric(many))))
+    assert "and 30 more" in text
+    assert "number 19" in text
+    assert "number 20" not in text
+
+
+def test_colours_only_where_asked_and_widths_are_kept():
+    assert "\x1b[31m" in render_golden(made.bad_report(), color=True)
+    table = render_golden(made.bad_report(), width=72).splitlines()[:6]
+    assert max(map(len, table)) <= 72
+    assert "─" not in render_golden(made.bad_report(), plain=True)
+
+
+def test_an_empty_report_is_no_text():
+    assert render_golden(GoldenReport("check", "x.yml", ())) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (0.0, "0%"),
+        (0.0123, "+1.23%"),
+        (-0.5, "-50%"),
+        (1e-9, "<0.001%"),
+        (-1e-9, "<0.001%"),
+        (math.inf, "+inf%"),
+    ],
+)
+def test_effects_in_percent(value, text):
+    assert render_percent(value) == text
+
+
+def test_intervals_and_rules():
+    assert render_interval((-0.001, 0.002)) == "-0.1% to +0.2%"
+    assert render_interval(None) == ""
+    assert render_interval((0.03, 0.03)) == "+3%"
+    assert render_rule(Rule("loss", "margin", operator="<=", margin=0.2)) == "<= 20%"
+    assert render_rule(Rule("loss", delta=0.005)) == "paired 0.5%"
+    assert render_rule(None) == ""
+
+
+def test_the_facts_are_json_with_all_numbers():
+    facts = json.loads(render_facts(build_golden_facts(made.bad_report())))
+    assert (facts["verdict"], facts["exit_code"]) == ("ERROR", 1)
+    (test,) = facts["tests"]
+    assert test["saved_steps"] == 10
+    loss = test["segments"][0]["metrics"][0]
+    assert loss["findings"][0]["effect"] == 0.02
+    assert loss["findings"][0]["interval"] == [0.015, 0.025]
+    assert repr(loss["findings"][0]["step"]) == "105"
+    assert loss["rule"] == {"metric": "loss", "kind": "paired", "alpha": 0.01}
+    assert len(loss["golden"][""]) == 3
+    assert test["segments"][0]["metrics"][3]["check"][""][0]["values"][-1] == "NaN"
+    assert test["segments"][0]["runs"][0]["state"] == "stopped"
+    assert test["golden"]["provenance"]["commit"] == "abcdef0123456789"
+
+
+def test_a_change_that_is_allowed_is_told_by_the_exit_code():
+    changed = made.report(made.segment(made.metric((made.finding(VerdictKind.CHANGED),))))
+    assert build_golden_facts(changed)["exit_code"] == 3
+    assert build_golden_facts(changed, allow_changed=True)["exit_code"] == 0
+
+
+def two_labels() -> GoldenReport:
+    found = [replace(made.FAILED, subject=f"segment at 100: loss {label}") for label in ("MLM", "NSP")]
+    return made.report(made.segment(made.metric(tuple(found))))
+
+
+def test_two_labels_of_a_metric_can_be_told_apart():
+    lines = [line for line in render_golden(two_labels()).splitlines() if line.startswith("FAIL")]
+    assert [line.split(":")[0] for line in lines] == ["FAIL segment 100 loss MLM", "FAIL segment 100 loss NSP"]
+    (row,) = build_rows(two_labels())
+    assert row.message.startswith("MLM: +2%")
+    half = replace(made.FAILED, subject="segment at 100: loss MLM, second half")
+    assert row.place_of(half) == "segment 100 loss MLM, second half"
+    assert row.place_of(replace(half, subject="segment at 100: loss, second half")) == "segment 100 loss, second half"
+    assert row.place_of(replace(half, subject="segment at 100: lossy")) == "segment 100 loss"
+
+
+def test_the_headline_says_what_is_wrong_and_from_where():
+    assert describe_headline(made.report(made.segment(made.metric((made.FAILED,))))) == (
+        "charlm: FAIL, loss +2% from step 105"
+    )
+    assert describe_headline(two_labels()) == "charlm: FAIL, loss MLM +2% from step 105"
+    assert describe_headline(made.error_report()) == "charlm: ERROR, golden: there is no golden recording"
+    assert describe_headline(made.good_report()) == "charlm: PASS"
+
+
+def test_a_gathering_has_recorded_not_passed():
+    gathered = replace(made.good_report(), mode="gather")
+    assert "charlm: recorded, 1 segment, 20 values recorded" in render_golden(gathered)
+    assert build_golden_facts(gathered)["verdict"] == "PASS"
+
+
+def test_a_column_of_intervals_is_there_only_when_there_are_some():
+    without = made.finding(VerdictKind.FAIL, "9 of 9 values are not equal", effect=0.2)
+    assert "interval" not in render_golden(made.report(made.segment(made.metric((without,)))))
+    assert "interval" in render_golden(made.good_report())
+
+
+def test_of_forty_segments_the_failing_ones_and_the_ends_are_shown():
+    segments = [made.segment(made.metric((made.FAILED if n == 20 else made.PASSED,)), start=100 * n) for n in range(40)]
+    report = made.report(*segments)
+    text = render_golden(report, every_row=False)
+    assert [line.split()[0] for line in text.splitlines()[2:5]] == ["0", "2000", "3900"]
+    assert "… 37 more passed; --all shows them" in text
+    assert "more passed" not in render_golden(report)
+    few = made.report(*segments[:5])
+    assert "more passed" not in render_golden(few, every_row=False)
+
+
+@pytest.mark.parametrize("width", [None, 72, 200])
+def test_findings_fit_80_columns_and_their_commands_stay_whole(width):
+    long = made.finding(VerdictKind.FAIL, " ".join(["too", "far"] * 40) + "\n" + "because " * 30)
+    told = made.finding(
+        VerdictKind.FAIL, "damaged\n  gather it: assay golden gather " + "/a/long/path" * 8 + " -s golden"
+    )
+    lines = list(render_findings(build_rows(made.report(made.segment(made.metric((long, told))))), width=width))
+    assert all(len(line) <= (72 if width == 72 else 80) for line in lines if "assay golden gather" not in line)
+    assert any(line.endswith("/a/long/path -s golden") for line in lines)
+    assert " ".join(" ".join(lines).split()).count("too far") == 40

@@ -1,0 +1,337 @@
+"""Manifests: the original's are read, ours are read again, and what is broken says what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.errors import ExitCode, FormatError, InfrastructureError, UsageError
+from assay.golden.manifests import (
+    find_checkpoint,
+    hash_checkpoint,
+    load_manifest,
+    manifest_path,
+    parse_manifest,
+    render_manifest,
+    write_manifest,
+)
+from assay.golden.values import Golden, Segment, Track
+
+SAMPLES = Path(__file__).parents[1] / "formats" / "golden"
+
+
+def make_golden(**changes: object) -> Golden:
+    tracks = {
+        "loss": {"": (Track((11, 12), (0.5, 0.25), ("0.5", "2.5e-1")), Track((11, 12), (0.5, 0.26), ("0.5", "0.26")))},
+        "both": {"MLM": (Track((12,), (1.0,), ("1.0",)),), "NSP": (Track((12,), (2.0,), ("2.0",)),)},
+    }
+    segment = Segment(10, "ckpts/model_10.bin", tracks, "sha256:00")
+    fields: dict[str, object] = {
+        "test": "demo",
+        "segments": (segment,),
+        "steps_per_segment": 2,
+        "provenance": {"commit": "abc"},
+        "noise": {"loss": 0.01},
+    }
+    return Golden(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- version 1
+
+
+def test_the_manifest_printed_in_the_document_is_read() -> None:
+    golden = load_manifest(str(SAMPLES / "v1_document.json"), "bert")
+    assert golden.version == 1
+    assert [segment.start_step for segment in golden.segments] == [0, 4]
+    assert golden.segments[1].checkpoint == "ckpts/20-04-11-14-23-13/model_4:5.onnx"
+    (track,) = golden.segments[1].tracks["loss"]["NSP"]
+    assert track == Track((5, 6, 7), (0.625, 0.64, 0.65), ("0.625", "0.640", "0.650"))
+    assert golden.complete
+    assert not golden.notes
+
+
+def test_a_manifest_of_the_original_with_numbers_and_nulls_is_read() -> None:
+    golden = load_manifest(str(SAMPLES / "v1_unlabelled.json"), "demo")
+    (segment,) = golden.segments
+    assert segment.tracks["loss"][""] == (Track((5, 10), (9.0, 7.5), ("9.0", "7.5")),)
+    assert set(segment.tracks["both"]) == {"0", "1"}
+    assert golden.notes == ("the golden has no value of loss at step 15",)
+
+
+def test_every_version_that_was_ever_written_can_be_read() -> None:
+    for path in sorted(SAMPLES.glob("v*.json")):
+        assert load_manifest(str(path), "demo").segments, path.name
+
+
+# ---------------------------------------------------------------- version 2
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = str(tmp_path / "deep" / "demo_m.json")
+    golden = make_golden(complete=False, steps_beyond=1, history=({"why": "new data"},))
+    write_manifest(path, golden)
+    assert load_manifest(path, "demo") == golden
+
+
+def test_ckpt_logs_stay_as_the_original_had_them() -> None:
+    content = json.loads(render_manifest(make_golden()))
+    assert next(iter(content)) == "ckpt_logs"
+    assert content["ckpt_logs"] == {
+        "10": {
+            "checkpoint": "ckpts/model_10.bin",
+            "start_step": 10,
+            "results": {
+                "11": {"loss": {"0": "0.5"}},
+                "12": {"loss": {"0": "2.5e-1"}, "both": {"MLM": "1.0", "NSP": "2.0"}},
+            },
+        }
+    }
+    assert render_manifest(make_golden()).startswith('{\n    "ckpt_logs": {\n        "10"')
+
+
+def test_two_checkpoints_of_one_step_keep_their_places() -> None:
+    one = make_golden().segments[0]
+    two = Segment(10, "ckpts/ema_10.bin", one.tracks)
+    text = render_manifest(make_golden(segments=(one, two)))
+    assert list(json.loads(text)["ckpt_logs"]) == ["10", "10#2"]
+    again = parse_manifest(text, "m", "demo")
+    assert [segment.checkpoint for segment in again.segments] == ["ckpts/model_10.bin", "ckpts/ema_10.bin"]
+    assert [segment.start_step for segment in again.segments] == [10, 10]
+
+
+@given(
+    st.dictionaries(st.integers(0, 10**6), st.floats(allow_nan=False, allow_infinity=True), min_size=1, max_size=20),
+    st.text(min_size=1, max_size=8).filter(lambda text: text not in ("", "0")),
+)
+def test_no_digit_is_lost(values: dict[int, float], label: str) -> None:
+    steps = tuple(sorted(values))
+    track = Track(steps, tuple(values[step] for step in steps), tuple(repr(values[step]) for step in steps))
+    golden = Golden("t", (Segment(0, "c", {"m": {label: (track, track)}}),))
+    (segment,) = parse_manifest(render_manifest(golden), "m", "t").segments
+    for found in segment.tracks["m"][label]:
+        assert found == track
+        assert all(math.copysign(1, a) == math.copysign(1, b) for a, b in zip(found.values, track.values, strict=True))
+
+
+def test_a_track_without_texts_is_written_in_full_precision() -> None:
+    segment = Segment(0, "c", {"m": {"": (Track((1,), (0.1 + 0.2,)),)}})
+    assert '"0": "0.30000000000000004"' in render_manifest(Golden("t", (segment,)))
+
+
+def test_writing_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    write_manifest(str(path), make_golden())
+    write_manifest(str(path), make_golden(steps_per_segment=9))
+    assert load_manifest(str(path), "demo").steps_per_segment == 9
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.json"]
+
+
+def test_a_place_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfrastructureError, match="cannot be written"):
+        write_manifest(str(tmp_path / "file" / "m.json"), make_golden())
+
+
+# ---------------------------------------------------------------- bad ones
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is empty"),
+        ('{"ckpt_logs": {"0": {"checkpoint": "a"', "it is truncated"),
+        ('{"ckpt_logs": {"0": {"checkp', "it is truncated"),
+        ('{"ckpt_logs": {,}}', "line 1, column 16"),
+        ("[]", "it holds no `ckpt_logs`"),
+        ("{}", "it holds no `ckpt_logs`"),
+        ('{"ckpt_logs": []}', "ckpt_logs is not an object"),
+        ('{"ckpt_logs": {"0": 5}}', "ckpt_logs.0 is not an object"),
+        ('{"ckpt_logs": {"0": {"results": {}}}}', "names no checkpoint"),
+        ('{"ckpt_logs": {"0": {"checkpoint": "a"}}}', "ckpt_logs.0.results is not an object"),
+        ('{"ckpt_logs": {"x": {"checkpoint": "a", "results": {}}}}', "has the step 'x'"),
+        ('{"ckpt_logs": {"0": {"checkpoint": "a", "results": {"1": {"loss": {"0": "abc"}}}}}}', "is no number"),
+        ('{"ckpt_logs": {"0": {"checkpoint": "a", "results": {"one": {"loss": {"0": "1"}}}}}}', "'one'"),
+        ('{"ckpt_logs": {}, "format": "two"}', "its version is 'two'"),
+        ('{"ckpt_logs": {}, "noise": 5}', "noise is not an object"),
+    ],
+)
+def test_a_damaged_manifest_says_what_is_wrong(text: str, words: str) -> None:
+    with pytest.raises(FormatError, match="this golden recording is damaged") as caught:
+        parse_manifest(text, "m.json", "demo")
+    assert words in caught.value.message
+    assert caught.value.hint == "gather it again, or bring it back from a copy"
+
+
+def test_any_cut_of_a_manifest_is_refused() -> None:
+    text = render_manifest(make_golden()).rstrip("\n")
+    for end in range(0, len(text), 7):
+        with pytest.raises(FormatError):
+            parse_manifest(text[:end], "m", "demo")
+
+
+def test_a_newer_manifest_asks_for_an_upgrade() -> None:
+    with pytest.raises(FormatError, match="a newer Assay wrote") as caught:
+        parse_manifest('{"ckpt_logs": {}, "format": 3}', "m.json", "demo")
+    assert caught.value.hint == "upgrade: pip install --upgrade assay"
+
+
+def test_no_manifest_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no golden recording") as caught:
+        load_manifest(str(tmp_path / "none.json"), "demo")
+    assert "assay golden gather" in (caught.value.hint or "")
+
+
+def test_a_manifest_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(FormatError, match="not text"):
+        load_manifest(str(tmp_path / "m.json"), "demo")
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def test_the_path_of_a_manifest() -> None:
+    assert manifest_path("s", "bert") == "s/bert_convergence_harness_manifest.json"
+    assert manifest_path("s", "bert", "x.json") == "s/bert_x.json"
+
+
+def test_a_checkpoint_is_looked_for_beside_the_manifest_then_in_ckpts(tmp_path: Path) -> None:
+    manifest = str(tmp_path / "m.json")
+    assert find_checkpoint(manifest, "a.bin") is None
+    (tmp_path / "ckpts").mkdir()
+    (tmp_path / "ckpts" / "a.bin").write_text("")
+    assert find_checkpoint(manifest, "a.bin") == str(tmp_path / "ckpts" / "a.bin")
+    (tmp_path / "a.bin").write_text("")
+    assert find_checkpoint(manifest, "a.bin") == str(tmp_path / "a.bin")
+    assert find_checkpoint(manifest, str(tmp_path / "a.bin")) == str(tmp_path / "a.bin")
+
+
+def test_the_hash_of_a_checkpoint_sees_every_change(tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    folder.mkdir()
+    (folder / "a").write_text("one")
+    seen = {hash_checkpoint(str(folder)), hash_checkpoint(str(folder / "a"))}
+    (folder / "a").write_text("two")
+    seen |= {hash_checkpoint(str(folder)), hash_checkpoint(str(folder / "a"))}
+    (folder / "a").rename(folder / "b")
+    seen |= {hash_checkpoint(str(folder))}
+    assert len(seen) == 5
+    assert None not in seen
+    assert hash_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_a_complete_golden_with_a_judged_value_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    from assay.errors import ExitCode
+    from assay.golden.manifests import BadRecordingError
+
+    path = tmp_path / "demo_m.json"
+    track = Track((1, 2), (1.0, float("nan")), ("1.0", "nan"))
+    golden = Golden("demo", (Segment(0, "c", {"loss": {"": (track,)}}),), provenance={"rules": {"loss": {}}})
+    with pytest.raises(BadRecordingError, match="segment 0 loss is nan at step 2") as caught:
+        write_manifest(str(path), golden)
+    assert caught.value.exit_code is ExitCode.FAILED
+    assert not path.exists()
+    write_manifest(str(path), dataclasses.replace(golden, complete=False))
+    assert path.exists()
+
+
+def test_variants_are_kept_with_their_segment() -> None:
+    golden = make_golden()
+    variants = {"halves": {"loss": {"": Track((11, 12), (0.5, 0.27), ("0.5", "0.27"))}}}
+    golden = dataclasses.replace(
+        golden, segments=tuple(dataclasses.replace(segment, variants=variants) for segment in golden.segments)
+    )
+    assert parse_manifest(render_manifest(golden), "m.json", "demo").segments == golden.segments
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.json")), ids=lambda path: path.name)
+def test_older_manifests_have_no_variants(path: Path) -> None:
+    golden = load_manifest(str(path), "demo")
+    assert golden.segments
+    assert not any(segment.variants for segment in golden.segments)
+
+
+@pytest.mark.parametrize("damage", [[], {"10": []}, {"10": {"halves": 3}}, {"10": {"halves": {"loss": {"": 5}}}}])
+def test_damaged_variants_are_a_damaged_manifest(damage: object) -> None:
+    content = json.loads(render_manifest(make_golden()))
+    content["variants"] = damage
+    with pytest.raises(FormatError, match="damaged"):
+        parse_manifest(json.dumps(content), "m.json", "demo")
+
+
+# ---------------------------------------------------------------- less than it states
+
+
+def _lose(content: dict[str, Any], what: str) -> None:
+    first = next(iter(content["ckpt_logs"]))
+    results = content["ckpt_logs"][first]["results"]
+    if what == "segment":
+        del content["ckpt_logs"][first]
+    elif what == "replicas":
+        content["replicas"] = {}
+    elif what == "one replica":
+        for labels in content["replicas"][first].values():
+            for runs in labels.values():
+                runs.pop()
+    elif what == "step":
+        del results[next(iter(results))]
+    elif what == "metric":
+        for metrics in results.values():
+            metrics.popitem()
+    else:
+        content["variants"] = {}
+
+
+def _make_whole() -> dict[str, Any]:
+    golden = make_golden()
+    segments = [
+        replace(
+            segment,
+            variants={
+                "threads": {
+                    metric: {label: runs[0] for label, runs in labels.items()}
+                    for metric, labels in segment.tracks.items()
+                }
+            },
+        )
+        for segment in golden.segments
+    ]
+    content: dict[str, Any] = json.loads(render_manifest(replace(golden, segments=tuple(segments))))
+    return content
+
+
+@pytest.mark.parametrize("what", ["segment", "replicas", "one replica", "step", "metric", "variants"])
+def test_a_manifest_that_holds_less_than_it_states_is_damaged(what: str) -> None:
+    content = _make_whole()
+    parse_manifest(json.dumps(content), "m.json", "demo")
+    _lose(content, what)
+    with pytest.raises(FormatError, match=r"this golden recording is damaged: it (states|lacks)") as caught:
+        parse_manifest(json.dumps(content), "m.json", "demo")
+    assert caught.value.exit_code is ExitCode.INTERNAL
+
+
+@pytest.mark.parametrize("what", ["segment", "replicas"])
+def test_a_manifest_of_an_earlier_version_betrays_what_was_deleted(what: str) -> None:
+    content = _make_whole()
+    del content["counts"], content["variants"]
+    content["noise"] = {"loss": 0.001}
+    parse_manifest(json.dumps(content), "m.json", "demo")
+    _lose(content, what)
+    with pytest.raises(FormatError, match=r"this golden recording is damaged: it (states|lacks)"):
+        parse_manifest(json.dumps(content), "m.json", "demo")
+
+
+def test_the_originals_manifest_states_nothing_and_stays_valid() -> None:
+    content = {"ckpt_logs": _make_whole()["ckpt_logs"]}
+    _lose(content, "segment")
+    golden = parse_manifest(json.dumps(content), "m.json", "demo")
+    assert golden.version == 1
+    assert golden.steps_beyond is None

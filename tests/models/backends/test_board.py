@@ -1,0 +1,270 @@
+"""The warden on a board, as a script: the lock, its owner, its expiry, and that nothing stays."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from assay.models.backends import board
+from assay.models.backends.board import Address, describe_owner, explain_connection
+
+SCRIPT = str(Path(board.__file__).with_name("board.sh"))
+SHELLS = {
+    name: words
+    for name, words in {"dash": ["dash"], "bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}.items()
+    if shutil.which(words[0])
+}
+OWNER = "anna desk 4711 2026-01-02T03:04:05Z"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request):
+    return SHELLS[request.param]
+
+
+@pytest.fixture
+def place(tmp_path, shell):
+    return Place(tmp_path, shell)
+
+
+class Place:
+    def __init__(self, folder, shell):
+        self.folder, self.shell = folder, shell
+        self.lock = folder / "board.lock"
+        self.served = []
+
+    def job(self, token):
+        return self.folder / f"assay-{token}"
+
+    def start(self, token="t1", owner="ben lab 12 2026-05-06T07:08:09Z", wait_s=0, expiry_s=60):
+        arguments = [self.lock, self.job(token), token, owner, wait_s, expiry_s]
+        return subprocess.Popen(
+            [*self.shell, SCRIPT, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    @contextmanager
+    def warden(self, *arguments, **more):
+        process = self.start(*arguments, **more)
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+            process.wait(PATIENCE_S)
+            process.stdout.close()
+
+    def hold(self, owner=OWNER, beat=None):
+        self.lock.mkdir()
+        (self.lock / "token").write_text("other\n")
+        (self.lock / "owner").write_text(owner + "\n")
+        if beat is not None:
+            (self.lock / "beat").write_text(f"{beat}\n")
+
+    def find_served(self, tokens):
+        """Who holds the lock, going by what they say."""
+        for token, warden in tokens.items():
+            while token not in self.served and select.select([warden.stdout], [], [], 0)[0]:
+                line = os.read(warden.stdout.fileno(), 4096).decode()
+                if "locked" in line:
+                    self.served.append(token)
+        return [token for token in self.served if token in tokens]
+
+    def left(self):
+        return sorted(os.listdir(self.folder))
+
+
+def until(condition, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came to this: {what}"
+        time.sleep(0.02)
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------- the lock
+
+
+def test_the_lock_says_who_holds_it_and_goes_when_they_go(place):
+    with place.warden("t1", owner=OWNER) as warden:
+        assert warden.stdout.readline() == "locked\n"
+        assert (place.lock / "owner").read_text() == OWNER + "\n"
+        assert sorted(os.listdir(place.job("t1"))) == ["outputs", "profile"]
+        assert place.job("t1").stat().st_mode & 0o777 == 0o700
+    assert warden.returncode == 0
+    assert place.left() == []
+
+
+def test_a_lock_that_is_held_names_its_owner(place):
+    place.hold(beat=int(time.time()))
+    with place.warden(wait_s=1) as warden:
+        assert [warden.stdout.readline() for _ in range(2)] == [f"held {OWNER}\n", f"busy {OWNER}\n"]
+    assert place.left() == ["board.lock"]
+    assert (place.lock / "token").read_text() == "other\n"
+
+
+def test_an_expired_lock_is_taken_over(place):
+    place.hold(beat=int(time.time()) - 100)
+    with place.warden("t1", expiry_s=60) as warden:
+        assert warden.stdout.readline() == "locked\n"
+        assert (place.lock / "token").read_text() == "t1\n"
+    assert place.left() == []
+
+
+@pytest.mark.parametrize("beat", [None, "", "rubbish"])
+def test_a_lock_whose_maker_died_at_once_is_taken_over_in_time(place, beat):
+    place.hold(beat=beat)
+    with place.warden("t1", wait_s=30, expiry_s=1) as warden:
+        assert warden.stdout.readline() == f"held {OWNER}\n"
+        assert warden.stdout.readline() == "locked\n"
+
+
+def test_a_lock_in_use_is_kept_fresh(place):
+    """It outlives its expiry several times over, as long as its owner lives."""
+    with place.warden("t1", expiry_s=2) as warden:
+        assert warden.stdout.readline() == "locked\n"
+        first = int((place.lock / "beat").read_text())
+
+        def beats():
+            warden.stdin.write("\n")
+            warden.stdin.flush()
+            return int((place.lock / "beat").read_text()) >= first + 4
+
+        until(beats, "the lock is refreshed")
+        with place.warden("t2", wait_s=0, expiry_s=2) as other:
+            assert other.stdout.readline().startswith("held ben lab 12")
+            assert other.stdout.readline().startswith("busy ben lab 12")
+
+
+def test_whoever_waits_gets_it_next(place):
+    with place.warden("t1") as first:
+        assert first.stdout.readline() == "locked\n"
+        second = place.start("t2", wait_s=60)
+        assert second.stdout.readline().startswith("held ben lab 12")
+    assert second.stdout.readline() == "locked\n"
+    second.stdin.close()
+    assert second.wait(PATIENCE_S) == 0
+    second.stdout.close()
+    assert place.left() == []
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.long)])
+def test_of_many_that_see_a_dead_lock_one_gets_it_at_a_time(place, count):
+    place.hold(beat=1)
+    wardens = {f"t{i}": place.start(f"t{i}", wait_s=250, expiry_s=300) for i in range(count)}
+    while wardens:
+        until(lambda: place.find_served(wardens), "somebody is served")
+        (token,) = place.find_served(wardens)  # two would hold the board at once
+        warden = wardens.pop(token)
+        warden.stdin.close()
+        assert warden.wait(PATIENCE_S) == 0
+        warden.stdout.close()
+    assert place.left() == []
+
+
+def test_somebody_who_lost_the_lock_stops_and_leaves_the_other_ones(place):
+    with place.warden("t1") as warden:
+        assert warden.stdout.readline() == "locked\n"
+        shutil.rmtree(place.lock)
+        place.hold(beat=int(time.time()))
+        assert warden.stdout.readline() == "lost\n"
+    assert (place.lock / "token").read_text() == "other\n"
+    assert not place.job("t1").exists()
+
+
+# ---------------------------------------------------------------- nothing stays
+
+
+@pytest.fixture
+def busy(place):
+    """A warden with a job that runs in a group of its own."""
+    warden = place.start("t1", expiry_s=3)
+    assert warden.stdout.readline() == "locked\n"
+    job = subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000"], start_new_session=True)
+    (place.job("t1") / "pid").write_text(f"{job.pid}\n")
+    yield place, warden, job
+    job.kill()
+    job.wait()
+    warden.kill()
+    warden.wait()
+    warden.stdin.close()
+    warden.stdout.close()
+
+
+def ended(job):
+    return lambda: job.poll() is not None
+
+
+def test_the_end_of_stdin_ends_the_job(busy):
+    place, warden, job = busy
+    warden.stdin.close()
+    until(ended(job), "the job is gone")
+    assert job.returncode == -signal.SIGKILL
+    warden.wait(PATIENCE_S)
+    assert place.left() == []
+
+
+def test_a_silent_connection_ends_the_job(busy):
+    """Nobody closed it, nobody speaks: the network was cut."""
+    place, _, job = busy
+    until(ended(job), "the job is gone")
+    until(lambda: place.left() == ["assay-t1.heard"], "folder and lock are gone")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_job(busy, number):
+    place, warden, job = busy
+    warden.send_signal(number)
+    until(ended(job), "the job is gone")
+    warden.wait(PATIENCE_S)
+    assert place.left() == []
+
+
+# ---------------------------------------------------------------- words
+
+
+def test_owners_in_words():
+    assert describe_owner(OWNER) == "held by anna on desk (process 4711) since 2026-01-02 03:04:05 UTC"
+    assert describe_owner("") == "held by somebody who left no name"
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "hint"),
+    [
+        (
+            "ssh: connect to host b port 22: Connection refused",
+            "does not answer: connect to host b port 22: Connection refused",
+            "ssh -p 22 root@b true",
+        ),
+        ("", "does not answer: no answer within 10 s", "is it on?"),
+        ("x\nroot@b: Permission denied (publickey).\n", "does not let us in", "key ="),
+        ("Host key verification failed.", "is not known", "connect once by hand: ssh root@b"),
+    ],
+)
+def test_connections_that_fail_in_words(said, words, hint):
+    message, what = explain_connection(Address("root@b", 22), said)
+    assert words in message
+    assert hint in what
+
+
+def test_a_deep_temporary_folder_is_no_place_for_a_socket(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    folder = board._make_short_folder()
+    assert len(folder) < 80
+    assert os.listdir(deep) == []
+    os.rmdir(folder)

@@ -1,0 +1,254 @@
+"""What a command depends on: every way in which it can change is another description of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from assay.models.backends import dependencies
+from assay.models.backends.dependencies import (
+    describe_behind,
+    describe_environment,
+    describe_program,
+    describe_words,
+    find_matching,
+    hash_file,
+    hash_tree,
+)
+
+
+def make_program(path, text="#!/bin/sh\necho hello"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_words_that_are_nothing_say_nothing(tmp_path):
+    words = ["--flag", "", "none", "a" * 5000, "x\0y", "print(1); print(2)", "--k=3", "-"]
+    assert describe_words(words, str(tmp_path)) == {}
+    assert describe_words(["x"], os.path.join(os.devnull, "x")) == {}
+
+
+@pytest.mark.parametrize(
+    "word", ["s.json", "--config=s.json", "-Is.json", "@s.json", "--all=t.json,s.json", "a:s.json"]
+)
+def test_a_file_counts_however_it_is_named(tmp_path, word):
+    (tmp_path / "s.json").write_text("1")
+    first = describe_words([word], str(tmp_path))
+    assert first
+    (tmp_path / "s.json").write_text("2")
+    assert describe_words([word], str(tmp_path)) != first
+
+
+def test_two_files_of_one_name_are_two(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").write_text(folder)
+    first = describe_words(["a/x.py", "b/x.py"], str(tmp_path))
+    (tmp_path / "a" / "x.py").write_text("changed")
+    assert describe_words(["a/x.py", "b/x.py"], str(tmp_path)) != first
+
+
+def test_a_folder_counts_with_all_that_is_in_it(tmp_path):
+    (tmp_path / "lib" / "deep").mkdir(parents=True)
+    inner = tmp_path / "lib" / "deep" / "x.py"
+    inner.write_text("1")
+    seen = [describe_words(["--lib=lib"], str(tmp_path))]
+    inner.write_text("2")
+    seen.append(describe_words(["--lib=lib"], str(tmp_path)))
+    (tmp_path / "lib" / "new").touch()
+    seen.append(describe_words(["--lib=lib"], str(tmp_path)))
+    assert len({str(each) for each in seen}) == 3
+
+
+@pytest.mark.parametrize("word", [".", "..", "/"])
+def test_a_folder_that_we_stand_in_is_not_searched(tmp_path, word):
+    (tmp_path / "runs").mkdir()
+    assert describe_words([word], str(tmp_path)) == {}
+
+
+def test_what_running_a_program_leaves_does_not_count(tmp_path):
+    (tmp_path / "x.py").write_text("1")
+    first = hash_tree(str(tmp_path))
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "x.pyc").write_text("1")
+    assert hash_tree(str(tmp_path)) == first
+
+
+def test_links_in_a_folder_are_followed_and_loops_end(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "x").write_text("1")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "lib" / "loop").symlink_to(tmp_path / "lib")
+    (tmp_path / "lib" / "broken").symlink_to(tmp_path / "none")
+    first = hash_tree(str(tmp_path / "lib"))
+    (tmp_path / "real" / "x").write_text("2")
+    assert hash_tree(str(tmp_path / "lib")) != first
+
+
+def test_a_file_that_is_edited_is_read_again_even_with_its_old_date(tmp_path, monkeypatch):
+    path = tmp_path / "tool"
+    path.write_text("one")
+    monkeypatch.setattr(dependencies, "_FRESH_NS", -(10**18))  # everything is old
+    first = hash_file(str(path))
+    date = path.stat()
+    assert hash_file(str(path)) == first
+    while path.stat().st_ctime_ns == date.st_ctime_ns:  # the clock of files is a coarse one
+        path.write_text("two")
+        os.utime(path, ns=(date.st_atime_ns, date.st_mtime_ns))
+    assert hash_file(str(path)) != first
+
+
+def test_a_file_that_was_just_written_is_not_remembered(tmp_path):
+    path = tmp_path / "tool"
+    path.write_text("one")
+    hash_file(str(path))
+    assert str(path) not in dependencies._hashes
+
+
+# ---------------------------------------------------------------- programs
+
+
+def test_arguments_of_a_program_count(tmp_path):
+    tool = str(make_program(tmp_path / "tool"))
+    assert describe_program([tool, "--k", "1"]) != describe_program([tool, "--k", "2"])
+
+
+def test_one_content_in_two_places_is_two_programs(tmp_path):
+    """Two virtual environments have one python, and other packages."""
+    one, two = make_program(tmp_path / "a" / "tool"), make_program(tmp_path / "b" / "tool")
+    assert describe_program([str(one)]) != describe_program([str(two)])
+
+
+def test_where_a_link_leads_to_counts(tmp_path):
+    make_program(tmp_path / "v1" / "tool")
+    make_program(tmp_path / "v2" / "tool")
+    link = tmp_path / "current"
+    link.symlink_to("v1")
+    first = describe_program([str(link / "tool")])
+    link.unlink()
+    link.symlink_to("v2")
+    assert describe_program([str(link / "tool")]) != first
+
+
+def behind(path, *folders):
+    env = {"PATH": os.pathsep.join([*map(str, folders), os.environ["PATH"]])}
+    return describe_behind([str(path)], "/", env)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '#!/bin/sh\nexec {folder}/real "$@"\n',
+        '#!/bin/sh\nexec real-tool "$@"\n',
+        '#!/bin/sh\nset -e\nREAL={folder}/real\n"$REAL" "$@"\n',
+        '#!/bin/bash\nexec "$(dirname "$0")/real" "$@"\n',
+        "#!/bin/sh\nexec ${{0%/*}}/real $@\n",
+        "#!/usr/bin/env -S bash -e\nreal-tool\n",
+        "#!/usr/bin/env real-tool\nprogram text\n",
+        "#!{folder}/real\nprogram text\n",
+    ],
+)
+def test_what_a_wrapper_calls_counts(tmp_path, text):
+    real = make_program(tmp_path / "real")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "real-tool").symlink_to(real)
+    tool = make_program(tmp_path / "tool", text.format(folder=tmp_path))
+    first = behind(tool, tmp_path / "bin")
+    real.write_text("#!/bin/sh\necho changed")
+    assert behind(tool, tmp_path / "bin") != first
+
+
+def test_a_wrapper_of_a_wrapper(tmp_path):
+    real = make_program(tmp_path / "real")
+    inner = make_program(tmp_path / "inner", f"#!/bin/sh\nexec {real}\n")
+    tool = make_program(tmp_path / "tool", f"#!/bin/sh\nexec {inner}\n{tmp_path}/tool\n")
+    first = behind(tool)
+    real.write_text("#!/bin/sh\necho changed")
+    assert behind(tool) != first
+
+
+def test_another_interpreter_in_path_counts(tmp_path):
+    """The same script is started by what `env` finds."""
+    tool = make_program(tmp_path / "tool", "#!/usr/bin/env my-python\nprint(1)\n")
+    for name in ("a", "b"):
+        make_program(tmp_path / name / "my-python")
+    assert behind(tool, tmp_path / "a") != behind(tool, tmp_path / "b")
+
+
+def test_packages_of_the_python_that_runs_it_count(tmp_path):
+    """`pip install -U` leaves the script as it is."""
+    make_program(tmp_path / "bin" / "python")
+    tool = make_program(tmp_path / "tool", f"#!{tmp_path}/bin/python\nfrom vendor import main\n")
+    record = tmp_path / "lib" / "python3.12" / "site-packages" / "vendor-1.0.dist-info" / "RECORD"
+    record.parent.mkdir(parents=True)
+    record.write_text("vendor/__init__.py,sha256=1,1")
+    seen = [behind(tool), behind(tmp_path / "bin" / "python")]
+    record.write_text("vendor/__init__.py,sha256=2,1")
+    assert behind(tool) != seen[0]
+    assert behind(tmp_path / "bin" / "python") != seen[1]
+
+
+def test_packages_are_looked_at_again_when_one_is_installed_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(dependencies, "_FRESH_NS", -(10**18))  # everything is old, and so remembered
+    make_program(tmp_path / "bin" / "python")
+    record = tmp_path / "lib" / "python3.12" / "site-packages" / "vendor-1.0.dist-info" / "RECORD"
+    record.parent.mkdir(parents=True)
+    record.write_text("vendor/__init__.py,sha256=1,1")
+    first = behind(tmp_path / "bin" / "python")
+    assert behind(tmp_path / "bin" / "python") == first
+    place, date = record.parents[1], record.parents[1].stat().st_ctime_ns
+    record.write_text("vendor/__init__.py,sha256=2,1")
+    while place.stat().st_ctime_ns == date:  # the clock of files is a coarse one
+        record.parent.rename(place / "aside")
+        (place / "aside").rename(record.parent)
+    assert behind(tmp_path / "bin" / "python") != first
+
+
+def test_a_long_script_is_not_searched_and_its_interpreter_counts(tmp_path):
+    other = make_program(tmp_path / "other")
+    tool = make_program(tmp_path / "tool", "#!/bin/sh\n" + f"{other}\n" * 10_000)
+    assert str(other) not in behind(tool)
+    assert "/bin/sh" in behind(tool)
+
+
+# ---------------------------------------------------------------- variables
+
+
+def test_files_and_folders_of_variables_count(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "x.py").write_text("1")
+    (tmp_path / "s.json").write_text("1")
+    own = {"PYTHONPATH": "other:lib", "SETTINGS": "s.json", "LEVEL": "3"}
+    seen = [describe_environment(own, str(tmp_path), {})]
+    for name in ("lib/x.py", "s.json"):
+        (tmp_path / name).write_text("2")
+        seen.append(describe_environment(own, str(tmp_path), {}))
+    assert len({str(each) for each in seen}) == 3
+
+
+def test_path_is_not_hashed():
+    assert describe_environment({"PATH": "/usr/bin:/bin"}, "/", {}) == {}
+
+
+@pytest.mark.parametrize("name", dependencies.SEARCHED)
+def test_where_programs_look_for_their_parts_counts(name):
+    seen = [describe_environment({}, "/", {name: value, "HOME": value}) for value in ("", "/opt/v1", "/opt/v2")]
+    assert seen == [{}, {name: "/opt/v1"}, {name: "/opt/v2"}]
+
+
+def test_files_of_all_cases(tmp_path):
+    for name in ("a.json", "b.json", "c.txt"):
+        (tmp_path / name).touch()
+    assert find_matching("--calibration=*.json", str(tmp_path)) == [
+        str(tmp_path / each) for each in ("a.json", "b.json")
+    ]
+
+
+def test_our_own_python_is_described():
+    """The one that runs this test: many packages, and none of them is lost."""
+    assert f"packages of {sys.executable}" in describe_behind([sys.executable], "/", os.environ)

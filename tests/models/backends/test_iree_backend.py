@@ -1,0 +1,279 @@
+"""IREE in this process: what it refuses, in which words, and what it leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shlex
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from tests.models.backends import lab
+
+from assay.errors import UsageError
+from assay.models.backends.base import BackendError
+from assay.models.backends.iree_compiler import explain, name_mlir_type, parse_io, render_io, render_shape
+from assay.models.backends.iree_module import _choose_entry, _guess_op, _to_view
+from assay.models.backends.registry import build_backend
+from assay.models.graph.tensorfile import load_tensors
+from assay.models.values.model import Ending, Limits, Step, Target
+from assay.models.values.tensors import TensorSpec
+from assay.models.worker_process import Keeper
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory):
+    with Keeper(Target("iree", "iree"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(keeper, tmp_path):
+    return lab.Bench(keeper, tmp_path)
+
+
+def own_bench(tmp_path, **target):
+    return lab.Bench(Keeper(Target("iree", "iree", **target), folder=str(tmp_path / "worker")), tmp_path)
+
+
+# ---------------------------------------------------------------- what it refuses
+
+
+def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
+    """A true defect of IREE 3.13, found in a model from PyPI; a later one may compile it, and then has to be right."""
+    path = bench.make_folder() / "silero.onnx"
+    lab.build_silero_layer(path)
+    outcome = bench.prepare(path)
+    assert outcome.step is Step.COMPILE
+    if outcome.is_ok:  # pragma: no cover - not yet
+        feed = {"x": RNG.normal(size=(1, 64, 2)).astype(np.float32)}
+        assert bench.run(outcome.path, feed, ["y"]).is_ok
+        return
+    assert outcome.ending in (Ending.ERROR, Ending.CRASH)
+    assert "shape's dimension #2 to be 4, but found 3" in outcome.message
+    assert "onnx.Conv" in outcome.stderr, "the whole diagnosis is kept"
+    assert "iree-compile " in outcome.command
+
+
+def test_after_a_failure_the_next_one_compiles(bench):
+    path = bench.make_folder() / "silero.onnx"
+    lab.build_silero_layer(path)
+    bench.prepare(path)
+    assert bench.prepare(bench.save(lab.MATMUL)).is_ok
+
+
+def test_an_old_opset_is_named_with_what_to_do(bench):
+    text = 'g (float[1,1,2,2] a) => (float[1,1,4,4] y) { y = Upsample<mode = "nearest", scales = [1.0, 1.0, 2.0, 2.0]>(a) }'
+    outcome = bench.prepare(bench.save(lab.parse(text, opset=7)))
+    assert outcome.ending is Ending.UNSUPPORTED
+    assert "IREE has no implementation of Upsample" in outcome.message
+    assert "opset 7" in outcome.message
+    assert outcome.hint == "convert the model: assay model convert MODEL --opset 17"
+
+
+def test_an_operator_newer_than_the_models_opset_fails_at_the_import(bench):
+    outcome = bench.prepare(bench.save("g (float[4] a) => (float[4] y) { y = Gelu(a) }"))
+    assert (outcome.step, outcome.ending) == (Step.IMPORT, Ending.UNSUPPORTED)
+    assert "Gelu" in outcome.message
+    assert "iree-import-onnx " in outcome.command
+
+
+def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
+    model = lab.parse(lab.MATMUL)
+    model.graph.node[0].input[0] = "nobody"
+    outcome = bench.prepare(bench.save(model))
+    assert (outcome.step, outcome.ending) == (Step.IMPORT, Ending.ERROR)
+    assert "nobody" in outcome.message + outcome.stderr
+
+
+def test_an_unknown_flag(tmp_path):
+    bench = own_bench(tmp_path, compile_flags=("--no-such-flag",))
+    with bench.keeper:
+        outcome = bench.prepare(bench.save(lab.MATMUL))
+    assert (outcome.step, outcome.ending) == (Step.COMPILE, Ending.ERROR)
+    assert "no-such-flag" in outcome.message + outcome.stderr
+    assert "--no-such-flag" in outcome.command
+
+
+def test_a_flag_with_a_wrong_value(tmp_path):
+    bench = own_bench(tmp_path, compile_flags=("--iree-opt-level=O9",))
+    with bench.keeper:
+        outcome = bench.prepare(bench.save(lab.MATMUL))
+    assert outcome.ending is Ending.ERROR
+    assert "O9" in outcome.message
+
+
+@pytest.mark.parametrize(("option", "value"), [("device", "llvm-gpu"), ("driver", "remote")])
+def test_an_unknown_device_is_a_usage_error(option, value):
+    with pytest.raises(UsageError, match=f"target x: {option} = '{value}' is not known"):
+        build_backend(Target("x", "iree", {option: value}))
+
+
+def test_a_module_without_an_entry():
+    with pytest.raises(BackendError, match="0 entry points"):
+        _choose_entry(["__init", "main$async"], "x.vmfb")
+    with pytest.raises(BackendError, match="2 entry points, not one: a, b"):
+        _choose_entry(["a", "a$async", "b"], "x.vmfb")
+    assert _choose_entry(["main$async", "main", "__init"], "x.vmfb") == "main"
+
+
+# ---------------------------------------------------------------- what it makes
+
+
+def test_mlir_is_text_that_a_person_can_read(bench):
+    outcome = bench.step(Step.IMPORT, bench.save(lab.MATMUL))
+    assert Path(outcome.path).name == "model.mlir"
+    assert 'torch.operator "onnx.MatMul"' in Path(outcome.path).read_text()
+
+
+def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
+    bench = own_bench(tmp_path, compile_flags=("--mlir-disable-threading",))
+    with bench.keeper:
+        found = bench.compute(lab.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)})
+    np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
+
+
+def test_flags_reach_the_compiler(tmp_path):
+    dump = tmp_path / "dump"
+    bench = own_bench(tmp_path, compile_flags=(f"--iree-hal-dump-executable-files-to={dump}",))
+    with bench.keeper:
+        assert bench.prepare(bench.save(lab.MATMUL)).is_ok
+    assert list(dump.iterdir())
+
+
+def test_intermediate_representations_are_dumped(bench, tmp_path):
+    outcome = bench.prepare(bench.save(lab.MATMUL), ir_dir=str(tmp_path / "ir dump"))
+    assert outcome.is_ok, outcome.stderr
+    assert [name for name in lab.files_below(tmp_path / "ir dump") if name.endswith(".mlir")]
+    assert "--mlir-print-ir-tree-dir" in outcome.command
+
+
+def test_profiles_tell_where_the_time_goes(bench, tmp_path):
+    made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(tmp_path / "c"))
+    assert "Dispatches" in Path(made.profiles[0]).read_text()
+    feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
+    ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"))
+    assert [os.path.basename(path) for path in ran.profiles] == ["case_iree.ireeprof", "case_iree.csv"]
+    with open(ran.profiles[1], newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert rows
+    assert all(float(row["duration_us"]) >= 0 and "dispatch" in row["name"] for row in rows)
+    assert rows[0]["op"] == "matmul"
+
+
+def test_the_command_does_the_same_by_hand_also_with_small_floats(bench, tmp_path):
+    from ml_dtypes import bfloat16
+
+    made = bench.prepare(bench.save(lab.MATMUL.replace("float[", "bfloat16[")))
+    feed = {"a": np.ones((2, 3), bfloat16), "b": np.ones((3, 4), bfloat16)}
+    ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "r"))
+    assert ran.is_ok
+    assert ran.profiles, ran.stderr
+    assert "--input=2x3xbf16=@" in ran.command
+    done = subprocess.run(shlex.split(ran.command), capture_output=True, text=True, check=True)
+    assert "2x4xbf16=[3 3 3 3][3 3 3 3]" in done.stdout
+
+
+def test_a_model_without_a_name_and_without_inputs(bench):
+    model = lab.parse("g () => (float[3] y) { y = Constant<value = float[3] {1.0, 2.0, 3.0}>() }")
+    model.graph.name = ""
+    np.testing.assert_array_equal(bench.compute(model, {})["y"], [1, 2, 3])
+
+
+def test_empty_tensors(bench):
+    text = "g (float[n,2] a) => (float[n,2] y) { y = Neg(a) }"
+    made = bench.prepare(bench.save(text))
+    ran = bench.run(made.path, {"a": np.zeros((0, 2), np.float32)}, ["y"])
+    assert ran.is_ok, ran.message
+    assert load_tensors(ran.path)["y"].shape == (0, 2)
+
+
+def test_another_device_driver(tmp_path):
+    bench = own_bench(tmp_path, options={"driver": "local-task", "cpu": "host"})
+    with bench.keeper:
+        assert bench.keeper.identity()["driver"] == "local-task"
+        found = bench.compute(lab.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)})
+    np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
+
+
+def test_a_cnn_of_25_layers(bench):
+    path = bench.make_folder() / "cnn.onnx"
+    lab.build_cnn(path)
+    assert len(onnx.load(path).graph.node) == 25
+    made = bench.prepare(path)
+    assert made.is_ok
+    feed = {"x": RNG.normal(size=(1, 3, 32, 32)).astype(np.float32)}
+    ran = bench.run(made.path, feed, ["y"], limits=Limits())
+    expected = ReferenceEvaluator(str(path)).run(None, feed)[0]
+    np.testing.assert_allclose(load_tensors(ran.path)["y"], expected, rtol=1e-4)
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        ("float32", "f32"),
+        ("float16", "f16"),
+        ("bfloat16", "bf16"),
+        ("int8", "i8"),
+        ("uint8", "i8"),
+        ("int64", "i64"),
+        ("bool", "i1"),
+        ("complex64", "complex<f32>"),
+        ("float8_e4m3fn", "f8E4M3FN"),
+        ("strange", "strange"),
+    ],
+)
+def test_types_have_their_mlir_names(dtype, name):
+    assert name_mlir_type(dtype) == name
+
+
+def test_shapes_as_programs_take_them():
+    assert render_shape((1, 3), "float32") == "1x3xf32"
+    assert render_shape((), "bool") == "i1"
+
+
+def test_what_goes_in_and_out_is_written_down():
+    inputs = (TensorSpec('a/"b"', "uint8", (1, None, "n")), TensorSpec("c", "", None))
+    assert parse_io(render_io(inputs, inputs[:1])) == (inputs, inputs[:1])
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "ending", "words"),
+    [
+        ("x.mlir:3:1: error: bad thing\nnote: more", 17, Ending.ERROR, "bad thing"),
+        ("bad thing", 9, Ending.ERROR, "bad thing (the model uses opset 9)"),
+        ("", 17, Ending.ERROR, "IREE says nothing about why"),
+        (
+            'error: failed to legalize operation \'torch.operator\' that was explicitly marked illegal: %0 = "torch.operator"(%a) <{name = "onnx.Foo"}>',
+            21,
+            Ending.UNSUPPORTED,
+            "IREE has no implementation of Foo for these types and attributes (the model uses opset 21)",
+        ),
+    ],
+)
+def test_complaints_in_one_line(text, opset, ending, words):
+    error = explain(text, opset, "cmd")
+    assert (error.message, error.ending, error.command) == (words, ending, "cmd")
+    assert bool(error.hint) == (opset < 17)
+
+
+def test_dispatches_are_named_for_what_is_in_them():
+    assert _guess_op("main$async_dispatch_3_conv_16x32_f32") == "conv"
+    assert _guess_op("anything") == ""
+
+
+@pytest.mark.parametrize("array", [np.array(["a", "b"], dtype=object), np.array(["a", "b"])])
+def test_strings_are_called_strings(array):
+    with pytest.raises(BackendError, match="IREE's runtime takes no strings") as caught:
+        _to_view(import_module, None, array)
+    assert caught.value.ending is Ending.UNSUPPORTED

@@ -1,0 +1,197 @@
+"""onnxruntime: its own words turned into outcomes, its options, its profile."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.models.backends import lab
+
+from assay.errors import UsageError
+from assay.models.backends.ort import OrtBackend, explain
+from assay.models.backends.registry import build_backend
+from assay.models.graph.tensorfile import load_tensors
+from assay.models.values.model import Ending, Step, Target
+from assay.models.worker_process import Keeper
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory):
+    with Keeper(Target("ort", "ort"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(keeper, tmp_path):
+    return lab.Bench(keeper, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "words"),
+    [
+        ("g (float[4] a) => (float[4] y) { y = Gelu(a) }", 17, "no implementation of Gelu of opset 17"),
+        ("g (float[4] a) => (float[4] y) { y = my.ops.Foo(a) }", 17, "no implementation of my.ops:Foo of opset 17"),
+        (
+            "g (bfloat16[2,3] a, bfloat16[3,4] b) => (bfloat16[2,4] y) { y = MatMul(a, b) }",
+            17,
+            "no implementation of MatMul of opset 17",
+        ),
+        ("g (float[4] a) => (float[4] y) { y = Relu(a) }", 1, "no implementation of Relu of opset 1"),
+    ],
+)
+def test_what_it_lacks_is_named(bench, text, opset, words):
+    outcome = bench.prepare(bench.save(lab.parse(text, opset=opset)))
+    assert (outcome.step, outcome.ending) == (Step.COMPILE, Ending.UNSUPPORTED)
+    assert words in outcome.message
+    assert ("assay model convert MODEL --opset 17" in outcome.hint) == (opset == 1)
+
+
+def test_an_opset_of_the_future(bench):
+    outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, opset=99)))
+    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.message.startswith("opset 99 is newer than onnxruntime ")
+    assert "convert" in outcome.hint
+
+
+def test_a_file_format_of_the_future(bench):
+    outcome = bench.prepare(bench.save(lab.parse(lab.MATMUL, ir=99)))
+    assert outcome.ending is Ending.UNSUPPORTED
+    assert outcome.message.startswith("IR version 99 is newer than onnxruntime ")
+
+
+def test_a_graph_that_is_wrong_is_an_error(bench):
+    model = lab.parse(lab.MATMUL)
+    model.graph.node[0].input[0] = "nobody"
+    outcome = bench.prepare(bench.save(model))
+    assert outcome.ending is Ending.ERROR
+    assert "nobody" in outcome.message
+
+
+def test_a_run_that_fails_says_why(bench):
+    made = bench.prepare(bench.save("g (float[n] a, int64[1] s) => (float[m] y) { y = Reshape(a, s) }"))
+    outcome = bench.run(made.path, {"a": np.ones(4, np.float32), "s": np.array([3])}, ["y"])
+    assert (outcome.step, outcome.ending) == (Step.RUN, Ending.ERROR)
+    assert "Reshape" in outcome.message
+
+
+def test_a_sequence_is_no_tensor(bench):
+    made = bench.prepare(bench.save("g (float[4] a) => (seq(float[4]) y) { y = SequenceConstruct(a) }"))
+    outcome = bench.run(made.path, {"a": np.ones(4, np.float32)}, ["y"])
+    assert outcome.ending is Ending.UNSUPPORTED
+    assert "y is a sequence" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "values"),
+    [
+        (16, ml_dtypes.bfloat16, [1.5, -2, 0]),
+        (17, ml_dtypes.float8_e4m3fn, [1.5, -2, 0]),
+        (22, ml_dtypes.int4, [1, -2, 0]),
+        (21, ml_dtypes.uint4, [1, 2, 0]),
+        (10, np.float16, [1.5, -2, 0]),
+    ],
+)
+def test_small_types_come_out(bench, number, dtype, values):
+    name = {16: "bfloat16", 17: "float8e4m3fn", 22: "int4", 21: "uint4", 10: "float16"}[number]
+    model = lab.parse(f"g (float[3] a) => ({name}[3] y) {{ y = Cast<to = {number}>(a) }}", opset=21, ir=10)
+    found = bench.compute(model, {"a": np.array(values, np.float32)})["y"]
+    assert found.dtype == np.dtype(dtype)
+    assert found.astype(float).tolist() == values
+
+
+def test_small_types_go_in(bench):
+    array = np.array([1.5, -2], ml_dtypes.bfloat16)
+    found = bench.compute("g (bfloat16[2] a) => (float[2] y) { y = Cast<to = 1>(a) }", {"a": array})
+    assert found["y"].tolist() == [1.5, -2]
+
+
+def test_types_that_share_a_byte_do_not_go_in(bench):
+    model = lab.parse("g (int4[2] a) => (float[2] y) { y = Cast<to = 1>(a) }", opset=21, ir=10)
+    made = bench.prepare(bench.save(model))
+    outcome = bench.run(made.path, {"a": np.array([1, 2], ml_dtypes.int4)}, ["y"])
+    assert outcome.ending is Ending.UNSUPPORTED
+    assert "takes no int4 inputs" in outcome.message
+
+
+def test_texts(bench):
+    found = bench.compute(
+        "g (string[2] a) => (string[2] y) { y = Identity(a) }", {"a": np.array(["größe", "b"], object)}
+    )
+    assert found["y"].tolist() == ["größe", "b"]
+
+
+def test_its_profile_is_its_own(bench, tmp_path):
+    made = bench.prepare(bench.save(lab.MATMUL))
+    feed = {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)}
+    ran = bench.run(made.path, feed, ["y"], profile_dir=str(tmp_path / "p"))
+    with open(ran.profiles[0]) as stream:
+        events = json.load(stream)
+    assert any(event.get("args", {}).get("op_name") == "MatMul" for event in events)
+
+
+def test_optimisations_can_be_off(tmp_path):
+    """x + 0 - 0 … is folded away, or it is not: the profile tells."""
+    text = "g (float[4] a) => (float[4] y) { z = Constant<value = float[1] {0.0}>()  b = Identity(a)  y = Add(b, z) }"
+    ran = {}
+    for level in ("all", "none"):
+        with Keeper(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as keeper:
+            assert keeper.identity()["optimize"] == level
+            bench = lab.Bench(keeper, tmp_path / level)
+            made = bench.prepare(bench.save(text))
+            outcome = bench.run(
+                made.path, {"a": np.ones(4, np.float32)}, ["y"], profile_dir=str(tmp_path / level / "p")
+            )
+            events = json.loads(Path(outcome.profiles[0]).read_text())
+            ran[level] = {event["args"]["op_name"] for event in events if "op_name" in event.get("args", {})}
+            assert load_tensors(outcome.path)["y"].tolist() == [1, 1, 1, 1]
+    assert "Identity" in ran["none"]
+    assert "Identity" not in ran["all"]
+
+
+def test_the_identity_tells_optimised_from_not():
+    first, second = (OrtBackend(Target("o", "ort", {"optimize": level})).identity() for level in ("all", "none"))
+    assert first != second
+    assert first["onnxruntime"] == second["onnxruntime"]
+    assert first["cpu"]
+
+
+def test_an_unknown_level():
+    with pytest.raises(UsageError, match="optimize = 'ful' is not known"):
+        build_backend(Target("o", "ort", {"optimize": "ful"}))
+
+
+def test_words_of_an_unknown_kind():
+    error = explain(ValueError(""), "cmd", "none")
+    assert (error.message, error.ending) == ("ValueError", Ending.ERROR)
+    error = explain(ValueError("[ONNXRuntimeError] : 1 : FAIL : first\nsecond"), "cmd", "none")
+    assert (error.message, error.stderr) == ("first", "first\nsecond")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "/src/utils.h:46 void f(int&) Opset 99 is under development. Current support for domain ai.onnx is till opset 26.",
+            r"opset 99 is newer than onnxruntime [\d.]+ knows \(26\)",
+            "convert the model: assay model convert MODEL --opset 26",
+        ),
+        (
+            "Opset 44 is under development. Current official support for domain ai.onnx.ml is till opset 5.",
+            r"opset 44 of ai\.onnx\.ml is newer than onnxruntime [\d.]+ knows \(5\)",
+            "update onnxruntime, or export the model again for an older one",
+        ),
+        (
+            "/src/model.cc:256 onnxruntime::Model::Model(x) Unsupported model IR version: 99, max supported IR version: 13",
+            r"IR version 99 is newer than onnxruntime [\d.]+ knows \(13\)",
+            "update onnxruntime, or export the model again for an older one",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_too_new_is_said_in_our_words_first(text, message, hint):
+    found = explain(RuntimeError(f"[ONNXRuntimeError] : 1 : FAIL : {text}"), "", "m")
+    assert re.fullmatch(message, found.message)
+    assert (found.ending, found.hint, found.stderr) == (Ending.UNSUPPORTED, hint, text)

@@ -1,0 +1,225 @@
+"""The code of somebody's own back end: what belongs to it, and that an edit is another identity."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from assay.models.backends.base import Backend
+from assay.models.backends.own_code import OwnCode, find_files, find_loaded, forget_stale, hash_files
+from assay.models.values.model import Ending, Job, Step, Target
+from assay.models.worker_process import Keeper
+
+BACKEND = """
+from assay.models.backends.base import Backend, Made
+{imports}
+class Mine(Backend):
+    def identity(self):
+        return {{"mine": "1"}}
+    def perform(self, job):
+        {body}
+"""
+WRITES = """
+        path = job.folder + "/artifact"
+        open(path, "w").write(str(FACTOR))
+        return Made(path)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module of a name that no other test uses, so that nothing is left of it in this process."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(files: set[str], base: Path) -> set[str]:
+    return {os.path.relpath(path, os.path.realpath(base)) for path in files}
+
+
+# ---------------------------------------------------------------- what belongs to it
+
+
+def test_the_module_and_all_that_it_imports_beside_it(shop: Path) -> None:
+    write(shop, "own_a.py", "import own_b\nimport os, numpy\ndef later():\n    from own_c import thing\n")
+    write(shop, "own_b.py", "import own_d as d\n")
+    write(shop, "own_c.py", "thing = 1\n")
+    write(shop, "own_d.py", "import own_a\n")
+    write(shop, "own_stranger.py", "")
+    assert names(find_files("own_a"), shop) == {"own_a.py", "own_b.py", "own_c.py", "own_d.py"}
+
+
+def test_packages_and_relative_imports(shop: Path) -> None:
+    write(shop, "own_pack/__init__.py", "")
+    write(shop, "own_pack/back.py", "from . import near\nfrom .deep.inner import x\nfrom own_pack.far import y\n")
+    for name in ("near", "far", "deep/__init__", "deep/inner", "unused"):
+        write(shop, f"own_pack/{name}.py", "x = y = 1\n")
+    write(shop, "own_pack/deep/inner.py", "from .. import up\nx = 1\n")
+    write(shop, "own_pack/up.py", "")
+    found = names(find_files("own_pack.back"), shop)
+    assert found == {
+        "own_pack/__init__.py",
+        "own_pack/back.py",
+        "own_pack/near.py",
+        "own_pack/far.py",
+        "own_pack/up.py",
+        "own_pack/deep/__init__.py",
+        "own_pack/deep/inner.py",
+    }
+
+
+def test_of_what_is_installed_only_its_own_package_counts(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade is a change too."""
+    place = shop / "venv" / "site-packages"
+    write(place, "own_single.py", "import own_vendor")
+    write(place, "own_vendor/__init__.py", "import own_single")
+    write(place, "own_vendor/back.py", "from own_vendor import tool\nimport own_single, numpy")
+    write(place, "own_vendor/tool.py", "")
+    write(shop, "own_user.py", "import own_vendor, own_single")
+    monkeypatch.syspath_prepend(str(place))
+    assert names(find_files("own_single"), place) == {"own_single.py"}
+    package = {"own_vendor/__init__.py", "own_vendor/back.py", "own_vendor/tool.py"}
+    assert names(find_files("own_vendor.back"), place) == package
+    assert names(find_files("own_user"), shop) == {"own_user.py"}
+
+
+def test_a_virtual_environment_below_the_folder_is_not_its_code(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = shop / ".venv" / "lib" / "site-packages"
+    write(place, "own_library.py", "")
+    monkeypatch.syspath_prepend(str(place))
+    write(shop, "own_client.py", BACKEND.format(imports="import own_library", body="pass"))
+    kind = __import__("own_client").Mine
+    assert names(find_loaded("own_client", kind), shop) == {"own_client.py"}
+
+
+def test_what_is_ours_has_a_version() -> None:
+    assert find_files("assay.models.backends.ort") == set()
+
+
+@pytest.mark.parametrize("module", ["own_nowhere", "own_nowhere.below", "sys", "own_broken.x"])
+def test_what_cannot_be_found_is_nothing_here(module: str, shop: Path) -> None:
+    write(shop, "own_broken/__init__.py", "raise ImportError('no')")
+    assert find_files(module) == set()
+
+
+def test_a_module_that_is_no_python_is_hashed_all_the_same(shop: Path) -> None:
+    write(shop, "own_syntax.py", "def (")
+    assert names(find_files("own_syntax"), shop) == {"own_syntax.py"}
+
+
+def test_what_is_loaded_counts_however_it_came_in(shop: Path) -> None:
+    write(shop, "own_dynamic.py", BACKEND.format(imports="__import__('own' + '_hidden')", body="pass"))
+    write(shop, "own_hidden.py", "")
+    kind = __import__("own_dynamic").Mine
+    assert names(find_files("own_dynamic"), shop) == {"own_dynamic.py"}
+    assert names(find_loaded("own_dynamic", kind), shop) == {"own_dynamic.py", "own_hidden.py"}
+
+
+def test_a_base_class_from_another_folder_belongs_to_it(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = shop / "elsewhere"
+    write(elsewhere, "own_base.py", BACKEND.format(imports="", body="pass"))
+    monkeypatch.syspath_prepend(str(elsewhere))
+    write(shop / "here", "own_derived.py", "from own_base import Mine\nclass Derived(Mine): pass\n")
+    monkeypatch.syspath_prepend(str(shop / "here"))
+    kind: type[Backend] = __import__("own_derived").Derived
+    assert names(find_loaded("own_derived", kind), shop) == {"here/own_derived.py", "elsewhere/own_base.py"}
+
+
+# ---------------------------------------------------------------- hashes
+
+
+def test_the_place_makes_no_difference_and_the_content_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for number, text in enumerate(("x = 1", "x = 1", "x = 2")):
+        folder = tmp_path / str(number)
+        write(folder, f"own_place{number}.py", text)
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(folder))
+            (digest,) = hash_files(find_files(f"own_place{number}"), f"own_place{number}").values()
+        seen.append(digest)
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_the_names_are_those_of_the_files(shop: Path) -> None:
+    write(shop, "own_named.py", "import own_other")
+    write(shop, "own_other.py", "")
+    assert list(OwnCode("own_named").identify(Backend)) == ["code own_named.py", "code own_other.py"]
+
+
+def test_code_is_what_it_was_before_it_was_loaded(shop: Path) -> None:
+    path = write(shop, "own_early.py", "x = 1")
+    code = OwnCode("own_early")
+    before = code.identify(Backend)
+    path.write_text("x = 2")
+    assert code.identify(Backend) == before
+    assert OwnCode("own_early").identify(Backend) != before
+
+
+def test_compiled_code_that_is_older_than_its_source_goes(shop: Path) -> None:
+    """Python takes it for new where the second and the length are the same."""
+    path = write(shop, "own_quick.py", "x = 1")
+    compiled = Path(py_compile.compile(str(path), doraise=True))
+    forget_stale({str(path)})
+    assert compiled.exists(), "it is newer than its source"
+    stamp = os.stat(path)
+    path.write_text("x = 2")
+    os.utime(path, ns=(stamp.st_atime_ns, os.stat(compiled).st_mtime_ns))
+    forget_stale({str(path)})
+    assert not compiled.exists()
+
+
+# ---------------------------------------------------------------- in a worker
+
+
+def run_own(shop: Path, worker: Path, **options: str) -> tuple[dict[str, str], str]:
+    """What a new worker says it is, and what it makes."""
+    target = Target("own", "own_worker:Mine", {"folder": str(shop), **options})
+    folder = worker / "made"
+    folder.mkdir(parents=True)
+    with Keeper(target, folder=str(worker / "worker")) as keeper:
+        outcome = keeper.work(Job(Step.COMPILE, "model.onnx", str(folder)))
+        identity = dict(keeper.identity(Step.COMPILE))
+        assert not any(name.startswith("code ") for name in keeper.identity()), "people know their own code"
+    assert outcome.ending is Ending.OK, outcome
+    return identity, Path(outcome.path).read_text()
+
+
+def test_every_edit_is_another_identity_and_runs(shop: Path, tmp_path: Path) -> None:
+    """As fast as it can be typed: the same length, most likely in the same second."""
+    seen = {}
+    for number in range(3):
+        write(shop, "own_worker.py", BACKEND.format(imports="from own_factor import FACTOR", body=WRITES))
+        write(shop, "own_factor.py", f"FACTOR = {number}\n")
+        identity, made = run_own(shop, tmp_path / f"w{number}")
+        assert made == str(number)
+        assert identity["mine"] == "1"
+        seen[identity["code own_factor.py"]] = made
+    assert sorted(seen.values()) == ["0", "1", "2"]
+    again, _ = run_own(shop, tmp_path / "again")
+    assert again["code own_factor.py"] in seen
+
+
+def test_a_worker_that_dies_is_asked_anew(shop: Path, tmp_path: Path) -> None:
+    body = "import os\n        os.abort()"
+    path = write(shop, "own_worker.py", BACKEND.format(imports="", body=body))
+    with Keeper(Target("own", "own_worker:Mine", {"folder": str(shop)}), folder=str(tmp_path / "worker")) as keeper:
+        before = keeper.identity(Step.COMPILE)
+        path.write_text(path.read_text() + "# edited meanwhile\n")
+        assert keeper.identity(Step.COMPILE) == before, "the code that is loaded"
+        assert keeper.work(Job(Step.COMPILE, "m", str(tmp_path))).ending is Ending.CRASH
+        assert keeper.identity(Step.COMPILE) != before

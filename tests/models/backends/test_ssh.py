@@ -1,0 +1,446 @@
+"""Boards by ssh: a real sshd on loopback, real locks, real kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.models.backends import lab
+from tests.models.backends.loopback import NEEDS_SSHD, find_port, open_board
+from tests.models.backends.test_board import OWNER, is_running, until
+
+from assay.errors import InfrastructureError, UsageError
+from assay.models.backends.registry import build_backend
+from assay.models.graph.tensorfile import load_tensors, write_tensors
+from assay.models.values.model import Ending, Job, Limits, Step, Target
+from assay.models.worker_process import Keeper
+from assay.values.plain import build_plain
+
+RUNNER = """#!/bin/sh
+# RUNNER INPUT OUTPUT [WORDS]: hands its input on as its output
+set -e
+cp "$1" "$2"
+shift 2
+for word in "$@"; do case $word in
+    --log=*) echo begin >>"${word#--log=}"; sleep 0.2; echo end >>"${word#--log=}";;
+    --say=*) echo "${word#--say=}"; echo "to stderr" >&2;;
+    --profile=*) echo name,us >"${word#--profile=}/p.csv";;
+    --where) pwd; echo "$0"; echo "MARK=${MARK:-}";;
+    --fail) exit 3;;
+    --odd) exit 255;;
+    --crash) kill -SEGV $$;;
+    --hang=*) sleep 1000 & echo "$$ $!" >"${word#--hang=}.new"; mv "${word#--hang=}.new" "${word#--hang=}"; wait;;
+    *) echo "what is $word?" >&2; exit 9;;
+esac; done
+"""
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    with open_board(tmp_path_factory.mktemp("board")) as made:
+        runner = made.folder / "runner.sh"
+        runner.write_text(RUNNER)
+        runner.chmod(0o755)
+        yield made
+
+
+pytestmark = NEEDS_SSHD
+
+
+def target_of(board, *words, **options):
+    run = [str(board.folder / "runner.sh"), "{inputs}/0.npy", "{outputs}/0.npy", *words, "{run_flags}"]
+    return Target("board", "ssh", {"run": run, "version": False, "lock_expiry_s": 5, **board.options, **options})
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A job with an artifact and inputs of its own."""
+    count = iter(range(1000))
+
+    def job(**more):
+        folder = tmp_path / f"job{next(count)}"
+        (folder / "made").mkdir(parents=True)
+        (folder / "model.bin").write_text("compiled")
+        write_tensors(folder / "in", {"a": np.array([1.5, 2.5], np.float32)})
+        return Job(
+            Step.RUN, str(folder / "model.bin"), str(folder / "made"), str(folder / "in"), ("y",), case="c", **more
+        )
+
+    return job
+
+
+@pytest.fixture
+def perform():
+    """In this process: quicker, and errors come as they are."""
+    made = []
+
+    def work(target, job):
+        backend = build_backend(target)
+        made.append(backend)
+        return backend.perform(job)
+
+    yield work
+    for backend in made:
+        backend.close()
+
+
+def left_on(board):
+    """What jobs have left: folders and locks; deployed programs may stay."""
+    there = [name for name in os.listdir(board.root) if not name.startswith("assay-runners-")]
+    return there + [name for name in os.listdir(board.folder) if name.startswith("board.lock")]
+
+
+# ---------------------------------------------------------------- boards that do not answer
+
+
+def test_no_address():
+    with pytest.raises(UsageError, match="target b: there is no address"):
+        build_backend(Target("b", "ssh", {"run": "x"}))
+
+
+def test_nobody_listens(board, make, perform):
+    target = target_of(board, port=find_port())
+    with pytest.raises(InfrastructureError, match=r"the board .*@127.0.0.1 does not answer: .*Connection refused"):
+        perform(target, make())
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        build_backend(target).identity()
+
+
+def test_somebody_listens_and_says_nothing(board, make, perform):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        target = target_of(board, port=deaf.getsockname()[1], connect_timeout_s=1)
+        started = time.monotonic()
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            perform(target, make())
+        assert time.monotonic() - started < 30, "a small time-out is kept"
+
+
+def test_a_key_that_it_does_not_know(board, make, perform, tmp_path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
+    with pytest.raises(InfrastructureError, match=r"does not let us in: .*Permission denied"):
+        perform(target_of(board, key=str(tmp_path / "other")), make())
+
+
+def test_a_host_that_we_do_not_know(board, make, perform, tmp_path):
+    strict = [
+        "-F",
+        "/dev/null",
+        "-o",
+        f"UserKnownHostsFile={tmp_path / 'none'}",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "GlobalKnownHostsFile=/dev/null",
+    ]
+    with pytest.raises(InfrastructureError, match="is not known: Host key verification failed"):
+        perform(target_of(board, ssh_options=strict), make())
+
+
+def test_one_dead_board_is_an_outcome_and_the_worker_goes_on(board, make, tmp_path):
+    with Keeper(target_of(board, port=find_port()), folder=str(tmp_path / "worker")) as keeper:
+        outcome = keeper.work(make())
+        assert outcome.ending is Ending.ERROR
+        assert "does not answer" in outcome.message
+        assert "is it on?" in outcome.hint
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            keeper.identity()
+
+
+def test_a_program_that_the_board_does_not_have(board):
+    target = replace(target_of(board), options={**target_of(board).options, "run": "no-such-runner"})
+    backend = build_backend(target)
+    with pytest.raises(
+        InfrastructureError, match=r"no-such-runner is not on the board .*\n.*deploy = \['no-such-runner'\]"
+    ):
+        backend.identity()
+    backend.close()
+
+
+# ---------------------------------------------------------------- the lock
+
+
+def test_a_lock_held_by_somebody_says_who_and_since_when(board, make, perform):
+    board.lock.mkdir()
+    try:
+        for name, text in {"owner": OWNER, "token": "other", "beat": str(int(time.time()))}.items():
+            (board.lock / name).write_text(text + "\n")
+        with pytest.raises(InfrastructureError) as caught:
+            perform(target_of(board, lock_wait_s=0, lock_expiry_s=60), make())
+    finally:
+        for path in board.lock.iterdir():
+            path.unlink()
+        board.lock.rmdir()
+    assert "is in use, held by anna on desk (process 4711) since 2026-01-02 03:04:05 UTC" in str(caught.value)
+    assert str(board.lock) in caught.value.hint
+
+
+def test_two_at_once_take_turns(board, make, tmp_path):
+    log, made = tmp_path / "log", []
+
+    def work():
+        backend = build_backend(target_of(board, f"--log={log}", lock_wait_s=60))
+        made.append(backend.perform(job := make()))
+        backend.close()
+        assert job
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 3
+    assert log.read_text().split() == ["begin", "end"] * 3
+    assert left_on(board) == []
+
+
+# ---------------------------------------------------------------- the run
+
+
+def test_inputs_go_there_and_outputs_come_back(board, make, perform, tmp_path):
+    target = target_of(board, "--say=hello it's", ["--profile={profile_dir}"], "--where", env={"MARK": "it's $HOME"})
+    made = perform(target, make(profile_dir=str(tmp_path / "profile")))
+    assert load_tensors(made.path)["y"].tolist() == [1.5, 2.5]
+    said = made.stdout.splitlines()
+    assert said[0] == "hello it's"
+    assert said[1].startswith(f"{board.root}/assay-")
+    assert said[3] == "MARK=it's $HOME"
+    assert made.stderr == "to stderr\n"
+    assert made.profiles == (str(tmp_path / "profile/p.csv"),)
+    assert len(made.times_s) == 1
+    assert left_on(board) == []
+
+
+def test_a_model_takes_its_external_data_along(board, make, perform, tmp_path):
+    """There is no compiler: the model itself goes to the board, with all that belongs to it."""
+    lab.build_external(tmp_path / "m.onnx")
+    size = (tmp_path / "weights.bin").stat().st_size
+    run = ["sh", "-c", 'ls -l "$(dirname "$0")"; cp "$1" "$2"', "{model}", "{inputs}/0.npy", "{outputs}/0.npy"]
+    job = make()
+    target = target_of(board, run=run)
+    made = perform(target, replace(job, step=Step.COMPILE, source=str(tmp_path / "m.onnx")))
+    again = make()
+    ran = perform(target, replace(again, source=made.path))
+    assert "model.onnx" in ran.stdout
+    assert f" {size} " in ran.stdout
+
+
+def test_a_large_file_goes_there_and_back(board, make, perform, tmp_path):
+    job = make()
+    array = np.random.default_rng(0).normal(size=(3, 1 << 20))
+    write_tensors(tmp_path / "large", {"a": array})
+    made = perform(target_of(board), replace(job, inputs=str(tmp_path / "large")))
+    np.testing.assert_array_equal(load_tensors(made.path)["y"], array)
+
+
+def test_each_job_has_a_folder_of_its_own(board, make, perform):
+    target = target_of(board, "--where")
+    assert perform(target, make()).stdout.splitlines()[0] != perform(target, make()).stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("--fail", "runner.sh ended with exit code 3"),
+        ("--odd", "runner.sh ended with exit code 255"),
+        ("--crash", "exit code 139 (SIGSEGV)"),
+        ("--x", "what is --x?"),
+    ],
+)
+def test_a_run_that_fails(board, make, tmp_path, word, words):
+    with Keeper(target_of(board, word), folder=str(tmp_path / "worker")) as keeper:
+        outcome = keeper.work(make())
+        assert outcome.ending is Ending.ERROR
+        assert words in outcome.message
+        assert word in outcome.command
+    assert left_on(board) == []
+
+
+def test_flags_that_somebody_gives(board, make, perform):
+    made = perform(replace(target_of(board), run_flags=("--say=a 'b' $c",)), make())
+    assert made.stdout == "a 'b' $c\n"
+
+
+def test_programs_are_copied_once_for_each_content(board, make, perform, tmp_path):
+    script = tmp_path / "own.sh"
+    options = {
+        "run": ["sh", "own.sh", "{inputs}/0.npy", "{outputs}/0.npy", "--where"],
+        "deploy": ["own.sh"],
+        "folder": str(tmp_path),
+    }
+    places = []
+    for text in (RUNNER, RUNNER, RUNNER + "# newer\n"):
+        script.write_text(text)
+        made = perform(target_of(board, **options), make())
+        places.append(made.stdout.splitlines()[1])
+    assert places[0] == places[1] != places[2]
+    assert all(Path(place).is_file() for place in places)
+    assert Path(places[0]).read_text() == RUNNER
+    assert Path(places[0]).parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_who_it_is_depends_on_what_is_copied(board, tmp_path):
+    script, seen = tmp_path / "own.sh", []
+    for text in ("1", "2"):
+        script.write_text(text)
+        backend = build_backend(target_of(board, run=["own.sh"], deploy=["own.sh"], folder=str(tmp_path)))
+        seen.append(dict(backend.identity()))
+        backend.close()
+    assert seen[0]["board"] == seen[1]["board"]
+    assert all(os.uname()[i] in seen[0]["board"] for i in range(5))
+    assert seen[0]["deploy: own.sh"] != seen[1]["deploy: own.sh"]
+
+
+def identify(board, **options):
+    backend = build_backend(target_of(board, **options))
+    try:
+        return dict(backend.identity())
+    finally:
+        backend.close()
+
+
+def make_tool(path, text="#!/bin/sh\necho 1\n"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_boards_own_program_is_known_by_its_content(board, tmp_path):
+    there = make_tool(tmp_path / "board" / "there")
+    first = identify(board, run=[str(there), "{artifact}"])
+    assert identify(board, run=[str(there), "{artifact}"]) == first
+    assert any(len(said.split()[-1]) == 64 for name, said in first.items() if name == f"board: {there}")
+    there.write_text("#!/bin/sh\necho 2\n")
+    assert identify(board, run=[str(there), "{artifact}"]) != first
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("x.py", ["sh", "{place}/x.py"]),
+        ("x.json", ["sh", "--config={place}/x.json"]),
+        ("lib/deep/x.so", ["sh", "--lib", "{place}/lib"]),
+        ("interpreter", ["{place}/tool"]),
+    ],
+)
+def test_files_of_the_board_that_are_named_count(board, tmp_path, name, words):
+    place = tmp_path / "board"
+    changing = make_tool(place / name)
+    make_tool(place / "tool", f"#!{place}/interpreter -x\nprogram\n")
+    run = [word.replace("{place}", str(place)) for word in words]
+    first = identify(board, run=run)
+    assert identify(board, run=run) == first
+    changing.write_text("#!/bin/sh\necho 2\n")
+    assert identify(board, run=run) != first
+
+
+def test_a_program_is_looked_for_where_the_targets_path_leads(board, tmp_path):
+    tools = [make_tool(tmp_path / name / "my-runner", f"#!/bin/sh\n# {name}\n") for name in ("a", "b")]
+    paths = [{"PATH": f"{tool.parent}:/usr/bin:/bin"} for tool in tools]
+    first, second = (identify(board, run=["my-runner"], env=env) for env in paths)
+    assert first["board: my-runner"].startswith(f"{tools[0]} ")
+    assert second["board: my-runner"].startswith(f"{tools[1]} ")
+
+
+def test_a_folder_that_jobs_are_made_in_is_not_searched(board):
+    assert identify(board, run=["sh", "/"]) == identify(board, run=["sh", str(board.root)])
+
+
+def test_what_a_run_depends_on_may_lie_on_the_board(board, tmp_path, monkeypatch):
+    """A board has files that are not here; this one is the same machine, so that ours are looked for elsewhere."""
+    there = make_tool(tmp_path / "board" / "firmware.bin")
+    exists = os.path.exists
+    monkeypatch.setattr("assay.models.backends.ssh.os.path.exists", lambda path: path != str(there) and exists(path))
+    first = identify(board, depends=[str(there)])
+    there.write_text("newer")
+    assert identify(board, depends=[str(there)]) != first
+    with pytest.raises(UsageError, match="depends: there is no /none/x"):
+        identify(board, depends=["/none/x"])
+
+
+# ---------------------------------------------------------------- nothing stays
+
+
+def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
+    with Keeper(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as keeper:
+        outcome = keeper.work(make(), Limits(run_s=4.0))
+        assert outcome.ending is Ending.TIMEOUT
+        assert "--hang=" in outcome.command, "what it was doing"
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        until(lambda: not any(is_running(pid) for pid in pids), "the processes on the board are gone")
+        until(lambda: left_on(board) == [], "folder and lock are gone")
+
+
+def test_what_a_program_leaves_behind_goes_with_it(board, make, perform, tmp_path):
+    run = [
+        "sh",
+        "-c",
+        'sleep 1000 & echo $! >"$2"; cp "$0" "$1"',
+        "{inputs}/0.npy",
+        "{outputs}/0.npy",
+        str(tmp_path / "pid"),
+    ]
+    perform(target_of(board, run=run), make())
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not is_running(pid), "the child is gone")
+
+
+def test_a_run_may_take_longer_than_the_lock_lives(board, make, perform, tmp_path):
+    run = ["sh", "-c", 'sleep 4; cp "$0" "$1"', "{inputs}/0.npy", "{outputs}/0.npy"]
+    made = perform(target_of(board, run=run, lock_expiry_s=1), make())
+    assert load_tensors(made.path)["y"].tolist() == [1.5, 2.5]
+    assert left_on(board) == []
+
+
+def test_killing_us_leaves_nothing_on_the_board(board, make, tmp_path):
+    request = {"target": build_plain(target_of(board, f"--hang={tmp_path / 'pids'}")), "job": build_plain(make())}
+    code = (
+        "import json, sys\n"
+        "from assay.models.worker_process import Keeper\n"
+        "from assay.models.values.model import Job, Target\n"
+        "from assay.values.plain import parse_plain\n"
+        "request = json.loads(sys.argv[2])\n"
+        "Keeper(parse_plain(Target, request['target']), folder=sys.argv[1]).work(parse_plain(Job, request['job']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "worker"), json.dumps(request)]) as parent:
+        until((tmp_path / "pids").exists, "the job runs on the board")
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        assert all(is_running(pid) for pid in pids)
+        parent.kill()
+    until(lambda: not any(is_running(pid) for pid in pids), "the processes on the board are gone")
+    until(lambda: left_on(board) == [], "folder and lock are gone")
+
+
+def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
+    """The board goes away in the middle of a run; afterwards it is back, and the same worker uses it."""
+    target = target_of(board, f"--hang={tmp_path / 'pids'}")
+    with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
+        found = []
+        thread = threading.Thread(target=lambda: found.append(keeper.work(make(), Limits(run_s=120))))
+        thread.start()
+        until((tmp_path / "pids").exists, "the job runs on the board")
+        for pid in sessions_of(board):
+            os.kill(pid, signal.SIGKILL)
+        thread.join()
+        assert found[0].ending is Ending.ERROR
+        assert "broke" in found[0].message or "failed" in found[0].message
+        until(lambda: left_on(board) == [], "folder and lock are gone")
+        (tmp_path / "pids").unlink()
+        assert keeper.work(make(), Limits(run_s=3)).ending is Ending.TIMEOUT, "it runs again"
+        until(lambda: left_on(board) == [], "folder and lock are gone")
+
+
+def sessions_of(board):
+    """The daemon's children: one for each connection."""
+    children = Path(f"/proc/{board.process.pid}/task/{board.process.pid}/children").read_text().split()
+    return [int(pid) for pid in children]

@@ -1,0 +1,137 @@
+"""Inputs are held against the model; outputs get their true types, and no others."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.models.backends.lab import spec
+
+from assay.models.backends.base import BackendError
+from assay.models.backends.tensors_io import (
+    find_misfits,
+    fit_type,
+    is_numpy_type,
+    load_inputs,
+    unpack,
+    write_outputs,
+    write_raw,
+)
+from assay.models.graph.tensorfile import load_refs, load_tensors, write_tensors
+from assay.models.values.model import Ending, Job, Step
+
+
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        (np.zeros((2, 3), np.float64), "a is float64, not float32"),
+        (np.zeros((2, 4), np.float32), "a has the shape [2, 4], not [n, 3, ?]"),
+        (np.zeros((2, 4, 1), np.float32), "a has the shape [2, 4, 1], not [n, 3, ?]"),
+        (np.zeros((), np.float32), "a has the shape [], not [n, 3, ?]"),
+    ],
+)
+def test_what_does_not_fit_is_named(array, problem):
+    assert problem in list(find_misfits([spec("a", "float32", "n", 3, None)], {"a": array}))
+
+
+def test_all_problems_are_named_at_once(tmp_path):
+    write_tensors(tmp_path, {"a": np.zeros(2, np.int32), "z": np.zeros(1)})
+    job = Job(Step.RUN, "", str(tmp_path), inputs=str(tmp_path))
+    with pytest.raises(BackendError) as caught:
+        load_inputs(job, [spec("a", "float32", 3), spec("b", "int64")])
+    for words in ("a is int32", "a has the shape [2], not [3]", "b is missing", "z is no input of the model"):
+        assert words in caught.value.message
+
+
+def test_inputs_come_in_the_models_order(tmp_path):
+    write_tensors(tmp_path, {"b": np.zeros(2), "a": np.ones(1)})
+    job = Job(Step.RUN, "", str(tmp_path), inputs=str(tmp_path))
+    assert list(load_inputs(job, [spec("a", "float64", "n"), spec("b", "", None)])) == ["a", "b"]
+
+
+def test_what_a_graph_does_not_say_fits():
+    from assay.models.values.tensors import TensorSpec
+
+    assert list(find_misfits([TensorSpec("a", "", None)], {"a": np.zeros((1, 2), np.int8)})) == []
+
+
+# ---------------------------------------------------------------- outputs
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "result"),
+    [
+        ("int8", "uint8", "uint8"),
+        ("int8", "bool", "bool"),
+        ("uint16", "bfloat16", "bfloat16"),
+        ("V2", "bfloat16", "bfloat16"),
+        ("uint8", "float8_e4m3fn", "float8_e4m3fn"),
+        ("float32", "float32", "float32"),
+        ("float32", "", "float32"),
+        # another width or another kind is what the target really said: the comparison has to see it
+        ("int32", "int64", "int32"),
+        ("float32", "int32", "float32"),
+        ("int32", "float32", "int32"),
+        ("float16", "bfloat16", "float16"),
+        ("bfloat16", "float16", "bfloat16"),
+        ("float64", "float32", "float64"),
+        ("int16", "bfloat16", "int16"),
+    ],
+)
+def test_types_that_stand_for_others(found, wanted, result):
+    kind = np.dtype(getattr(ml_dtypes, found)) if hasattr(ml_dtypes, found) else np.dtype(found)
+    array = fit_type(np.zeros(4, kind), wanted)
+    assert array.dtype.name == result
+    assert array.shape == (4,)
+
+
+@pytest.mark.parametrize(("value", "words"), [([1], "a sequence"), (None, "empty"), ({}, "a dict")])
+def test_what_is_no_tensor(value, words):
+    with pytest.raises(BackendError, match=f"y is {words}, not a tensor") as caught:
+        fit_type(value, "float32", "y")
+    assert caught.value.ending is Ending.UNSUPPORTED
+
+
+def test_outputs_are_written_as_asked_for(tmp_path):
+    job = Job(Step.RUN, "", str(tmp_path), outputs=("b", "a"), output_specs=(spec("a", "uint8", 2),))
+    folder = write_outputs(job, ["a", "b", "c"], [np.array([1, -1], np.int8), np.zeros(1), np.zeros(2)])
+    found = load_tensors(folder)
+    assert list(found) == ["b", "a"]
+    np.testing.assert_array_equal(found["a"], np.array([1, 255], np.uint8))
+
+
+def test_an_output_that_did_not_come(tmp_path):
+    job = Job(Step.RUN, "", str(tmp_path), outputs=("a", "b"))
+    with pytest.raises(BackendError, match="no output named b came out; there are a"):
+        write_outputs(job, ["a"], [np.zeros(1)])
+
+
+# ---------------------------------------------------------------- packed and raw
+
+
+@given(st.lists(st.integers(-8, 7), max_size=9))
+def test_four_bits(values):
+    nibbles = [value & 15 for value in values] + [0] * (len(values) % 2)
+    raw = np.array([low | high << 4 for low, high in zip(nibbles[::2], nibbles[1::2], strict=True)], np.uint8)
+    signed = unpack(raw, np.dtype(ml_dtypes.int4), (len(values),))
+    assert signed.astype(int).tolist() == values
+    unsigned = unpack(raw, np.dtype(ml_dtypes.uint4), (len(values),))
+    assert unsigned.astype(int).tolist() == [value & 15 for value in values]
+
+
+def test_raw_bytes(tmp_path):
+    write_tensors(tmp_path / "t", {"a": np.array([1.5, -2], ml_dtypes.bfloat16)})
+    (ref,) = load_refs(tmp_path / "t")
+    raw = write_raw(ref, str(tmp_path / "deep/a.bin"))
+    assert np.fromfile(raw.path, ml_dtypes.bfloat16).astype(float).tolist() == [1.5, -2]
+    assert (raw.name, raw.dtype, raw.shape) == ("a", "bfloat16", (2,))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "known"),
+    [("float32", True), ("int64", True), ("bool", True), ("int4", False), ("bfloat16", False), ("float8_e5m2", False)],
+)
+def test_types_that_numpys_files_know(dtype, known):
+    assert is_numpy_type(dtype) is known

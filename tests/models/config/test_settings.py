@@ -1,0 +1,127 @@
+"""`[tool.assay.models]` and the flag `--tolerance`."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from assay.errors import UsageError
+from assay.models.config.settings import (
+    DEFAULT_FOLDER,
+    ModelSettings,
+    parse_model_settings,
+    parse_tolerance,
+    parse_tolerance_text,
+)
+from assay.models.values.model import InputChoice, Tolerances
+from assay.models.values.tensors import Tolerance
+
+WHOLE = """
+folder = ["models", "more"]
+reference = "iree"
+targets = ["sim", "ort:unoptimized"]
+vote = "none"
+groups = [["Conv", "Relu"], ["MatMul", "Add"]]
+expected_failures = "xfails.txt"
+samples = 2
+seed = 7
+tolerance = {rel = 1e-3}
+ops.Softmax = {abs = 1e-6}
+tensors.logits = {top_k = 5}
+ranges.image = [0, 255]
+dims.batch = 4
+[models.resnet]
+samples = 3
+tolerance = {rel = 1e-2}
+ops.Conv = {ulp = 8}
+dims.image = [1, 3, 32, 32]
+files = "inputs"
+function = "make:inputs"
+"""
+
+
+def parse(text: str) -> ModelSettings:
+    return parse_model_settings(tomllib.loads(text))
+
+
+def test_nothing_said_is_the_seed_s_folder_and_defaults() -> None:
+    settings = parse("")
+    assert settings == ModelSettings()
+    assert settings.folders == (DEFAULT_FOLDER,)
+    assert settings.choose("any") == (Tolerances(), InputChoice())
+
+
+def test_every_key_is_read() -> None:
+    settings = parse(WHOLE)
+    assert settings.folders == ("models", "more")
+    assert (settings.reference, settings.targets, settings.vote) == ("iree", ("sim", "ort:unoptimized"), "none")
+    assert settings.groups == (("Conv", "Relu"), ("MatMul", "Add"))
+    assert settings.expected_failures == "xfails.txt"
+    tolerances, inputs = settings.choose("another")
+    assert tolerances.model == Tolerance(rel=1e-3)
+    assert tolerances.by_op == {"Softmax": Tolerance(rel=1e-3, abs=1e-6)}
+    assert tolerances.by_tensor == {"logits": Tolerance(rel=1e-3, top_k=5)}
+    assert inputs == InputChoice(2, 7, {"image": (0.0, 255.0)}, {"batch": 4})
+
+
+def test_a_model_s_own_table_goes_before_the_general_one_key_by_key() -> None:
+    tolerances, inputs = parse(WHOLE).choose("resnet")
+    assert tolerances.model == Tolerance(rel=1e-2)
+    assert tolerances.by_op == {"Softmax": Tolerance(rel=1e-3, abs=1e-6), "Conv": Tolerance(rel=1e-2, ulp=8)}
+    assert inputs == InputChoice(
+        3, 7, {"image": (0.0, 255.0)}, {"batch": 4, "image": (1, 3, 32, 32)}, ("inputs",), "make:inputs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('folders = "x"', "did you mean 'folder'"),
+        ("folder = 3", "models.folder must be a text or a list of texts"),
+        ("tolerance = 1e-3", "models.tolerance must be a table"),
+        ("tolerance = {rell = 1}", "did you mean 'rel'"),
+        ("tolerance = {rel = -1}", "not negative"),
+        ("tolerance = {rel = nan}", "not negative"),
+        ("tolerance = {ulp = 1.5}", "ulp must be a whole number"),
+        ("tolerance = {rel = true}", "rel must be a number"),
+        ("tolerance = {allow_constant = 1}", "true or false"),
+        ("tolerance = {allowed_wrong = 2}", "cannot be more than 1"),
+        ("ops.Conv = {atol = 1}", "models.ops.Conv: unknown key 'atol'"),
+        ("samples = 0", "models.samples must be a whole number of at least 1"),
+        ("ranges.x = [3, 1]", "the lower one first"),
+        ("ranges.x = 3", "a pair of numbers"),
+        ("dims.batch = 1.5", "models.dims.batch must be a whole number"),
+        ('groups = ["Conv"]', "a list of lists"),
+        ('groups = [["Conv"]]', "a list of lists"),
+        ("models.resnet = 3", "models.models.resnet must be a table"),
+        ('models.resnet = {folder = "x"}', "unknown key 'folder'"),
+        ("models.resnet = {samples = -1}", "models.resnet.samples"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(text)
+    assert words in str(error.value)
+
+
+def test_a_flag_names_the_model_an_operator_or_a_tensor() -> None:
+    found = parse_tolerance_text("rel=1e-3,abs=1e-5", Tolerances())
+    found = parse_tolerance_text("Conv:rel=1e-2", found)
+    found = parse_tolerance_text("tensor=a:b/logits:top_k=5,allow_constant=true", found)
+    assert found.model == Tolerance(rel=1e-3, abs=1e-5)
+    assert found.choose("y", "Conv") == Tolerance(rel=1e-2, abs=1e-5)
+    assert found.choose("a:b/logits", "Conv") == Tolerance(rel=1e-3, abs=1e-5, top_k=5, allow_constant=True)
+    assert found.choose("y", "Add") == found.model
+
+
+@pytest.mark.parametrize("text", ["rel", "rel=x", "Conv:rel", "Conv:=3", "rel=1e-3,", "top_k=1.5", "rel=-1", "rel=inf"])
+def test_a_flag_that_says_no_bound_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_tolerance_text(text, Tolerances())
+
+
+def test_what_is_not_given_comes_from_the_base() -> None:
+    base: Any = Tolerance(rel=1e-3, top_k=3)
+    assert parse_tolerance({"top_k": 5}, "x", base) == Tolerance(rel=1e-3, top_k=5)

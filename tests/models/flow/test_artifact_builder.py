@@ -1,0 +1,354 @@
+"""Artifacts are made once, and only for exactly what they were made from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.models.models import ORT, faulty, write_chain
+
+from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
+from assay.models.flow.artifact_builder import Dumps, Product, Wants, Workshop, hash_model, load_product
+from assay.models.graph.tensorfile import load_tensors, write_tensors
+from assay.models.store.artifacts import ArtifactStore
+from assay.models.values.model import Ending, Limits, Step, Target
+
+WANTS = Wants(("y",))
+
+
+def inputs(tmp_path: Path, value: float = 1.0) -> Product:
+    folder = tmp_path / f"inputs{value}"
+    refs = write_tensors(folder, {"x": np.full((1, 4), value, np.float32)})
+    return Product(str(folder), refs[0].sha)
+
+
+def product(path: Path) -> Product:
+    return Product(str(path), hash_model(str(path)))
+
+
+def test_a_model_is_compiled_and_run(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    work = workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.step for step in work.steps] == [Step.COMPILE, Step.RUN]
+    assert work.failed is None
+    assert load_tensors(work.outputs)["y"].shape == (1, 4)
+
+
+def test_what_was_made_is_not_made_again(open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path) -> None:
+    first = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    second = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in first.steps] == [False, False]
+    assert [step.cached for step in second.steps] == [True, True]
+    assert load_tensors(first.outputs)["y"].tolist() == load_tensors(second.outputs)["y"].tolist()
+
+
+def test_a_changed_model_is_never_served_from_the_cache(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    before = workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    write_chain(chain, weight=5.0)
+    after = workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert not any(step.cached for step in after.steps)
+    assert load_tensors(before.outputs)["y"].tolist() != load_tensors(after.outputs)["y"].tolist()
+
+
+def test_other_inputs_are_run_and_not_compiled_again(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    other = workshop.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+    assert [step.cached for step in other.steps] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target("ort", "ort", {"optimize": "none"}),
+        Target("ort", "ort", compile_flags=("-O0",)),
+        faulty("scaled", "sum"),
+    ],
+)
+def test_another_option_flag_or_tool_is_another_artifact(
+    workshop: Workshop, chain: Path, tmp_path: Path, target: Target
+) -> None:
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    other = workshop.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
+    assert not other.steps[0].cached
+
+
+def test_recompute_makes_everything_anew_and_once(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    again = open_workshop(recompute=True)
+    first = again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    second = again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in first.steps] == [False, False]
+    assert [step.cached for step in second.steps] == [True, True]
+
+
+def test_what_failed_is_not_kept(workshop: Workshop, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model at all")
+    for _ in range(2):
+        work = workshop.compute(ORT, product(broken), inputs(tmp_path), WANTS, "case")
+        assert work.failed is not None
+        assert work.failed.step is Step.COMPILE
+        assert not work.failed.cached
+        assert work.outputs == ""
+    assert workshop.store.load_entries() == []
+
+
+def test_a_step_that_takes_too_long_is_a_recorded_outcome(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    hasty = open_workshop(limits=Limits(compile_s=0.1))
+    endless = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
+    target = Target("sim", "command", {"compile": endless, "run": "x", "version": False})
+    work = hasty.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
+    assert work.failed is not None
+    assert work.failed.ending is Ending.TIMEOUT
+    assert shlex.split(work.failed.command) == endless
+
+
+def test_dumps_bypass_the_cache_and_have_a_folder_for_each_case(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    profiling = open_workshop(dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    work = profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in work.steps] == [True, False]
+    assert list((tmp_path / "profiles" / "case").iterdir())
+
+
+def test_it_says_why_each_artifact_was_a_hit_or_a_miss(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    open_workshop(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [line.split(": ")[1] for line in said] == ["miss", "miss"]
+    said.clear()
+    open_workshop(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [line.split(": ")[1] for line in said] == ["hit", "hit"]
+
+
+def test_a_back_end_that_is_not_there_is_named(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'ort'"):
+        workshop.compute(Target("x", "orrt"), product(chain), inputs(tmp_path), WANTS, "case")
+
+
+def test_a_target_that_cannot_be_asked_raises_for_each_who_asks(workshop: Workshop) -> None:
+    broken = Target("ort", "ort", {"optimize": "wildly"})
+    for ask in (workshop.begin, workshop.find_tools, workshop.find_tools):
+        with pytest.raises(AssayError, match="wildly"):
+            ask(broken)
+
+
+def test_after_forgetting_a_target_it_still_works(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    workshop.forget(ORT)
+    work = workshop.compute(ORT, product(chain), inputs(tmp_path, 3.0), WANTS, "case")
+    assert work.failed is None
+
+
+def test_external_data_is_part_of_what_a_model_is_made_of(tmp_path: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "m.data"
+    model.write_bytes(b"model")
+    data.write_bytes(b"one")
+    before = hash_model(str(model), (str(data),))
+    data.write_bytes(b"two")
+    assert hash_model(str(model), (str(data),)) != before
+    assert hash_model(str(model)) not in (before, hash_model(str(model), (str(data),)))
+
+
+# ---------------------------------------------------------------- what leaves the store again
+
+
+def count_used(workshop: Workshop) -> int:
+    return sum(entry.in_use for entry in workshop.store.load_entries())
+
+
+def test_what_is_borrowed_may_be_evicted_afterwards(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    with workshop.borrowing():
+        workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        assert count_used(workshop) == 2
+    assert count_used(workshop) == 0
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert count_used(workshop) == 2
+
+
+def test_what_is_kept_stays_whoever_borrows_around_it(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    with workshop.borrowing():
+        with workshop.keeping():
+            workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        workshop.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+        assert count_used(workshop) == 3
+    assert count_used(workshop) == 2
+
+
+def test_an_error_lets_go_as_well(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+    def fail() -> None:
+        with workshop.borrowing():
+            workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert count_used(workshop) == 0
+
+
+def test_the_size_limit_holds_over_many_cases(tmp_path: Path, chain: Path) -> None:
+    with Workshop(ArtifactStore(str(tmp_path / "store"), limit_bytes=8000)) as workshop:
+        for number in range(8):
+            with workshop.borrowing():
+                workshop.compute(ORT, product(chain), inputs(tmp_path, float(number)), WANTS, "case")
+        assert sum(entry.size_bytes for entry in workshop.store.load_entries()) < 12_000
+
+
+# ---------------------------------------------------------------- what was done when
+
+
+def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    workshop = open_workshop()
+    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [(each.track, each.name) for each in workshop.slices] == [
+        (("ort", "compile"), "case"),
+        (("ort", "run"), "case"),
+    ]
+    first, second = workshop.slices
+    assert first.start_ns <= first.end_ns <= second.start_ns + 1_000_000_000
+    assert first.args["ending"] == "ok"
+    again = open_workshop()
+    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert again.slices == []
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def test_with_recompute_it_says_that_it_makes_everything_anew(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    said: list[str] = []
+    again = open_workshop(recompute=True, say=said.append)
+    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    again.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+    reasons = [line.partition(": ")[2] for line in said]
+    assert reasons[:2] == ["miss: everything is to be made anew"] * 2
+    assert reasons[2:5] == ["hit: made anew a moment ago"] * 3
+    assert reasons[5] == "miss: there is none"
+
+
+def test_a_dump_is_a_reason_too(open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path) -> None:
+    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    said: list[str] = []
+    profiling = open_workshop(say=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert "compile: hit" in said[0]
+    assert said[1].endswith("run: miss: what is dumped beside it is written by making it")
+
+
+def test_a_folder_for_dumps_that_cannot_be_made(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    workshop = open_workshop(dumps=Dumps(ir_dir=str(tmp_path / "file")))
+    with pytest.raises(InfrastructureError, match="cannot be made"):
+        workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+
+
+@pytest.mark.parametrize("damage", ["facts", "manifest", "file"])
+def test_an_entry_that_cannot_be_read_is_made_again(
+    damage: str, open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    first = open_workshop()
+    right = load_tensors(first.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case").outputs)
+    first.close()
+    for manifest in (tmp_path / "store").rglob("manifest.json"):
+        if damage == "facts":
+            content = json.loads(manifest.read_text())
+            content["facts"] = {"step": "of a version that nobody knows"}
+            manifest.write_text(json.dumps(content))
+        elif damage == "manifest":
+            manifest.write_bytes(manifest.read_bytes()[:20])
+        else:
+            for path in (manifest.parent / "files").rglob("*.*"):
+                path.write_bytes(b"broken")
+    work = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in work.steps] == [False, False]
+    assert load_tensors(work.outputs)["y"].tolist() == right["y"].tolist()
+    later = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [step.cached for step in later.steps] == [True, True]
+
+
+# ---------------------------------------------------------------- external data
+
+
+def test_external_data_lies_beside_the_model_wherever_we_are(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_external(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    before = load_product(str(path))
+    work = workshop.compute(ORT, before, inputs(tmp_path), WANTS, "case")
+    assert work.failed is None
+    data = path.parent / "weights.bin"
+    data.write_bytes(bytes(reversed(data.read_bytes())))
+    assert load_product(str(path)).sha != before.sha
+
+
+def test_external_data_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "model")
+    (path.parent / "weights.bin").unlink()
+    with pytest.raises(UsageError, match=r"weights\.bin"):
+        load_product(str(path))
+
+
+def write_external(folder: Path) -> Path:
+    import onnx
+
+    folder.mkdir()
+    model = onnx.load(write_chain(folder / "inner.onnx"))
+    path = folder / "chain.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def test_the_command_of_a_failure_names_files_from_wherever_it_is_pasted(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place where it is kept may be given relative to where we are."""
+    monkeypatch.chdir(tmp_path)
+    refuse = [sys.executable, "-c", "raise SystemExit(3)", "{model}"]
+    target = Target("sim", "command", {"compile": refuse, "run": "x", "version": False})
+    failed = open_workshop(attic="kept").prepare(target, product(chain), "case").failed
+    assert failed is not None
+    assert shlex.split(failed.command)[-1] == str(tmp_path / "kept" / "case" / "compile-sim" / chain.name)
+    assert os.path.isfile(shlex.split(failed.command)[-1])
+
+
+DUMPER = """
+import shutil, sys
+model, artifact, folder, count = sys.argv[1:]
+shutil.copyfile(model, artifact)
+for number in range(int(count)):
+    open(f"{folder}/{number}_pass.txt", "w").write("ir")
+"""
+
+
+def test_a_dump_is_not_mixed_with_the_one_before(
+    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dumper.py").write_text(DUMPER)
+    words = [sys.executable, "dumper.py", "{model}", "{artifact}", "{ir_dir}", "{compile_flags}"]
+    options = {"compile": words, "run": "x", "version": False, "folder": str(tmp_path)}
+    for count in ("5", "2"):
+        workshop = open_workshop(dumps=Dumps(ir_dir=str(tmp_path / "ir")))
+        target = Target("sim", "command", options, compile_flags=(count,))
+        assert workshop.build(target, Step.COMPILE, product(chain), "case").is_ok
+    assert sorted(path.name for path in (tmp_path / "ir" / "case").glob("*.txt")) == ["0_pass.txt", "1_pass.txt"]

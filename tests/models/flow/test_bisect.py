@@ -1,0 +1,359 @@
+"""The first wrong layer, for as little work as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.models.models import (
+    LARGE,
+    ORT,
+    faulty,
+    off_where_large,
+    picky,
+    request_for,
+    write_chain,
+    write_long_chain,
+    write_model,
+)
+
+from assay.errors import UsageError
+from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.bisect import bisect_model
+from assay.models.report.text import describe_outcome
+from assay.models.values.model import CaseReport, Ending, InputChoice, ModelReport, Target
+from assay.values.verdict import VerdictKind
+
+UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
+FUSING = Target("fusing", "picky_backend:Fusing")
+
+
+def bisect(model: Path, target: Target, workshop: Workshop, keep: Path, **further: Any) -> ModelReport:
+    return bisect_model(request_for(model, target, goal="bisect", **further), workshop, str(keep))
+
+
+def labels(report: ModelReport) -> list[str]:
+    return [case.layer.label if case.layer else "full" for case in report.cases]
+
+
+# ---------------------------------------------------------------- what cannot be looked into
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path, shared: Workshop) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"\x00\x01 no model")
+    with pytest.raises(UsageError, match="not an ONNX model"):
+        bisect(path, UNOPTIMIZED, shared, tmp_path)
+
+
+def test_an_unknown_back_end_is_refused(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    with pytest.raises(UsageError, match="did you mean 'ort'"):
+        bisect(chain, Target("x", "orrt"), shared, tmp_path)
+
+
+def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    np.savez(tmp_path / "in.npz", x=np.zeros((2, 5), np.float32), z=np.zeros(3, np.float32))
+    with pytest.raises(UsageError) as caught:
+        bisect(chain, UNOPTIMIZED, shared, tmp_path, inputs=InputChoice(files=(str(tmp_path / "in.npz"),)))
+    assert "x" in caught.value.render()
+    assert "z" in caught.value.render()
+
+
+def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    from dataclasses import replace
+
+    request = replace(request_for(chain), reference=picky(refuses="Add"))
+    report = bisect_model(request, shared, str(tmp_path))
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert report.first_wrong is None
+    assert (
+        "the reference picky cannot compute this model: compile unsupported: no Add here" in report.findings[0].message
+    )
+
+
+# ---------------------------------------------------------------- numbers that part
+
+
+def test_a_right_target_costs_two_compilations(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    workshop = open_workshop()
+    report = bisect(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.first_wrong is None
+    assert labels(report) == ["full"]
+    compiled = [each.name for each in workshop.slices if each.track == ("ort:unoptimized", "compile")]
+    assert compiled == ["chain_marked", "chain_full_model"]
+    assert not (tmp_path / "keep").exists()
+
+
+@pytest.mark.parametrize(("at", "label"), [("product", "MatMul_0"), ("sum", "Add_1"), ("y", "Relu_2")])
+def test_the_layer_is_named_and_confirmed_by_itself(
+    at: str, label: str, chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = bisect(chain, faulty("scaled", at), shared, tmp_path / "keep")
+    assert report.first_wrong == f"chain_layer_{label}"
+    assert report.confirmed
+    assert labels(report) == [label]
+    assert report.verdict.kind is VerdictKind.FAIL
+    (case,) = report.cases
+    assert case.local
+    assert case.accumulated
+    assert case.diffs
+
+
+def test_it_is_told_as_it_comes(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    told: list[CaseReport] = []
+    bisect_model(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path), told.append)
+    assert [case.name for case in told] == ["chain_layer_Add_1"]
+
+
+def write_samples(folder: Path, *samples: tuple[int, float]) -> InputChoice:
+    """Of (batch, value) each."""
+    for number, (batch, value) in enumerate(samples):
+        np.savez(folder / f"{number}.npz", x=np.full((batch, 4), value, np.float32))
+    return InputChoice(files=tuple(str(folder / f"{number}.npz") for number in range(len(samples))))
+
+
+def test_samples_may_differ_in_shape(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx")
+    inputs = write_samples(tmp_path, (1, 0.1), (3, 0.5))
+    right = bisect(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=inputs)
+    assert right.verdict.kind is VerdictKind.PASS
+    assert right.verdict.comparisons == (1 + 3) * 4
+    wrong = bisect(model, faulty("nan", "t3"), shared, tmp_path / "keep", inputs=inputs)
+    assert (wrong.samples, wrong.first_wrong, wrong.confirmed) == (2, "long_layer_Tanh_2", True)
+    refused = bisect(model, picky(refuses="Tanh"), shared, tmp_path / "keep", inputs=inputs)
+    assert refused.first_wrong == "long_layer_Tanh_2"
+
+
+def test_the_second_sample_may_be_the_wrong_one(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """Values within the bounds of a saturating cast in the first sample, and of another shape beyond them."""
+    model = write_model(
+        tmp_path / "sums.onnx",
+        [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])],
+        {"x": ["batch", 4]},
+        {"y": ["batch", 4]},
+    )
+    target = faulty("saturated", "double")
+    first = bisect(model, target, shared, tmp_path / "keep", inputs=write_samples(tmp_path, (1, 0.01)))
+    assert first.first_wrong is None
+    both = bisect(model, target, shared, tmp_path / "keep", inputs=write_samples(tmp_path, (1, 0.01), (3, 0.5)))
+    assert both.first_wrong == "sums_layer_Add_0"
+    assert both.cases[0].local[0].shape == ((3, 4), (3, 4))
+
+
+@pytest.mark.parametrize("goal", ["nothing goes in", "handed through", "nothing but handed through"])
+def test_odd_models(goal: str, tmp_path: Path, shared: Workshop) -> None:
+    path = tmp_path / "odd.onnx"
+    if goal == "nothing goes in":
+        nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
+        write_model(path, nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
+    elif goal == "handed through":
+        write_model(path, [helper.make_node("Neg", ["x"], ["y"])], {"x": [4]}, {"y": [4], "x": [4]})
+    else:
+        write_model(path, [], {"x": [4]}, {"x": [4]})
+    right = bisect(path, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert right.verdict.kind is VerdictKind.PASS
+    assert right.verdict.comparisons > 0
+    wrong = bisect(path, faulty("scaled", "y"), shared, tmp_path / "keep")
+    assert (wrong.first_wrong is None) == (goal == "nothing but handed through")
+
+
+# ---------------------------------------------------------------- what a target cannot do
+
+
+def test_an_operator_that_is_lacking_is_found_by_halving(
+    tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    model, workshop = write_long_chain(tmp_path / "long.onnx", 16), open_workshop()
+    report = bisect(model, picky(refuses="Tanh"), workshop, tmp_path / "keep")
+    assert report.first_wrong == "long_layer_Tanh_2"
+    assert report.confirmed
+    assert labels(report) == ["Tanh_2", "full"]
+    assert report.cases[0].failed_step is not None
+    assert report.cases[0].failed_step.ending is Ending.UNSUPPORTED
+    assert report.verdict.kind is VerdictKind.ERROR
+    tried = [each for each in workshop.slices if each.track == ("picky", "compile")]
+    assert len(tried) <= 2 + 4 + 1  # laid open, whole, four halves of sixteen, the layer alone
+
+
+def test_the_layer_is_the_one_that_fails_as_the_model_does(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """MatMul by itself is refused for a reason of its own, which the model never meets."""
+    target = picky(refuses="Relu", refuses_alone="MatMul")
+    report = bisect(chain, target, shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Relu_2"
+
+
+def test_a_failure_that_never_says_the_same_is_found_all_the_same(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = bisect(chain, picky(refuses="Add", wordy=True), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+
+
+def test_a_failure_that_only_company_shows(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = bisect(chain, picky(refuses_among="Add"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+    assert report.cases[0].verdict.kind is VerdictKind.PASS
+    assert any("together with its neighbours" in finding.message for finding in report.findings)
+    assert report.verdict.kind is VerdictKind.ERROR
+
+
+def test_a_crash_is_found_like_any_other_failure(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = bisect(chain, picky(abort="Relu"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Relu_2"
+    assert report.cases[0].outcome == "compile crash"
+
+
+def test_a_fault_that_laying_open_hides_is_found_in_beginnings(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = bisect(chain, FUSING, shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Relu_2"
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert any("laying open hides the fault" in note for note in report.notes)
+    assert any("together with its neighbours" in finding.message for finding in report.findings)
+
+
+def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, shared: Workshop) -> None:
+    """The second input is read behind the layer that is refused."""
+    nodes = [
+        helper.make_node("Abs", ["a"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("Add", ["t", "b"], ["y"]),
+    ]
+    model = write_model(tmp_path / "two.onnx", nodes, {"a": [4], "b": [4]}, {"y": [4]})
+    report = bisect(model, picky(refuses="Tanh"), shared, tmp_path / "keep")
+    assert report.first_wrong == "two_layer_Tanh_1"
+
+
+# ---------------------------------------------------------------- references that disagree
+
+
+def test_where_the_references_disagree_nobody_is_blamed(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    target, voter = off_where_large(), off_where_large("other")
+    report = bisect(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
+    assert report.first_wrong is None
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert int(report.exit_code) == 3
+
+
+def test_a_voter_on_the_reference_s_side_changes_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = bisect(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=ORT)
+    assert report.first_wrong == "chain_layer_Add_1"
+
+
+def test_a_simulator_s_times_are_estimates(tmp_path: Path, shared: Workshop) -> None:
+    model = write_chain(tmp_path / "chain.onnx")
+    assert bisect(model, Target("torq-sim", "ort"), shared, tmp_path).is_estimate
+    assert not bisect(model, Target("simple", "ort"), shared, tmp_path).is_estimate
+
+
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
+    report = bisect(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+    assert report.confirmed is False
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
+
+
+def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, shared: Workshop) -> None:
+    """The target refuses more than one output; as it is, the model has one."""
+    model = write_long_chain(tmp_path / "long.onnx", 4)
+    report = bisect(model, Target("one", "picky_backend:OneOutput"), shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert "nothing is known of its inside" in report.notes[0]
+
+
+def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(
+    built: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert any("every layer whose values differ is right with the reference's inputs" in x for x in report.notes)
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def write_shaped(path: Path) -> Path:
+    """x → Relu → Neg → MatMul → y: what reads a wrong shape is two layers behind."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Neg", ["r"], ["n"]),
+        helper.make_node("MatMul", ["n", "w"], ["product"]),
+        helper.make_node("Tanh", ["product"], ["y"]),
+    ]
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)}
+    return write_model(path, nodes, {"x": [2, 4]}, {"y": [2, 3]}, weights)
+
+
+@pytest.mark.parametrize("kind", ["cropped", "extra-axis"])
+@pytest.mark.parametrize(("at", "label"), [("r", "Relu_0"), ("n", "Neg_1"), ("product", "MatMul_2")])
+def test_a_wrong_shape_is_blamed_on_the_layer_that_makes_it(
+    kind: str, at: str, label: str, tmp_path: Path, shared: Workshop
+) -> None:
+    report = bisect(write_shaped(tmp_path / "shaped.onnx"), faulty(kind, at), shared, tmp_path / "keep")
+    assert report.first_wrong == f"shaped_layer_{label}"
+    assert report.confirmed
+    assert not any("suspect" in finding.message for finding in report.verdict.findings)
+
+
+def test_a_wrong_shape_that_keeps_the_inside_from_being_seen_is_found_all_the_same(
+    tmp_path: Path, shared: Workshop
+) -> None:
+    """A target that takes one output at a time, and adds an axis behind Relu, which Add broadcasts."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Add", ["r", "x"], ["s"]),
+        helper.make_node("Neg", ["s"], ["y"]),
+    ]
+    model = write_model(tmp_path / "wide.onnx", nodes, {"x": [2, 4]}, {"y": [2, 4]})
+    target = Target("narrow", "picky_backend:FaultyOneOutput", {"fault": {"kind": "extra-axis", "at": "r"}})
+    report = bisect(model, target, shared, tmp_path / "keep")
+    assert (report.first_wrong, report.confirmed) == ("wide_layer_Relu_0", True)
+
+
+# ---------------------------------------------------------------- headlines
+
+
+def write_sequence(path: Path) -> Path:
+    """x → Relu → Split → SequenceConstruct → ConcatFromSequence → Neg → y: a sequence is no tensor to compare."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Split", ["r"], ["a", "b"], axis=0),
+        helper.make_node("SequenceConstruct", ["a", "b"], ["q"]),
+        helper.make_node("ConcatFromSequence", ["q"], ["c"], axis=0),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
+    return write_model(path, nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
+
+
+def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = bisect(chain, FUSING, shared, tmp_path / "keep")
+    assert report.confirmed is False
+    text = describe_outcome(report)
+    assert text.startswith("the model is wrong with Relu_2: y is off by 0.05 of its scale")
+    assert text.endswith("right by itself: suspect a fusion")
+
+
+def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, shared: Workshop) -> None:
+    model = write_sequence(tmp_path / "seq.onnx")
+    report = bisect(model, picky(refuses="ConcatFromSequence"), shared, tmp_path / "keep")
+    assert report.first_wrong == "seq_layer_ConcatFromSequence_3"
+    assert report.confirmed is None
+    text = describe_outcome(report)
+    assert "compile unsupported: no ConcatFromSequence here; this layer cannot stand alone" in text
+    assert "wrong as well" not in text
+
+
+def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    target = Target("exposed", "picky_backend:Exposed")
+    report = bisect(chain, target, shared, tmp_path / "keep")
+    (case,) = [each for each in report.cases if each.name == report.first_wrong]
+    ((expected, actual),) = case.diffs
+    assert np.load(actual) == pytest.approx(np.load(expected) * 1.05)

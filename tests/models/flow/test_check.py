@@ -1,0 +1,674 @@
+"""Check a model: every view, and what each says of a planted fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.models.models import (
+    LARGE,
+    ORT,
+    faulty,
+    hide_library,
+    off_where_large,
+    picky,
+    request_for,
+    write_model,
+    write_old,
+)
+
+from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.cases import Cases, is_quantized
+from assay.models.flow.check import build_source, check_model
+from assay.models.flow.signature import WRONG
+from assay.models.graph.signature import find_newer_use
+from assay.models.graph.tensorfile import load_array
+from assay.models.values.model import Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
+from assay.models.values.tensors import Tolerance
+from assay.values.verdict import VerdictKind
+
+UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
+
+
+def check(model: Path, target: Target, workshop: Workshop, keep: Path, **further: Any) -> ModelReport:
+    return check_model(request_for(model, target, **further), workshop, str(keep))
+
+
+def kinds(report: ModelReport) -> dict[str, VerdictKind]:
+    return {
+        case.name.removeprefix(f"{report.stem}_").removeprefix("layer_"): case.verdict.kind for case in report.cases
+    }
+
+
+def test_a_right_target_passes_with_numbers(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert set(kinds(report).values()) == {VerdictKind.PASS}
+    assert list(kinds(report)) == ["MatMul_0", "Add_1", "Relu_2", "full_model"]
+    assert report.verdict.comparisons > 0
+    assert report.first_wrong is None
+    assert all(case.local and case.accumulated for case in report.cases[:-1])
+    assert report.tools
+    assert not (tmp_path / "keep").exists()
+
+
+def test_the_wrong_layer_is_named_and_the_others_are_right_by_themselves(
+    chain: Path, shared: Workshop, tmp_path: Path
+) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+    assert report.confirmed
+    assert kinds(report) == {
+        "MatMul_0": VerdictKind.PASS,
+        "Add_1": VerdictKind.FAIL,
+        "Relu_2": VerdictKind.PASS,
+        "full_model": VerdictKind.FAIL,
+    }
+    relu = report.cases[2]
+    assert relu.local[0].error < 1e-6 < relu.accumulated[0].error  # fed with wrong values it gives wrong ones
+
+
+def test_what_differs_is_kept_for_a_person_to_look_at(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep")
+    case = next(case for case in report.cases if case.name == "chain_layer_Add_1")
+    ((expected, actual),) = case.diffs
+    assert np.allclose(load_array(expected) * 1.01, load_array(actual), rtol=1e-5)
+
+
+def test_nan_is_found_where_it_is_born(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, faulty("nan", "product"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_MatMul_0"
+
+
+def test_every_sample_counts(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    one = check(chain, UNOPTIMIZED, shared, tmp_path / "keep")
+    three = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", inputs=InputChoice(samples=3))
+    assert three.verdict.comparisons == 3 * one.verdict.comparisons
+
+
+def test_a_tolerance_for_an_operator_holds_for_that_operator_only(
+    chain: Path, shared: Workshop, tmp_path: Path
+) -> None:
+    wide = Tolerances(by_op={"Add": Tolerance(rel=0.5)})
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", tolerances=wide)
+    assert kinds(report)["Add_1"] is VerdictKind.PASS
+    assert kinds(report)["full_model"] is VerdictKind.FAIL
+    other = Tolerances(by_op={"MatMul": Tolerance(rel=0.5)})
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", tolerances=other)
+    assert kinds(report)["Add_1"] is VerdictKind.FAIL
+
+
+def test_only_the_chosen_cases_are_computed(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", only=("Relu_2",))
+    assert [case.name for case in report.cases] == ["chain_layer_Relu_2"]
+
+
+def test_cases_are_told_as_they_come(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    told: list[str] = []
+    check_model(request_for(chain, UNOPTIMIZED), shared, str(tmp_path), lambda case: told.append(case.name))
+    assert told[0] == "chain_full_model"
+    assert len(told) == 4
+
+
+# ---------------------------------------------------------------- what a target does wrong is an outcome
+
+
+def test_a_target_without_the_operator_fails_in_that_step_and_the_others_go_on(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = check(chain, Target("picky", "picky_backend:Picky", {"refuses": "Add"}), shared, tmp_path / "keep")
+    by_name = {case.name: case for case in report.cases}
+    failed = by_name["chain_layer_Add_1"].failed_step
+    assert failed is not None
+    assert failed.ending is Ending.UNSUPPORTED
+    assert by_name["chain_layer_MatMul_0"].verdict.kind is VerdictKind.PASS
+    assert by_name["chain_full_model"].outcome == "compile unsupported"
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert report.first_wrong == "chain_layer_Add_1"
+
+
+@pytest.mark.parametrize(("way", "ending"), [("abort", Ending.CRASH), ("hang", Ending.TIMEOUT)])
+def test_a_target_that_dies_or_hangs_costs_its_case_only(
+    chain: Path, tmp_path: Path, workshop: Workshop, way: str, ending: Ending
+) -> None:
+    from dataclasses import replace
+
+    workshop.limits = replace(workshop.limits, compile_s=3.0)
+    target = Target("picky", "picky_backend:Picky", {way: "Relu"})
+    report = check(chain, target, workshop, tmp_path / "keep", only=("MatMul_0", "Relu_2", "Add_1"))
+    endings = {case.name: case.failed_step.ending if case.failed_step else Ending.OK for case in report.cases}
+    assert endings == {
+        "chain_layer_MatMul_0": Ending.OK,
+        "chain_layer_Add_1": Ending.OK,
+        "chain_layer_Relu_2": ending,
+    }
+
+
+def test_a_reference_that_fails_gives_errors_and_never_a_pass(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    from dataclasses import replace
+
+    request = replace(request_for(chain), reference=Target("picky", "picky_backend:Picky", {"refuses": "Add"}))
+    report = check_model(request, shared, str(tmp_path / "keep"))
+    assert set(kinds(report).values()) == {VerdictKind.ERROR}
+    assert (
+        "the reference picky cannot compute this model: compile unsupported: no Add here" in report.findings[0].message
+    )
+    assert report.cases[0].name == "chain_reference"
+    assert report.cases[0].outcome == "compile unsupported"
+
+
+def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """A fusion bug: three nodes together come out wrong, laid open and alone each is right."""
+    target = Target("fusing", "picky_backend:Fusing")
+    report = check(chain, target, shared, tmp_path / "keep")
+    assert kinds(report)["full_model"] is VerdictKind.FAIL
+    assert all(kinds(report)[name] is VerdictKind.PASS for name in ("MatMul_0", "Add_1", "Relu_2"))
+    assert any("fusion" in finding.message for finding in report.findings)
+
+
+# ---------------------------------------------------------------- references that disagree
+
+
+def test_references_that_disagree_as_much_excuse_the_target_but_do_not_pass_it(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    target, voter = off_where_large(), off_where_large("other")
+    report = check(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
+    assert kinds(report)["Add_1"] is VerdictKind.INCONCLUSIVE
+    assert kinds(report)["full_model"] is VerdictKind.INCONCLUSIVE
+    assert kinds(check(chain, target, shared, tmp_path / "keep", inputs=LARGE))["Add_1"] is VerdictKind.FAIL
+
+
+def test_a_voter_that_computes_the_operator_wrong_has_no_vote(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=faulty("scaled", "sum"))
+    assert kinds(report)["Add_1"] is kinds(report)["full_model"] is VerdictKind.FAIL
+    assert report.first_wrong == "chain_layer_Add_1"
+    (note,) = [note for note in report.notes if "has no vote there" in note]
+    assert note.startswith("faulty computes Add (opset 17) wrong: off by 0.01")
+
+
+def test_a_voter_is_measured_by_the_reference_where_there_is_no_formula(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [helper.make_node("Elu", ["x"], ["y"])]
+    model = write_model(tmp_path / "elu.onnx", nodes, {"x": [3, 4]}, {"y": [3, 4]})
+    report = check(model, scaled("y", 1.01), shared, tmp_path / "keep", voter=scaled("y", 1.02))
+    assert kinds(report)["Elu_0"] is VerdictKind.FAIL
+    assert any("scaled computes Elu (opset 17) wrong: off by 0.02 of the scale from ort" in x for x in report.notes)
+
+
+def test_a_reference_that_is_wrong_itself_is_named(tmp_path: Path, shared: Workshop) -> None:
+    """onnx's evaluator as the reference, onnxruntime votes: a right target is not blamed."""
+    request = request_for(write_old(tmp_path), Target("openvino", "openvino"), voter=ORT)
+    request = replace(request, reference=Target("reference", "reference"))
+    report = check_model(request, shared, str(tmp_path / "keep"))
+    assert kinds(report)["BatchNormalization_1"] is VerdictKind.INCONCLUSIVE
+    assert any("the reference reference computes BatchNormalization (opset 9) wrong" in note for note in report.notes)
+
+
+def test_a_voter_that_agrees_with_the_reference_excuses_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=UNOPTIMIZED)
+    assert kinds(report)["Add_1"] is VerdictKind.FAIL
+
+
+def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    voter = Target("picky", "picky_backend:Picky", {"refuses": "Add"})
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
+    assert kinds(report)["Add_1"] is VerdictKind.FAIL
+
+
+def test_a_voter_that_is_not_there_has_no_voice_and_that_is_said(
+    chain: Path, tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_library("openvino", tmp_path, monkeypatch)
+    voter = Target("openvino", "openvino")
+    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", voter=voter)
+    assert kinds(report)["Add_1"] is VerdictKind.FAIL
+    assert [note for note in report.notes if "has no vote" in note and "pip install 'assay[openvino]'" in note]
+
+
+@pytest.mark.parametrize("name", ["matmul", "cnn", "attention", "quantised"])
+def test_the_examples_pass_on_another_runtime(name: str, built: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(built / f"example-{name}.onnx", Target("openvino", "openvino"), shared, tmp_path / "keep", voter=ORT)
+    assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]
+
+
+def test_where_the_references_disagree_nobody_is_the_first_wrong(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    target, voter = off_where_large(), off_where_large("other")
+    report = check(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
+    assert report.first_wrong is None
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+
+
+def test_the_first_wrong_layer_is_the_one_that_fails_as_the_model_does(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    """MatMul by itself is refused for a reason of its own, which the model never meets."""
+    report = check(chain, picky(refuses="Relu", refuses_alone="MatMul"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Relu_2"
+    assert kinds(report)["MatMul_0"] is VerdictKind.ERROR
+    assert any(
+        note.startswith("MatMul_0 (compile unsupported): fails by itself in another way") for note in report.notes
+    )
+
+
+# ---------------------------------------------------------------- models that compute in steps
+
+
+def test_a_quantised_model_may_be_a_few_steps_off_as_a_whole_and_no_layer_may(
+    built: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    model = built / "example-quantised.onnx"
+    report = check(model, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    whole, layers = report.cases[-1], report.cases[:-1]
+    assert all(each.tolerance.quantized for each in whole.local)
+    assert all(each.tolerance.quantized for case in layers for each in case.accumulated)
+    assert not any(each.tolerance.quantized for case in layers for each in case.local)
+
+
+def test_what_a_quantised_model_hides_as_a_whole_its_layer_shows(built: Path, tmp_path: Path, shared: Workshop) -> None:
+    import onnx
+
+    model = built / "example-quantised.onnx"
+    last = [node for node in onnx.load(model).graph.node if node.op_type != "Constant"][-1].output[0]
+    report = check(model, faulty("scaled", last), shared, tmp_path / "keep")  # one per cent: less than a step
+    assert report.cases[-1].verdict.kind is VerdictKind.PASS
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert report.first_wrong == report.cases[-2].name
+
+
+def test_a_user_s_own_bound_holds_for_a_quantised_model_too(built: Path, tmp_path: Path, shared: Workshop) -> None:
+    tight = Tolerances(Tolerance(rel=0.0, abs=0.0, int_abs=0))
+    model = built / "example-quantised.onnx"
+    report = check(model, Target("openvino", "openvino"), shared, tmp_path / "keep", tolerances=tight)
+    assert report.verdict.kind is VerdictKind.FAIL
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("QuantizeLinear", True), ("DynamicQuantizeLinear", True), ("QLinearConv", True), ("DequantizeLinear", False)],
+)
+def test_models_are_known_to_be_quantised_by_their_nodes(op: str, expected: bool) -> None:
+    plain = helper.make_node("Relu", ["x"], ["y"])
+    node = helper.make_node(op, ["x"], ["y"])
+    inside = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        then_branch=helper.make_graph([node], "t", [], []),
+        else_branch=helper.make_graph([], "e", [], []),
+    )
+    for nodes in ([plain, node], [inside]):
+        assert is_quantized(helper.make_model(helper.make_graph(nodes, "g", [], []))) is expected
+
+
+# ---------------------------------------------------------------- what stays behind
+
+
+def test_dumps_are_the_target_s_and_not_the_reference_s(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+    """The reference has computed it before: nothing of it is computed again for the sake of a dump."""
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    before = len(workshop.slices)
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep", run_profile_dir=str(tmp_path / "profiles"))
+    done = [each.track[0] for each in workshop.slices[before:]]
+    assert set(done) == {"ort:unoptimized"}
+    assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == [
+        "chain_full_model",
+        "chain_layer_Add_1",
+        "chain_layer_MatMul_0",
+        "chain_layer_Relu_2",
+        "chain_marked",
+    ]
+
+
+def test_only_the_reference_s_values_stay_in_use(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    used = {
+        (entry.parts["case"], entry.parts["options"].get("optimize"))
+        for entry in workshop.store.load_entries()
+        if entry.in_use
+    }
+    assert used == {("chain_full_model", None), ("chain_activations", None)}
+
+
+def test_copies_that_were_made_for_a_layer_go_with_it(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    names = {path.name for path in Path(workshop.scratch).iterdir()}
+    assert not any(name.startswith(("MatMul_0", "Add_1", "Relu_2")) for name in names)
+
+
+def test_what_a_failed_step_was_given_is_kept(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    import onnx
+
+    workshop = open_workshop(attic=str(tmp_path / "attic"))
+    report = check(chain, picky(refuses="Add"), workshop, tmp_path / "keep", only=("Add_1",))
+    failed = report.cases[0].failed_step
+    assert failed is not None
+    model = failed.command.split()[1]
+    assert [node.op_type for node in onnx.load(model).graph.node] == ["Add"]
+    assert model.startswith(str(tmp_path / "attic"))
+
+
+def test_a_simulator_s_times_are_estimates(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    hardware = Target("board", "ort", {"hardware": "sim"})
+    assert hardware.is_simulated
+    assert check(chain, Target("sim", "ort"), shared, tmp_path, only=("Add_1",)).is_estimate
+    assert not check(chain, UNOPTIMIZED, shared, tmp_path, only=("Add_1",)).is_estimate
+
+
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
+    report = check(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    assert report.first_wrong == "chain_layer_Add_1"
+    assert report.confirmed is False
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
+
+
+def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", only=("Relu_2",))
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.first_wrong is None
+    assert report.notes == ("Add_1, which was not asked for, is the first to be wrong inside the model",)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("sim", {}, True),
+        ("torq-sim", {}, True),
+        ("sim:fast", {}, True),
+        ("Simulator", {}, True),
+        ("simple", {}, False),
+        ("iree", {}, False),
+        ("torq", {"hardware": "sim"}, True),
+        ("sim", {"hardware": "astra"}, False),  # what it says of its hardware goes before its name
+    ],
+)
+def test_a_simulator_is_known_by_its_hardware_or_its_name(name: str, options: dict[str, str], expected: bool) -> None:
+    assert Target(name, "command", options).is_simulated is expected
+
+
+# ---------------------------------------------------------------- what no layer shows
+
+
+def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b"], axis=0),
+        helper.make_node("SequenceConstruct", ["a", "b"], ["q"]),
+        helper.make_node("ConcatFromSequence", ["q"], ["y"], axis=0),
+    ]
+    model = write_model(tmp_path / "seq.onnx", nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
+    report = check(model, picky(refuses="ConcatFromSequence"), shared, tmp_path)
+    assert report.verdict.kind is VerdictKind.ERROR
+    (finding,) = report.findings
+    assert finding.message == (
+        "the full model is wrong (compile unsupported: no ConcatFromSequence here); SequenceConstruct_1 and "
+        "ConcatFromSequence_2 could not be judged alone, and what was said names ConcatFromSequence"
+    )
+
+
+def test_a_view_that_did_not_work_is_not_called_right(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """Alone every layer is taken; the whole is refused, laid open or not."""
+    report = check(chain, picky(refuses_among="Add"), shared, tmp_path)
+    (finding,) = report.findings
+    assert "every layer is right, by itself (laid open, the model does not get through)" in finding.message
+    assert "no Add among others" in finding.message
+
+
+def test_tensors_that_differ_inside_the_model_alone_are_kept(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = check(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
+    cases = {case.name: case for case in report.cases}
+    assert report.first_wrong == "chain_layer_Add_1"
+    ((expected, actual),) = cases["chain_layer_Add_1"].diffs
+    assert np.load(actual) == pytest.approx(np.load(expected) * 1.05)
+    assert not cases["chain_layer_MatMul_0"].diffs
+
+
+def test_of_the_inside_no_more_is_kept_than_is_sensible(
+    chain: Path, tmp_path: Path, shared: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first always is: behind it everything is wrong."""
+    monkeypatch.setattr("assay.models.flow.check._MOST_BYTES", 1)
+    check(chain, faulty("scaled", "product"), shared, tmp_path / "keep")
+    assert len(list((tmp_path / "keep" / "chain_marked").iterdir())) == 1
+
+
+# ---------------------------------------------------------------- another opset
+
+
+@pytest.mark.parametrize(
+    ("message", "opset", "expected"),
+    [
+        ("no implementation of Split for these types", 11, "convert {model} --opset 17"),  # 13 made it another one
+        ("no implementation of ConcatFromSequence for these types", 11, ""),  # the same since 11
+        ("no implementation of my.domain:Foo for these types", 11, "convert {model} --opset 17"),
+        ("something else is wrong", 11, "convert {model} --opset 17"),
+        ("no implementation of Split for these types", 17, ""),
+        ("no implementation of Split for these types", 18, ""),
+        ("Opset 18 is under development", 18, "convert {model} --opset 17"),
+    ],
+)
+def test_another_opset_is_offered_where_it_may_help(
+    message: str, opset: int, expected: str, tmp_path: Path, shared: Workshop
+) -> None:
+    model = write_model(
+        tmp_path / "my net.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, opset=opset
+    )
+    cases = Cases(build_source(request_for(model)), shared)
+    hint = "convert the model: assay model convert MODEL --opset 17"
+    mended = cases.mend_hint(StepOutcome(Step.COMPILE, Ending.UNSUPPORTED, message, hint=hint))
+    assert mended.hint == (f"convert the model: assay model {expected}".format(model=f"'{model}'") if expected else "")
+
+
+# ---------------------------------------------------------------- bounds of operators, in the whole too
+
+
+def write_classifier(folder: Path) -> Path:
+    """x → MatMul → `logits` → Softmax → `p`; both come out."""
+    w = np.random.default_rng(4).standard_normal((4, 6)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"]), helper.make_node("Softmax", ["logits"], ["p"])]
+    return write_model(folder / "net.onnx", nodes, {"x": [2, 4]}, {"p": [2, 6], "logits": [2, 6]}, {"w": w})
+
+
+def scaled(at: str, by: float) -> Target:
+    return Target("scaled", "picky_backend:Scaled", {"at": at, "by": by})
+
+
+def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, shared: Workshop) -> None:
+    """A Softmax may be 0.0015 off, by itself and in the whole."""
+    model = write_classifier(tmp_path)
+    report = check(model, scaled("p", 1.001), shared, tmp_path / "keep")
+    assert set(kinds(report).values()) == {VerdictKind.PASS}
+    assert [each.tolerance.rel for each in report.cases[-1].local] == pytest.approx([1.5e-3, 3e-4])
+    assert kinds(check(model, scaled("p", 1.01), shared, tmp_path / "keep"))["full_model"] is VerdictKind.FAIL
+
+
+def test_a_bound_for_an_operator_holds_in_the_whole(tmp_path: Path, shared: Workshop) -> None:
+    model = write_classifier(tmp_path)
+    wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05), "Softmax": Tolerance(rel=0.05)})
+    target = scaled("logits", 1.02)
+    report = check(model, target, shared, tmp_path / "keep", tolerances=wide)
+    assert set(kinds(report).values()) == {VerdictKind.PASS}
+    assert kinds(check(model, target, shared, tmp_path / "keep"))["full_model"] is VerdictKind.FAIL
+
+
+def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, shared: Workshop) -> None:
+    wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05)})
+    report = check(write_classifier(tmp_path), scaled("logits", 1.02), shared, tmp_path / "keep", tolerances=wide)
+    (finding,) = report.findings
+    assert finding.message == (
+        "the full model is wrong although every layer is right by itself: errors add up on the way"
+    )
+
+
+# ---------------------------------------------------------------- small outputs
+
+
+def write_product(path: Path, size: float, then: str = "Identity") -> Path:
+    weights = {"w": (np.random.default_rng(1).standard_normal((4, 4)) * size).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node(then, ["product"], ["y"])]
+    return write_model(path, nodes, {"x": [3, 4]}, {"y": [3, 4]}, weights)
+
+
+def test_a_product_of_small_numbers_with_the_wrong_sign_is_not_right(tmp_path: Path, shared: Workshop) -> None:
+    """All elements are some 4e-8; rounding of what goes in could make 1e-14."""
+    model = write_product(tmp_path / "small.onnx", 4e-8)
+    report = check(model, scaled("product", -1.0), shared, tmp_path / "keep")
+    assert report.first_wrong == "small_layer_MatMul_0"
+    assert kinds(report)["full_model"] is VerdictKind.FAIL
+    assert report.cases[0].local[0].cosine == pytest.approx(-1)
+    assert check(model, UNOPTIMIZED, shared, tmp_path / "keep").verdict.kind is VerdictKind.PASS
+
+
+def test_a_whole_model_that_ends_below_what_rounding_can_do_is_not_called_right(
+    tmp_path: Path, shared: Workshop
+) -> None:
+    """As a detector that finds nothing: the sigmoid of about -17, computed from numbers around one."""
+    weights = {"w": np.float32([[0.3, 0.2], [0.1, -0.2]]), "b": np.float32([-17.0, -18.0])}
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["z"]), helper.make_node("Sigmoid", ["z"], ["y"])]
+    model = write_model(tmp_path / "gate.onnx", nodes, {"x": [16, 2]}, {"y": [16, 2]}, weights)
+    report = check(model, scaled("y", 3.0), shared, tmp_path / "keep")
+    assert kinds(report) == {
+        "Gemm_0": VerdictKind.PASS, "Sigmoid_1": VerdictKind.INCONCLUSIVE, "full_model": VerdictKind.INCONCLUSIVE,
+    }  # fmt: skip
+    assert report.cases[-1].local[0].error == pytest.approx(2, rel=0.01)
+    assert kinds(check(model, UNOPTIMIZED, shared, tmp_path / "keep"))["Gemm_0"] is VerdictKind.PASS
+
+
+def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, shared: Workshop) -> None:
+    """97.3 times three in another order of additions, minus itself: rounding is all that is left."""
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["two"]),
+        helper.make_node("Add", ["two", "x"], ["three"]),
+        helper.make_node("Mul", ["x", "k"], ["times"]),
+        helper.make_node("Sub", ["three", "times"], ["rest"]),
+        helper.make_node("Add", ["rest", "x"], ["y"]),
+    ]
+    weights = {"k": np.float32(3.0)}
+    model = write_model(tmp_path / "rest.onnx", nodes, {"x": [4, 4]}, {"y": [4, 4]}, weights)
+    inputs = InputChoice(ranges={"x": (90.0, 110.0)})
+    for by in (1 + 2.0**-23, 1.0):
+        report = check(model, scaled("times", by), shared, tmp_path / "keep", inputs=inputs)
+        assert report.first_wrong is None
+        assert VerdictKind.FAIL not in kinds(report).values()
+    report = check(model, scaled("times", 1.001), shared, tmp_path / "keep", inputs=inputs)
+    assert report.first_wrong == "rest_layer_Mul_2"
+
+
+# ---------------------------------------------------------------- what was not asked for
+
+
+def test_layers_that_nobody_asked_for_are_counted(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, picky(refuses="Relu"), shared, tmp_path / "keep", only=("Relu_2",))
+    assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 2)
+    report = check(chain, picky(refuses="Relu"), shared, tmp_path / "keep")
+    assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0)
+    report = check(chain, faulty("scaled", "y"), shared, tmp_path / "keep", only=("Relu_2",))
+    assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0), "the others are seen inside the model"
+
+
+def test_what_the_reference_cannot_compute_is_not_compared(tmp_path: Path, chain: Path, shared: Workshop) -> None:
+    request = request_for(chain, ORT)
+    report = check_model(replace(request, reference=picky(refuses="Add")), shared, str(tmp_path / "keep"))
+    assert [case.outcome for case in report.cases] == ["compile unsupported", *["not compared"] * 4]
+    assert report.cases[1].verdict.findings[0].message == "the reference failed: picky cannot compute the model"
+
+
+def test_a_report_says_where_its_commands_are_to_be_typed(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+    report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", folder=str(tmp_path), notes=("by the way",))
+    assert report.folder == str(tmp_path)
+    assert report.notes == ("by the way",)
+
+
+# ---------------------------------------------------------------- layers that a compiler computes beforehand
+
+
+def write_shapely(path: Path) -> Path:
+    """x → Abs, and twice Shape → Gather → Concat → Reshape."""
+    nodes, last = [helper.make_node("Abs", ["x"], ["a"])], "a"
+    for turn in range(2):
+        nodes += [
+            helper.make_node("Shape", [last], [f"shape{turn}"]),
+            helper.make_node("Gather", [f"shape{turn}", "first"], [f"rows{turn}"], axis=0),
+            helper.make_node("Concat", [f"rows{turn}", "four"], [f"wanted{turn}"], axis=0),
+            helper.make_node("Reshape", [last, f"wanted{turn}"], [f"r{turn}"]),
+        ]
+        last = f"r{turn}"
+    weights = {"first": np.array([0]), "four": np.array([4])}
+    return write_model(path, nodes, {"x": ["rows", 4]}, {"r1": ["rows", 4]}, weights)
+
+
+def test_layers_of_shapes_and_constants_are_not_computed_alone(shared: Workshop, tmp_path: Path) -> None:
+    model = write_shapely(tmp_path / "s.onnx")
+    report = check(model, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    outcomes = {case.name.rpartition("layer_")[2]: (case.outcome, bool(case.steps)) for case in report.cases}
+    assert outcomes["Abs_0"] == outcomes["Reshape_4"] == ("ok", True)
+    assert [name for name, found in outcomes.items() if found == ("trivial", False)] == [
+        *("Shape_1", "Gather_2", "Concat_3", "Shape_5", "Gather_6", "Concat_7")
+    ]
+    assert any("6 layers compute shapes and constants only" in note for note in report.notes)
+    asked = check(model, UNOPTIMIZED, shared, tmp_path / "keep", only=("Gather_*",))
+    assert [(case.outcome, bool(case.steps)) for case in asked.cases] == [("ok", True)] * 2
+
+
+def test_where_the_inside_is_not_known_one_of_a_kind_is_computed(shared: Workshop, tmp_path: Path) -> None:
+    report = check(
+        write_shapely(tmp_path / "s.onnx"),
+        picky(refuses_among="Reshape", refuses_alone="Abs"),
+        shared,
+        tmp_path / "keep",
+    )
+    outcomes = {case.name.rpartition("layer_")[2]: case.outcome for case in report.cases}
+    assert [outcomes[name] for name in ("Shape_1", "Gather_2", "Concat_3")] == ["ok"] * 3
+    assert [outcomes[name] for name in ("Shape_5", "Gather_6", "Concat_7")] == ["trivial"] * 3
+    assert "the same operation as Gather_2, which is right" in report.cases[6].skipped
+
+
+def test_a_fault_in_a_layer_of_shapes_is_found(shared: Workshop, tmp_path: Path) -> None:
+    target = Target("off", "picky_backend:WrongShape", {})
+    report = check(write_shapely(tmp_path / "s.onnx"), target, shared, tmp_path / "keep")
+    assert report.verdict.kind in WRONG
+    wrong = [case.name for case in report.cases if case.layer and case.verdict.kind in WRONG]
+    assert wrong == ["s_layer_Shape_5"]  # the model fails at Reshape_8, and is not seen inside
+
+
+def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(shared: Workshop, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Reshape", ["t", "wanted"], ["y"]),
+    ]
+    model = write_model(
+        tmp_path / "m.onnx", nodes, {"x": ["rows", "length"]}, {"y": [2, 35]}, {"wanted": np.array([2, 35])}
+    )
+    hint = check(model, UNOPTIMIZED, shared, tmp_path / "keep").cases[0].steps[0].hint
+    assert "invented dimensions rows=1, length=16 and values of x from -1 to 1" in hint
+    assert hint.endswith("--dim rows=N --dim length=N --range x=LOW:HIGH --input x=FILE.npy")
+    choice = InputChoice(dims={"rows": 2, "length": 35})
+    assert check(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=choice).verdict.kind is VerdictKind.PASS
+
+
+def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(shared: Workshop, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
+    proto = onnx.load(path)
+    proto.ir_version = 99
+    onnx.save(proto, path)
+    report = check(path, UNOPTIMIZED, shared, tmp_path / "keep")
+    assert report.verdict.kind is VerdictKind.PASS
+    assert any("IR version 99 was lowered to " in note for note in report.notes)
+
+
+def test_a_type_that_came_with_a_newer_ir_version_is_seen_wherever_it_is() -> None:
+    cast = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT4E2M1)
+    branch = helper.make_graph([cast], "b", [], [])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    model = helper.make_model(helper.make_graph([node], "g", [], []))
+    assert (find_newer_use(model, 10), find_newer_use(model, 11)) == ("FLOAT4E2M1", "")

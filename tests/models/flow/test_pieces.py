@@ -1,0 +1,121 @@
+"""Models as files: split into layers, converted, outlined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.models.models import ORT, picky, request_for, write_model
+
+from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.models.flow.cases import StepFailedError
+from assay.models.flow.pieces import Piece, convert_model, load_outline, split_model
+from assay.models.graph.tensorfile import load_tensors
+from assay.models.values.model import InputChoice, ModelRequest
+
+GROUPS = (("Conv", "Clip"),)
+
+
+def split_request(model: Path, tmp_path: Path, **further: Any) -> ModelRequest:
+    return request_for(model, ORT, store=str(tmp_path / "store"), **further)
+
+
+# ---------------------------------------------------------------- what cannot be split
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="not an ONNX model"):
+        split_model(split_request(tmp_path / "m.onnx", tmp_path), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_case_that_is_not_there_is_named_before_anything_is_written(chain: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'Add_1'"):
+        split_model(split_request(chain, tmp_path, only=("Ad_1",)), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InfrastructureError, match="cannot be made"):
+        split_model(split_request(chain, tmp_path), str(tmp_path / "file" / "out"))
+
+
+def test_a_reference_that_cannot_compute_it(chain: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    request = replace(split_request(chain, tmp_path), reference=picky(refuses="Add"))
+    with pytest.raises(StepFailedError, match="the reference picky cannot compute this model"):
+        split_model(request, str(tmp_path / "out"))
+
+
+# ---------------------------------------------------------------- layers in files
+
+
+def test_each_layer_stands_by_itself_with_its_values(chain: Path, tmp_path: Path) -> None:
+    pieces = split_model(split_request(chain, tmp_path), str(tmp_path / "out"))
+    assert [piece.case for piece in pieces] == ["chain_layer_MatMul_0", "chain_layer_Add_1", "chain_layer_Relu_2"]
+    add = pieces[1]
+    model = onnx.load(add.path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.op_type for node in model.graph.node] == ["Add"]
+    fed, expected = load_tensors(add.inputs), load_tensors(add.expected)
+    bias = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    assert np.array_equal(fed["product"] + bias, expected["sum"])
+
+
+def test_every_sample_is_written(chain: Path, tmp_path: Path) -> None:
+    pieces = split_model(split_request(chain, tmp_path, inputs=InputChoice(samples=3)), str(tmp_path / "out"))
+    assert [piece.samples for piece in pieces] == [3, 3, 3]
+    add = pieces[1]
+    bias = onnx.numpy_helper.to_array(onnx.load(add.path).graph.initializer[0])
+    seen = []
+    for end in ("", "_2", "_3"):
+        fed, expected = load_tensors(f"{add.inputs}{end}"), load_tensors(f"{add.expected}{end}")
+        assert np.array_equal(fed["product"] + bias, expected["sum"])
+        seen.append(fed["product"].tolist())
+    assert len({str(each) for each in seen}) == 3
+    assert not (tmp_path / "out" / "chain_layer_Add_1_2.onnx").exists(), "one model serves all"
+
+
+def test_only_some(chain: Path, tmp_path: Path) -> None:
+    pieces = split_model(split_request(chain, tmp_path, only=("Relu_*", "full_model")), str(tmp_path / "out"))
+    assert [piece.case for piece in pieces] == ["chain_layer_Relu_2"]
+
+
+def test_a_layer_that_cannot_stand_alone_says_why(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
+    ]
+    model = write_model(tmp_path / "seq.onnx", nodes, {"x": [2]}, {"y": [4]})
+    pieces = split_model(split_request(model, tmp_path), str(tmp_path / "out"))
+    assert pieces
+    assert all(isinstance(piece, Piece) and piece.problem and not piece.path for piece in pieces)
+
+
+# ---------------------------------------------------------------- outlines and opsets
+
+
+def test_an_outline_reads_no_weight(tmp_path: Path, chain: Path) -> None:
+    model = onnx.load(chain)
+    onnx.save(model, tmp_path / "e.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").unlink()
+    assert load_outline(str(tmp_path / "e.onnx"), GROUPS).cases[-1] == "e_full_model"
+
+
+def test_another_opset_in_one_line(chain: Path, tmp_path: Path) -> None:
+    text = convert_model(str(chain), str(tmp_path / "new.onnx"), 18)
+    assert text == f"opset 17 → 18, 3 nodes: {tmp_path / 'new.onnx'}"
+    assert onnx.load(tmp_path / "new.onnx").opset_import[0].version == 18
+
+
+def test_an_opset_that_there_is_not(chain: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        convert_model(str(chain), str(tmp_path / "new.onnx"), 999)
+    assert not (tmp_path / "new.onnx").exists()

@@ -1,0 +1,302 @@
+"""The smallest model that still fails in the same way, with all samples, seen twice."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.models.models import (
+    LARGE,
+    ORT,
+    faulty,
+    off_where_large,
+    picky,
+    request_for,
+    write_coarse,
+    write_long_chain,
+    write_model,
+    write_old,
+)
+
+from assay.errors import UsageError
+from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.bisect import Search, bisect_model
+from assay.models.flow.cases import Cases
+from assay.models.flow.check import Examination, build_source, check_model
+from assay.models.flow.reduce import _Trials, reduce_failure, render_again
+from assay.models.flow.signature import Signature
+from assay.models.flow.tolerance_names import Names
+from assay.models.graph.tensorfile import load_tensors
+from assay.models.values.model import CaseReport, InputChoice, ModelReport, Target, Tolerances
+from assay.models.values.tensors import Tolerance
+from assay.values.verdict import VerdictKind
+
+FUSING = Target("fusing", "picky_backend:Fusing")
+
+
+def reduce(model: Path, target: Target, workshop: Workshop, folder: Path, **further: Any) -> ModelReport:
+    request = request_for(model, target, goal="reduce", output=str(folder / "small.onnx"), **further)
+    return reduce_failure(request, workshop, str(folder / "keep"))
+
+
+def ops_of(path: Path) -> list[str]:
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    return [node.op_type for node in model.graph.node]
+
+
+# ---------------------------------------------------------------- one rule for all searches
+
+
+@pytest.mark.parametrize("opset", [9, 13])
+@pytest.mark.parametrize(("kind", "at", "label"), [
+    ("attribute", "normal", "BatchNormalization_1"), ("weights", "normal", "BatchNormalization_1"),
+    ("scaled", "conv", "Conv_0"),
+])  # fmt: skip
+def test_a_voter_that_is_wrong_excuses_no_fault_in_any_search(
+    kind: str, at: str, label: str, opset: int, tmp_path: Path, shared: Workshop
+) -> None:
+    """onnx's evaluator computes BatchNormalization of opset 13 and before off by some tenths."""
+    model, target, voter = write_old(tmp_path, opset), faulty(kind, at), Target("reference", "reference")
+    for search in (check_model, bisect_model, reduce_failure):
+        request = request_for(model, target, voter=voter, output=str(tmp_path / "small.onnx"))
+        report = search(request, shared, str(tmp_path / "keep"))
+        found = report.verdict.kind, report.first_wrong, report.confirmed
+        assert found == (VerdictKind.FAIL, f"old_layer_{label}", True), search
+
+
+def test_a_vote_that_counts_in_a_check_counts_in_every_search(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    target, voter = off_where_large(), off_where_large("other")
+    for search in (check_model, bisect_model, reduce_failure):
+        report = search(request_for(chain, target, voter=voter, inputs=LARGE), shared, str(tmp_path / "keep"))
+        assert (report.verdict.kind, report.first_wrong) == (VerdictKind.INCONCLUSIVE, None), search
+
+
+# ---------------------------------------------------------------- models that compute in steps
+
+
+def nearly_right(**fault: str) -> Target:
+    """The first product is 0.028% off, which is right; a few elements come out a step further for it."""
+    options: dict[str, Any] = {"at": "p1", "by": 1.00028}
+    if fault:
+        return Target("nearly", "picky_backend:ScaledAndFaulty", {**options, "fault": fault})
+    return Target("nearly", "picky_backend:Scaled", options)
+
+
+@pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
+def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Path, shared: Workshop) -> None:
+    report = search(request_for(write_coarse(tmp_path / "coarse.onnx"), nearly_right()), shared, str(tmp_path / "keep"))
+    assert report.verdict.kind is VerdictKind.PASS, [each.message for each in report.verdict.findings]
+    assert report.first_wrong is None
+
+
+@pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
+@pytest.mark.parametrize(("at", "label"), [("p2", "MatMul_3"), ("d2", "DequantizeLinear_5"), ("p3", "MatMul_6")])
+def test_a_fault_behind_steps_that_moved_is_named(
+    search: Any, at: str, label: str, tmp_path: Path, shared: Workshop
+) -> None:
+    target = nearly_right(kind="scaled", at=at)
+    request = request_for(write_coarse(tmp_path / "coarse.onnx"), target, output=str(tmp_path / "small.onnx"))
+    report = search(request, shared, str(tmp_path / "keep"))
+    found = report.verdict.kind, report.first_wrong, report.confirmed
+    assert found == (VerdictKind.FAIL, f"coarse_layer_{label}", True)
+
+
+# ---------------------------------------------------------------- nothing to reduce
+
+
+def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = reduce(chain, ORT, shared, tmp_path)
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.exit_code == 0
+    assert any("there is nothing to reduce" in note for note in report.notes)
+    assert not (tmp_path / "small.onnx").exists()
+
+
+def test_a_reference_that_fails_is_an_error_and_writes_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    from dataclasses import replace
+
+    request = replace(request_for(chain, output=str(tmp_path / "small.onnx")), reference=picky(refuses="Add"))
+    report = reduce_failure(request, shared, str(tmp_path / "keep"))
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert report.command == ""
+    assert not (tmp_path / "small.onnx").exists()
+
+
+# ---------------------------------------------------------------- the smallest
+
+
+def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 12)
+    report = reduce(model, faulty("scaled", "t6"), shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert report.first_wrong == "long_layer_Tanh_5"
+    assert report.notes[0] == "12 nodes → 1: Tanh"
+    assert "the failure: the outputs differ" in report.notes
+
+
+def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, shared: Workshop) -> None:
+    np.save(tmp_path / "x.npy", np.array([[0.5, -0.25, 1.0, 2.0]], np.float32))
+    model = write_long_chain(tmp_path / "long.onnx", 4)
+    inputs = InputChoice(files=(str(tmp_path / "x.npy"),))
+    reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=inputs)
+    fed = load_tensors(tmp_path / "small_inputs")
+    assert fed["t2"].tolist() == [[-0.5, -0.25, -1.0, -2.0]]  # through Abs and Neg
+
+
+def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 9)
+    report = reduce(model, picky(refuses="Tanh", refuses_alone="Abs"), shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
+    assert report.verdict.kind is VerdictKind.ERROR
+    assert "the failure: compile unsupported: no Tanh here" in report.notes
+
+
+def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    report = reduce(chain, FUSING, shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["MatMul", "Add", "Relu"]
+    assert report.cases[0].layer is None
+    report = reduce(chain, picky(refuses_among="Add"), shared, tmp_path)
+    assert len(ops_of(tmp_path / "small.onnx")) == 2
+    assert "Add" in ops_of(tmp_path / "small.onnx")
+
+
+def test_all_samples_go_along(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 6)
+    report = reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=InputChoice(samples=3))
+    folders = [tmp_path / name for name in ("small_inputs", "small_inputs_2", "small_inputs_3")]
+    assert len({load_tensors(folder)["t2"].tobytes() for folder in folders}) == 3
+    assert "with 3 samples each" in " ".join(report.notes)
+
+
+def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])]
+    model = write_model(tmp_path / "sums.onnx", nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
+    for number, (batch, value) in enumerate([(1, 0.01), (3, 0.5)]):
+        np.savez(tmp_path / f"{number}.npz", x=np.full((batch, 4), value, np.float32))
+    inputs = InputChoice(files=(str(tmp_path / "0.npz"), str(tmp_path / "1.npz")))
+    report = reduce(model, faulty("saturated", "double"), shared, tmp_path, inputs=inputs)
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert ops_of(tmp_path / "small.onnx") == ["Add"]
+    assert load_tensors(tmp_path / "small_inputs")["x"].shape == (3, 4)
+
+
+def test_a_model_without_inputs(tmp_path: Path, shared: Workshop) -> None:
+    nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
+    model = write_model(tmp_path / "odd.onnx", nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
+    reduce(model, faulty("scaled", "e"), shared, tmp_path)
+    assert ops_of(tmp_path / "small.onnx") == ["Exp"]
+
+
+# ---------------------------------------------------------------- seen twice
+
+
+def test_what_is_reported_was_computed_once_more_past_the_cache(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    workshop = open_workshop()
+    reduce(chain, faulty("scaled", "sum"), workshop, tmp_path)
+    runs = [each for each in workshop.slices if each.track == ("faulty", "run") and each.name == "chain_reduced"]
+    assert len(runs) >= 2
+    again = open_workshop()
+    reduce(chain, faulty("scaled", "sum"), again, tmp_path)
+    assert [each.name for each in again.slices if each.track == ("faulty", "run")] == ["chain_reduced"]
+
+
+def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    """As many refusals as the search sees; the last look finds nothing wrong."""
+    turns = 1
+    while True:
+        (tmp_path / "count").unlink(missing_ok=True)
+        with suppress(UsageError):  # it went away before the search began
+            report = reduce(chain, picky(refuses="Relu", turns=turns, count=str(tmp_path / "count")), shared, tmp_path)
+            if report.command:
+                break
+        turns += 1
+    assert report.verdict.kind is VerdictKind.INCONCLUSIVE
+    assert int(report.exit_code) == 3
+    assert "the failure comes and goes" in report.notes[-1]
+
+
+# ---------------------------------------------------------------- what to type
+
+
+def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
+    chain: Path, tmp_path: Path, shared: Workshop
+) -> None:
+    report = reduce_failure(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path / "keep"))
+    assert ops_of(tmp_path / "keep" / "chain_reduced.onnx") == ["Add"]
+    assert shlex.split(report.command) == [
+        *("assay", "model", "check", str(tmp_path / "keep" / "chain_reduced.onnx")),
+        *("--reference", "ort", "--target", "faulty", "--input", str(tmp_path / "keep" / "chain_reduced_inputs")),
+    ]
+
+
+def test_the_command_says_how_it_was_found(chain: Path) -> None:
+    manner = "--reference ort --target sim --tolerance rel=0.1 --tolerance Conv:rel=1"
+    request = request_for(chain, manner=manner, origin="--samples 2")
+    text = render_again(request, "/a b/s.onnx", ["/a b/i", "/a b/i_2"], Names(frozenset({"Add"})))
+    assert text == (
+        "assay model check '/a b/s.onnx' --reference ort --target sim --tolerance rel=0.1 "
+        "--input '/a b/i' --input '/a b/i_2'"
+    )
+
+
+def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: Workshop) -> None:
+    model = write_long_chain(tmp_path / "long.onnx", 6)
+    target = faulty("scaled", "t3")
+    reduce(model, target, shared, tmp_path, inputs=InputChoice(samples=2))
+    files = InputChoice(files=(str(tmp_path / "small_inputs"), str(tmp_path / "small_inputs_2")))
+    report = check_model(request_for(tmp_path / "small.onnx", target, inputs=files), shared, str(tmp_path / "keep"))
+    assert report.verdict.kind is VerdictKind.FAIL
+    assert report.samples == 2
+
+
+def test_progress_is_told(tmp_path: Path, shared: Workshop) -> None:
+    told: list[CaseReport] = []
+    model = write_long_chain(tmp_path / "long.onnx", 6)
+    reduce_failure(request_for(model, picky(refuses_among="Tanh")), shared, str(tmp_path), told.append)
+    names = [case.name for case in told]
+    assert names[0] == "long_full_model"
+    assert "long_reduced (2 nodes)" in names
+    assert names[-1] == "long_reduced"
+
+
+def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+    wide = Tolerances(Tolerance(rel=0.5))
+    report = reduce(chain, faulty("scaled", "sum"), shared, tmp_path, tolerances=wide)
+    assert report.verdict.kind is VerdictKind.PASS
+    assert report.command == ""
+
+
+def test_failures_on_the_way_leave_no_copies(
+    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+) -> None:
+    workshop = open_workshop(attic=str(tmp_path / "attic"))
+    reduce(chain, picky(refuses="Add"), workshop, tmp_path)
+    assert [path.name for path in (tmp_path / "attic").iterdir()] == ["chain_reduced"]
+
+
+def test_what_is_left_has_the_name_that_it_has_in_the_model(tmp_path: Path, shared: Workshop) -> None:
+    """Whichever layer the search for it ended with."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["t"]),
+        helper.make_node("Neg", ["t"], ["y"]),
+    ]
+    model = write_model(tmp_path / "three.onnx", nodes, {"x": [4]}, {"y": [4]})
+    search = Search(Examination(request_for(model), shared, Cases(build_source(request_for(model)), shared), "keep"))
+    search.first = search.cases.outline.layers[0]
+    trials = _Trials(search, search.cases.full, Signature(""))
+    part = write_model(tmp_path / "part.onnx", nodes[2:], {"t": [4]}, {"y": [4]})
+    found = trials._find_layer(onnx.load(part))
+    assert found is not None
+    assert found.label == "Neg_2"

@@ -1,0 +1,308 @@
+"""A check as a run of the study `model`: its directory, its state, its times in the history."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.models.models import faulty, hide_library, picky, request_for
+
+from assay.bench.flow.archive import load_executions
+from assay.bench.flow.timings import add_timings
+from assay.errors import AssayError, InfrastructureError
+from assay.execute.machine_lease import MachineLease
+from assay.execute.slots import SlotPool, build_entries
+from assay.models.flow.run import Finished, RunChoice, build_spec, conclude, run_model
+from assay.models.records import load_report
+from assay.models.values.model import Limits, ModelRequest, Target
+from assay.record.run_directory import load_record
+from assay.study.locations import StudyPlace
+from assay.study.prepared import Report
+from assay.study.sweep import Doors
+from assay.values.plain import build_plain
+from assay.values.verdict import VerdictKind
+
+UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
+    return request_for(model, target, store=str(tmp_path / "store"), **further)
+
+
+def go(request: ModelRequest, **choice: Any) -> Finished:
+    return run_model(request, RunChoice(**choice), keep_timings=add_timings)
+
+
+# ---------------------------------------------------------------- errors of the run are errors of the call
+
+
+def test_what_the_run_cannot_do_is_raised_here_with_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no")
+    with pytest.raises(AssayError, match="not an ONNX model") as caught:
+        go(ask(tmp_path / "m.onnx", tmp_path))
+    assert caught.value.exit_code == 2
+
+
+def test_a_missing_extra_is_raised_with_its_command(
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_library("openvino", tmp_path, monkeypatch)
+    with pytest.raises(AssayError) as caught:
+        go(ask(chain, tmp_path, Target("openvino", "openvino")))
+    assert caught.value.hint == "install it: pip install 'assay[openvino]'"
+    assert caught.value.exit_code == 2
+
+
+def test_a_time_limit_of_the_whole_is_no_report_and_says_so(chain: Path, tmp_path: Path) -> None:
+    with pytest.raises(AssayError, match=r"the check ended without a report: .*time limit") as caught:
+        go(ask(chain, tmp_path, picky(hang="Add")), timeout_s=4.0)
+    assert caught.value.exit_code == 1
+
+
+def test_a_root_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AssayError):
+        go(ask(chain, tmp_path), root=str(tmp_path / "file" / "runs"))
+
+
+def test_nothing_started_is_an_error() -> None:
+    with pytest.raises(InfrastructureError, match="not started"):
+        conclude(Report((), ()))
+
+
+def test_a_process_that_left_no_word_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
+    from assay.models.flow.run import _find_error
+
+    (tmp_path / "model.log").write_text("the last thing\n")
+    error = _find_error(str(tmp_path), "killed by SIGKILL")
+    assert error.render() == "the check ended without a report: killed by SIGKILL\n  the last thing"
+    (tmp_path / "error.json").write_text("{damaged")
+    assert "without a report" in _find_error(str(tmp_path), "").message
+
+
+# ---------------------------------------------------------------- the run
+
+
+def test_each_check_is_a_run_with_everything_in_it(chain: Path, tmp_path: Path) -> None:
+    finished = go(ask(chain, tmp_path), label="nightly")
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert finished.report.run_dir == finished.run_dir
+    run_dir = Path(finished.run_dir)
+    assert run_dir.parent == tmp_path / "runs" / "model"
+    spec = load_record(str(run_dir)).spec
+    assert spec.params | {"id": ""} == {
+        "model": str(chain),
+        "goal": "check",
+        "reference": "ort",
+        "target": "ort:unoptimized",
+        "id": "",
+    }
+    assert spec.tag == "nightly"
+    assert load_report(str(run_dir)) == finished.report
+    assert (run_dir / "model.exit.0").exists()
+    assert (run_dir / "trace.json").exists()
+    assert (run_dir / "metrics" / "model.jsonl").exists()
+
+
+def test_two_checks_at_once_have_a_directory_each(chain: Path, tmp_path: Path) -> None:
+    one, two = (build_spec(ask(chain, tmp_path), RunChoice(), StudyPlace(str(tmp_path), "model")) for _ in range(2))
+    assert one.name != two.name
+    assert one.id != two.id
+
+
+def test_a_request_of_any_letters_gets_through_the_shell(tmp_path: Path, chain: Path) -> None:
+    odd = tmp_path / 'it\'s "a" $HOME `x` \\ 名.onnx'
+    odd.write_bytes(chain.read_bytes())
+    finished = go(ask(odd, tmp_path, only=("Add_1",)))
+    assert finished.report is not None
+    assert finished.report.model == str(odd)
+    assert finished.report.verdict.kind is VerdictKind.PASS
+
+
+def test_a_failed_check_is_a_report_and_no_exception(chain: Path, tmp_path: Path) -> None:
+    finished = go(ask(chain, tmp_path, faulty("scaled", "sum")))
+    assert finished.report is not None
+    assert finished.report.exit_code == 1
+    assert (Path(finished.run_dir) / "model.exit.1").exists()
+
+
+# ---------------------------------------------------------------- the history
+
+
+def test_the_times_of_a_whole_check_are_in_the_history_of_benchmarks(chain: Path, tmp_path: Path) -> None:
+    go(ask(chain, tmp_path, repeats=3), label="nightly")
+    (execution,) = load_executions(StudyPlace(str(tmp_path / "runs"), "bench"), "chain.ort_unoptimized")
+    assert set(execution.result.numbers) == {
+        *(f"{name}.{step}_s" for name in ("MatMul_0", "Add_1", "Relu_2", "full_model") for step in ("compile", "run")),
+        "wall_time",
+    }
+    assert len(execution.result.samples["full_model.run_s"]) == 3
+    assert execution.label == "nightly"
+    assert execution.setup["onnxruntime"]
+    assert execution.started_at is not None
+    assert execution.ended_at is not None
+    assert execution.started_at < execution.ended_at
+
+
+def test_a_git_that_cannot_be_asked_is_a_warning_of_the_check(chain: Path, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    subprocess.run(["git", "init", "-q", code], check=True)
+    (code / ".git" / "index").write_bytes(b"damaged")
+    notes = [note for note in go(ask(chain, tmp_path, folder=str(code))).notes if "git cannot be asked" in note]
+    assert len(notes) == 1
+    assert f"about {code}, so no commit is recorded" in notes[0]
+
+
+@pytest.mark.parametrize("why", ["cached", "some", "bisect"])
+def test_what_was_not_measured_as_a_whole_is_not(why: str, chain: Path, tmp_path: Path) -> None:
+    further: dict[str, Any] = {"some": {"only": ("Add_1",)}, "bisect": {"goal": "bisect"}}.get(why, {})
+    if why == "cached":
+        go(ask(chain, tmp_path))
+    before = len(list((tmp_path / "runs" / "bench").glob("*"))) if why == "cached" else 0
+    go(ask(chain, tmp_path, **further))
+    bench = tmp_path / "runs" / "bench"
+    assert len(list(bench.glob("*"))) == before if bench.exists() else before == 0
+
+
+def test_a_history_that_cannot_be_written_is_said_and_changes_no_verdict(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "bench").write_text("a file where a folder should be")
+    finished = go(ask(chain, tmp_path))
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert any("not in the benchmark history" in note for note in finished.notes)
+
+
+def test_the_command_of_the_run_can_be_repeated_by_hand(chain: Path, tmp_path: Path) -> None:
+    """job.sh is all there is to it."""
+    import subprocess
+
+    finished = go(ask(chain, tmp_path, only=("Add_1",)))
+    report = Path(finished.run_dir) / "model.json"
+    report.unlink()
+    done = subprocess.run(["bash", str(Path(finished.run_dir) / "job.sh")], check=False, capture_output=True)
+    assert done.returncode == 0
+    assert json.loads(report.read_text())["cases"][0]["name"] == "chain_layer_Add_1"
+
+
+def test_a_request_that_no_command_line_holds_goes_by_a_file(tmp_path: Path, chain: Path) -> None:
+    """Linux takes 128 KiB in one argument."""
+    files = tuple(f"{tmp_path}/{'x' * 200}{number}" for number in range(800))
+    request = ask(chain, tmp_path, only=("Add_1",), origin=" ".join(files))
+    spec = build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))
+    assert len(spec.commands[0].text) < 1000
+    finished = go(request)
+    assert finished.report is not None
+    assert finished.report.verdict.kind is VerdictKind.PASS
+    assert finished.report.origin == request.origin
+
+
+def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, chain: Path) -> None:
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    request = ask(chain, tmp_path, origin="x" * 200_000)
+    with pytest.raises(InfrastructureError, match="the request cannot be written"):
+        build_spec(request, RunChoice(), StudyPlace(str(tmp_path / "runs"), "model"))
+
+
+# ---------------------------------------------------------------- who waits for whom
+
+
+@pytest.fixture
+def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_SLOTS_DIR", str(tmp_path / "slots"))
+    (tmp_path / "slots").mkdir()
+    return tmp_path / "slots"
+
+
+def test_a_check_does_not_wait_for_the_slots_of_trainings(chain: Path, tmp_path: Path, slots: Path) -> None:
+    training = SlotPool(build_entries(["cpu"] * 16), str(slots))
+    held = [training.acquire() for _ in range(16)]
+    try:
+        finished = run_model(ask(chain, tmp_path), RunChoice(timeout_s=60), Doors(tick_s=0.1, counts_wait=True))
+        assert finished.report is not None
+    finally:
+        for each in held:
+            assert each is not None
+            each.let_go()
+        training.close()
+
+
+@pytest.mark.parametrize("profiles", [False, True])
+def test_who_has_the_machine_is_named_when_the_limit_of_the_wait_is_over(
+    chain: Path, tmp_path: Path, slots: Path, profiles: bool
+) -> None:
+    """A check waits for a benchmark; one that profiles waits for checks too."""
+    other = hold_lease("check" if profiles else "benchmark", slots)
+    request = ask(chain, tmp_path, run_profile_dir=str(tmp_path / "p") if profiles else None)
+    try:
+        with pytest.raises(InfrastructureError) as caught:
+            run_model(request, RunChoice(max_wait_s=0.5), Doors(tick_s=0.1))
+    finally:
+        other.kill()
+        other.wait()
+        assert other.stdout is not None
+        other.stdout.close()
+    what = "model checks are running" if profiles else "a benchmark has this machine for itself"
+    assert what in caught.value.message
+    assert f"in {tmp_path} (pid {other.pid})" in caught.value.message
+    assert "ASSAY_MAX_WAIT" in caught.value.render()
+    assert caught.value.exit_code == 4
+
+
+def hold_lease(use: str, slots: Path) -> subprocess.Popen[bytes]:
+    code = f"""
+import time
+from assay.execute.machine_lease import MachineLease
+assert MachineLease({use!r}, {str(slots)!r}).try_enter()
+print("in", flush=True); time.sleep(100)
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    other.stdout.readline()
+    return other
+
+
+def test_what_a_killed_check_leaves_holds_no_slot_and_a_benchmark_waits_for_it(
+    chain: Path, tmp_path: Path, slots: Path
+) -> None:
+    mark = tmp_path / "hangs"
+    request = ask(chain, tmp_path, picky(hang="Add", says=str(mark)), limits=Limits(compile_s=4.0))
+    code = f"""
+import json
+from assay.models.flow.run import RunChoice, run_model
+from assay.models.values.model import ModelRequest
+from assay.values.plain import parse_plain
+run_model(parse_plain(ModelRequest, json.loads({json.dumps(build_plain(request))!r})), RunChoice(jobs=1))
+"""
+    pool, benchmark = SlotPool(build_entries(["cpu"]), str(slots / "checks")), MachineLease("benchmark", str(slots))
+    with subprocess.Popen([sys.executable, "-c", code]) as command:
+        wait_for(mark.exists)
+        assert pool.busy()
+        command.kill()
+    assert not pool.busy()
+    assert not benchmark.try_enter()
+    assert "_picky_check_" in benchmark.holders()[0].name
+    wait_for(benchmark.try_enter)
+    assert len(list((tmp_path / "runs" / "model").glob("*/model.json"))) == 1  # it went on to its end
+    for each in (pool, benchmark):
+        each.close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not come")

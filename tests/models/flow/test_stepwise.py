@@ -1,0 +1,213 @@
+"""A case step by step, with pieces of somebody's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.models.backends.lab import build_external
+from tests.models.model_shelf import parse
+
+from assay.errors import UsageError
+from assay.models.flow.artifact_builder import Dumps, Workshop, load_product
+from assay.models.flow.cases import Source, StepFailedError
+from assay.models.flow.stepwise import CaseSteps, Comparing, Stepwise, read_samples
+from assay.models.store.artifacts import ArtifactStore
+from assay.models.values.model import InputChoice, Target, Tolerances
+from assay.models.values.tensors import TensorSpec
+
+ORT, EVALUATOR = Target("ort", "ort"), Target("reference", "reference")
+BODY = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
+
+
+@pytest.fixture
+def stand(tmp_path: Path):
+    with Workshop(ArtifactStore(str(tmp_path / "store"))) as workshop:
+        yield Stepwise(workshop, Dumps(run_profile_dir=str(tmp_path / "profiles")))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    onnx.save(parse(BODY), tmp_path / "net.onnx")
+    return Source(str(tmp_path / "net.onnx"), ORT, InputChoice(samples=2))
+
+
+def compare(steps: CaseSteps, tmp_path: Path, expected, actual):
+    comparing = Comparing(ORT, EVALUATOR, Tolerances(), None, str(tmp_path / "keep"))
+    return steps.compare(comparing, expected, actual)
+
+
+def test_a_layer_from_its_inputs_to_the_comparison(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_layer_Neg_1", "net_layer_Neg_1-reference-default")
+    inputs = steps.write_inputs(steps.inputs)
+    assert [product.sha for product in inputs] == [trial.inputs.sha for trial in steps.case.trials]
+    expected = steps.expect(ORT, inputs)
+    actual = steps.run(EVALUATOR, steps.prepare(EVALUATOR), inputs, tested=True)
+    assert len(expected) == len(actual) == 2
+    assert compare(steps, tmp_path, expected, actual).verdict.kind == "PASS"
+    assert [str(step.step) for step in steps.steps] == ["compile", "run", "run"], "one model, two samples"
+    made = tmp_path / "profiles" / "net_layer_Neg_1-reference-default" / "net_layer_Neg_1_runtime.csv"
+    assert made.exists()
+    assert len(list((tmp_path / "profiles").iterdir())) == 1, "the reference is not profiled"
+    assert stand.workshop.dumps == Dumps()
+
+
+def test_other_inputs_are_computed_by_the_reference(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    inputs = steps.write_inputs([{"x": np.array([1, -1, 2, -2], np.float32)}])
+    (expected,) = steps.expect(ORT, inputs)
+    assert expected["y"].tolist() == [-1, 0, -2, 0]
+    report = compare(steps, tmp_path, [expected], [{"y": expected["y"] + 1}])
+    assert report.verdict.kind == "FAIL"
+    assert np.load(report.diffs[0][1]).tolist() == [0, 1, -1, 1]
+
+
+def test_inputs_that_do_not_fit_are_all_named(stand, source):
+    steps = stand.open_case(source, "net_full_model", "x")
+    with pytest.raises(UsageError, match=r"missing: x; too many: a, b"):
+        steps.write_inputs([{"a": np.zeros(4), "b": np.zeros(4)}])
+
+
+def test_results_of_another_number_of_samples_are_refused(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    with pytest.raises(UsageError, match="1 samples of results, 2 of the reference"):
+        compare(steps, tmp_path, [{}, {}], [{}])
+
+
+def test_no_results_at_all_are_never_a_pass(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    assert compare(steps, tmp_path, [], []).verdict.kind == "ERROR"
+    assert compare(steps, tmp_path, [{"y": np.ones(4)}], [{}]).verdict.kind == "FAIL"
+
+
+def test_a_step_that_fails_says_so_with_its_outcome(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    broken = tmp_path / "broken.onnx"
+    broken.write_text("no model")
+    with pytest.raises(StepFailedError, match="ort cannot get through net_full_model: compile error") as caught:
+        steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
+    assert caught.value.outcome is steps.steps[-1]
+
+
+def test_only_the_last_models_stay_in_memory(stand, tmp_path):
+    sources = []
+    for name in "abc":
+        onnx.save(parse(BODY), tmp_path / f"{name}.onnx")
+        sources.append(Source(str(tmp_path / f"{name}.onnx"), ORT))
+    opened = [stand.open_case(each, f"{name}_full_model", "x").cases for name, each in zip("abc", sources, strict=True)]
+    assert stand.open_case(sources[2], "c_full_model", "x").cases is opened[2]
+    assert stand.open_case(sources[0], "a_full_model", "x").cases is not opened[0]
+
+
+def test_a_visit_holds_what_it_takes_and_nothing_longer(stand, source, tmp_path):
+    """The store may throw out what a test has used; what the reference made of the model is for all tests."""
+    store = stand.workshop.store
+    with stand.visiting(""):
+        steps = stand.open_case(source, "net_full_model", "x")
+        (artifact, _) = steps.prepare(EVALUATOR)
+        stand.hand_out(artifact)
+        store.clear()
+        assert Path(artifact.path).exists()
+    store.clear()
+    assert not Path(artifact.path).exists()
+    with pytest.raises(UsageError, match="there is no"):
+        stand.take_in(artifact.path)
+    with stand.visiting(""):
+        again = stand.open_case(source, "net_full_model", "x")
+        assert all(each["y"].shape == (4,) for each in again.expect(ORT, again.write_inputs(again.inputs)))
+
+
+def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, source, tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_text("no model")
+    with stand.visiting(str(tmp_path / "kept")):
+        steps = stand.open_case(source, "net_full_model", "x")
+        with pytest.raises(StepFailedError):
+            steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
+    kept = tmp_path / "kept" / "net_full_model" / "compile-ort" / "broken.onnx"
+    assert kept.read_text() == "no model"
+    assert stand.workshop.attic == ""
+
+
+def test_each_sample_is_told_its_own_shapes(stand, source):
+    """Samples may differ in shape, and a runner that writes raw bytes is told what to read them as."""
+    steps = stand.open_case(source, "net_full_model", "x")
+    first, second = steps.case.trials
+    specs = [(TensorSpec("y", "float32", (size,)),) for size in (2, 3)]
+    trials = (replace(first, specs=specs[0]), replace(second, specs=specs[1]))
+    steps.case = replace(steps.case, trials=trials)
+    wanted = []
+
+    def run(target, artifact, inputs, wants, case, whole=stand.workshop.run):
+        wanted.append(wants.specs)
+        return whole(target, artifact, inputs, wants, case)
+
+    own = steps.write_inputs(steps.inputs)
+    other = steps.write_inputs([{"x": np.ones(4, np.float32)}])
+    artifacts = steps.prepare(ORT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Workshop, "run", lambda self, *words: run(*words))
+        steps.run(ORT, artifacts, own)
+        steps.run(ORT, artifacts, other)
+    assert wanted == [*specs, steps.case.specs]
+
+
+def test_what_is_handed_out_is_taken_in_again(stand, source, tmp_path):
+    steps = stand.open_case(source, "net_full_model", "x")
+    (artifact, _) = steps.prepare(ORT)
+    folder = stand.hand_out(artifact, str(tmp_path / "some folder"))
+    assert stand.take_in(folder) is artifact
+    with pytest.raises(UsageError, match="there is no"):
+        stand.take_in(tmp_path / "missing")
+
+
+def test_somebodys_folder_is_searched_for_the_artifact(stand, tmp_path):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "only").write_text("1")
+    assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made" / "only")
+    (tmp_path / "made" / "model.vmfb").write_text("2")
+    assert stand.take_in(tmp_path / "made", "model.vmfb").path == str(tmp_path / "made" / "model.vmfb")
+    assert stand.take_in(tmp_path / "made").path == str(tmp_path / "made")
+
+
+def test_what_lies_beside_somebodys_artifact_counts(stand, tmp_path):
+    """A tool may read it."""
+    (tmp_path / "made").mkdir()
+    for name in ("model.vmfb", "weights.bin"):
+        (tmp_path / "made" / name).write_text("1")
+    before = stand.take_in(tmp_path / "made", "model.vmfb")
+    assert stand.take_in(tmp_path / "made", "model.vmfb").sha == before.sha
+    (tmp_path / "made" / "weights.bin").write_text("2")
+    assert stand.take_in(tmp_path / "made", "model.vmfb").sha != before.sha
+
+
+def test_external_data_of_somebodys_model_counts(stand, tmp_path):
+    path = tmp_path / "model.onnx"
+    build_external(path)
+    before = stand.take_in(path)
+    assert before == load_product(str(path))
+    build_external(path, seed=1)
+    assert stand.take_in(path).sha != before.sha
+
+
+# ---------------------------------------------------------------- what somebody's own fixture may return
+
+
+def test_forms_of_samples():
+    a, b = np.zeros(1), np.ones(1)
+    assert read_samples([a, b], ("p", "q")) == [{"p": a, "q": b}]
+    assert read_samples({"p": a}, ("p",)) == [{"p": a}]
+    assert read_samples([{"p": a}, {"p": b}], ("p",)) == [{"p": a}, {"p": b}]
+    assert read_samples(a, ("p",)) == [{"p": a}]
+    assert read_samples([], ("p",)) == [{}]
+
+
+@given(st.integers(0, 4), st.integers(0, 4))
+def test_no_array_is_lost_whatever_the_names(names, arrays):
+    (sample,) = read_samples([np.full(1, n) for n in range(arrays)], [f"n{i}" for i in range(names)])
+    assert len(sample) == arrays

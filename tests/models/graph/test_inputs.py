@@ -1,0 +1,578 @@
+"""Inputs that suit the model: seeded, in range, of the right shape; and everything that does not fit is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from tests.models.model_shelf import activate, assert_equal, load_examples, parse, run
+
+from assay.errors import NotFoundError, UsageError
+from assay.models.graph.graph import build_outline
+from assay.models.graph.inputs import build_samples, describe, find_problems, parse_files, plan_inputs
+from assay.models.graph.tensorfile import write_tensors
+from assay.models.values.tensors import TensorSpec
+
+TWO = "g (float[n,3] x, int64[n] t) => (float[n,3] y) <float[5,3] table = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}> { e = Gather(table, t)  y = Add(x, e) }"
+
+
+def draw(model: onnx.ModelProto, **options: Any) -> list[dict[str, Any]]:
+    return build_samples(build_outline(model), model=model, **options)
+
+
+# ---------------------------------------------------------------- seeds
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_gives_others() -> None:
+    model = parse(TWO)
+    first, again, other = (draw(model, seed=seed)[0]["x"] for seed in (1, 1, 2))
+    assert_equal(first, again)
+    assert first.tolist() != other.tolist()
+
+
+def test_samples_differ_and_do_not_depend_on_their_count() -> None:
+    model = parse(TWO)
+    three = draw(model, count=3)
+    assert len({sample["x"].tobytes() for sample in three}) == 3
+    assert_equal(draw(model, count=1)[0]["x"], three[0]["x"])
+
+
+def test_another_input_changes_nothing() -> None:
+    alone = parse("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }")
+    beside = parse("g (float[7] first, float[2,3] x) => (float[2,3] y, float[7] z) { y = Relu(x)  z = Neg(first) }")
+    assert_equal(draw(alone)[0]["x"], draw(beside)[0]["x"])
+
+
+def test_the_numbers_are_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(parse(TWO).SerializeToString())
+    code = (
+        "import sys; from assay.models.graph.graph import build_outline; from assay.models.graph.inputs import build_samples\n"
+        "from assay.models.graph.tensorfile import content_sha\n"
+        "print([content_sha(a) for a in build_samples(build_outline(sys.argv[1]))[0].values()])"
+    )
+    told = set()
+    for salt in ("0", "1"):
+        result = subprocess.run(
+            [sys.executable, "-c", code, tmp_path / "m.onnx"],
+            env=os.environ | {"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        told.add(result.stdout)
+    assert len(told) == 1
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(UsageError, match="0 samples are none"):
+        draw(parse(TWO), count=0)
+
+
+# ---------------------------------------------------------------- ranges
+
+
+def bounds(body: str, name: str = "x", **options: Any) -> tuple[float, float]:
+    model = parse(body, **options)
+    plans = {plan.name: plan.domain for plan in plan_inputs(build_outline(model), model=model)}
+    return plans[name].low, plans[name].high
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("g (float[4] x) => (float[4] y) { y = Relu(x) }", (-1, 1)),
+        ("g (uint8[4] x) => (float[4] y) { y = Cast<to = 1>(x) }", (0, 255)),
+        ("g (int8[4] x) => (float[4] y) { y = Cast<to = 1>(x) }", (-128, 127)),
+        ("g (int32[4] x) => (int32[4] y) { y = Neg(x) }", (0, 9)),
+        ("g (int64[4] x) => (float[4,2] y) <float[3,2] w = {1,2,3,4,5,6}> { y = Gather(w, x) }", (0, 2)),
+        ("g (int64[4] x) => (float[3,4] y) <float[3,2] w = {1,2,3,4,5,6}> { y = Gather<axis = 1>(w, x) }", (0, 1)),
+        ("g (int32[4] x) => (float[4,2] y) <float[3,2] w = {1,2,3,4,5,6}> { a = Cast<to = 7>(x)  y = Gather(w, a) }", (0, 2)),
+        ("g (int64[4] x) => (float[4,7] y) <int64 d = {7}, float[2] v = {0, 1}> { y = OneHot(x, d, v) }", (0, 6)),
+        ("g (float[4] x) => (float[4] y) { y = Log(x) }", (0.1, 2)),
+        ("g (float[4] x) => (float[4] y) { a = Identity(x)  y = Sqrt(a) }", (0.1, 2)),
+        ("g (float[4] z, float[4] x) => (float[4] y) { y = Div(z, x) }", (0.1, 2)),
+        ("g (int32[4] z, int32[4] x) => (int32[4] y) { y = Div(z, x) }", (1, 9)),
+        ("g (float[4] x) => (float[4] y) <float e = {2}> { y = Pow(x, e) }", (-1, 1)),
+        ("g (float[4] x) => (float[4] y) <float e = {0.5}> { y = Pow(x, e) }", (0.1, 2)),
+        ("g (float[4] x) => (float[4] y) <float b = {2}> { y = Pow(b, x) }", (0, 2)),
+        ("g (float[4] x) => (float[4] y) { y = Acos(x) }", (-0.9, 0.9)),
+        ("g (float[4] x) => (float[4] y) { y = Acosh(x) }", (1.1, 3)),
+        ("g (float[4] x) => (float[4] y) { a = Log(x)  b = Acos(x)  y = Add(a, b) }", (0.1, 0.9)),
+        ("g (float[4] x) => (float[4] y) { a = Log(x)  b = Acosh(x)  y = Add(a, b) }", (1.1, 2)),
+        ("g (float[4] x) => (int64[4] y) { y = Cast<to = 7>(x) }", (0, 9)),
+        ("g (float[4] x) => (bool[4] y) { y = Cast<to = 9>(x) }", (0, 1)),
+        ("g (float[4] x) => (int64[1,n] y) { y = NonZero(x) }", (0, 1)),
+        ("g (int64 x, bool b) => (bool y) <int64 k = {16000}> { y = Equal(x, k) }", (16000, 16000)),
+        ("g (int64[4] x) => (bool[4] y) <int64 k = {16000}> { y = Equal(x, k) }", (0, 9)),
+        ("g (float[4] x) => (uint8[4] y) <float s = {0.5}, uint8 z = {128}> { y = QuantizeLinear(x, s, z) }", (-64, 63.5)),
+        ("g (float[4] x) => (uint8[4] y) <float s = {0.5}> { y = QuantizeLinear(x, s) }", (0, 127.5)),
+        ("g (float[4] z, int64[1] x) => (float[1] y, int64[1] i) { y, i = TopK(z, x) }", (1, 1)),
+    ],
+)  # fmt: skip
+def test_the_range_suits_the_readers(body: str, expected: tuple[float, float]) -> None:
+    assert bounds(body) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("attention_mask", "int64[4]", (0, 1)),
+        ("mask", "float[4]", (0, 1)),
+        ("sr", "int64", (16000, 16000)),
+        ("sampling_rate", "int32", (16000, 16000)),
+        ("x_lengths", "int64[1]", (1, 1)),
+        ("h0", "float[4]", (-0.1, 0.1)),
+        ("past_key", "float[4]", (-0.1, 0.1)),
+        ("past_tokens", "int64[4]", (0, 9)),
+    ],
+)
+def test_names_say_what_the_graph_does_not(name: str, kind: str, expected: tuple[float, float]) -> None:
+    assert bounds(f"g ({kind} {name}) => ({kind} y) {{ y = Neg({name}) }}", name) == expected
+
+
+def test_states_of_recurrent_nodes_are_small_and_their_lengths_whole() -> None:
+    body = """g (float[seq,1,2] x, int32[1] n, float[1,1,3] h, float[1,1,3] c) => (float[seq,1,1,3] y)
+        { y = LSTM<hidden_size = 3>(x, w, r, , n, h, c) }"""
+    weights = {"w": np.zeros((1, 12, 2), np.float32), "r": np.zeros((1, 12, 3), np.float32)}
+    assert bounds(body, "h", weights=weights) == (-0.1, 0.1)
+    assert bounds(body, "c", weights=weights) == (-0.1, 0.1)
+    assert bounds(body, "n", weights=weights) == (16, 16)  # what `seq` became
+
+
+def test_a_mask_never_hides_everything() -> None:
+    model = parse("g (int64[2,50] mask) => (int64[2,50] y) { y = Neg(mask) }")
+    (found,) = draw(model)
+    assert set(found["mask"].flat) == {0, 1}
+    assert found["mask"][:, 0].tolist() == [1, 1]
+    scalar = parse("g (bool mask) => (bool y) { y = Not(mask) }")
+    assert draw(scalar)[0]["mask"].shape == ()
+
+
+@pytest.mark.parametrize("number", [n for n in TensorProto.DataType.values() if n])
+def test_every_type_can_be_drawn(number: int) -> None:
+    value = helper.make_tensor_value_info("x", number, [2, 50])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "g",
+        [value],
+        [helper.make_tensor_value_info("y", number, [2, 50])],
+    )
+    model = helper.make_model(graph)
+    (found,) = draw(model)
+    assert found["x"].shape == (2, 50)
+    assert describe_type(found["x"]) == describe_type(np.zeros(1, helper.tensor_dtype_to_np_dtype(number)))
+    assert len(set(map(str, found["x"].flat))) > 1
+
+
+def describe_type(array: np.ndarray) -> str:
+    return str(array.dtype)
+
+
+def test_given_ranges_win() -> None:
+    (found,) = draw(parse(TWO), ranges={"x": (5, 6), "t": 3})
+    assert found["x"].min() >= 5
+    assert found["x"].max() <= 6
+    assert found["t"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "complaint"),
+    [
+        ({"x": (2, 1)}, "range 2:1 for 'x' is empty"),
+        ({"t": (0.5, 2)}, "no values of int64"),
+        ({"tt": 1}, "no input of the model named 'tt'"),
+    ],
+)
+def test_ranges_that_cannot_be_are_told(ranges: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        draw(parse(TWO), ranges=ranges)
+
+
+def test_a_range_beyond_the_type_is_told() -> None:
+    with pytest.raises(UsageError, match="no values of uint8"):
+        draw(parse("g (uint8[4] x) => (uint8[4] y) { y = Identity(x) }"), ranges={"x": (-1, 5)})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    low=st.floats(-100, 100), width=st.floats(0, 100), seed=st.integers(0, 2**64),
+    dtype=st.sampled_from(["float", "double", "int32", "int64"]),
+)  # fmt: skip
+def test_whatever_is_drawn_lies_within(low: float, width: float, seed: int, dtype: str) -> None:
+    if dtype.startswith("int"):
+        low, width = round(low), round(width)
+    model = parse(f"g ({dtype}[20] x) => ({dtype}[20] y) {{ y = Identity(x) }}")
+    found = draw(model, seed=seed, ranges={"x": (low, low + width)})[0]["x"].astype(np.float64)
+    slack = 1e-5 * (abs(low) + width) + 1e-30  # single floats round, the smallest ones to zero
+    assert found.min() >= low - slack
+    assert found.max() <= low + width + slack
+
+
+# ---------------------------------------------------------------- open dimensions
+
+
+def shapes(body: str, **options: Any) -> dict[str, tuple[int, ...]]:
+    weights = options.pop("weights", None)
+    return {name: value.shape for name, value in draw(parse(body, weights=weights), **options)[0].items()}
+
+
+def test_a_symbol_is_the_same_everywhere() -> None:
+    body = "g (float[batch,seq] x, float[seq,batch] z) => (float[batch,batch] y) { y = MatMul(x, z) }"
+    assert shapes(body) == {"x": (1, 16), "z": (16, 1)}
+    assert shapes(body, dims={"batch": 4, "seq": 2}) == {"x": (4, 2), "z": (2, 4)}
+    assert shapes(body, dims={"x": (3, 5)}) == {"x": (3, 5), "z": (5, 3)}
+
+
+def test_open_dimensions_have_sensible_sizes() -> None:
+    image = "g (float[N,3,height,width] x) => (float[N,3,height,width] y) { y = Relu(x) }"
+    assert shapes(image) == {"x": (1, 3, 64, 64)}
+    assert shapes("g (float[a,b,c,d] x) => (float[a,b,c,d] y) { y = Relu(x) }") == {"x": (1, 3, 64, 64)}
+    assert shapes("g (float[N] x) => (float[N] y) { y = Relu(x) }") == {"x": (1,)}
+    assert shapes("g (float[batch,samples] x) => (float[batch,samples] y) { y = Relu(x) }") == {"x": (1, 16000)}
+
+
+def test_nameless_dimensions_need_not_be_equal() -> None:
+    body = "g (float[?,3,?,?] x) => (float[?,3,?,?] y) { y = Relu(x) }"
+    model = parse("g (float[1,3,4,4] x) => (float[1,3,4,4] y) { y = Relu(x) }")
+    for value in (model.graph.input[0], model.graph.output[0]):
+        for axis in (0, 2, 3):
+            value.type.tensor_type.shape.dim[axis].dim_param = "?"
+    assert draw(model)[0]["x"].shape == (1, 3, 64, 64), body
+    assert draw(model, dims={"x": (2, 3, 8, 16)})[0]["x"].shape == (2, 3, 8, 16)
+
+
+def test_sums_of_symbols_are_added_up() -> None:
+    model = parse("g (float[p] x, float[q] z, float[r] s) => (float[p] y) { y = Relu(x) }")
+    names = ("past_len", "seq_len", "past_len + seq_len + 1")
+    for value, name in zip(model.graph.input, names, strict=True):
+        value.type.tensor_type.shape.dim[0].dim_param = name
+    found = draw(model, dims={"past_len": 5, "seq_len": 2})[0]
+    assert [array.shape for array in found.values()] == [(5,), (2,), (8,)]
+
+
+@pytest.mark.parametrize(
+    ("node", "weights", "expected"),
+    [
+        ("Conv(x, w)", {"w": (4, 5, 1, 1)}, (1, 5, 64, 64)),
+        ("Conv<group = 5>(x, w)", {"w": (5, 1, 1, 1)}, (1, 5, 64, 64)),
+    ],
+)
+def test_weights_say_how_many_channels(
+    node: str, weights: dict[str, tuple[int, ...]], expected: tuple[int, ...]
+) -> None:
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in weights.items()}
+    assert shapes(f"g (float[a,b,c,d] x) => (float[a,m,c,d] y) {{ y = {node} }}", weights=arrays) == {"x": expected}
+
+
+@pytest.mark.parametrize(
+    ("node", "shape"), [("MatMul(x, w)", (7, 2)), ("Gemm(x, w)", (7, 2)), ("Gemm<transB = 1>(x, w)", (2, 7))]
+)
+def test_weights_say_how_wide_a_row_is(node: str, shape: tuple[int, ...]) -> None:
+    arrays = {"w": np.zeros(shape, np.float32)}
+    assert shapes(f"g (float[a,b] x) => (float[a,c] y) {{ y = {node} }}", weights=arrays) == {"x": (1, 7)}
+
+
+def test_a_dimension_that_is_not_there_gets_a_suggestion() -> None:
+    with pytest.raises(NotFoundError, match="'bacth'") as caught:
+        draw(parse("g (float[batch] x) => (float[batch] y) { y = Relu(x) }"), dims={"bacth": 2})
+    assert "batch" in str(caught.value)
+
+
+def test_every_example_runs_with_its_inputs() -> None:
+    for build in load_examples().MODELS.values():
+        model = build()
+        for value in activate(model, draw(model)[0]).values():
+            assert np.isfinite(value.astype(np.float64)).all()
+
+
+# ---------------------------------------------------------------- files
+
+
+def save(folder: Path, name: str, array: np.ndarray) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / name, array)
+    return str(folder / name)
+
+
+X, T = np.full((2, 3), 7, np.float32), np.array([1, 2])
+
+
+def test_single_files_come_in_the_order_of_the_inputs(tmp_path: Path) -> None:
+    (found,) = draw(parse(TWO), files=[save(tmp_path, "b.npy", X), save(tmp_path, "a.npy", T)])
+    assert_equal(found["x"], X)
+    assert_equal(found["t"], T)
+
+
+def test_named_files_leave_the_others_random(tmp_path: Path) -> None:
+    found = draw(parse(TWO), files={"x": save(tmp_path, "x.npy", X)}, count=2)
+    assert_equal(found[1]["x"], X)
+    assert found[0]["t"].shape == (2,)  # as many as x has rows
+    assert found[0]["t"].tolist() != found[1]["t"].tolist()
+
+
+@pytest.mark.parametrize("names", [("x", "t"), ("arr_0", "arr_1"), ("input_0", "input_1")])
+def test_an_archive_is_a_sample(tmp_path: Path, names: tuple[str, str]) -> None:
+    np.savez(tmp_path / "s.npz", **dict(zip(names, (X, T), strict=True)))
+    np.savez(tmp_path / "r.npz", x=X + 1, t=T)
+    found = draw(parse(TWO), files=[tmp_path / "s.npz", tmp_path / "r.npz"])
+    assert_equal(found[0]["x"], X)
+    assert_equal(found[1]["x"], X + 1)
+
+
+def test_folders_of_every_kind_are_samples(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "ours", {"x": X, "t": T})
+    save(tmp_path / "named", "x.npy", X)
+    save(tmp_path / "named", "t.npy", T)
+    for number in (0, 1, 10, 2):
+        place = tmp_path / "sets" / f"test_data_set_{number}"
+        place.mkdir(parents=True)
+        for input_number, array in enumerate((X + number, T)):
+            (place / f"input_{input_number}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())
+        (place / "output_0.pb").write_bytes(onnx.numpy_helper.from_array(X).SerializeToString())
+    (tmp_path / "raw").mkdir()
+    X.tofile(tmp_path / "raw" / "x.bin")
+    T.tofile(tmp_path / "raw" / "t.bin")
+    for kind in ("ours", "named", "raw"):
+        (found,) = draw(parse(TWO), files=[tmp_path / kind])
+        assert list(found) == ["x", "t"]
+        assert_equal(found["x"], X)
+    assert [sample["x"][0, 0] for sample in draw(parse(TWO), files=[tmp_path / "sets"])] == [7, 8, 9, 17]
+
+
+def test_types_that_numpy_lacks_come_from_files(tmp_path: Path) -> None:
+    model = parse("g (bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }")
+    array = np.array([1, 2], ml_dtypes.bfloat16)
+    (found,) = draw(model, files=[save(tmp_path, "x.npy", array)])
+    assert_equal(found["x"], array)
+
+
+def test_names_with_slashes_are_found(tmp_path: Path) -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    for place in (model.graph.input[0], model.graph.node[0]):
+        if hasattr(place, "name") and place.name == "x":
+            place.name = "enc/x:0"
+    model.graph.node[0].input[0] = "enc/x:0"
+    save(tmp_path / "s", "enc_x_0.npy", np.ones(2, np.float32))
+    (found,) = draw(model, files=[tmp_path / "s"])
+    assert list(found) == ["enc/x:0"]
+
+
+def test_all_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", x=X.astype(np.float64), other=T)
+    with pytest.raises(UsageError) as caught:
+        draw(parse(TWO), files=[tmp_path / "s.npz"])
+    text = str(caught.value)
+    assert "'t' is missing" in text
+    assert "'other' is no input of the model" in text
+    assert "'x' is float64[2, 3], not float32[n, 3]" in text
+    assert "it takes x: float32[n, 3], t: int64[n]" in text
+
+
+@pytest.mark.parametrize(
+    ("x", "t", "complaint"),
+    [
+        (X[:, :2], T, r"'x' is float32\[2, 2\]"),
+        (X[0], T, r"'x' is float32\[3\]"),
+        (X, T[:1], r"'t' is int64\[1\], not int64\[n\]"),  # n is 2 already
+        (X, T.astype(np.int32), r"'t' is int32\[2\]"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_told(tmp_path: Path, x: np.ndarray, t: np.ndarray, complaint: str) -> None:
+    np.savez(tmp_path / "bad.npz", x=x, t=t)
+    np.savez(tmp_path / "good.npz", x=X, t=T)
+    with pytest.raises(UsageError, match=f"sample 1: {complaint}"):
+        draw(parse(TWO), files=[tmp_path / "good.npz", tmp_path / "bad.npz"])
+
+
+def test_files_that_cannot_be_samples_are_told(tmp_path: Path) -> None:
+    one = save(tmp_path, "x.npy", X)
+    np.savez(tmp_path / "s.npz", x=X, t=T)
+    (tmp_path / "empty").mkdir()
+    cases: list[tuple[Any, str]] = [
+        ([one], "1 files for 2 inputs: 'x', 't'"),
+        ([one, tmp_path / "s.npz"], "either as single arrays"),
+        ([tmp_path / "empty"], "holds no arrays"),
+        ([tmp_path / "gone.npz"], "there is no file"),
+        ({"x": str(tmp_path / "gone.npy")}, "there is no file"),
+        ({"xx": one}, "no input of the model named 'xx'"),
+        ([save(tmp_path, "p.npy", X), str(tmp_path / "thing.txt")], "is no tensor file"),
+    ]
+    for files, complaint in cases:
+        with pytest.raises(UsageError, match=complaint):
+            draw(parse(TWO), files=files)
+
+
+# ---------------------------------------------------------------- functions
+
+
+def test_a_function_makes_samples_from_what_it_asks_for() -> None:
+    def make(sample: int, rng: np.random.Generator, inputs: tuple[TensorSpec, ...]) -> dict[str, Any]:
+        assert [spec.name for spec in inputs] == ["x", "t"]
+        return {"t": [0, sample], "x": rng.uniform(size=(2, 3)).astype(np.float32)}
+
+    found = draw(parse(TWO), function=make, count=2)
+    assert [sample["t"].tolist() for sample in found] == [[0, 0], [0, 1]]
+    assert found[0]["t"].dtype == np.int64
+    assert found[0]["x"].tolist() != found[1]["x"].tolist()
+    assert list(found[0]) == ["x", "t"]
+    assert_equal(draw(parse(TWO), function=make)[0]["x"], found[0]["x"])
+
+
+def test_a_function_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import numpy as np\ndef make():\n    return {'x': np.ones((2, 3), np.float32), 't': np.array([1, 2])}\n"
+    (tmp_path / "my_inputs_of_this_test.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    for name in ("my_inputs_of_this_test:make", f"{tmp_path}/my_inputs_of_this_test.py:make"):
+        assert draw(parse(TWO), function=name)[0]["x"].sum() == 6
+    assert os.getcwd() not in sys.path
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "complaint"),
+    [
+        ("", "make", "names no function"),
+        ("", "gone.py:make", "there is no file"),
+        ("", "no_such_module_at_all:make", "cannot be imported: ModuleNotFoundError"),
+        ("make = 1", "f.py:make", "has no function 'make'"),
+        ("raise RuntimeError('at home')", "f.py:make", "cannot be loaded: RuntimeError: at home"),
+        ("def make(): return 1 / 0", "f.py:make", "failed for sample 0: ZeroDivisionError"),
+        ("def make(): return [1]", "f.py:make", "returned list, not a mapping"),
+        ("def make(model): return {}", "f.py:make", "asks for model"),
+        ("def make(**rest): return {}", "f.py:make", "'x' is missing; 't' is missing"),
+    ],
+)
+def test_functions_that_do_not_work_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, name: str, complaint: str
+) -> None:
+    (tmp_path / "f.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=complaint):
+        draw(parse(TWO), function=name)
+
+
+# ---------------------------------------------------------------- what no numbers can be made for
+
+
+def test_sequences_need_a_function() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    model.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2]))
+    with pytest.raises(UsageError, match=r"no random values can be made for 'x' \(sequence\)"):
+        draw(model)
+    (found,) = draw(model, function=lambda: {"x": [np.ones(2, np.float32)]})
+    assert isinstance(found["x"], list)
+
+
+def test_problems_can_be_asked_for_alone() -> None:
+    specs = (TensorSpec("x", "float32", ("n", None)), TensorSpec("t", "", None))
+    assert find_problems(specs, {"x": np.zeros((1, 9), np.float32), "t": np.zeros(3)}) == []
+    assert describe(specs[0]) == "float32[n, ?]"
+    assert describe(specs[1]) == "unknown[…]"
+
+
+# ---------------------------------------------------------------- the command line's words
+
+
+def test_words_become_files(tmp_path: Path) -> None:
+    assert parse_files(["x=a.npy", "t=b.npy"]) == {"x": "a.npy", "t": "b.npy"}
+    assert parse_files(["a.npz", "b"]) == ["a.npz", "b"]
+    odd = save(tmp_path, "k=v.npy", X)
+    assert parse_files([odd]) == [odd]
+
+
+def test_files_are_named_or_whole() -> None:
+    with pytest.raises(UsageError, match="either as NAME=FILE"):
+        parse_files(["x=a.npy", "b.npz"])
+    with pytest.raises(UsageError, match="not NAME=VALUE"):
+        parse_files(["x="])
+
+
+def test_the_plan_says_why() -> None:
+    model = parse(TWO)
+    plans = {plan.name: plan for plan in plan_inputs(build_outline(model), model=model, ranges={"x": (0, 1)})}
+    assert plans["t"].domain.why == "indices of Gather into 5 rows"
+    assert plans["x"].domain.why == "as given"
+    assert (plans["x"].dtype, plans["x"].shape) == ("float32", (1, 3))
+    assert run(model, draw(model)[0])
+
+
+OPEN = "g (float[n,m] x, float[n,3] z) => (float[n,m] y) { y = Relu(x) }"
+
+
+@pytest.mark.parametrize(
+    ("dims", "shapes"),
+    [({}, {"x": (1, 16), "z": (1, 3)}), ({"n": 5}, {"x": (5, 16), "z": (5, 3)}), ({"x": (2, 7)}, {"x": (2, 7), "z": (2, 3)})],
+)  # fmt: skip
+def test_a_function_sees_closed_shapes(dims: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    seen: dict[str, tuple[int, ...]] = {}
+
+    def make(inputs: Any) -> dict[str, Any]:
+        seen.update({spec.name: spec.shape for spec in inputs})
+        return {spec.name: np.ones(spec.shape, spec.dtype) for spec in inputs}
+
+    (found,) = draw(parse(OPEN), function=make, dims=dims)
+    assert all(isinstance(size, int) for shape in seen.values() for size in shape)
+    assert seen["z"] == shapes["z"]
+    assert seen["x"][0] == shapes["x"][0]
+    assert {name: array.shape for name, array in found.items()} == seen
+
+
+def test_a_function_may_choose_other_sizes_for_open_dimensions() -> None:
+    def make() -> dict[str, Any]:
+        return {"x": np.ones((9, 4), np.float32), "z": np.ones((9, 3), np.float32)}
+
+    (found,) = draw(parse(OPEN), function=make, dims={"n": 2})
+    assert found["x"].shape == (9, 4)
+
+
+def test_an_open_dimension_that_is_not_there_is_named_beside_a_function() -> None:
+    with pytest.raises(NotFoundError, match="'k'"):
+        draw(parse(OPEN), function=dict, dims={"k": 2})
+
+
+# ---------------------------------------------------------------- what the graph demands of open dimensions
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "size"),
+    [
+        (
+            [("Unsqueeze", ["x", "one"], {}), ("Pad", ["_", "pads"], {"mode": "reflect"})],
+            {"pads": [0, 0, 200] * 2},
+            201,
+        ),
+        ([("Abs", ["x"], {}), ("Gather", ["_", "many"], {"axis": 1})], {"many": [3, 99]}, 100),
+        ([("Gather", ["x", "many"], {"axis": 1})], {"many": [-80]}, 80),
+        ([("Reshape", ["x", "shape"], {})], {"shape": [2, 5, 7]}, 70),
+        ([("Reshape", ["x", "shape"], {})], {"shape": [-1, 40]}, 40),
+        ([("Add", ["x", "row"], {})], {"row": [[0.5] * 33]}, 33),
+        ([("Abs", ["x"], {})], {}, 16),
+    ],
+)
+def test_an_open_dimension_is_as_large_as_its_readers_need(
+    tmp_path: Path, nodes: list[Any], weights: dict[str, Any], size: int
+) -> None:
+    built, last = [], "x"
+    for number, (op, inputs, attributes) in enumerate(nodes):
+        names = [last if name == "_" else name for name in inputs]
+        last = "y" if number == len(nodes) - 1 else f"t{number}"
+        built.append(helper.make_node(op, names, [last], **attributes))
+    arrays = {"one": np.array([1]), **{name: np.array(each) for name, each in weights.items()}}
+    kept = [
+        numpy_helper.from_array(array.astype(np.float32) if array.dtype.kind == "f" else array, name)
+        for name, array in arrays.items()
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        built, "g", [value("x", TensorProto.FLOAT, [1, "t"])], [value("y", TensorProto.FLOAT, None)], kept
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    (plan,) = plan_inputs(build_outline(path))
+    assert plan.shape == (1, size)

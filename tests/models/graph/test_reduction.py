@@ -1,0 +1,334 @@
+"""Delta debugging: what is left still fails, and nothing more can go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from tests.models.model_shelf import activate, assert_equal, load_examples, parse, run, sample
+
+from assay.errors import UsageError
+from assay.models.graph.reduction import Candidate, Reduced, State, candidates, count_nodes, reduce_model
+from assay.models.graph.signature import build_spec
+
+Samples = Sequence[Mapping[str, Any]]
+EXAMPLES = load_examples().MODELS
+
+
+def activations_for(model: onnx.ModelProto, samples: Samples) -> list[dict[str, Any]]:
+    return [activate(model, dict(each)) for each in samples]
+
+
+def reduce(model: onnx.ModelProto, oracle: Callable[[Candidate], bool], count: int = 1, **options: Any) -> Reduced:
+    samples = [sample(model, seed=seed) for seed in range(count)]
+    return reduce_model(model, samples, activations_for, oracle, **options)
+
+
+def contains(*ops: str) -> Callable[[Candidate], bool]:
+    return lambda candidate: all(op in candidate.ops for op in ops)
+
+
+def ops(reduced: Reduced) -> list[str]:
+    return [node.op_type for node in reduced.model.graph.node]
+
+
+# ---------------------------------------------------------------- one node, several nodes
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LayerNormalization", "Sigmoid", "Concat"])
+def test_a_fault_of_one_operator_is_reduced_to_one_node(op: str) -> None:
+    reduced = reduce(EXAMPLES["example-attention"](), contains(op))
+    assert ops(reduced) == [op]
+    assert reduced.is_minimal
+    assert reduced.tried < 25  # of 49 nodes
+    assert reduced.steps[0].nodes_before == 49
+    assert reduced.steps[-1].nodes_after == 1
+    onnx.checker.check_model(reduced.model, full_check=True)
+
+
+def test_the_reduced_model_computes_what_it_computed_in_the_model() -> None:
+    model = EXAMPLES["example-cnn"]()
+    found = activate(model, sample(model, seed=0))
+    reduced = reduce(model, contains("BatchNormalization"))
+    for name, value in run(reduced.model, reduced.samples[0]).items():
+        assert_equal(value, found[name])
+
+
+def test_operators_that_belong_together_stay_together() -> None:
+    def oracle(candidate: Candidate) -> bool:
+        """A fusion: a Clip that reads a Conv."""
+        made = {node.output[0]: node.op_type for node in candidate.model.graph.node}
+        return any(n.op_type == "Clip" and made.get(n.input[0]) == "Conv" for n in candidate.model.graph.node)
+
+    assert ops(reduce(EXAMPLES["example-cnn"](), oracle)) == ["Conv", "Clip"]
+
+
+def test_operators_far_apart_are_kept_and_all_between_goes() -> None:
+    assert ops(reduce(EXAMPLES["example-cnn"](), contains("Sub", "Softmax"))) == ["Sub", "Softmax"]
+
+
+def test_a_path_is_kept_and_its_nodes_are_bypassed() -> None:
+    """The fault needs a Neg whose result reaches an Exp: what lies between only has to go through."""
+
+    def oracle(candidate: Candidate) -> bool:
+        tainted: set[str] = set()
+        for node in candidate.model.graph.node:
+            if node.op_type == "Neg" or tainted & set(node.input):
+                tainted.update(node.output)
+                if node.op_type == "Exp":
+                    return True
+        return False
+
+    model = parse("""g (float[4] x, float[4] z) => (float[4] y) {
+        a = Relu(x)
+        b = Neg(a)
+        c = Abs(b)
+        d = Sigmoid(c)
+        e = Add(d, z)
+        f = Exp(e)
+        y = Tanh(f)
+    }""")
+    reduced = reduce(model, oracle, count=2)
+    assert ops(reduced) == ["Neg", "Exp"]
+    assert any(step.description.startswith("bypass") for step in reduced.steps)
+    (value,) = reduced.model.graph.input
+    assert [set(each) for each in reduced.samples] == [{value.name}] * 2
+    assert run(reduced.model, reduced.samples[0])
+
+
+def test_after_a_bypass_the_values_are_the_new_ones() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { a = Relu(x)  b = Abs(a)  c = Neg(b)  y = Exp(c) }")
+    runs: list[int] = []
+
+    def counting(graph: onnx.ModelProto, samples: Samples) -> list[dict[str, Any]]:
+        runs.append(count_nodes(graph))
+        return activations_for(graph, samples)
+
+    def oracle(candidate: Candidate) -> bool:
+        made = {node.output[0]: node.op_type for node in candidate.model.graph.node}
+        return any(
+            n.op_type == "Exp" and made.get(n.input[0]) in ("Neg", "Abs", "Relu") for n in candidate.model.graph.node
+        )
+
+    reduced = reduce_model(model, [sample(model)], counting, oracle)
+    assert len(reduced.model.graph.node) == 2
+    assert runs[0] == 4
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def test_outputs_that_do_not_matter_go() -> None:
+    model = parse("g (float[4] x) => (float[2] y, float[2] z) { a, b = Split(x)  y = Relu(a)  z = Neg(b) }", opset=13)
+    reduced = reduce(model, contains("Split"))
+    assert ops(reduced) == ["Split"]
+    assert [value.name for value in reduced.model.graph.output] == ["a"]
+
+
+def test_outputs_that_matter_stay() -> None:
+    model = parse("g (float[4] x) => (float[2] y, float[2] z) { a, b = Split(x)  y = Relu(a)  z = Neg(b) }", opset=13)
+    reduced = reduce(model, lambda candidate: len(candidate.model.graph.output) == 2)
+    assert [len(reduced.model.graph.output), ops(reduced)] == [2, ["Split"]]
+
+
+# ---------------------------------------------------------------- samples and shapes
+
+
+def test_all_samples_go_along() -> None:
+    counts: set[int] = set()
+
+    def oracle(candidate: Candidate) -> bool:
+        counts.add(len(candidate.samples))
+        for each in candidate.samples:
+            assert set(each) == {value.name for value in candidate.model.graph.input}
+        return "Softmax" in candidate.ops
+
+    reduced = reduce(EXAMPLES["example-attention"](), oracle, count=3)
+    assert counts == {3}
+    (name,) = reduced.samples[0]
+    assert len({each[name].tobytes() for each in reduced.samples}) == 3
+
+
+def test_a_fault_that_only_a_later_sample_shows_is_kept() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { a = Abs(x)  b = Sqrt(a)  c = Neg(b)  y = Exp(c) }")
+    samples = [{"x": np.array([1, 1], np.float32)}, {"x": np.array([9, 16], np.float32)}]
+
+    def oracle(candidate: Candidate) -> bool:
+        """Wrong where a square root is larger than 2."""
+        found = [activate(candidate.model, dict(each)) for each in candidate.samples]
+        roots = [node.output[0] for node in candidate.model.graph.node if node.op_type == "Sqrt"]
+        return any(bool((values[root] > 2).any()) for values in found for root in roots)
+
+    reduced = reduce_model(model, samples, activations_for, oracle)
+    assert ops(reduced) == ["Sqrt"]
+    assert reduced.samples[1]["a"].tolist() == [9, 16]
+
+
+def test_computed_shapes_become_constants() -> None:
+    reduced = reduce(EXAMPLES["example-attention"](), contains("Reshape"))
+    assert ops(reduced) == ["Reshape"]
+    assert len(reduced.model.graph.input) == 1
+    assert all(build_spec(value).is_static for value in reduced.model.graph.input)
+
+
+def test_a_fault_of_open_dimensions_keeps_them_open() -> None:
+    def oracle(candidate: Candidate) -> bool:
+        has_open = any(not build_spec(value).is_static for value in candidate.model.graph.input)
+        return has_open and "Softmax" in candidate.ops
+
+    reduced = reduce(EXAMPLES["example-cnn"](), oracle)
+    assert ops(reduced) == ["Softmax"]
+    assert build_spec(reduced.model.graph.input[0]).shape == ("batch", 10)
+
+
+def test_samples_of_different_shapes_leave_their_dimension_open() -> None:
+    model = EXAMPLES["example-cnn"]()
+    samples = [sample(model, dims={"batch": size}) for size in (1, 2)]
+    reduced = reduce_model(model, samples, activations_for, contains("MaxPool"))
+    assert ops(reduced) == ["MaxPool"]
+    assert build_spec(reduced.model.graph.input[0]).shape == (None, 8, 16, 16)
+    for each in reduced.samples:
+        assert run(reduced.model, each)
+
+
+def test_branches_and_sequences_do_not_stop_it() -> None:
+    model = parse("""g (float[2] x, bool c) => (float[4] y) {
+        a = Relu(x)
+        s = SequenceConstruct(a, x)
+        b = ConcatFromSequence<axis = 0>(s)
+        d = If (c) < then_branch = t () => (float[4] p) { p = Neg(b) }, else_branch = e () => (float[4] q) { q = Exp(b) } >
+        y = Abs(d)
+    }""")
+    assert ops(reduce(model, contains("If"))) == ["If"]
+    assert ops(reduce(model, contains("ConcatFromSequence"))) == ["SequenceConstruct", "ConcatFromSequence"]
+
+
+# ---------------------------------------------------------------- ends
+
+
+def test_a_model_that_does_not_fail_is_refused() -> None:
+    with pytest.raises(UsageError, match="does not show this failure"):
+        reduce(EXAMPLES["example-matmul"](), lambda _: False)
+    with pytest.raises(UsageError, match="without a sample"):
+        reduce_model(EXAMPLES["example-matmul"](), [], activations_for, lambda _: True)
+
+
+def test_a_failure_that_only_the_whole_model_shows_leaves_it_whole() -> None:
+    model = EXAMPLES["example-quantised"]()
+    whole = count_nodes(model)
+    reduced = reduce(model, lambda candidate: candidate.nodes == whole)
+    assert count_nodes(reduced.model) == whole
+    assert reduced.is_minimal
+
+
+def test_a_model_of_one_node_stays() -> None:
+    reduced = reduce(EXAMPLES["example-matmul"](), lambda _: True)
+    assert (ops(reduced), reduced.steps, reduced.is_minimal) == (["MatMul"], (), True)
+
+
+def test_the_budget_ends_the_search_with_what_there_is() -> None:
+    reduced = reduce(EXAMPLES["example-attention"](), contains("Softmax"), budget=4)
+    assert reduced.tried == 4
+    assert not reduced.is_minimal
+    assert "Softmax" in ops(reduced)
+    assert 1 < len(ops(reduced)) < 49
+
+
+def test_a_stop_ends_the_search() -> None:
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) > 3
+
+    reduced = reduce(EXAMPLES["example-attention"](), contains("Softmax"), stop=stop)
+    assert reduced.tried == 4
+    assert not reduced.is_minimal
+
+
+def test_nothing_is_asked_twice() -> None:
+    asked: list[tuple[tuple[str, ...], ...]] = []
+
+    def oracle(candidate: Candidate) -> bool:
+        nodes = tuple(tuple(node.output) for node in candidate.model.graph.node)
+        asked.append((*nodes, tuple(value.name for value in candidate.model.graph.output)))
+        return {"Sub", "Gemm", "Softmax"} <= set(candidate.ops)
+
+    reduced = reduce(EXAMPLES["example-cnn"](), oracle)
+    assert sorted(ops(reduced)) == ["Gemm", "Softmax", "Sub"]
+    assert len(asked) - len(set(asked)) <= 1  # the whole model is tried once more with the samples' shapes
+
+
+def test_the_search_is_the_same_every_time() -> None:
+    one, other = (reduce(EXAMPLES["example-cnn"](), contains("Gemm", "MaxPool")) for _ in range(2))
+    assert one.steps == other.steps
+    assert one.model == other.model
+
+
+# ---------------------------------------------------------------- any graph, any fault
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> onnx.ModelProto:
+    """Random nodes of one type that read what was made before; some results are outputs."""
+    count = draw(st.integers(1, 10))
+    tensors = ["x"]
+    nodes = []
+    for number in range(count):
+        op = draw(st.sampled_from(["Abs", "Neg", "Add", "Mul", "Split2"]))
+        first, second = (draw(st.sampled_from(tensors)) for _ in range(2))
+        if op == "Split2":
+            made = [f"t{number}", f"s{number}"]
+            nodes.append(helper.make_node("TopK", [first, "k"], [made[0], f"i{number}"], name=str(number), axis=0))
+            made = made[:1]
+        else:
+            made = [f"t{number}"]
+            inputs = [first, second] if op in ("Add", "Mul") else [first]
+            nodes.append(helper.make_node(op, inputs, made, name=str(number)))
+        tensors += made
+    chosen = draw(st.sets(st.sampled_from(tensors[1:]))) | {tensors[-1]}
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ["x", *sorted(chosen)]]
+    weights = [onnx.numpy_helper.from_array(np.array([3]), "k")]
+    graph = helper.make_graph(nodes, "random", value[:1], value[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def names(model: onnx.ModelProto) -> set[str]:
+    return {node.name for node in model.graph.node}
+
+
+@settings(max_examples=100, deadline=None)
+@given(model=graphs(), data=st.data())
+def test_of_any_graph_exactly_the_nodes_that_matter_are_left(model: onnx.ModelProto, data: st.DataObject) -> None:
+    needed = data.draw(st.sets(st.sampled_from(sorted(names(model))), min_size=1, max_size=3))
+    reduced = reduce(model, lambda candidate: needed <= names(candidate.model))
+    assert names(reduced.model) == needed
+    onnx.checker.check_model(reduced.model, full_check=True)
+    assert run(reduced.model, reduced.samples[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(model=graphs(), salt=st.integers(0, 1000))
+def test_what_is_left_of_any_failure_is_one_minimal(model: onnx.ModelProto, salt: int) -> None:
+    """The failure follows no rule at all: a coin is thrown for each set of nodes and outputs."""
+
+    def fails(candidate: Candidate) -> bool:
+        key = f"{salt} {sorted(names(candidate.model))} {[value.name for value in candidate.model.graph.output]}"
+        import zlib
+
+        return zlib.crc32(key.encode()) % 3 == 0 or candidate.nodes == len(model.graph.node)
+
+    reduced = reduce(model, fails, count=2)
+    assert reduced.is_minimal
+    state = State(reduced.model, reduced.samples, tuple(activations_for(reduced.model, reduced.samples)))
+    steps = [step for step in candidates(state) if step.nodes < len(model.graph.node)]
+    assert not [step.description for step in steps if fails(step)]
+    for step in steps:
+        onnx.checker.check_model(step.model)
+        assert run(step.model, step.samples[1])

@@ -1,0 +1,85 @@
+"""Who makes and who reads each tensor, sub-graphs included."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from tests.models.model_shelf import parse
+
+from assay.models.graph.wiring import build_wiring, find_reads
+
+BRANCHES = """g (float[2] x, bool choice) => (float[2] y) <float[2] w = {1, 2}> {
+    a = Relu(x)
+    b = Neg(x)
+    k = Constant<value = float[2] {3, 4}>()
+    y = If (choice) <
+        then_branch = then () => (float[2] t) { u = Add(a, w)  t = Mul(u, k) },
+        else_branch = els () => (float[2] e) {
+            e = If (choice) <
+                then_branch = deep () => (float[2] d) { d = Identity(b) },
+                else_branch = straight () => (float[2] f) { f = Neg(a) }
+            >
+        }
+    >
+}"""
+
+
+def test_what_a_subgraph_takes_from_outside_is_read_by_its_node() -> None:
+    wiring = build_wiring(parse(BRANCHES).graph)
+    assert wiring.reads[3] == ("choice", "a", "w", "k", "b")
+    assert wiring.consumers["b"] == (3,)
+    assert wiring.consumers["choice"] == (3,)
+
+
+def test_an_output_that_comes_straight_from_outside_is_read_too() -> None:
+    branch = helper.make_graph([], "b", [], [helper.make_tensor_value_info("outer", TensorProto.FLOAT, [1])])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    assert list(dict.fromkeys(find_reads(node))) == ["c", "outer"]
+
+
+def test_what_a_subgraph_has_itself_is_not_read() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Add", ["inner", "weight"], ["made"]), helper.make_node("Add", ["made", ""], ["out"])],
+        "body",
+        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.zeros(1, np.float32), "weight")],
+    )
+    assert list(find_reads(helper.make_node("Scan", ["x", ""], ["y"], body=body))) == ["x"]
+
+
+def test_constants_and_weights_are_no_activations() -> None:
+    wiring = build_wiring(parse(BRANCHES).graph)
+    assert wiring.inputs == ("x", "choice")
+    assert set(wiring.weights) == {"w"}
+    assert wiring.constants == {"k": 2}
+    assert list(wiring.producers) == ["a", "b", "y"]
+    assert wiring.intermediates == ("a", "b")
+    assert wiring.is_constant("k")
+    assert wiring.is_constant("w")
+    assert not wiring.is_constant("a")
+
+
+def test_an_initialiser_that_is_listed_as_an_input_is_none() -> None:
+    model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    assert build_wiring(model.graph).inputs == ("x",)
+
+
+def test_ancestors_are_what_a_tensor_needs() -> None:
+    wiring = build_wiring(
+        parse("""g (float[2] x) => (float[2] y, float[2] z) {
+            k = Constant<value = float[2] {3, 4}>()
+            a = Relu(x)
+            b = Add(a, k)
+            c = Neg(a)
+            y = Mul(b, b)
+            z = Exp(c)
+        }""").graph
+    )
+    assert wiring.find_ancestors(["y"]) == [0, 1, 2, 4]
+    assert wiring.find_ancestors(["z"]) == [1, 3, 5]
+    assert wiring.find_ancestors(["y"], stop=["a"]) == [0, 2, 4]
+    assert wiring.find_ancestors(["y"], stop=["y"]) == []
+    assert wiring.find_ancestors(["x"]) == []
+    assert wiring.find_ancestors(["y", "z"]) == [0, 1, 2, 3, 4, 5]

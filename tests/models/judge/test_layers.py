@@ -1,0 +1,210 @@
+"""Which layer is to blame, in graphs with branches, gaps, NaN and drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.models.judge.layers import Blame, localise
+from assay.models.values.model import Layer
+from assay.models.values.tensors import TensorComparison, Tolerance
+from assay.values.verdict import Finding, Verdict, VerdictKind
+
+REL = 2e-4
+
+
+def layer(number: int, inputs: str, outputs: str, op: str = "Conv") -> Layer:
+    return Layer(f"m_layer_{op}_{number}", number, (op,), (number,), tuple(inputs.split()), tuple(outputs.split()))
+
+
+def tensor(name: str, error: float, kind: VerdictKind | None = None, *, nan: int = 0) -> TensorComparison:
+    kind = kind or (VerdictKind.FAIL if error > REL or nan else VerdictKind.PASS)
+    findings = [] if kind is VerdictKind.PASS else [Finding(kind, name, "wrong")]
+    return TensorComparison(
+        name, Verdict.of(findings, 10), ("float32", "float32"), ((10,), (10,)), count=10, max_rel=error,
+        nan=(0, nan), misplaced=nan, tolerance=Tolerance(abs=0.0, rel=REL),
+    )  # fmt: skip
+
+
+def tensors(**errors: float) -> dict[str, TensorComparison]:
+    return {name: tensor(name, error) for name, error in errors.items()}
+
+
+CHAIN = [layer(0, "x", "a"), layer(1, "a", "b"), layer(2, "b", "c"), layer(3, "c", "d")]
+# a → b → d → e,  a → c → d
+DIAMOND = [layer(0, "x", "a"), layer(1, "a", "b"), layer(2, "a", "c"), layer(3, "b c", "d", "Add"), layer(4, "d", "e")]
+
+
+def blamed(
+    layers: list[Layer], seen: Mapping[str, TensorComparison], local: Mapping[str, TensorComparison] | None = None
+) -> int | None:
+    found = localise(layers, seen, local).first
+    return None if found is None else found.number
+
+
+def test_the_first_wrong_layer_is_blamed_and_its_heirs_are_not() -> None:
+    assert blamed(CHAIN, tensors(a=1e-6, b=0.3, c=0.3, d=0.5)) == 1
+    assert blamed(CHAIN, tensors(a=0.01, b=0.01, c=0.01, d=0.01)) == 0
+    assert blamed(CHAIN, tensors(a=1e-6, b=2e-6, c=3e-6, d=0.9)) == 3
+
+
+def test_nothing_wrong() -> None:
+    found = localise(CHAIN, tensors(a=1e-6, b=1e-6, c=1e-5, d=1e-5))
+    assert (found.blame, found.first, found.reason) == (Blame.NOTHING, None, "no layer's output is wrong")
+    assert len(found.ranking) == 4
+    assert localise(CHAIN, {}).blame is Blame.NOTHING
+    assert localise([], {}).ranking == ()
+
+
+@pytest.mark.parametrize(
+    ("errors", "culprit"),
+    [
+        ({"a": 0, "b": 0.1, "c": 0, "d": 0.1, "e": 0.1}, 1),
+        ({"a": 0, "b": 0, "c": 0.1, "d": 0.1, "e": 0.1}, 2),
+        ({"a": 0, "b": 0, "c": 0, "d": 0.1, "e": 0.1}, 3),
+        ({"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1, "e": 0.1}, 0),
+        ({"a": 0, "b": 0.1, "c": 0.2, "d": 0.1, "e": 0}, 1),  # two faults: the first
+    ],
+)
+def test_branches(errors: dict[str, float], culprit: int) -> None:
+    assert blamed(DIAMOND, tensors(**errors)) == culprit
+
+
+def test_an_error_that_heals_is_no_excuse_for_the_next() -> None:
+    """What goes through a Relu or an ArgMax may be right again; a layer behind it is on its own."""
+    assert blamed(CHAIN, tensors(a=0.1, b=0, c=0.1, d=0.1)) == 0
+    assert [growth.is_inherited for growth in localise(CHAIN, tensors(a=0, b=0, c=0.1, d=0.1)).ranking] == [
+        False, True, False, False,
+    ]  # fmt: skip
+
+
+def test_a_nan_is_blamed_where_it_is_born() -> None:
+    seen = tensors(a=1e-6, b=1e-6) | {"c": tensor("c", 0, nan=3), "d": tensor("d", 0, nan=10)}
+    found = localise(CHAIN, seen)
+    assert found.first is CHAIN[2]
+    assert "NaN is born in c" in found.reason
+    assert found.ranking[0].factor == math.inf
+
+
+def test_a_nan_is_blamed_even_when_rounding_grows_before_it() -> None:
+    seen = tensors(a=1e-4, b=1.5e-4) | {"c": tensor("c", 2e-4, nan=1), "d": tensor("d", 0, nan=1)}
+    assert blamed(CHAIN, seen) == 2
+
+
+def test_another_shape_or_type_is_blamed_however_small_the_error() -> None:
+    odd = TensorComparison(
+        "b", Verdict.of([Finding(VerdictKind.FAIL, "b", "dtype")], 10), ("int64", "int32"), ((10,), (10,)), count=10
+    )
+    found = localise(CHAIN, tensors(a=1e-4, c=0, d=0) | {"b": odd})
+    assert found.first is CHAIN[1]
+
+
+def test_drift_has_no_culprit() -> None:
+    found = localise(CHAIN, tensors(a=5e-5, b=1e-4, c=1.8e-4, d=3e-4))
+    assert (found.blame, found.first) == (Blame.DRIFT, None)
+    assert found.reason.startswith("drift: Conv_3 is the first beyond its tolerance")
+    assert "5e-05 → 0.0001" in found.reason
+    assert [growth.layer.number for growth in found.ranking][:1] == [0]
+
+
+def test_a_layer_that_may_be_far_off_is_named_where_it_brings_most() -> None:
+    """Its own bound is wide, and that of the next is not."""
+    wide = {"a": replace(tensor("a", 0.07, VerdictKind.PASS), tolerance=Tolerance(abs=0.0, rel=0.1))}
+    found = localise(CHAIN, wide | tensors(b=0.05, c=0.05, d=0.05), tensors(b=1e-7))
+    assert found.blame is Blame.DRIFT
+    assert "most of it comes from Conv_0, which is within its own: Conv_0 0 → 0.07" in found.reason
+    assert "no layer adds much" not in found.reason
+
+
+def test_small_steps_are_told_from_a_jump() -> None:
+    assert blamed(CHAIN, tensors(a=5e-5, b=1e-4, c=1.5e-4, d=3e-4)) is None
+    assert blamed(CHAIN, tensors(a=5e-5, b=1e-4, c=1.5e-4, d=3e-3)) == 3
+
+
+def test_a_layer_that_only_amplifies_is_not_blamed() -> None:
+    seen = tensors(a=1e-5, b=5e-3, c=5e-3, d=5e-3)
+    assert blamed(CHAIN, seen) == 1
+    assert blamed(CHAIN, seen, tensors(b=1e-7)) is None
+    assert localise(CHAIN, seen, tensors(b=1e-7)).blame is Blame.DRIFT
+
+
+def test_a_layer_that_is_right_alone_and_wrong_with_equal_inputs_is_blamed() -> None:
+    """A fusion gone wrong shows in the model alone."""
+    seen = tensors(a=0, b=5e-3, c=5e-3, d=5e-3)
+    assert blamed(CHAIN, seen, tensors(b=1e-7)) == 1
+    broken = {"b": tensor("b", 0, nan=1)}
+    assert blamed(CHAIN, tensors(a=1e-5, c=1, d=1) | broken, tensors(b=1e-7)) == 1
+
+
+def test_a_layer_that_is_wrong_alone_is_blamed_in_spite_of_drift() -> None:
+    seen = tensors(a=1e-4, b=3e-4, c=2e-3, d=2e-3)
+    assert blamed(CHAIN, seen) is None
+    found = localise(CHAIN, seen, tensors(a=1e-7, b=1e-7, c=1e-3, d=1e-7))
+    assert found.first is CHAIN[2]
+    assert "its inputs are off too" in found.reason
+
+
+def test_layers_that_nobody_looked_at_are_suspects_too() -> None:
+    found = localise(CHAIN, tensors(a=0, d=0.5))
+    assert found.first is CHAIN[3]
+    assert [each.number for each in found.suspects] == [1, 2, 3]
+    assert "it may be Conv_1, Conv_2 as well" in found.reason
+    assert [each.number for each in localise(CHAIN, tensors(a=0, b=0, c=0, d=0.5)).suspects] == [3]
+
+
+def test_what_nobody_looked_at_passes_an_error_on() -> None:
+    assert blamed(CHAIN, tensors(a=0.5, d=0.5)) == 0
+    found = localise(DIAMOND, tensors(a=0, b=0.5, d=0.5, e=0.5))
+    assert found.first is DIAMOND[1]
+
+
+def test_undecided_tensors_are_not_wrong() -> None:
+    seen = {"a": tensor("a", 0, VerdictKind.INCONCLUSIVE)} | tensors(b=0, c=0.1, d=0.1)
+    assert blamed(CHAIN, seen) == 2
+
+
+def test_a_layer_with_several_outputs() -> None:
+    layers = [layer(0, "x", "a b", "Split"), layer(1, "a", "c"), layer(2, "b", "d")]
+    found = localise(layers, tensors(a=0, b=0.2, c=0, d=0.2))
+    assert found.first is layers[0]
+    assert "b: wrong" in found.reason
+
+
+def test_the_ranking_has_the_layer_that_adds_most_first() -> None:
+    found = localise(CHAIN, tensors(a=1e-4, b=1e-4, c=0.5, d=0.6))
+    assert [growth.layer.number for growth in found.ranking] == [2, 0, 3, 1]
+    growth = found.ranking[0]
+    assert (growth.before, growth.after, growth.is_wrong, growth.is_inherited) == (1e-4, 0.5, True, False)
+    assert growth.factor == pytest.approx(5000)
+
+
+def test_a_deep_model_does_not_exhaust_the_stack() -> None:
+    layers = [layer(number, f"t{number}", f"t{number + 1}") for number in range(5000)]
+    assert blamed(layers, {"t5000": tensor("t5000", 0.5)}) == 4999
+
+
+@given(st.integers(2, 30), st.data())
+@settings(max_examples=60, deadline=None)
+def test_one_planted_fault_in_any_graph_is_found(count: int, data: st.DataObject) -> None:
+    """Each layer reads some earlier tensors; all that follows from the fault is wrong, all else is rounding."""
+    layers = []
+    for number in range(count):
+        known = ["x", *(f"t{place}" for place in range(number))]
+        names = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+        layers.append(layer(number, " ".join(names), f"t{number}"))
+    fault = data.draw(st.integers(0, count - 1))
+    tainted = {f"t{fault}"}
+    for each in layers[fault + 1 :]:
+        if tainted & set(each.inputs):
+            tainted |= set(each.outputs)
+    noise = st.floats(0, REL / 5)
+    seen = {
+        name: tensor(name, data.draw(st.floats(0.01, 10)) if name in tainted else data.draw(noise))
+        for name in (f"t{number}" for number in range(count))
+    }
+    assert blamed(layers, seen) == fault

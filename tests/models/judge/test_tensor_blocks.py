@@ -1,0 +1,80 @@
+"""Blocks cover a tensor once; a first look at it tells the truth."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.errors import UsageError
+from assay.models.judge.tensor_blocks import Kind, find_kind, name_dtype, survey, walk_blocks
+
+SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
+
+
+@given(SHAPES, st.integers(1, 60))
+@settings(max_examples=100, deadline=None)
+def test_blocks_cover_every_element_once_and_are_small(shape: tuple[int, ...], limit: int) -> None:
+    seen = np.zeros(shape, int)
+    for block in walk_blocks(shape, limit):
+        assert len(block) == len(shape)
+        assert seen[block].size <= limit
+        seen[block] += 1
+    assert (seen == 1).all()
+
+
+def test_an_empty_tensor_has_no_block() -> None:
+    assert list(walk_blocks((3, 0, 2))) == []
+
+
+def test_blocks_are_not_many_more_than_needed() -> None:
+    assert len(list(walk_blocks((1, 3, 100, 100), 1 << 10))) <= 60
+    assert len(list(walk_blocks((100000, 2), 1 << 10))) == math.ceil(200000 / 1024)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        ("float32", Kind.FLOAT), ("float16", Kind.FLOAT), ("longdouble", Kind.FLOAT), ("int64", Kind.INTEGER),
+        ("uint8", Kind.INTEGER), ("bool", Kind.BOOL), ("complex64", Kind.COMPLEX), ("U3", Kind.TEXT), ("O", Kind.TEXT),
+        (ml_dtypes.bfloat16, Kind.FLOAT), (ml_dtypes.float8_e5m2, Kind.FLOAT), (ml_dtypes.uint4, Kind.INTEGER),
+    ],
+)  # fmt: skip
+def test_kinds(dtype: Any, kind: Kind) -> None:
+    assert find_kind(np.zeros(2, dtype)) is kind
+
+
+@pytest.mark.parametrize("dtype", ["datetime64[s]", "V4", [("a", "i4")]])
+def test_what_has_no_kind_is_refused(dtype: Any) -> None:
+    with pytest.raises(UsageError):
+        find_kind(np.zeros(2, dtype))
+
+
+def test_names_of_types() -> None:
+    names = [name_dtype(np.zeros(1, kind)) for kind in ("U5", "O", "f4", ml_dtypes.float8_e4m3fn)]
+    assert names == ["string", "string", "float32", "float8_e4m3fn"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16, "complex64"])
+def test_a_first_look(dtype: Any) -> None:
+    found = survey(np.array([[1, math.nan], [-3, math.inf], [0, 2]], dtype))
+    assert (found.nan, found.inf, found.finite, found.largest) == (1, 1, 4, 3)
+    assert found.spread == 5
+    assert not found.is_constant
+
+
+def test_a_first_look_at_odd_ones() -> None:
+    assert survey(np.full(5, 3, np.uint64)).is_constant
+    assert survey(np.zeros((2, 2), np.int8)).is_zero
+    assert survey(np.array([2**64 - 1, 2**64 - 2], np.uint64)).spread == 1
+    assert survey(np.array([-(2**63), 2**63 - 1])).spread == float(2**64 - 1)
+    nothing = survey(np.array([math.nan, math.inf]))
+    assert (nothing.finite, nothing.largest, nothing.is_constant) == (0, 0, False)
+    assert not survey(np.array([1.0, math.nan])).is_constant
+    assert survey(np.array([1 + 2j, 1 + 2j])).is_constant
+    assert not survey(np.array([1 + 2j, 1 + 3j])).is_constant

@@ -1,0 +1,126 @@
+"""What types and operators allow by themselves."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from assay.models.judge.tolerances import FLOATS, complete_tolerance, default_tolerance, is_zero_telling
+from assay.models.values.tensors import Tolerance
+
+
+def test_the_types_are_as_their_libraries_say() -> None:
+    for name, kind in FLOATS.items():
+        if name in ("float128", "float64"):
+            continue
+        info = ml_dtypes.finfo(getattr(ml_dtypes, name, name))
+        assert kind.bits == info.bits, name
+        assert kind.eps == float(info.eps), name
+        least = float(info.smallest_normal if kind.bits >= 16 else info.smallest_subnormal)
+        assert kind.least in (least, 0.0), name
+
+
+def test_coarser_types_get_more() -> None:
+    order = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+    bounds = [default_tolerance(name).rel or 0.0 for name in order]
+    assert bounds == sorted(bounds)
+    assert len(set(bounds)) == len(bounds)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "complex64"])
+def test_operators_only_widen(dtype: str) -> None:
+    base = default_tolerance(dtype).rel or 0.0
+    for op in ("Reshape", "Conv", "Softmax", "Exp", "LSTM", "LayerNormalization", "NoSuchOperator"):
+        assert (default_tolerance(dtype, op).rel or 0.0) >= base
+    assert (default_tolerance(dtype, "Softmax").rel or 0.0) > base
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "steps"),
+    [
+        ("int8", "QuantizeLinear", 1), ("uint8", "QLinearConv", 1), ("int4", "QuantizeLinear", 1), ("int8", None, 0),
+        ("int8", "Reshape", 0), ("int32", "MatMulInteger", 0), ("int64", "QuantizeLinear", 0), ("bool", "Equal", 0),
+    ],
+)  # fmt: skip
+def test_only_what_is_rounded_may_be_one_off(dtype: str, op: str | None, steps: int) -> None:
+    found = default_tolerance(dtype, op)
+    assert found.int_abs == steps
+    assert bool(found.int_share) is bool(steps)
+
+
+def test_a_quantised_model_is_loose_as_a_whole_only() -> None:
+    assert (default_tolerance("float32", quantized=True).rel or 0) >= 0.1
+    assert default_tolerance("float32", quantized=True).min_cosine
+    assert default_tolerance("int8", quantized=True).int_abs == 5
+    assert default_tolerance("int64", quantized=True).int_abs == 0
+    for op in ("Conv", "QuantizeLinear", "Relu"):
+        assert default_tolerance("float32", op, quantized=True) == default_tolerance("float32", op)
+        assert default_tolerance("int8", op, quantized=True) == default_tolerance("int8", op)
+
+
+def test_what_is_given_stays() -> None:
+    given = Tolerance(abs=0.5, int_abs=3, min_cosine=0.5)
+    found = complete_tolerance(given, ("float32", "float32"))
+    assert (found.abs, found.rel, found.int_abs, found.int_share, found.min_cosine) == (0.5, 3e-4, 3, 1.0, 0.5)
+    assert complete_tolerance(Tolerance(int_abs=1), ("int8", "int8"), "QuantizeLinear").int_share == 1.0
+    assert complete_tolerance(Tolerance(), ("int8", "int8"), "QuantizeLinear").int_share == 0.25
+
+
+def test_of_two_types_the_coarser_counts() -> None:
+    for pair in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        assert complete_tolerance(Tolerance(), pair).rel == 2e-2
+
+
+def test_units_are_asked_of_small_types_unless_somebody_gives_a_bound() -> None:
+    pair = ("float8_e4m3fn", "float8_e4m3fn")
+    assert complete_tolerance(Tolerance(), pair).ulp == 1
+    assert complete_tolerance(Tolerance(rel=0.5), pair).ulp is None
+    assert complete_tolerance(Tolerance(rel=0.5, ulp=2), pair).ulp == 2
+    assert complete_tolerance(Tolerance(), ("float32", "float32")).ulp is None
+
+
+def test_a_truncating_target_is_found_and_ties_are_not() -> None:
+    from assay.models.judge.tensors import compare_tensors
+    from assay.values.verdict import VerdictKind
+
+    values = np.random.default_rng(0).uniform(-100, 100, 1000)
+    rounded = np.rint(values).astype(np.int8)
+    ties = rounded.copy()
+    ties[:30] += 1
+    cut = np.trunc(values).astype(np.int8)
+    assert compare_tensors("q", rounded, ties, op="QuantizeLinear").verdict.kind is VerdictKind.PASS
+    assert compare_tensors("q", rounded, cut, op="QuantizeLinear").verdict.kind is VerdictKind.FAIL
+    assert compare_tensors("q", rounded, ties).verdict.kind is VerdictKind.FAIL
+
+
+def test_where_zeros_tell_something() -> None:
+    assert is_zero_telling("Relu")
+    assert is_zero_telling("Where")
+    assert not is_zero_telling("Conv")
+    assert not is_zero_telling(None)
+
+
+def test_what_is_computed_around_one_is_off_by_a_unit_of_one() -> None:
+    assert default_tolerance("float32", "Sigmoid").abs == 2.0**-22
+    assert default_tolerance("float32").abs == default_tolerance("float32", "Softmax").abs == 2.0**-126
+    assert default_tolerance("float16", "Sigmoid").abs == 2.0**-10
+    assert default_tolerance("float16", "Conv").abs == 2.0**-14
+    assert default_tolerance("bfloat16", "Tanh").abs == 2.0**-7
+
+
+@pytest.mark.parametrize("op", ["DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention"])
+def test_what_rounds_its_own_inputs_to_steps_has_a_bound_in_steps(op: str) -> None:
+    found = default_tolerance("float32", op)
+    assert (found.rel or 0) >= 0.1
+    assert found.min_cosine == 0.99
+    assert default_tolerance("uint8", "QLinearWhatever").int_abs == 1
+    assert default_tolerance("int32", "MatMulInteger").int_abs == default_tolerance("int32", "ConvInteger").int_abs == 0
+
+
+def test_what_amplifies_at_the_end_of_a_quantised_model_amplifies_steps_too() -> None:
+    given, pair = Tolerance(quantized=True), ("float32", "float32")
+    assert complete_tolerance(given, pair, maker="Gemm").rel == 0.1
+    assert complete_tolerance(given, pair, maker="Softmax").rel == 0.5
+    assert complete_tolerance(given, pair, maker="Softmax").min_cosine == 0.99
+    assert complete_tolerance(Tolerance(), pair, maker="Softmax").rel == default_tolerance("float32", "Softmax").rel

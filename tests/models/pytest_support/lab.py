@@ -1,0 +1,158 @@
+"""A project with models, in a folder of its own, tested by a pytest of its own.
+
+Its target `sim` is two small programs: one that copies the model (and refuses operators that it is told to lack), one
+that runs it with onnxruntime. Both write down that they were called.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from tests.models.model_shelf import parse
+
+GENERIC = "from assay.models import test_onnx_model\n"
+TORQ = "from assay.models import test_onnx_model_llvmcpu_torq\n"
+RELU = "g (float[4] x) => (float[4] y) { y = Relu(x) }"
+RELU_NEG = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
+TWO_OUTPUTS = "g (float[4] x) => (float[4] y, float[4] z) { y = Relu(x) z = Abs(x) }"
+MATMUL = "g (float[2,4] a, float[4,3] b) => (float[2,3] y) { y = MatMul(a, b) }"
+MATMUL_NEG = "g (float[2,4] a, float[4,3] b) => (float[2,3] y) { t = MatMul(a, b) y = Neg(t) }"
+
+COMPILE = f"""#!{sys.executable}
+import argparse, os, shutil, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("model"); parser.add_argument("-o"); parser.add_argument("--chip"); parser.add_argument("--hw")
+parser.add_argument("--ir"); parser.add_argument("--profile"); parser.add_argument("--lacks"); parser.add_argument("--crash", action="store_true")
+given = parser.parse_args()
+with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as stream:
+    stream.write(f"compile {{os.path.basename(given.model)}} chip={{given.chip}} hw={{given.hw}}\\n")
+print("compiling", os.path.basename(given.model), flush=True)
+content = open(given.model, "rb").read()
+if given.lacks and given.lacks.encode() in content:
+    print(f"no {{given.lacks}} on this chip", file=sys.stderr)
+    sys.exit(3)
+if given.crash:
+    os.kill(os.getpid(), 11)
+if given.ir:
+    open(os.path.join(given.ir, "0.txt"), "w").write("intermediate")
+if given.profile:
+    open(given.profile, "w").write("ID,Start,End,Location,Op Type\\nS0,0,10,x,Relu\\n")
+shutil.copyfile(given.model, given.o)
+"""
+
+RUN = f"""#!{sys.executable}
+import argparse, os, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("artifact"); parser.add_argument("--input", action="append", default=[])
+parser.add_argument("--output", action="append", default=[]); parser.add_argument("--by", type=float, default=1.0)
+parser.add_argument("--above", type=float, default=-1e9)
+parser.add_argument("--hang", action="store_true")
+given = parser.parse_args()
+with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as stream:
+    stream.write("run\\n")
+while given.hang:
+    time.sleep(60)
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(given.artifact, providers=["CPUExecutionProvider"])
+feeds = dict(zip([each.name for each in session.get_inputs()], map(np.load, given.input)))
+for path, array in zip(given.output, session.run(None, feeds)):
+    np.save(path, np.where(array > given.above, array * given.by, array).astype(array.dtype))
+print("ran", len(given.output), "outputs")
+"""
+
+SETTINGS = """
+[tool.assay.models]
+targets = ["sim"]
+
+[tool.assay.targets.sim]
+compile = "tools/sim-compile {model} -o {artifact} [--chip {chip}] [--hw {hardware}] [--ir {ir_dir}] [--profile {profile_dir}/cycles.csv]"
+run = "tools/sim-run {artifact} {input_flags} {output_flags}"
+version = false
+artifact = "model.onnx"
+input_flag = "--input={path}"
+output_flag = "--output={path}"
+
+[tool.assay.targets.wrong]
+like = "sim"
+run_flags = ["--by", "1.5"]
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+
+    @property
+    def ids(self) -> list[str]:
+        """Of a listing."""
+        return re.findall(r"<Function (.*)>", self.out)
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """By the end of the test's name; of a run with -v."""
+        found = re.findall(r"::(\S+) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b", self.out)
+        found += [
+            (name, verdict)
+            for verdict, name in re.findall(r"\] (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) \S*::(\S+)", self.out)
+        ]
+        return dict(found)
+
+    def section(self, name: str) -> str:
+        """What is said about one test that did not pass."""
+        match = re.search(
+            rf"\n_+ (?:ERROR at setup of )?{re.escape(name)} _+\n(.*?)(?=\n_{{3,}} |\n={{3,}} )", self.out, re.DOTALL
+        )
+        assert match is not None, self.out
+        return match[1]
+
+
+@dataclass(frozen=True)
+class Project:
+    folder: Path
+
+    def model(self, name: str, body: str, opset: int = 17) -> Path:
+        path = self.folder / "tests" / "testdata" / "onnx_models" / f"{name}.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(parse(body, opset), path)
+        return path
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> Said:
+        words = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:hypothesispytest", *arguments]
+        own = {"ASSAY_CACHE": str(self.folder / ".artifacts"), "COLUMNS": "200", "PY_COLORS": "0", **(env or {})}
+        done = subprocess.run(
+            words, cwd=self.folder, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=240, check=False,
+        )  # fmt: skip
+        return Said(done.returncode, done.stdout)
+
+    @property
+    def calls(self) -> list[str]:
+        """Of the target's programs, since the last look."""
+        path = self.folder / "tools" / "calls"
+        if not path.exists():
+            return []
+        lines = path.read_text().splitlines()
+        path.unlink()
+        return lines
+
+
+def build_project(folder: Path, tests: str = GENERIC, settings: str = SETTINGS) -> Project:
+    project = Project(folder)
+    project.write("pyproject.toml", "[tool.pytest.ini_options]\n" + settings)
+    project.write("tests/test_onnx_model.py", tests)
+    for name, text in (("sim-compile", COMPILE), ("sim-run", RUN)):
+        project.write(f"tools/{name}", text).chmod(0o755)
+    return project

@@ -1,0 +1,234 @@
+"""Which tests there are: collected from graphs alone, named as Torq's tests name them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.models.pytest_support.lab import GENERIC, RELU, RELU_NEG, TORQ
+
+RELU_IDS = ["net_layer_Relu_0", "net_full_model"]
+
+
+def named(function: str, cases: list[str], middle: str = "sim", chip: str = "default") -> list[str]:
+    return [f"{function}[{case}-{middle}-{chip}]" for case in cases]
+
+
+def test_cases_are_listed_from_the_graphs_and_nothing_runs(project):
+    project.write("tests/test_onnx_model.py", GENERIC + TORQ)
+    project.model("net", RELU_NEG)
+    project.model("another", RELU)
+    project.model("disable_this", RELU)
+    project.write("tests/testdata/onnx_models/broken.onnx", "no model")
+    said = project.pytest("--collect-only", "-p", "no:cacheprovider")
+    cases = ["another_layer_Relu_0", "another_full_model", "broken_full_model", "net_layer_Relu_0", "net_layer_Neg_1"]
+    cases.append("net_full_model")
+    assert said.ids == named("test_onnx_model", cases) + named("test_onnx_model_llvmcpu_torq", cases)
+    assert project.calls == []
+    assert not (project.folder / ".artifacts").exists()
+    assert said.code == 0
+
+
+def test_selecting_by_name(project):
+    project.model("net", RELU_NEG)
+    assert project.pytest("--collect-only", "-k", "Neg_1-sim-default").ids == named(
+        "test_onnx_model", ["net_layer_Neg_1"]
+    )
+    path = "tests/test_onnx_model.py::test_onnx_model[net_full_model-sim-default]"
+    assert project.pytest("--collect-only", path).ids == named("test_onnx_model", ["net_full_model"])
+
+
+def test_targets_and_chips_multiply_the_cases(project):
+    project.model("net", RELU)
+    for chip in ("a", "b"):
+        project.write(f"tests/testdata/chips/{chip}.json", f'{{"target": "{chip.upper()}"}}')
+    project.write("tests/testdata/chips/pair.group", "a\nb\n")
+    ids = [
+        f"test_onnx_model[{case}-{target}-{chip}]"
+        for case in RELU_IDS
+        for target in ("sim", "ort")
+        for chip in ("a", "b")
+    ]
+    chosen = ("--assay-target", "sim", "--assay-target", "ort")
+    assert project.pytest("--collect-only", *chosen, "--torq-chips", "a,b").ids == ids
+    assert project.pytest("--collect-only", *chosen, "--chips=pair").ids == ids
+
+
+def test_the_hardware_type_is_the_middle_part(project):
+    project.write("tests/test_onnx_model.py", TORQ)
+    project.model("net", RELU)
+    said = project.pytest("--collect-only", "--torq-runtime-hw-type=astra_machina,sim")
+    function = "test_onnx_model_llvmcpu_torq"
+    assert said.ids == [f"{function}[{case}-{kind}-default]" for case in RELU_IDS for kind in ("astra_machina", "sim")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint", "hint"),
+    [
+        (("--torq-chips", "sl2611"), "no chip named 'sl2611'", "did you mean 'sl2610'"),
+        (("--assay-target", "simm"), "no target named 'simm'", "did you mean 'sim'"),
+        (("--assay-reference", "orx"), "no target named 'orx'", "did you mean 'ort'"),
+        (("--torq-compiler-timeout", "-3"), "'-3' is no time in seconds", ""),
+        (("--samples", "0"), "'0' is no whole number", ""),
+        (("--extra-torq-compiler-options", "'open"), "No closing quotation", ""),
+    ],
+)
+def test_a_mistyped_option_is_a_usage_error(project, arguments, complaint, hint):
+    project.write("tests/testdata/chips/sl2610.json", '{"target": "SL2610"}')
+    said = project.pytest(*arguments)
+    assert said.code == 4
+    assert complaint in said.out
+    assert hint in said.out
+    assert "Traceback" not in said.out
+
+
+def test_wrong_settings_are_said_at_collection_and_other_tests_go_on(project):
+    project.write("pyproject.toml", "[tool.pytest.ini_options]\n[tool.assay.models]\nfoldr = 'x'\n")
+    project.write("tests/test_other.py", "def test_it():\n    pass\n")
+    said = project.pytest("--continue-on-collection-errors", "-v")
+    assert "unknown key 'foldr'" in said.out
+    assert "did you mean 'folder'" in said.out
+    assert said.verdicts == {"test_it": "PASSED"}
+    assert "Traceback" not in said.out
+    assert "CollectError" not in said.out
+
+
+def test_without_a_target_it_says_how_to_name_one(project):
+    project.write("pyproject.toml", "[tool.pytest.ini_options]\n")
+    project.model("net", RELU)
+    said = project.pytest()
+    assert said.code == 2
+    assert "there is no target to test the models on" in said.out
+    assert "--assay-target" in said.out
+
+
+def test_no_model_is_no_pass(project):
+    said = project.pytest("-v")
+    assert said.verdicts == {"test_onnx_model[no_model-sim-default]": "ERROR"}
+    assert "there is no model in " in said.out
+    assert said.code == 1
+
+
+def test_a_folder_on_the_command_line(project):
+    project.model("net", RELU).rename(project.folder / "here.onnx")
+    said = project.pytest("--collect-only", "--model-folder", ".")
+    assert said.ids == named("test_onnx_model", ["here_layer_Relu_0", "here_full_model"])
+
+
+def test_nothing_is_collected_unless_a_test_is_imported(project):
+    project.model("net", RELU)
+    project.write("tests/test_onnx_model.py", "def test_it():\n    pass\n")
+    assert project.pytest("--collect-only").ids == ["test_it"]
+
+
+def test_options_of_others_stay_theirs(project):
+    """A conftest.py and a plugin have registered names of ours; ours are left out, the rest is there."""
+    project.model("net", RELU)
+    project.write(
+        "conftest.py",
+        'def pytest_addoption(parser):\n    parser.addoption("--samples")\n    parser.addoption("--debug-ir")\n',
+    )
+    project.write(
+        "other_plugin.py", 'def pytest_addoption(parser):\n    parser.getgroup("x").addoption("--torq-chips")\n'
+    )
+    project.write(
+        "tests/test_it.py", 'def test_it(pytestconfig):\n    assert pytestconfig.getoption("--samples") == "many"\n'
+    )
+    arguments = ("-p", "other_plugin", "--samples", "many", "--torq-chips", "theirs", "tests/test_it.py")
+    said = project.pytest(*arguments, "-v", env={"PYTHONPATH": str(project.folder)})
+    assert said.verdicts == {"test_it": "PASSED"}
+    assert "--recompute-cache" in project.pytest("--help").out
+
+
+def test_fixtures_of_others_stay_theirs(project):
+    """The same names, in a project that knows nothing of us: tests and ids are what they were."""
+    project.write(
+        "tests/conftest.py",
+        "import pytest\n@pytest.fixture(params=[1, 2])\ndef chip_config(request):\n    return request.param\n",
+    )
+    project.write("their_plugin.py", "import pytest\n@pytest.fixture\ndef torq_results():\n    return 'theirs'\n")
+    project.write(
+        "tests/test_onnx_model.py",
+        "def test_it(chip_config, torq_results):\n    assert chip_config in (1, 2)\n    assert torq_results == 'theirs'\n",
+    )
+    said = project.pytest("-p", "their_plugin", "-v", env={"PYTHONPATH": str(project.folder)})
+    assert said.verdicts == {"test_it[1]": "PASSED", "test_it[2]": "PASSED"}
+
+
+def test_a_test_about_chips_alone_runs_once_for_each(project):
+    project.model("net", RELU)
+    for chip in ("a", "b"):
+        project.write(f"tests/testdata/chips/{chip}.json", f'{{"target": "{chip.upper()}"}}')
+    project.write(
+        "tests/test_onnx_model.py",
+        "def test_it(chip_config, runtime_hw_type):\n    assert chip_config['target'] in 'AB'\n    assert runtime_hw_type == 'sim'\n",
+    )
+    said = project.pytest("-v", "--torq-chips", "a,b")
+    assert said.verdicts == {"test_it[sim-a]": "PASSED", "test_it[sim-b]": "PASSED"}
+
+
+def test_without_pytest_the_import_says_what_is_missing(project):
+    """In a Python that does not find pytest."""
+    import subprocess
+    import sys
+
+    code = "import sys, importlib.util as u\nu.find_spec = lambda name: None\nfrom assay.models import test_onnx_model"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "assay.models, which is for test files of pytest, needs pytest" in done.stderr
+    assert "pip install pytest" in done.stderr
+
+
+def test_importing_the_door_is_light():
+    import subprocess
+    import sys
+
+    code = "import sys, assay.models\nprint(sorted(n for n in sys.modules if n.split('.')[0] in ('onnx', 'numpy', '_pytest')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# ---------------------------------------------------------------- settings for what is not there
+
+
+def add_settings(project, text):
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text() + text)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("[tool.assay.models.ops.Rellu]\nrel = 1\n", "models.ops: no layer of any model begins with 'Rellu'"),
+        ("[tool.assay.models.tensors.yy]\nrel = 1\n", "models.tensors: no layer of any model makes 'yy'"),
+        (
+            "[tool.assay.models.models.net.ops.Neg]\nrel = 1\n",
+            "models.models.net.ops: no layer of the model begins with 'Neg'",
+        ),
+    ],
+)
+def test_a_tolerance_for_what_no_model_has_is_refused(project, table, said):
+    project.model("net", RELU)
+    project.model("other", RELU_NEG)
+    add_settings(project, table)
+    told = project.pytest("--collect-only")
+    assert told.code != 0
+    assert said in told.out
+    assert "Traceback" not in told.out
+
+
+def test_settings_for_all_models_are_for_those_of_this_folder(project):
+    project.model("net", RELU)
+    (project.folder / "elsewhere").mkdir()
+    add_settings(project, "[tool.assay.models.tensors.t]\nrel = 1\n[tool.assay.models.ops.LSTM]\nrel = 1\n")
+    assert "no layer of any model makes 't'" in project.pytest("--collect-only").out
+    folder = str(project.folder / "tests" / "testdata" / "onnx_models")
+    assert project.pytest("--collect-only", "--model-folder", folder).ids == named("test_onnx_model", RELU_IDS)
+    project.model("other", RELU_NEG)
+    assert project.pytest("--collect-only").code == 0
+
+
+def test_a_table_for_a_model_that_is_not_there_is_a_warning(project):
+    project.model("net", RELU)
+    add_settings(project, "[tool.assay.models.models.nett]\nseed = 1\n")
+    told = project.pytest("--collect-only", "-W", "default")
+    assert told.code == 0
+    assert "models.models.nett: there is no such model; did you mean 'net'?" in told.out

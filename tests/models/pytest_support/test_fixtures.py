@@ -1,0 +1,248 @@
+"""The fixtures of Torq's tests, by name: for tests of a project's own, and replaced in its conftest.py.
+
+Each folder of the project replaces one of them; one pytest runs them all.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import onnx
+import pytest
+from tests.models.model_shelf import parse
+from tests.models.pytest_support.lab import RELU, TORQ, Project, Said, build_project
+
+OWN = """
+import numpy as np
+import pytest
+from pathlib import Path
+
+def test_all_of_them(
+    assay_case, onnx_mlir_model_file, torq_compiled_model_dir, llvmcpu_compiled_model, tweaked_random_input_data,
+    llvmcpu_reference_results, torq_results, chip_config, runtime_hw_type,
+):
+    assert isinstance(onnx_mlir_model_file, Path) and "torch.onnx" in onnx_mlir_model_file.read_text()
+    assert (torq_compiled_model_dir / "model.onnx").is_file()
+    assert llvmcpu_compiled_model.read_bytes()
+    (x,), (expected,), (actual,) = tweaked_random_input_data, llvmcpu_reference_results, torq_results
+    assert x.shape == (4,) and x.any()
+    assert np.array_equal(expected, np.maximum(x, 0)) and np.array_equal(actual, expected)
+    assert chip_config == {} and runtime_hw_type == "sim"
+
+@pytest.mark.assay_models("net_layer_*")
+def test_layers_only(tweaked_random_input_data):
+    assert len(tweaked_random_input_data) == 1
+
+@pytest.mark.assay_models("no-such-model")
+def test_of_nothing(torq_results):
+    pass
+
+def test_one_piece_only(tweaked_random_input_data):
+    assert len(tweaked_random_input_data) == 1
+"""
+
+REPLACED = {
+    "inputs": """
+@pytest.fixture
+def tweaked_random_input_data():
+    return [np.array([-1, 2, -3, 4], np.float32)]
+""",
+    "inputs_changed": """
+@pytest.fixture
+def tweaked_random_input_data(tweaked_random_input_data):
+    tweaked_random_input_data[0][:] = [5, -6, 7, -8]
+    return tweaked_random_input_data
+""",
+    "results": """
+@pytest.fixture
+def torq_results(torq_results):
+    return [torq_results[0] + 1]
+""",
+    "reference": """
+@pytest.fixture
+def llvmcpu_reference_results(tweaked_random_input_data):
+    return {"y": np.maximum(tweaked_random_input_data[0], 0) * 3}
+""",
+    "mlir": """
+@pytest.fixture
+def onnx_mlir_model_file(onnx_mlir_model_file, tmp_path):
+    (tmp_path / "other.mlir").write_text(onnx_mlir_model_file.read_text().replace("onnx.Relu", "onnx.Abs"))
+    return tmp_path / "other.mlir"
+""",
+    "compiled_reference": """
+@pytest.fixture
+def llvmcpu_compiled_model(tmp_path):
+    return tmp_path / "missing.vmfb"
+""",
+    "compiled": """
+@pytest.fixture
+def torq_compiled_model_dir(tmp_path):
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (float[4] y) { y = Neg(x) }')
+    onnx.save(model, tmp_path / "model.onnx")
+    return tmp_path
+""",
+    "chip": """
+@pytest.fixture
+def chip_config():
+    return {"target": "XYZ", "compile_flags": ["--lacks", "Relu"]}
+""",
+    "hardware": """
+@pytest.fixture
+def runtime_hw_type():
+    return "wrong"
+""",
+    "wrong_inputs": """
+@pytest.fixture
+def tweaked_random_input_data():
+    return {"x": np.zeros(4, np.float32), "z": np.zeros(4, np.float32)}
+""",
+}
+CHECK_INPUTS = """
+def test_inputs_count(tweaked_random_input_data, torq_results, llvmcpu_reference_results):
+    assert np.array_equal(torq_results[0], np.maximum(tweaked_random_input_data[0], 0))
+    assert np.array_equal(llvmcpu_reference_results[0], torq_results[0])
+"""
+LAYER, FULL = "net_layer_Relu_0-sim-default", "net_full_model-sim-default"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Said]:
+    project = build_project(tmp_path_factory.mktemp("project"), tests="")
+    project.model("net", RELU)
+    project.write("tests/own/test_own.py", OWN)
+    for name, text in REPLACED.items():
+        project.write(f"tests/{name}/conftest.py", f"import numpy as np, onnx, onnx.parser, pytest\n{text}")
+        own = f"import numpy as np\n{CHECK_INPUTS}" if name in ("inputs", "inputs_changed") else ""
+        project.write(f"tests/{name}/test_{name}.py", TORQ + own)
+    return project, project.pytest("-v", "--import-mode=importlib")
+
+
+def verdicts(said: Said, folder: str) -> dict[str, str]:
+    import re
+
+    found = re.findall(rf"tests/{folder}/\S+::(\S+) (PASSED|FAILED|ERROR|SKIPPED)", said.out)
+    return {name.replace("test_onnx_model_llvmcpu_torq", ""): verdict for name, verdict in found}
+
+
+def both(verdict: str) -> dict[str, str]:
+    return {f"[{LAYER}]": verdict, f"[{FULL}]": verdict}
+
+
+def test_all_are_offered_to_a_projects_own_tests(lab):
+    assert verdicts(lab[1], "own") == {
+        f"test_all_of_them[{LAYER}]": "PASSED", f"test_all_of_them[{FULL}]": "PASSED",
+        f"test_layers_only[{LAYER}]": "PASSED",
+        "test_of_nothing[NOTSET]": "SKIPPED",
+        f"test_one_piece_only[{LAYER}]": "PASSED", f"test_one_piece_only[{FULL}]": "PASSED",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", ["inputs", "inputs_changed"])
+def test_other_inputs_count_on_both_sides(lab, folder):
+    checks = {f"test_inputs_count[{LAYER}]": "PASSED", f"test_inputs_count[{FULL}]": "PASSED"}
+    assert verdicts(lab[1], folder) == both("PASSED") | checks
+
+
+@pytest.mark.parametrize("folder", ["results", "reference", "mlir", "compiled", "hardware"])
+def test_whatever_is_replaced_takes_effect(lab, folder):
+    assert verdicts(lab[1], folder) == both("FAILED")
+
+
+def test_a_replaced_chip_reaches_the_compiler(lab):
+    project, said = lab
+    assert verdicts(said, "chip") == both("ERROR")
+    assert "compile net.onnx chip=XYZ hw=sim" in (project.folder / "tools" / "calls").read_text()
+
+
+def test_a_replacement_that_does_not_fit_is_said(lab):
+    assert verdicts(lab[1], "compiled_reference") == both("ERROR")
+    assert "llvmcpu_reference_results: there is no " in lab[1].out
+    assert verdicts(lab[1], "wrong_inputs") == both("ERROR")
+    assert "these inputs do not fit net_full_model; too many: z" in lab[1].out
+
+
+def test_no_traceback_of_ours_is_shown(lab):
+    assert "Traceback" not in lab[1].out
+    assert "model_fixtures.py" not in lab[1].out
+
+
+def test_the_plain_test_takes_replaced_inputs_and_results_too(project: Project, tmp_path: Path):
+    """Its reference is asked anew for inputs that are not the case's own."""
+    project.model("net", RELU)
+    conftest = (
+        "import numpy as np, pytest\n"
+        "@pytest.fixture\ndef tweaked_random_input_data():\n    return [np.array([1, -2, 3, -4], np.float32)]\n"
+        "@pytest.fixture\ndef assay_reference_results(assay_reference_results):\n"
+        "    assert assay_reference_results[0].tolist() == [1, 0, 3, 0]\n    return assay_reference_results\n"
+    )
+    project.write("tests/conftest.py", conftest)
+    said = project.pytest("-v")
+    assert set(said.verdicts.values()) == {"PASSED"}, said.out
+
+
+def test_a_board_that_is_off_is_no_trouble_of_the_compiler(project: Project):
+    """Compilation is local: the fixture that asks for the board is the one that fails."""
+    project.model("net", RELU)
+    project.write("tests/test_onnx_model.py", TORQ)
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+        said = project.pytest("-v", "-k", "full", "--torq-addr", "root@127.0.0.1", "--torq-port", port)
+    text = said.section(f"test_onnx_model_llvmcpu_torq[{FULL}]")
+    assert text.startswith("torq_results: the board root@127.0.0.1 does not answer: "), text
+    assert [call for call in project.calls if call.startswith("compile")] == ["compile net.onnx chip=None hw=sim"]
+
+
+def test_mistyped_hardware_is_said_beside_the_missing_tools(project: Project):
+    project.model("net", RELU)
+    project.write("tests/test_onnx_model.py", TORQ)
+    said = project.pytest("-k", "full", "--torq-runtime-hw-type=smi", env={"TORQ_COMPILE": "", "TORQ_RUN_MODULE": ""})
+    text = said.section("test_onnx_model_llvmcpu_torq[net_full_model-smi-default]")
+    assert "torq-compile is not to be found" in text
+    assert "no target 'smi' in the settings, so Torq's own tools are called; did you mean 'sim'?" in text
+
+
+BF16 = "g (bfloat16[2,4] a, bfloat16[4,3] b) => (bfloat16[2,3] y) { t = MatMul(a, b) y = Relu(t) }"
+BY_IREE = """
+[tool.assay.targets.npu]
+like = "iree"
+"""
+
+
+def test_a_type_that_onnxruntime_does_not_know_is_tested(project: Project):
+    """IREE is the reference of Torq's tests, and has bf16: so it also tells which values a layer sees."""
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text() + BY_IREE)
+    project.write("tests/test_onnx_model.py", TORQ)
+    project.model("bf16", BF16)
+    said = project.pytest("-v", "--torq-runtime-hw-type=npu")
+    names = [f"bf16_{each}-npu-default" for each in ("layer_MatMul_0", "layer_Relu_1", "full_model")]
+    assert said.verdicts == {f"test_onnx_model_llvmcpu_torq[{name}]": "PASSED" for name in names}, said.out
+
+
+def test_a_model_that_nobody_can_compute_is_an_error_of_the_first(project: Project):
+    project.write("tests/test_onnx_model.py", TORQ)
+    odd = parse("g (float[2] x) => (float[2] y) { y = my.ops.Foo(x) }", extra=', "my.ops": 1')
+    onnx.save(odd, project.model("odd", RELU))
+    said = project.pytest("-v", "-k", "full")
+    assert set(said.verdicts.values()) == {"ERROR"}
+    assert "the reference ort cannot compute this model" in said.out
+
+
+IMPORTER = """
+[tool.assay.targets.own]
+like = "sim"
+import = "cp {model} {out}"
+compile = "cp {model} {artifact}"
+"""
+
+
+def test_an_importer_of_the_hardwares_own_is_called(project: Project):
+    path = project.folder / "pyproject.toml"
+    path.write_text(path.read_text() + IMPORTER)
+    project.write("tests/test_onnx_model.py", TORQ)
+    project.model("net", RELU)
+    said = project.pytest("-v", "-k", "full", "--torq-runtime-hw-type=own", "--debug-cache")
+    assert set(said.verdicts.values()) == {"PASSED"}
+    assert "net_full_model own import: miss" in said.out

@@ -1,0 +1,78 @@
+"""Options: both spellings, and what comes of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from assay.models.pytest_support.options import OPTIONS, ModelOptions, add_options, is_in_cache, read_options
+
+SEED = (
+    "--recompute-cache", "--debug-cache", "--debug-ir", "--torq-compile-time-profiling-output-dir",
+    "--torq-runtime-profiling-output-dir", "--torq-runtime-hw-type", "--torq-addr", "--torq-port",
+    "--torq-private-key", "--torq-chips", "--extra-torq-compiler-options", "--extra-torq-runtime-options",
+    "--llvmcpu-compiler-options", "--llvmcpu-runtime-options", "--torq-compiler-timeout", "--torq-runtime-timeout",
+    "--try-xfails", "--issue",
+)  # fmt: skip
+
+
+def parse(*arguments: str, taken: tuple[str, ...] = ()) -> ModelOptions:
+    """By pytest's own parser."""
+    parser = pytest.Parser(_ispytest=True)
+    for name in taken:
+        parser.addoption(name)
+    add_options(parser)
+    found = parser.parse_known_args(list(arguments))
+    return read_options(SimpleNamespace(option=found, invocation_params=SimpleNamespace(dir="/here")))
+
+
+def test_all_spellings_of_the_guide_are_known():
+    names = {name for option in OPTIONS for name in option.names}
+    assert set(SEED) <= names
+    assert len(names) == sum(len(option.names) for option in OPTIONS), "no name is given twice"
+    assert {option.key for option in OPTIONS} == set(ModelOptions.__dataclass_fields__)
+
+
+def test_nothing_given_is_nothing_asked():
+    assert parse() == ModelOptions()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "value"),
+    [
+        (("--torq-runtime-profiling-output-dir=p",), "run_profile_dir", "/here/p"),
+        (("--run-profile", "/abs/p"), "run_profile_dir", "/abs/p"),
+        (("--debug-ir", "ir"), "ir_dir", "/here/ir"),
+        (("--torq-addr", "root@b"), "address", "root@b"),
+        (("--torq-port", "2222"), "port", 2222),
+        (
+            ("--extra-torq-compiler-options", "--a 'b c'", "--extra-compiler-options=-d"),
+            "compile_flags",
+            ("--a", "b c", "-d"),
+        ),
+        (("--assay-target", "a", "--assay-target=b"), "targets", ("a", "b")),
+        (("--model-folder", "m"), "folders", ("/here/m",)),
+        (("--torq-compiler-timeout", "1.5"), "compile_s", 1.5),
+        (("--recompute-cache",), "recompute", True),
+    ],
+)
+def test_values(arguments, key, value):
+    assert getattr(parse(*arguments), key) == value
+
+
+def test_a_dump_without_a_folder_goes_to_the_cache():
+    assert is_in_cache(parse("--debug-ir").ir_dir)
+    assert not is_in_cache(parse("--debug-ir=x").ir_dir)
+    assert not is_in_cache(None)
+
+
+def test_a_name_that_is_taken_is_left_to_its_owner():
+    assert parse("--samples", "3", taken=("--samples",)).samples is None
+    assert parse("--torq-chips", "x", "--chips", "y", taken=("--torq-chips",)).chips == "y"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon", "inf", "nan"])
+def test_times_that_are_none(seconds, capsys):
+    with pytest.raises((SystemExit, pytest.UsageError)):
+        parse(f"--torq-runtime-timeout={seconds}")

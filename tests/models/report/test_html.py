@@ -1,0 +1,219 @@
+"""The page of a model check, and its drawing."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.models.report import model_reports as made
+
+from assay.models.report.html import build_points, render_model_html
+from assay.models.report.svg import Point, build_frame, describe_point, render_errors
+from assay.models.values.model import ModelReport
+from assay.values.verdict import Finding, VerdictKind
+
+VOID = {"meta", "br"}
+
+
+class Reader(HTMLParser):
+    """Sees whether all tags are closed, and every address that a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.addresses: list[str | None] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "srcset", "data")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    return reader
+
+
+REPORTS = {
+    "good": made.good_report(),
+    "bad": made.bad_report(),
+    "large": made.large_report(),
+    "nothing": made.report(),
+    "failed": made.report(made.failed(0)),
+}
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+def test_the_page_is_whole_and_fetches_nothing(report: ModelReport) -> None:
+    page = render_model_html(report)
+    reader = read(page)
+    assert reader.addresses == []
+    assert "script" not in reader.seen
+    assert "link" not in reader.seen
+    assert not re.search(r"https?://|@import|url\(", page)
+    for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ET.fromstring(drawing)
+
+
+def test_every_colour_is_there_in_both_themes() -> None:
+    page = render_model_html(made.bad_report())
+    used = set(re.findall(r"var\((--[\w-]+)\)", page))
+    light, dark = page.split("prefers-color-scheme: dark")[:2]
+    dark = dark.split("* { box-sizing")[0]
+    for block in (light, dark):
+        assert used <= set(re.findall(r"(--[\w-]+):", block))
+
+
+def test_the_answer_the_commands_and_every_case_are_there() -> None:
+    page = render_model_html(made.bad_report())
+    text = read(page).text
+    assert "The first wrong layer is MatMul_1: t2 is off by 0.41 of its scale" in text
+    assert "assay model reduce 'models/my model.onnx' --reference ort --target iree" in text
+    for name in ("Conv_0", "MatMul_1", "Relu_2", "Conv_3", "Gemm_4", "full_model"):
+        assert f">{name}</td>" in page
+    assert '<span class="badge FAIL">mismatch</span>' in page
+    assert '<span class="badge ERROR">compile error</span>' in page
+    assert '<span class="badge PASS">ok</span>' in page
+    assert "1.2e-7" not in text
+    assert "0.998765" in text
+    assert "times of 2 steps are from the cache" in text
+    assert "a <note>" in text
+
+
+def test_failed_steps_fold_away_with_command_and_output() -> None:
+    page = render_model_html(made.bad_report())
+    (block,) = re.findall(r"<details class=card.*?</details>", page, re.DOTALL)
+    text = read(block).text
+    assert "Conv_3, Gemm_4: failed to legalize 'onnx.Foo'" in text
+    assert f"$ {made.COMMAND}" in text
+    assert "line 0 <&>" in text
+    assert "line 29 <&>" in text
+    assert "assay model convert --opset 17" in text
+
+
+def test_a_failure_alone_is_open_and_several_are_not() -> None:
+    assert "<details class=card open>" in render_model_html(made.report(made.failed(0)))
+    other = replace(made.COMPILE_ERROR, message="another")
+    several = made.report(made.failed(0), made.failed(1, outcome=other))
+    assert "<details class=card open>" not in render_model_html(several)
+
+
+def test_words_of_a_tool_cannot_become_markup() -> None:
+    hostile = "<script>alert('1')</script>"
+    bad = replace(made.COMPILE_ERROR, message=hostile, command=hostile, stderr=hostile, hint=hostile)
+    case = made.failed(0, hostile, outcome=bad)
+    report = made.report(case, stem=hostile, model=hostile, target=hostile, notes=(hostile,), tools={hostile: hostile})
+    page = render_model_html(replace(report, findings=(Finding(VerdictKind.FAIL, hostile, hostile),)))
+    assert "<script" not in page
+    assert "\x1b" not in render_model_html(made.bad_report())
+    read(page)
+
+
+def test_estimates_are_called_so() -> None:
+    assert "run ms (estimate)" in render_model_html(replace(made.good_report(), is_estimate=True))
+
+
+# ---------------------------------------------------------------- the drawing
+
+
+def shapes(drawing: str, kind: str) -> list[dict[str, str]]:
+    root = ET.fromstring(drawing)
+    return [dict(each.attrib) for each in root.iter() if each.get("class") == kind]
+
+
+def test_points_come_from_the_cases() -> None:
+    points = build_points(made.bad_report())
+    assert [point.label for point in points] == ["Conv_0", "MatMul_1", "Relu_2", "Conv_3", "Gemm_4", "full_model"]
+    assert [point.is_first for point in points] == [False, True, False, False, False, False]
+    assert [point.is_wrong for point in points] == [False, True, False, True, True, True]
+    assert points[1] == Point("MatMul_1", 0.41, 0.41, 1e-5, "mismatch", True, True)
+    assert (points[3].local, points[3].accumulated, points[3].allowed) == (None, None, None)
+    assert points[-1].is_whole
+
+
+def test_the_axis_is_logarithmic_with_a_floor_and_a_ceiling() -> None:
+    points = [Point(str(value), value, None) for value in (0.0, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, math.inf, math.nan)]
+    drawing = render_errors(points)
+    heights = [float(dot["cy"]) for dot in shapes(drawing, "local")]
+    steps = [round(a - b, 0) for a, b in pairwise(heights[1:6])]
+    assert len(set(steps)) == 1
+    assert heights[0] == max(heights)
+    assert heights[6] == heights[7] == min(heights)
+    assert heights[0] > heights[1]
+    assert heights[5] > heights[6]
+    texts = [each.text for each in ET.fromstring(drawing).iter("text")]
+    assert {"0", "∞", "1", "1e-8"} <= set(texts)
+
+
+def test_what_failed_is_a_cross_and_the_first_wrong_layer_a_line() -> None:
+    drawing = render_errors(build_points(made.bad_report()))
+    assert len(shapes(drawing, "cross")) == 2
+    assert len(shapes(drawing, "first")) == 1
+    assert len(shapes(drawing, "fail")) == 4
+    assert len(shapes(drawing, "local")) == 3
+    (line,) = [each for each in shapes(drawing, "accumulated") if "d" in each]
+    assert line["d"].count("M") == 1
+    assert line["d"].count("L") == 2, "the line ends where nothing is known"
+    assert shapes(drawing, "allowed")
+
+
+def test_a_gap_breaks_the_line() -> None:
+    points = [Point("a", None, 0.1), Point("b", None, None), Point("c", None, 0.1), Point("d", None, 0.2)]
+    (line,) = [each for each in shapes(render_errors(points), "accumulated") if "d" in each]
+    assert (line["d"].count("M"), line["d"].count("L")) == (2, 1)
+
+
+def test_many_layers_get_numbers_and_the_wrong_one_its_name() -> None:
+    drawing = render_errors(build_points(made.large_report()))
+    texts = [each.text for each in ET.fromstring(drawing).iter("text")]
+    assert "Conv_150" in texts
+    assert "Conv_151" not in texts
+    assert "20" in texts
+
+
+def test_nothing_to_draw_says_so() -> None:
+    assert "nothing to draw" in render_errors([])
+    assert "nothing to draw" in render_errors([Point("a", None, None)])
+
+
+def test_the_mouse_learns_the_numbers() -> None:
+    point = Point("Conv_1", 1e-7, 0.5, 1e-5, "mismatch")
+    assert describe_point(point) == "Conv_1: mismatch\nlocal error 1e-7\naccumulated error 0.5\nallowed 1e-5"
+    assert describe_point(Point("x", None, None, outcome="run crash")) == "x: run crash"
+    titles = [each.text for each in ET.fromstring(render_errors([point])).iter("title")]
+    assert titles == [describe_point(point)]
+
+
+errors = st.none() | st.floats(min_value=0) | st.sampled_from([0.0, math.inf, math.nan, 5e-324, 1e308])
+
+
+@given(st.lists(st.builds(Point, st.text(max_size=30), errors, errors, errors, st.just("ok"), *[st.booleans()] * 3)))
+def test_any_numbers_give_a_drawing_inside_its_frame(points: list[Point]) -> None:
+    root = ET.fromstring(render_errors(points))
+    width, height = map(float, root.attrib["viewBox"].split()[2:])
+    for each in root.iter("circle"):
+        assert 0 <= float(each.attrib["cx"]) <= width
+        assert 0 <= float(each.attrib["cy"]) <= height
+    frame = build_frame(points)
+    assert frame.high > frame.low

@@ -1,0 +1,1149 @@
+"""The artifact store: what went in decides what comes out, whoever dies, deletes or fills the disk meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from assay.errors import InfrastructureError
+from assay.models.store.artifacts import Artifact, ArtifactStore, build_key
+from assay.models.store.location import DEFAULT_LIMIT_BYTES
+
+PARTS: dict[str, Any] = {
+    "what": "compile",
+    "case": "m_layer_MatMul_0",
+    "source": "12ab" * 16,
+    "tools": {"iree": "3.13.0"},
+    "flags": ["-O2", "--fast"],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ArtifactStore]:
+    with ArtifactStore(str(tmp_path / "cache")) as made:
+        yield made
+
+
+def filler(content: bytes = b"compiled", facts: Mapping[str, Any] | None = None) -> Callable[[str], Mapping[str, Any]]:
+    def build(folder: str) -> Mapping[str, Any]:
+        Path(folder, "sub").mkdir()
+        Path(folder, "model.vmfb").write_bytes(content)
+        Path(folder, "sub", "debug.txt").write_bytes(b"about " + content)
+        return {} if facts is None else facts
+
+    return build
+
+
+def must_not_build(folder: str) -> Mapping[str, Any]:
+    raise AssertionError("it was to come from the store")
+
+
+def make(store: ArtifactStore, parts: Mapping[str, Any] = PARTS, content: bytes = b"compiled", **how: Any) -> Artifact:
+    artifact, made = store.make(build_key(parts), parts, filler(content), **how)
+    assert artifact is not None
+    assert made
+    return artifact
+
+
+def content_of(artifact: Artifact | None) -> bytes:
+    assert artifact is not None
+    return Path(artifact.folder, "model.vmfb").read_bytes()
+
+
+def files_under(folder: str | Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def run_python(code: str, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+# ---------------------------------------------------------------- keys
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec=None)),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+)
+some_parts = st.dictionaries(st.text(max_size=6), json_like, max_size=5)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """As JSON sees it: 1, 1.0 and True differ, and so do 0.0 and -0.0; a tuple is a list."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_value(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+@given(some_parts, some_parts)
+def test_parts_have_the_same_key_only_when_they_are_the_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert (build_key(one) == build_key(other)) == same_value(one, other)
+
+
+@given(some_parts.filter(bool), st.data())
+def test_any_change_of_any_part_changes_the_key(parts: dict[str, Any], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(parts)))
+    changed = data.draw(json_like.filter(lambda value: not same_value(value, parts[name])))
+    assert build_key({**parts, name: changed}) != build_key(parts)
+    assert build_key({other: parts[other] for other in parts if other != name}) != build_key(parts)
+
+
+def shuffled(value: Any, random: Any) -> Any:
+    if isinstance(value, dict):
+        names = list(value)
+        random.shuffle(names)
+        return {name: shuffled(value[name], random) for name in names}
+    return [shuffled(each, random) for each in value] if isinstance(value, list) else value
+
+
+@given(some_parts, st.randoms(use_true_random=False))
+def test_the_order_of_names_does_not_count(parts: dict[str, Any], random: Any) -> None:
+    assert build_key(shuffled(parts, random)) == build_key(parts)
+
+
+def test_the_order_of_flags_counts() -> None:
+    assert build_key({"flags": ["-a", "-b"]}) != build_key({"flags": ["-b", "-a"]})
+    assert build_key({"flags": ("-a", "-b")}) == build_key({"flags": ["-a", "-b"]})
+
+
+def test_a_surrogate_pair_is_not_the_character_it_could_stand_for() -> None:
+    assert build_key({"a": "\ud83d\ude00"}) != build_key({"a": "\U0001f600"})
+
+
+@pytest.mark.parametrize("parts", [{1: "a"}, {"a": {2: "b"}}, {"a": b"bytes"}, {"a": {1, 2}}, {"a": object()}])
+def test_what_json_does_not_have_is_no_part(parts: Any) -> None:
+    with pytest.raises(TypeError):
+        build_key(parts)
+
+
+def test_keys_do_not_change_between_versions_of_assay() -> None:
+    """Else an update would throw away everybody's cache; the text is that of the docstring: canonical JSON."""
+    from hashlib import sha256
+
+    text = '{"flags":["-O2"],"n":1.5,"what":"größe"}'
+    assert build_key({"what": "größe", "flags": ["-O2"], "n": 1.5}) == sha256(text.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- making and finding
+
+
+def test_what_was_made_is_found_by_everybody(store: ArtifactStore) -> None:
+    made = make(store, content=b"bytes")
+    other = ArtifactStore(store.folder)
+    found = other.load(made.key)
+    assert found is not None
+    assert found == made
+    assert files_under(found.folder) == ["model.vmfb", "sub/debug.txt"]
+    assert content_of(found) == b"bytes"
+    again, was_made = other.make(made.key, PARTS, must_not_build)
+    assert again == made
+    assert not was_made
+
+
+def test_nothing_is_there_before_anything_is_made_and_looking_leaves_no_trace(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "cache"))
+    assert store.load(build_key(PARTS)) is None
+    assert store.explain(PARTS) == "miss: nothing like it"
+    assert store.load_entries() == []
+    assert store.clear().removed == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_builder_gets_an_empty_folder(store: ArtifactStore) -> None:
+    seen = []
+
+    def build(folder: str) -> Mapping[str, Any]:
+        seen.extend([os.path.isdir(folder), os.listdir(folder)])
+        return {}
+
+    store.make(build_key(PARTS), PARTS, build)
+    assert seen == [True, []]
+
+
+def test_a_builder_that_failed_leaves_nothing(store: ArtifactStore) -> None:
+    def build(folder: str) -> None:
+        Path(folder, "half.vmfb").write_bytes(b"half")
+
+    assert store.make(build_key(PARTS), PARTS, build) == (None, False)
+    assert store.load(build_key(PARTS)) is None
+    assert files_under(store.folder) == ["v1/store.lock"]
+    make(store)
+
+
+def test_a_builder_that_raises_leaves_nothing_and_its_exception_comes_out(store: ArtifactStore) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        Path(folder, "half.vmfb").write_bytes(b"half")
+        raise LookupError("no such operator")
+
+    with pytest.raises(LookupError, match="no such operator"):
+        store.make(build_key(PARTS), PARTS, build)
+    assert files_under(store.folder) == ["v1/store.lock"]
+    make(store)
+
+
+def test_an_empty_artifact_is_one_too(store: ArtifactStore) -> None:
+    artifact, made = store.make(build_key(PARTS), PARTS, lambda _folder: {"elapsed_s": 1.5})
+    assert made
+    assert artifact is not None
+    assert ArtifactStore(store.folder).load(artifact.key) == artifact
+    assert artifact.facts == {"elapsed_s": 1.5}
+
+
+def test_facts_are_the_same_whether_made_or_found(store: ArtifactStore) -> None:
+    facts = {"times_s": (1.0, float("inf")), "nested": {"a": [None, True]}, "text": "größe\udc80"}
+    made, _ = store.make(build_key(PARTS), PARTS, filler(facts=facts))
+    found = ArtifactStore(store.folder).load(build_key(PARTS))
+    assert made is not None
+    assert found is not None
+    assert made.facts == found.facts == {**facts, "times_s": [1.0, float("inf")]}
+
+
+def test_paths_in_facts_lead_to_where_the_files_are_now(store: ArtifactStore) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        path = Path(folder, "model.vmfb")
+        path.write_bytes(b"x")
+        return {"path": str(path), "command": f"compile -o {path} in.onnx", "all": [str(path)]}
+
+    made, _ = store.make(build_key(PARTS), PARTS, build)
+    for artifact in (made, ArtifactStore(store.folder).load(build_key(PARTS))):
+        assert artifact is not None
+        assert Path(artifact.facts["path"]).read_bytes() == b"x"
+        assert artifact.facts["command"] == f"compile -o {artifact.folder}/model.vmfb in.onnx"
+        assert artifact.facts["all"] == [artifact.facts["path"]]
+
+
+def test_a_store_that_was_moved_is_still_good(store: ArtifactStore, tmp_path: Path) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        Path(folder, "model.vmfb").write_bytes(b"x")
+        return {"path": f"{folder}/model.vmfb"}
+
+    store.make(build_key(PARTS), PARTS, build)
+    os.rename(store.folder, tmp_path / "elsewhere")
+    found = ArtifactStore(str(tmp_path / "elsewhere")).load(build_key(PARTS))
+    assert found is not None
+    assert Path(found.facts["path"]).read_bytes() == b"x"
+
+
+def test_a_key_that_is_not_of_these_parts_is_refused(store: ArtifactStore) -> None:
+    with pytest.raises(ValueError, match="not the key"):
+        store.make(build_key({**PARTS, "flags": []}), PARTS, must_not_build)
+
+
+def test_recompute_replaces_and_readers_of_the_old_one_go_on(store: ArtifactStore) -> None:
+    old = make(store, content=b"old")
+    new = make(store, content=b"new", recompute=True)
+    assert content_of(old) == b"old"
+    assert content_of(new) == b"new"
+    assert content_of(ArtifactStore(store.folder).load(old.key)) == b"new"
+    assert len(store.load_entries()) == 1
+
+
+def test_a_session_recomputes_each_key_once(store: ArtifactStore) -> None:
+    before = make(store, content=b"before")
+    session = before.made_at + 1e-6
+    first = make(store, content=b"first", made_since=session)
+    again, made = store.make(first.key, PARTS, must_not_build, made_since=session)
+    assert (again, made) == (first, False)
+
+
+def test_what_cannot_be_made_again_is_not_served_either(store: ArtifactStore) -> None:
+    make(store).close()
+    assert store.make(build_key(PARTS), PARTS, lambda _folder: None, recompute=True) == (None, False)
+    assert store.load(build_key(PARTS)) is None
+
+
+def test_recomputing_that_is_interrupted_keeps_the_old_one(store: ArtifactStore) -> None:
+    make(store, content=b"old")
+
+    def build(folder: str) -> Mapping[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.make(build_key(PARTS), PARTS, build, recompute=True)
+    assert content_of(store.load(build_key(PARTS))) == b"old"
+
+
+@pytest.mark.parametrize("how", ["file names", "store"])
+def test_odd_names(tmp_path: Path, hostile_name: str, how: str) -> None:
+    store = ArtifactStore(str(tmp_path / (hostile_name if how == "store" else "cache")))
+
+    def build(folder: str) -> Mapping[str, Any]:
+        Path(folder, hostile_name).mkdir()
+        Path(folder, hostile_name, hostile_name).write_text("odd")
+        return {"name": hostile_name}
+
+    store.make(build_key(PARTS), PARTS, build)
+    found = ArtifactStore(store.folder).load(build_key(PARTS))
+    assert found is not None
+    assert Path(found.folder, found.facts["name"], hostile_name).read_text() == "odd"
+
+
+def test_a_file_name_that_is_not_text(store: ArtifactStore) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe")).write_text("odd")
+        return {}
+
+    store.make(build_key(PARTS), PARTS, build)
+    found = ArtifactStore(store.folder).load(build_key(PARTS))
+    assert found is not None
+    assert [os.fsencode(name) for name in os.listdir(found.folder)] == [b"\xff\xfe"]
+
+
+def test_a_link_inside_is_kept_and_one_that_leads_outside_is_refused(store: ArtifactStore, tmp_path: Path) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        Path(folder, "model.1").write_bytes(b"x")
+        os.symlink("model.1", f"{folder}/model")
+        return {}
+
+    artifact, _ = store.make(build_key(PARTS), PARTS, build)
+    assert artifact is not None
+    assert Path(artifact.folder, "model").read_bytes() == b"x"
+    for target in (str(tmp_path), "..", "../manifest.json", "a/../../manifest.json"):
+
+        def leak(folder: str, target: str = target) -> Mapping[str, Any]:
+            os.symlink(target, f"{folder}/leak")
+            return {}
+
+        with pytest.raises(InfrastructureError, match="leak leads outside"):
+            store.make(build_key({"target": target}), {"target": target}, leak)
+
+
+def test_a_pipe_is_refused(store: ArtifactStore) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        os.mkfifo(f"{folder}/pipe")
+        return {}
+
+    with pytest.raises(InfrastructureError, match="pipe is no file"):
+        store.make(build_key(PARTS), PARTS, build)
+    assert store.load(build_key(PARTS)) is None
+
+
+# ---------------------------------------------------------------- a changed model, tool or flag
+
+
+def build_model(*ops: str) -> bytes:
+    from onnx import TensorProto, helper
+
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "ab"]
+    nodes, last = [helper.make_node("MatMul", ["a", "b"], ["t0"])], "t0"
+    for place, op in enumerate(ops, start=1):
+        nodes.append(helper.make_node(op, [last], [f"t{place}"]))
+        last = f"t{place}"
+    output = helper.make_tensor_value_info(last, TensorProto.FLOAT, [2, 2])
+    return helper.make_model(helper.make_graph(nodes, "g", inputs, [output])).SerializeToString()
+
+
+def test_an_edited_model_is_never_served_the_old_artifact(store: ArtifactStore, tmp_path: Path) -> None:
+    """The original kept testing the old MatMul after the file had become MatMul and Neg: its key was the case's name."""
+    from hashlib import sha256
+
+    path = tmp_path / "m.onnx"
+
+    def check() -> bytes:
+        parts = {**PARTS, "source": sha256(path.read_bytes()).hexdigest()}
+        artifact, _ = store.make(build_key(parts), parts, filler(path.read_bytes()))
+        return content_of(artifact)
+
+    path.write_bytes(build_model())
+    status = path.stat()
+    assert check() == build_model()
+    path.write_bytes(build_model("Neg"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # not even when the time of the file is the same
+    assert check() == build_model("Neg")
+    path.write_bytes(build_model())
+    assert check() == build_model()
+    assert len(store.load_entries()) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": "34cd" * 16},
+        {"tools": {"iree": "3.13.1"}},
+        {"tools": {"iree": "3.13.0", "lld": "1"}},
+        {"flags": ["-O3", "--fast"]},
+        {"flags": ["--fast", "-O2"]},
+        {"flags": []},
+        {"inputs": "77" * 32},
+        {"what": "import"},
+    ],
+)
+def test_a_changed_tool_flag_or_input_is_a_miss(store: ArtifactStore, change: dict[str, Any]) -> None:
+    make(store, content=b"old")
+    changed = {**PARTS, **change}
+    assert store.load(build_key(changed)) is None
+    assert content_of(make(store, changed, b"new")) == b"new"
+    assert content_of(store.load(build_key(PARTS))) == b"old"
+
+
+# ---------------------------------------------------------------- why
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"flags": ["-O3", "--fast"]}, "miss: flags changed: -O2 → -O3"),
+        ({"flags": ["-O2", "--fast", "-v"]}, "miss: flags changed: with -v"),
+        ({"flags": ["-O2"]}, "miss: flags changed: without --fast"),
+        ({"flags": ["--fast", "-O2"]}, "miss: flags changed: another order"),
+        ({"flags": ["-O2", "-O2", "--fast"]}, "miss: flags changed: -O2 --fast → -O2 -O2 --fast"),
+        ({"source": "34cd" * 16}, "miss: the model changed (sha 12ab… → 34cd…)"),
+        ({"tools": {"iree": "3.14.0"}}, "miss: tools.iree changed: 3.13.0 → 3.14.0"),
+        ({"tools": {"iree": "3.13.0", "lld": "18"}}, "miss: tools.lld is new: 18"),
+        ({"tools": {}}, "miss: tools.iree is gone: 3.13.0"),
+        ({"inputs": "77" * 32}, "miss: inputs is new: 7777…"),
+        (
+            {"tools": {"iree": "3.13.0", "code lib/mine.py": "ab" * 32}},
+            "miss: the back end's code changed: lib/mine.py",
+        ),
+        ({"case": "m_layer_Conv_1"}, "miss: nothing like it"),
+        ({"what": "import"}, "miss: nothing like it"),
+        (
+            {"flags": [], "source": None, "tools": {"iree": "4", "lld": "18"}},
+            "miss: flags changed: without -O2 --fast; source changed: 12ab… → None; tools.iree changed: 3.13.0 → 4, and 1 more",
+        ),
+    ],
+)
+def test_a_miss_says_what_changed(store: ArtifactStore, change: dict[str, Any], reason: str) -> None:
+    make(store)
+    assert store.explain({**PARTS, **change}) == reason
+
+
+def test_a_hit_says_when_and_by_whom(store: ArtifactStore) -> None:
+    make(store)
+    assert re.fullmatch(r"hit: made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC by \S+@\S+", store.explain(PARTS))
+
+
+def test_another_back_end_is_nothing_like_it(store: ArtifactStore) -> None:
+    make(store, {**PARTS, "backend": "iree"})
+    assert store.explain({**PARTS, "backend": "command"}) == "miss: nothing like it"
+    assert store.explain({**PARTS, "backend": "iree", "flags": []}) == "miss: flags changed: without -O2 --fast"
+
+
+def test_what_a_run_is_given_is_no_model(store: ArtifactStore) -> None:
+    make(store, {**PARTS, "what": "run"})
+    reason = store.explain({**PARTS, "what": "run", "source": "34cd" * 16})
+    assert reason == "miss: what the step before it made changed (sha 12ab… → 34cd…)"
+
+
+def test_the_nearest_of_several_is_compared_with(store: ArtifactStore) -> None:
+    make(store, {**PARTS, "flags": ["-O0"], "tools": {"iree": "1"}})
+    make(store, {**PARTS, "flags": ["-O1"]})
+    make(store, {**PARTS, "source": "99" * 32, "flags": ["-O0"], "tools": {"iree": "2"}})
+    assert store.explain(PARTS) == "miss: flags changed: -O1 → -O2 --fast"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(some_parts, some_parts)
+def test_every_miss_has_a_reason_in_one_line(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    store = ArtifactStore(str(tmp_path / "cache"))
+    old, new = {"what": "x", **old}, {"what": "x", **new}
+    store.clear()
+    store.make(build_key(old), old, lambda _folder: {})
+    text = store.explain(new)
+    store.close()
+    assert text.startswith("hit: " if same_value(old, new) else "miss: ")
+    assert text != "miss: "
+    assert len(text.splitlines()) == 1
+
+
+# ---------------------------------------------------------------- damage
+
+
+def entry_of(artifact: Artifact) -> Path:
+    return Path(artifact.folder).parent
+
+
+def damage_pointer(text: bytes) -> Callable[[Artifact], None]:
+    def damage(artifact: Artifact) -> None:
+        (entry_of(artifact).parent.parent / "keys" / artifact.key).write_bytes(text)
+
+    return damage
+
+
+def damage_file(name: str, content: bytes | None) -> Callable[[Artifact], None]:
+    def damage(artifact: Artifact) -> None:
+        path = entry_of(artifact) / name
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+
+    return damage
+
+
+def change_manifest(**change: Any) -> Callable[[Artifact], None]:
+    def damage(artifact: Artifact) -> None:
+        path = entry_of(artifact) / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+    return damage
+
+
+def turn_into_folder(artifact: Artifact) -> None:
+    path = Path(artifact.folder, "model.vmfb")
+    path.unlink()
+    path.mkdir()
+
+
+def turn_into_pipe(artifact: Artifact) -> None:
+    path = Path(artifact.folder, "model.vmfb")
+    path.unlink()
+    os.mkfifo(path)
+
+
+def turn_into_link(artifact: Artifact) -> None:
+    path = Path(artifact.folder, "model.vmfb")
+    path.rename(entry_of(artifact) / "moved")
+    path.symlink_to("../moved")
+
+
+def empty_folder(artifact: Artifact) -> None:
+    Path(artifact.folder, "sub", "debug.txt").unlink()
+    Path(artifact.folder, "sub").rmdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Artifact], None], str]] = {
+    "deleted": (damage_file("files/model.vmfb", None), "model.vmfb is gone"),
+    "truncated": (damage_file("files/model.vmfb", b"comp"), "model.vmfb has 4 bytes instead of 8"),
+    "empty": (damage_file("files/model.vmfb", b""), "model.vmfb has 0 bytes instead of 8"),
+    "changed": (damage_file("files/model.vmfb", b"COMPILED"), "model.vmfb has changed (sha256 "),
+    "added": (damage_file("files/other.so", b"x"), "other.so was not made with it"),
+    "folder": (turn_into_folder, "model.vmfb is not what it was"),
+    "pipe": (turn_into_pipe, "model.vmfb is not what it was"),
+    "link": (turn_into_link, "model.vmfb is not what it was"),
+    "folder gone": (empty_folder, "sub is gone"),
+    "manifest gone": (damage_file("manifest.json", None), "its manifest is gone"),
+    "manifest empty": (damage_file("manifest.json", b""), "its manifest is damaged"),
+    "manifest torn": (damage_file("manifest.json", b'{"key": "'), "its manifest is damaged"),
+    "manifest binary": (damage_file("manifest.json", b"\xff\x00"), "its manifest is damaged"),
+    "manifest a list": (damage_file("manifest.json", b"[]"), "its manifest is damaged"),
+    "manifest deep": (damage_file("manifest.json", b"[" * 100_000), "its manifest is damaged"),
+    "manifest's files": (change_manifest(files=[1]), "its manifest is damaged"),
+    "manifest's sizes": (change_manifest(files={"model.vmfb": [float("inf"), "0"]}), "its manifest is damaged"),
+    "manifest's folders": (change_manifest(folders=[[1]]), "its manifest is damaged"),
+    "manifest's links": (change_manifest(links=None), "its manifest is damaged"),
+    "manifest's origin": (change_manifest(built_in=7), "its manifest is damaged"),
+    "manifest's parts": (change_manifest(parts={"what": "other"}), "its manifest does not belong to its key"),
+    "manifest of another": (
+        change_manifest(parts={}, key=build_key({})),
+        "its manifest belongs to another key",
+    ),
+    "key empty": (damage_pointer(b""), "its manifest is gone"),
+    "key binary": (damage_pointer(b"\xff"), "its manifest is gone"),
+    "key leads away": (damage_pointer(b"../../../etc"), "its manifest is gone"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+@pytest.mark.parametrize("seen_before", [False, True], ids=["fresh", "seen"])
+def test_a_damaged_entry_counts_as_missing_and_is_made_again(
+    store: ArtifactStore, kind: str, seen_before: bool
+) -> None:
+    damage, reason = DAMAGES[kind]
+    made = make(store)
+    made.close()
+    reader = ArtifactStore(store.folder)
+    if seen_before:
+        found = reader.load(made.key)
+        assert found is not None
+        found.close()
+    damage(made)
+    assert reader.explain(PARTS).startswith(f"miss: the entry was damaged: {reason}")
+    assert reader.load(made.key) is None
+    assert reader.damaged[made.key].startswith(reason)
+    again = make(reader)
+    assert content_of(again) == b"compiled"
+    assert reader.damaged == {}
+    assert reader.explain(PARTS).startswith("hit: ")
+    assert len(list(Path(store.folder, "v1", "entries").iterdir())) <= 1 + kind.startswith("key")
+
+
+def test_a_damaged_entry_that_others_use_is_no_longer_served_and_goes_when_they_are_done(store: ArtifactStore) -> None:
+    user = ArtifactStore(store.folder)
+    make(store).close()
+    used = user.load(build_key(PARTS))
+    assert used is not None
+    Path(used.folder, "sub", "debug.txt").unlink()
+    assert store.load(used.key) is None
+    assert content_of(used) == b"compiled"
+    user.close()
+    assert store.clear().removed == 1
+    assert not os.path.exists(used.folder)
+
+
+def test_files_that_look_as_before_are_not_read_again(store: ArtifactStore) -> None:
+    """What makes repeated loads cheap, and its price: a change that keeps size and time is seen by the next process."""
+    made = make(store)
+    path = Path(made.folder, "model.vmfb")
+    status = path.stat()
+    path.write_bytes(b"COMPILED")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert store.load(made.key) == made
+    assert ArtifactStore(store.folder).load(made.key) is None
+
+
+def test_a_process_without_descriptors_does_not_take_good_entries_for_bad(store: ArtifactStore) -> None:
+    made = make(store)
+    store.close()
+    reader = ArtifactStore(store.folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    outcomes = set()
+    for spare in range(6):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used - 1 + spare, hard))
+        try:
+            outcomes.add("found" if reader.load(made.key) else "missing")
+        except InfrastructureError as error:
+            outcomes.add("refused" if "Too many open files" in str(error) else str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    reader.close()
+    assert outcomes == {"found", "refused"}
+    assert ArtifactStore(store.folder).load(made.key) == made
+
+
+# ---------------------------------------------------------------- disks that refuse
+
+
+@contextlib.contextmanager
+def as_root() -> Iterator[None]:
+    """Where `forbidden_dir` made root to nobody; for others nothing changes."""
+    before = os.geteuid()
+    if os.getuid() == 0:
+        os.seteuid(0)
+    yield
+    os.seteuid(before)
+
+
+def test_a_read_only_store_serves_what_it_has_and_says_that_it_cannot_make(forbidden_dir: Path) -> None:
+    with as_root():
+        forbidden_dir.chmod(0o777)
+        with ArtifactStore(str(forbidden_dir / "cache")) as writer:
+            make(writer, {"what": "x"})
+        for path in (*forbidden_dir.rglob("*"), forbidden_dir):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+    store = ArtifactStore(str(forbidden_dir / "cache"))
+    found = store.load(build_key({"what": "x"}))
+    assert found is not None
+    assert store.make(found.key, {"what": "x"}, must_not_build)[1] is False
+    assert store.explain({"what": "x"}).startswith("hit: ")
+    assert [entry.in_use for entry in store.load_entries()] == [True]
+    with pytest.raises(
+        InfrastructureError, match=r"cannot write in the artifact cache .*: Permission denied"
+    ) as caught:
+        store.make(build_key(PARTS), PARTS, must_not_build)
+    assert "set ASSAY_CACHE" in str(caught.value)
+    with pytest.raises(InfrastructureError):
+        store.clear()
+    store.close()
+
+
+def test_a_store_whose_folder_cannot_be_made(forbidden_dir: Path) -> None:
+    store = ArtifactStore(str(forbidden_dir / "cache"))
+    with pytest.raises(InfrastructureError, match="Permission denied"):
+        store.make(build_key(PARTS), PARTS, must_not_build)
+
+
+def test_a_store_whose_place_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    store = ArtifactStore(str(tmp_path / "cache"))
+    assert store.load(build_key(PARTS)) is None
+    with pytest.raises(InfrastructureError, match="set ASSAY_CACHE"):
+        store.make(build_key(PARTS), PARTS, must_not_build)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process can grow beyond 4 KiB: a real refusal of the kernel, like that of a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_disk_that_is_full_while_building(store: ArtifactStore) -> None:
+    with pytest.raises(InfrastructureError, match=r"cannot write in the artifact cache") as caught:
+        store.make(build_key(PARTS), PARTS, filler(b"x" * 10_000))
+    assert "assay model cache clear" in str(caught.value)
+    assert store.load(build_key(PARTS)) is None
+    assert files_under(store.folder) == ["v1/store.lock"]
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_disk_that_is_full_when_the_manifest_is_written(store: ArtifactStore) -> None:
+    with pytest.raises(InfrastructureError, match="cannot write in the artifact cache"):
+        store.make(build_key(PARTS), PARTS, filler(facts={"stderr": "x" * 10_000}))
+    assert files_under(store.folder) == ["v1/store.lock"]
+
+
+def test_other_troubles_of_a_builder_are_its_own(store: ArtifactStore) -> None:
+    def build(folder: str) -> Mapping[str, Any]:
+        raise ConnectionRefusedError("the board")
+
+    with pytest.raises(ConnectionRefusedError):
+        store.make(build_key(PARTS), PARTS, build)
+
+
+def test_read_only_folders_that_a_tool_makes_are_removed_too(forbidden_dir: Path) -> None:
+    """As nobody, whom the modes bind: root may delete anything."""
+    with as_root():
+        forbidden_dir.chmod(0o777)
+    store = ArtifactStore(str(forbidden_dir / "cache"))
+
+    def build(folder: str) -> None:
+        Path(folder, "sub").mkdir()
+        Path(folder, "sub", "file").write_text("x")
+        Path(folder, "sub").chmod(0o555)
+
+    store.make(build_key(PARTS), PARTS, build)
+    assert os.listdir(os.path.join(store.folder, "v1", "building")) == []
+
+
+# ---------------------------------------------------------------- several at once
+
+BUILD_ONCE = """
+import os, sys
+from assay.models.store.artifacts import ArtifactStore, build_key
+folder, log, place = sys.argv[1:]
+parts = {"what": "compile"}
+def build(folder):
+    with open(log, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    sys.stdin.readline()  # until all others are at `make` as well
+    for number in range(20):
+        with open(f"{folder}/{number}", "w") as file:
+            file.write("x" * 1000)
+    return {"pid": os.getpid()}
+print("ready", flush=True)
+artifact, made = ArtifactStore(folder).make(build_key(parts), parts, build)
+assert sorted(os.listdir(artifact.folder)) == sorted(map(str, range(20)))
+print(made, artifact.facts["pid"])
+"""
+
+
+def test_eight_processes_build_once(store: ArtifactStore, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", BUILD_ONCE, store.folder, str(log)]
+    children = [
+        subprocess.Popen([*command, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for place in range(8)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    answers = [child.communicate(timeout=60)[0].split() for child in children]
+    builder = log.read_text().split()
+    assert len(builder) == 1
+    assert sorted(made for made, _ in answers) == ["False"] * 7 + ["True"]
+    assert {pid for _, pid in answers} == set(builder)
+
+
+def test_eight_threads_build_once(store: ArtifactStore) -> None:
+    built: list[int] = []
+    entered = threading.Semaphore(0)
+
+    def build(folder: str) -> Mapping[str, Any]:
+        built.append(threading.get_ident())
+        for _ in range(8):
+            entered.acquire()
+        Path(folder, "model.vmfb").write_bytes(b"x" * 100_000)
+        return {}
+
+    def work(found: list[Artifact | None]) -> None:
+        entered.release()
+        found.append(store.make(build_key(PARTS), PARTS, build)[0])
+
+    found: list[Artifact | None] = []
+    threads = [threading.Thread(target=work, args=(found,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+    assert len(found) == 8
+    assert len({artifact.folder for artifact in found if artifact}) == 1
+
+
+def test_a_builder_may_make_other_artifacts(store: ArtifactStore) -> None:
+    imported = {**PARTS, "what": "import"}
+
+    def build(folder: str) -> Mapping[str, Any]:
+        source, _ = store.make(build_key(imported), imported, filler(b"mlir"))
+        Path(folder, "model.vmfb").write_bytes(b"compiled " + content_of(source))
+        return {}
+
+    artifact, _ = store.make(build_key(PARTS), PARTS, build)
+    assert content_of(artifact) == b"compiled mlir"
+
+
+# Each child counts what it asks of the system from the beginning of `make` on, and kills itself at the n-th request.
+KILLED = """
+import os, signal, sys
+from assay.models.store.artifacts import ArtifactStore, build_key
+folder, mode = sys.argv[1:]
+parts = {"what": "compile", "flags": ["-O2"]}
+key = build_key(parts)
+asked = 0
+def build(content):
+    def fill(folder):
+        os.mkdir(folder + "/sub")
+        for name in ("a", "sub/b"):
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(content)
+        return {"content": content}
+    return fill
+def content_of(artifact):
+    texts = {open(os.path.join(artifact.folder, name)).read() for name in ("a", "sub/b")}
+    assert texts == {artifact.facts["content"]}, texts
+    return texts.pop()
+def child(number):
+    global asked
+    store = ArtifactStore(folder, 1 if mode == "evict" else None)
+    def hook(event, arguments):
+        global asked
+        asked += 1
+        if asked == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+    store.make(key, parts, build("new"), recompute=mode == "recompute")
+    os._exit(0)
+number, killed, seen = 0, True, set()
+while killed and number < 500:
+    number += 1
+    ArtifactStore(folder).clear()
+    if mode != "make":
+        other = {"what": "other", "number": number} if mode == "evict" else parts
+        with ArtifactStore(folder) as store:
+            store.make(build_key(other), other, build("old"))
+    pid = os.fork()
+    if pid == 0:
+        child(number)
+    killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    store = ArtifactStore(folder)
+    found = store.load(key)
+    assert store.damaged == {}, (number, store.damaged)
+    seen.add(content_of(found) if found else None)
+    if mode == "recompute":
+        assert found is not None, number
+    artifact, made = store.make(key, parts, build("again"))
+    assert made == (found is None)
+    content_of(artifact)
+    store.close()
+    store = ArtifactStore(folder)
+    store.make(key, parts, build("once more"), recompute=True)
+    assert os.listdir(folder + "/v1/building") == [], (number, os.listdir(folder + "/v1/building"))
+    store.close()
+assert 15 < number < 500, number
+print(number, sorted(map(str, seen)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "seen"),
+    [("make", ["None", "new"]), ("recompute", ["new", "old"]), ("evict", ["None", "new"])],
+)
+def test_a_kill_at_any_moment_leaves_nothing_that_counts(tmp_path: Path, mode: str, seen: list[str]) -> None:
+    result = run_python(KILLED, str(tmp_path / "cache"), mode)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith(f" {seen}\n")
+
+
+def test_who_waits_for_a_builder_that_is_killed_builds_itself(store: ArtifactStore) -> None:
+    code = """
+    import sys
+    from assay.models.store.artifacts import ArtifactStore, build_key
+    def build(folder):
+        open(folder + "/half", "w").close()
+        print("building", flush=True)
+        sys.stdin.readline()
+    parts = {"what": "compile"}
+    ArtifactStore(sys.argv[1]).make(build_key(parts), parts, build)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), store.folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "building\n"
+        made: list[Artifact] = []
+        waiter = threading.Thread(target=lambda: made.append(make(store, {"what": "compile"})))
+        waiter.start()
+        child.send_signal(signal.SIGKILL)
+        waiter.join(timeout=60)
+    assert files_under(made[0].folder) == ["model.vmfb", "sub/debug.txt"]
+    make(store)
+    assert os.listdir(os.path.join(store.folder, "v1", "building")) == []
+
+
+# ---------------------------------------------------------------- the limit
+
+
+def sized(number: int) -> dict[str, Any]:
+    return {"what": "sized", "number": number}
+
+
+def make_sized(store: ArtifactStore, number: int) -> Artifact:
+    artifact, _ = store.make(build_key(sized(number)), sized(number), filler(b"%d" % number * 1000))
+    assert artifact is not None
+    return artifact
+
+
+def numbers_in(store: ArtifactStore) -> list[int]:
+    return sorted(entry.parts["number"] for entry in store.load_entries())
+
+
+@pytest.fixture
+def small_store(tmp_path: Path) -> Iterator[ArtifactStore]:
+    """Room for three artifacts of about 2.5 KB."""
+    with ArtifactStore(str(tmp_path / "small"), limit_bytes=9_000) as store:
+        yield store
+
+
+def use_at(store: ArtifactStore, number: int, when: float) -> None:
+    os.utime(os.path.join(store.folder, "v1", "keys", build_key(sized(number))), (when, when))
+
+
+def test_the_least_recently_used_leave(small_store: ArtifactStore) -> None:
+    for number in range(3):
+        make_sized(small_store, number).close()
+        use_at(small_store, number, 1000.0 + number)
+    found = small_store.load(build_key(sized(0)))  # used just now, so 1 is the oldest
+    assert found is not None
+    found.close()
+    make_sized(small_store, 3).close()
+    assert numbers_in(small_store) == [0, 2, 3]
+    assert len(os.listdir(os.path.join(small_store.folder, "v1", "entries"))) == 3
+    assert os.listdir(os.path.join(small_store.folder, "v1", "building")) == []
+
+
+def test_what_was_replaced_leaves_first(small_store: ArtifactStore) -> None:
+    for number in range(2):
+        make_sized(small_store, number).close()
+    again, _ = small_store.make(build_key(sized(0)), sized(0), filler(b"0" * 1000), recompute=True)
+    assert again is not None
+    again.close()
+    make_sized(small_store, 2).close()
+    assert numbers_in(small_store) == [0, 1, 2]
+    assert len(os.listdir(os.path.join(small_store.folder, "v1", "entries"))) == 3
+
+
+def test_what_was_held_until_the_end_leaves_then(tmp_path: Path) -> None:
+    """A check holds the reference's activations, the largest things, as long as it lasts."""
+    store = ArtifactStore(str(tmp_path / "small"), limit_bytes=9_000)
+    for number in range(6):
+        make_sized(store, number)
+        use_at(store, number, 1000.0 + number)
+    assert len(numbers_in(store)) == 6, "all are in use"
+    store.close()
+    assert numbers_in(store) == [3, 4, 5]
+
+
+def test_who_only_looks_evicts_nothing(tmp_path: Path) -> None:
+    with ArtifactStore(str(tmp_path / "cache")) as store:
+        for number in range(3):
+            make_sized(store, number).close()
+    with ArtifactStore(str(tmp_path / "cache"), limit_bytes=1) as looking:
+        found = looking.load(build_key(sized(0)))
+        assert found is not None
+    assert numbers_in(looking) == [0, 1, 2]
+
+
+def test_what_is_in_use_stays(small_store: ArtifactStore) -> None:
+    user = ArtifactStore(small_store.folder)
+    make_sized(small_store, 0).close()
+    used = user.load(build_key(sized(0)))
+    use_at(small_store, 0, 1000.0)
+    for number in range(1, 6):
+        make_sized(small_store, number).close()
+    assert content_of(used) == b"0" * 1000
+    assert 0 in numbers_in(small_store)
+    assert len(numbers_in(small_store)) == 3
+    use_at(small_store, 0, 1000.0)
+    user.close()
+    make_sized(small_store, 6).close()
+    assert 0 not in numbers_in(small_store)
+
+
+def test_what_this_process_uses_stays_and_closing_twice_lets_go_once(small_store: ArtifactStore) -> None:
+    first, second = make_sized(small_store, 0), make_sized(small_store, 0)
+    use_at(small_store, 0, 1000.0)
+    first.close()
+    first.close()
+    for number in range(1, 6):
+        make_sized(small_store, number).close()
+    assert content_of(second) == b"0" * 1000
+
+
+def test_what_was_just_made_stays_however_large_it_is(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path / "cache"), limit_bytes=10)
+    for number in range(3):
+        artifact = make_sized(store, number)
+        assert content_of(artifact)
+        artifact.close()
+        assert numbers_in(store) == [number]
+
+
+@pytest.mark.parametrize("how", ["killed", "left"])
+def test_what_a_process_used_is_free_when_it_is_gone(small_store: ArtifactStore, how: str) -> None:
+    code = """
+    import os, signal, sys
+    from assay.models.store.artifacts import ArtifactStore
+    store = ArtifactStore(sys.argv[1])
+    assert store.load(sys.argv[2])
+    print("have it", flush=True)
+    sys.stdin.readline()
+    if sys.argv[3] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    make_sized(small_store, 0).close()
+    command = [sys.executable, "-c", textwrap.dedent(code), small_store.folder, build_key(sized(0)), how]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "have it\n"
+        assert [entry.in_use for entry in small_store.load_entries()] == [True]
+        assert small_store.clear().kept == 1
+        child.communicate("go\n", timeout=60)
+    assert [entry.in_use for entry in small_store.load_entries()] == [False]
+    assert small_store.clear().removed == 1
+
+
+def test_a_forked_child_does_not_let_go_what_its_parent_uses(small_store: ArtifactStore) -> None:
+    code = """
+    import os, sys
+    from assay.models.store.artifacts import ArtifactStore
+    store = ArtifactStore(sys.argv[1])
+    used = store.load(sys.argv[2])
+    pid = os.fork()
+    if pid == 0:
+        used.close()
+        store.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert ArtifactStore(sys.argv[1]).clear().kept == 1
+    used.close()
+    assert ArtifactStore(sys.argv[1]).clear().removed == 1
+    """
+    make_sized(small_store, 0).close()
+    result = run_python(code, small_store.folder, build_key(sized(0)))
+    assert result.returncode == 0, result.stderr
+
+
+CROWD = """
+import os, random, sys
+from assay.models.store.artifacts import ArtifactStore, build_key
+folder, seed, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+choose = random.Random(seed)
+store = ArtifactStore(folder, 30_000)
+counts = [0, 0]
+for _ in range(rounds):
+    number = choose.randrange(20)
+    parts = {"what": "sized", "number": number}
+    content = f"{number:04d}" * choose.choice([10, 500, 1000])
+    def build(folder):
+        for name in "ab":
+            with open(f"{folder}/{name}", "w") as file:
+                file.write(content)
+        return {"length": len(content)}
+    artifact, made = store.make(build_key(parts), parts, build, recompute=choose.random() < 0.2)
+    counts[made] += 1
+    with artifact:
+        for name in "ab":
+            with open(os.path.join(artifact.folder, name)) as file:
+                text = file.read()
+            assert text == f"{number:04d}" * (artifact.facts["length"] // 4), (number, text[:20])
+assert store.damaged == {}, store.damaged
+print(*counts)
+"""
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(600, marks=pytest.mark.long)])
+def test_eviction_under_concurrent_use(tmp_path: Path, rounds: int) -> None:
+    folder = str(tmp_path / "cache")
+    command = [sys.executable, "-c", CROWD, folder]
+    children = [
+        subprocess.Popen([*command, str(seed), str(rounds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for seed in range(4)
+    ]
+    hits = made = 0
+    for child in children:
+        output, errors = child.communicate(timeout=120)
+        assert child.returncode == 0, errors
+        hits, made = hits + int(output.split()[0]), made + int(output.split()[1])
+    assert hits
+    assert made > 20  # more than there are keys: some were evicted or replaced, and made again
+    store = ArtifactStore(folder, 30_000)
+    make_sized(store, 99)
+    assert sum(entry.size_bytes for entry in store.load_entries()) <= 30_000
+    names = os.listdir(os.path.join(folder, "v1", "entries"))
+    assert sum(int(name.rpartition(".")[2]) for name in names) <= 30_000
+    assert os.listdir(os.path.join(folder, "v1", "building")) == []
+
+
+# ---------------------------------------------------------------- looking and clearing
+
+
+def test_entries_are_listed_most_recently_used_first(store: ArtifactStore) -> None:
+    for number in range(3):
+        make_sized(store, number).close()
+        use_at(store, number, 1000.0 + number)
+    held = store.load(build_key(sized(1)))
+    assert held is not None
+    entries = store.load_entries()
+    assert [entry.parts["number"] for entry in entries] == [1, 2, 0]
+    assert [entry.in_use for entry in entries] == [True, False, False]
+    assert entries[1].used_at == 1002.0
+    assert entries[1].size_bytes == 1000 + len(b"about ") + 1000
+    assert entries[1].made_by == held.made_by
+
+
+def test_clear_takes_what_nobody_uses(store: ArtifactStore) -> None:
+    for number in range(3):
+        make_sized(store, number).close()
+    held = store.load(build_key(sized(1)))
+    cleared = store.clear()
+    assert (cleared.removed, cleared.kept) == (2, 1)
+    assert cleared.freed_bytes > 4000
+    assert numbers_in(store) == [1]
+    assert content_of(held) == b"1" * 1000
+    store.close()
+    assert store.clear().removed == 1
+    assert files_under(store.folder) == ["v1/store.lock"]
+
+
+def test_clear_leaves_what_other_versions_and_other_people_keep_there(store: ArtifactStore) -> None:
+    make(store).close()
+    other = Path(store.folder, "v2", "entries", "x")
+    other.mkdir(parents=True)
+    Path(store.folder, "notes.txt").write_text("mine")
+    store.clear()
+    assert files_under(store.folder) == ["notes.txt", "v1/store.lock"]
+    assert other.is_dir()
+
+
+def test_the_limit_comes_from_the_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ArtifactStore(str(tmp_path)).limit_bytes == DEFAULT_LIMIT_BYTES == 10 * 2**30
+    monkeypatch.setenv("ASSAY_CACHE_LIMIT", "3MB")
+    assert ArtifactStore(str(tmp_path)).limit_bytes == 3_000_000
+    assert ArtifactStore(str(tmp_path), 5).limit_bytes == 5

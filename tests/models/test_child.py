@@ -1,0 +1,226 @@
+"""The process that does the work: a line per case, a report at the end, or the reason why there is none."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.models.models import LARGE, ORT, faulty, hide_library, off_where_large, picky, request_for
+
+from assay.models.child import main
+from assay.models.records import load_report
+from assay.models.values.model import InputChoice, ModelRequest, Target
+from assay.values.plain import build_plain
+from assay.values.verdict import VerdictKind
+
+UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
+
+
+def call(request: ModelRequest, run_dir: Path) -> int:
+    run_dir.mkdir(exist_ok=True)
+    return main([str(run_dir), json.dumps(build_plain(request))])
+
+
+def ask(model: Path, tmp_path: Path, target: Target = UNOPTIMIZED, **further: Any) -> ModelRequest:
+    return request_for(model, target, store=str(tmp_path / "store"), **further)
+
+
+def load_error(run_dir: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run_dir / "error.json").read_text())
+    return found
+
+
+# ---------------------------------------------------------------- why there is no report
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no")
+    assert call(ask(tmp_path / "m.onnx", tmp_path), tmp_path / "run") == 2
+    assert "not an ONNX model" in load_error(tmp_path / "run")["message"]
+    assert load_report(str(tmp_path / "run")) is None
+
+
+def test_missing_external_data_is_named(chain: Path, tmp_path: Path) -> None:
+    import onnx
+
+    onnx.save(onnx.load(chain), tmp_path / "e.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").unlink()
+    assert call(ask(tmp_path / "e.onnx", tmp_path), tmp_path / "run") == 2
+    assert "w.bin is missing" in load_error(tmp_path / "run")["message"]
+
+
+def test_a_missing_extra_comes_with_the_command_that_brings_it(
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_library("openvino", tmp_path, monkeypatch)
+    assert call(ask(chain, tmp_path, Target("openvino", "openvino")), tmp_path / "run") == 2
+    assert load_error(tmp_path / "run")["hint"] == "install it: pip install 'assay[openvino]'"
+
+
+def test_a_tool_that_is_not_there(chain: Path, tmp_path: Path) -> None:
+    target = Target("sim", "command", {"run": ["no-such-tool", "{model}"], "folder": str(tmp_path)})
+    assert call(ask(chain, tmp_path, target), tmp_path / "run") == 4
+    assert "no-such-tool" in load_error(tmp_path / "run")["message"]
+
+
+def test_a_store_that_cannot_be_written(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    request = replace(ask(chain, tmp_path), store=str(tmp_path / "file" / "store"))
+    assert call(request, tmp_path / "run") == 4
+    assert "artifact cache" in load_error(tmp_path / "run")["message"]
+
+
+def test_a_run_directory_that_cannot_be_written_is_no_traceback(
+    chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics").write_text("a file where a folder should be")
+    assert call(ask(chain, tmp_path), tmp_path / "run") == 4
+    assert "the check cannot go on" in load_error(tmp_path / "run")["message"]
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+# ---------------------------------------------------------------- reports
+
+
+def test_a_check_leaves_its_report_figures_and_trace(
+    chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(ask(chain, tmp_path), tmp_path / "run") == 0
+    report = load_report(str(tmp_path / "run"))
+    assert report is not None
+    assert report.verdict.kind is VerdictKind.PASS
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "metrics",
+        "model.json",
+        "trace.csv",
+        "trace.json",
+        "trace.pb",
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["ok", "chain_full_model"],
+        ["ok", "chain_layer_MatMul_0"],
+        ["ok", "chain_layer_Add_1"],
+        ["ok", "chain_layer_Relu_2"],
+    ]
+    trace = (tmp_path / "run" / "trace.csv").read_text()
+    assert "ort:unoptimized / compile,chain_layer_Add_1," in trace
+    assert "ort / run,chain_activations," in trace
+
+
+@pytest.mark.parametrize(
+    ("target", "goal", "code"),
+    [
+        (faulty("scaled", "sum"), "check", 1),
+        (faulty("scaled", "sum"), "bisect", 1),
+        (picky(refuses="Add"), "reduce", 1),
+    ],
+)
+def test_the_exit_code_is_the_report_s(chain: Path, tmp_path: Path, target: Target, goal: Any, code: int) -> None:
+    request = ask(chain, tmp_path, target, goal=goal)
+    assert call(request, tmp_path / "run") == code
+    report = load_report(str(tmp_path / "run"))
+    assert report is not None
+    assert report.first_wrong == "chain_layer_Add_1"
+
+
+def test_references_that_disagree_are_inconclusive(chain: Path, tmp_path: Path) -> None:
+    target, voter = off_where_large(), off_where_large("other")
+    request = ask(chain, tmp_path, target, voter=voter, inputs=LARGE)
+    assert call(request, tmp_path / "run") == 3
+
+
+def test_paths_move_with_the_run_directory(chain: Path, tmp_path: Path) -> None:
+    request = ask(chain, tmp_path, faulty("scaled", "sum"), goal="reduce")
+    call(request, tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    report = load_report(str(tmp_path / "moved"))
+    assert report is not None
+    model = report.command.split()[3]
+    assert model == str(tmp_path / "moved" / "tensors" / "chain_reduced.onnx")
+    assert Path(model).exists()
+    assert all(Path(path).exists() for case in report.cases for pair in case.diffs for path in pair)
+
+
+def test_reasons_of_hits_and_misses_on_request(chain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        call(ask(chain, tmp_path, explain=True, only=("Add_1",)), tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "chain_layer_Add_1 ort:unoptimized compile: miss" in said
+    assert "chain_layer_Add_1 ort:unoptimized compile: hit" in said
+
+
+def test_functions_are_found_in_the_caller_s_folder(chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "caller").mkdir()
+    (tmp_path / "caller" / "my_inputs.py").write_text(
+        "import numpy as np\ndef make(sample):\n    return {'x': np.full((2, 4), sample + 1, np.float32)}\n"
+    )
+    inputs = InputChoice(samples=2, function="my_inputs:make")
+    request = ask(chain, tmp_path, inputs=inputs, folder=str(tmp_path / "caller"))
+    assert call(request, tmp_path / "run") == 0
+    report = load_report(str(tmp_path / "run"))
+    assert report is not None
+    assert report.samples == 2
+    sys.path.remove(str(tmp_path / "caller"))
+
+
+# ---------------------------------------------------------------- a violent end
+
+
+def count_workers(folder: Path) -> int:
+    """Processes whose environment names this folder."""
+    wanted, found = f"MARK={folder}".encode(), 0
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            try:
+                found += wanted in (place / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+    return found
+
+
+def until(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_parent(
+    number: int, chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARK", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    request = ask(chain, tmp_path, picky(hang="Add", says=str(tmp_path / "hangs")))
+    argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
+    process = subprocess.Popen(argv)
+    until((tmp_path / "hangs").exists, "the worker hangs")
+    assert count_workers(tmp_path) >= 3
+    process.send_signal(number)
+    process.wait(60)
+    until(lambda: count_workers(tmp_path) == 0, "all workers are gone")
+    assert not (tmp_path / "run" / "model.json").exists()
+
+
+def test_what_was_made_before_a_kill_is_not_made_again(
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    request = ask(chain, tmp_path, picky(hang="Relu", says=str(tmp_path / "hangs")), only=("MatMul_0", "Relu_2"))
+    argv = [sys.executable, "-m", "assay.models.child", str(tmp_path / "run"), json.dumps(build_plain(request))]
+    process = subprocess.Popen(argv)
+    until((tmp_path / "hangs").exists, "the worker hangs")
+    process.kill()
+    process.wait(60)
+    again = ask(chain, tmp_path, ORT, only=("MatMul_0",))
+    assert call(again, tmp_path / "run") == 0
+    assert "chain_activations" not in (tmp_path / "run" / "trace.csv").read_text()

@@ -1,0 +1,287 @@
+"""Profiles that tools write: whatever they hold, and however they were cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.models.profiles import (
+    load_profile,
+    parse_annotated_csv,
+    parse_compile_csv,
+    parse_operator_csv,
+    parse_ort_profile,
+    parse_profile,
+    parse_runtime_csv,
+)
+from assay.models.values.trace import Profile, Slice
+
+ORT = """[
+{"cat" : "Session","pid" :7,"tid" :7,"dur" :154,"ts" :3,"ph" : "X","name" :"model_loading_uri","args" : {}},
+{"cat" : "Node","pid" :7,"tid" :7,"dur" :0,"ts" :963,"ph" : "X","name" :"conv1_fence_before","args" : {"op_name" : "Conv"}},
+{"cat" : "Node","pid" :7,"tid" :7,"dur" :99,"ts" :964,"ph" : "X","name" :"conv1_kernel_time","args" : {"provider" : "CPUExecutionProvider","input_type_shape" : [{"float":[1,3,8,8]}],"node_index" : "4","output_size" : "2304","op_name" : "Conv","thread_scheduling_stats" : ""}},
+{"cat" : "Session","pid" :7,"tid" :7,"dur" :200,"ts" :950,"ph" : "X","name" :"model_run","args" : {}}
+]
+"""
+OPERATORS = """name,op,kernel,start_us,duration_us
+x_conv1,Reorder,jit_uni_f32,0.000,22.000
+"conv1,a",Convolution,brgconv_avx512_f32,22.000,43.125
+"""
+COMPILE = """ID,Start,End,Location,Op Type
+DI0,0,120,"model.onnx:3",Load
+S0,100,900,"model.onnx:3",Conv
+DO1,900,1000,,Store
+X9,5,6,,
+"""
+RUNTIME = """dispatch_name,invocation_id,action_id,timestamp_us,event
+main,0,1,10.5,begin
+main,0,2,11,start
+main,0,1,20.5,end
+main,0,2,30,END
+"""
+ANNOTATED = """action_id;job_id;operation;invocation_names;original_operators;total_time;slice_used_0_in_program;slice_used_1_in_program;dma_in_used_in_program;timestamp_start;timestamp_end;location
+1;0;conv2d;main;Conv_0;10;1;0;True;100;110;loc(3)
+2;0;copy;main;;5;;;;110;115;
+"""
+
+
+# ---------------------------------------------------------------- onnxruntime
+
+
+def test_onnxruntimes_kernels_and_session() -> None:
+    profile = parse_ort_profile(ORT)
+    assert profile.problems == ()
+    assert [(piece.track, piece.name, piece.start_ns, piece.end_ns) for piece in profile.slices] == [
+        (("onnxruntime", "session"), "model_loading_uri", 3_000, 157_000),
+        (("onnxruntime", "CPU"), "conv1", 964_000, 1_063_000),
+        (("onnxruntime", "session"), "model_run", 950_000, 1_150_000),
+    ]
+    assert profile.slices[1].args == {
+        "op": "Conv",
+        "node": "4",
+        "provider": "CPUExecutionProvider",
+        "inputs": [{"float": [1, 3, 8, 8]}],
+        "output_bytes": "2304",
+    }
+    assert profile.slices[0].args == {}
+
+
+def test_a_real_profile_of_onnxruntime(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    numpy = pytest.importorskip("numpy")
+    from onnx import TensorProto, helper
+
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4]) for name in "xy"]
+    nodes = [
+        helper.make_node("MatMul", ["x", "x"], ["t"], name="mm"),
+        helper.make_node("Neg", ["t"], ["y"], name="neg"),
+    ]
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "ort")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session.run(None, {"x": numpy.eye(4, dtype="float32")})
+    profile = load_profile(session.end_profiling())
+    assert profile is not None
+    assert profile.problems == ()
+    kernels = {piece.name: piece for piece in profile.slices if piece.track == ("onnxruntime", "CPU")}
+    assert kernels["mm"].args["op"] == "MatMul"
+    assert kernels["mm"].end_ns <= kernels["neg"].start_ns
+    assert "model_run" in {piece.name for piece in profile.slices}
+
+
+@pytest.mark.parametrize("end", range(0, len(ORT.rstrip()), 7))
+def test_a_profile_that_was_cut_off_shows_what_is_whole(end: int) -> None:
+    whole = parse_ort_profile(ORT).slices
+    part = parse_ort_profile(ORT[:end], "x.json")
+    assert part.slices == whole[: len(part.slices)]
+    assert len(part.slices) == sum(ORT[:end].count(f'"{name}"') and is_whole(ORT[:end], name) for name in NAMES)
+    assert part.problems == ("x.json: cut off; what is whole is shown",)
+
+
+NAMES = ("model_loading_uri", "conv1_kernel_time", "model_run")
+
+
+def is_whole(text: str, name: str) -> bool:
+    (line,) = [line for line in text.splitlines() if f'"{name}"' in line]
+    try:
+        json.loads(line.rstrip(","))
+    except ValueError:
+        return False
+    return True
+
+
+def test_events_without_numbers_are_named() -> None:
+    text = json.dumps(
+        [{"ph": "X", "name": "a", "ts": "soon", "dur": 1}, {"ph": "X", "name": "b", "ts": 1}, {"ph": "M"}]
+    )
+    profile = parse_ort_profile(text, "p")
+    assert profile.slices == ()
+    assert profile.problems == ("p: ts is no number: 'soon'", "p: dur is no number: None")
+
+
+def test_a_chrome_trace_as_an_object_is_read_too() -> None:
+    event = {"ph": "X", "name": "a", "cat": "Op", "ts": 1, "dur": 2}
+    profile = parse_profile(json.dumps({"traceEvents": [event, 7]}), "t")
+    assert profile == Profile((Slice(("onnxruntime", "op"), "a", 1000, 3000),))
+
+
+# ---------------------------------------------------------------- CSV
+
+
+def test_operators_of_openvino_and_iree() -> None:
+    profile = parse_operator_csv(OPERATORS, "m_openvino.csv")
+    assert profile == Profile(
+        (
+            Slice(("openvino",), "x_conv1", 0, 22_000, {"op": "Reorder", "kernel": "jit_uni_f32"}),
+            Slice(("openvino",), "conv1,a", 22_000, 65_125, {"op": "Convolution", "kernel": "brgconv_avx512_f32"}),
+        )
+    )
+    assert parse_operator_csv(OPERATORS, "m_iree.csv").slices[0].track == ("iree",)
+    assert parse_operator_csv(OPERATORS, "m.csv").slices[0].track == ("operators",)
+
+
+def test_a_compilers_estimate_has_a_track_for_each_kind_of_unit() -> None:
+    profile = parse_compile_csv(COMPILE)
+    assert profile.problems == ()
+    assert [(piece.track[1], piece.name, piece.start_ns, piece.end_ns) for piece in profile.slices] == [
+        ("DMA in", "Load", 0, 120),
+        ("slice", "Conv", 100, 900),
+        ("DMA out", "Store", 900, 1000),
+        ("X", "X9", 5, 6),
+    ]
+    assert profile.slices[1].args == {"id": "S0", "location": "model.onnx:3", "cycles": 800}
+
+
+def test_cycles_become_time_with_a_clock() -> None:
+    profile = parse_profile(COMPILE, "x", clock_hz=500e6)
+    assert profile is not None
+    assert (profile.slices[1].start_ns, profile.slices[1].duration_ns) == (200, 1600)
+    assert profile.slices[1].args["cycles"] == 800
+
+
+def test_events_of_a_runtime_are_paired() -> None:
+    assert parse_runtime_csv(RUNTIME) == Profile(
+        (
+            Slice(("runtime", "main"), "action 1", 10_500, 20_500, {"invocation": "0", "action": "1"}),
+            Slice(("runtime", "main"), "action 2", 11_000, 30_000, {"invocation": "0", "action": "2"}),
+        )
+    )
+
+
+def test_events_that_do_not_pair_are_named() -> None:
+    text = (
+        "dispatch_name,invocation_id,action_id,timestamp_us,event\n"
+        "main,0,1,10,end\nmain,0,2,soon,begin\nmain,0,3,5,pause\nmain,0,4,9,begin\nmain,0,5,9,begin\nmain,0,5,8,end\n"
+        "main,0\n"
+    )
+    assert parse_runtime_csv(text, "r.csv") == Profile(
+        (),
+        (
+            "r.csv:2: 'end' without a beginning",
+            "r.csv:3: timestamp_us is no number: 'soon'",
+            "r.csv:4: unknown event 'pause'",
+            "r.csv:7: 'action 5' ends before it begins",
+            "r.csv:8: timestamp_us is no number: None",
+            "and 1 more",
+        ),
+    )
+
+
+def test_annotated_actions_are_on_every_unit_that_they_used() -> None:
+    profile = parse_annotated_csv(ANNOTATED)
+    assert profile.problems == ()
+    by_track = {piece.track[1]: piece for piece in profile.slices if piece.start_ns == 100_000}
+    assert set(by_track) == {"operators", "slice 0", "dma in"}
+    assert by_track["operators"].name == "Conv_0"
+    assert by_track["slice 0"].name == "conv2d"
+    assert by_track["slice 0"].args["operators"] == "Conv_0"
+    assert by_track["slice 0"].args["location"] == "loc(3)"
+    assert [(piece.track[1], piece.name) for piece in profile.slices if piece.start_ns == 110_000] == [
+        ("operators", "copy")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ID,Start,End\nS0,x,5\n", "p:2: Start is no number: 'x'"),
+        ("ID,Start,End\nS0,1,5\nS1,1\n", "p:3: no value for 'end'"),
+        ("ID,Start,End\nS0,9,5\n", "p:2: 'S0' ends before it begins"),
+        ("ID,Start,End\nS0,nan,5\n", "p:2: Start is no number: 'nan'"),
+        ("name,start_us,duration_us\na,1e308,1\n", "p:2: 'a' lies beyond all time"),
+        ("\n\nID,Start,End\n\n\nS0,x,5\n", "p:6: Start is no number: 'x'"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_others_are_read(text: str, problem: str) -> None:
+    profile = parse_profile(text + "S7,1,2\n", "p")
+    assert profile is not None
+    assert problem in profile.problems
+
+
+def test_many_bad_lines_are_counted() -> None:
+    profile = parse_compile_csv("ID,Start,End\n" + "S,x,y\n" * 50, "p")
+    assert len(profile.problems) == 6
+    assert profile.problems[-1] == "and 45 more"
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [(ORT, 3), (OPERATORS, 2), (COMPILE, 4), (RUNTIME, 2), (ANNOTATED, 4), ("\ufeff" + COMPILE, 4)],
+    ids=["ort", "operators", "compile", "runtime", "annotated", "with a mark"],
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_file_is_known_by_its_beginning(tmp_path: Path, text: str, count: int, newline: str) -> None:
+    path = tmp_path / "some.file"
+    path.write_bytes(text.replace("\n", newline).encode())
+    profile = load_profile(str(path))
+    assert profile is not None
+    assert len(profile.slices) == count
+    assert profile.problems == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello\nworld\n", b"a,b\n1,2\n", b"\xff\xfe\x00", b'{"a": 1}', b"[]", b"\n\n"]
+)
+def test_other_files_are_passed_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.ireeprof"
+    path.write_bytes(content)
+    assert load_profile(str(path)) is None
+
+
+def test_what_cannot_be_opened_is_a_problem(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone.csv")
+    assert load_profile(gone) == Profile((), (f"{gone}: No such file or directory",))
+    assert load_profile(str(tmp_path)) == Profile((), (f"{tmp_path}: Is a directory",))
+
+
+def test_a_file_beyond_all_measure_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "huge.json"
+    path.touch()
+    os.truncate(path, 2**40)
+    assert load_profile(str(path)) == Profile((), (f"{path}: larger than 512 MiB, left alone",))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    text = draw(st.sampled_from([ORT, OPERATORS, COMPILE, RUNTIME, ANNOTATED]))
+    place = draw(st.integers(0, len(text)))
+    return text[:place] + draw(st.text(max_size=3) | st.just('\x00"')) + text[draw(st.integers(place, len(text))) :]
+
+
+@given(st.text() | damaged())
+def test_nothing_that_a_tool_writes_raises(text: str) -> None:
+    profile = parse_profile(text, "x")
+    if profile is not None:
+        assert all(piece.duration_ns >= 0 for piece in profile.slices)

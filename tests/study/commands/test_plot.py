@@ -1,0 +1,84 @@
+"""`assay plot`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.study.workbench import GOOD, Bench
+
+
+def test_the_most_telling_line_is_drawn_and_named(cli) -> None:
+    result = cli("plot", "fit")
+    assert result.code == 0
+    assert result.out.startswith("fit: loss\n")
+    assert "loss (others: test.acc; choose with -m)" in result.err
+    assert "lr=0.1 n=7  1.7" in result.out
+
+
+def test_a_metric_a_run_and_a_size(cli) -> None:
+    out = cli("plot", f"fit/{GOOD}", "-m", "loss", "--width", "50", "--height", "8").out
+    assert max(map(len, out.splitlines())) <= 50
+    assert "lr=0.5" not in out
+
+
+def test_groups_and_the_best(cli) -> None:
+    out = cli("plot", "fit", "-m", "loss", "-g", "n").out
+    assert "lr=0.1  1.75 ± 0.071 (n=2 runs)" in out
+    result = cli("plot", "fit", "-m", "loss", "--best", "1")
+    assert "the 1 best of 4" in result.err
+    assert "n=8" not in result.out
+
+
+def test_groups_are_those_of_the_table(cli) -> None:
+    """Failed runs count in neither, and the numbers are the same."""
+    result = cli("plot", "fit", "-m", "loss", "-g", "n")
+    assert "lr=0.5  " not in result.out
+    assert "lr=0.5: not drawn, since none of its runs is done and has loss" in result.err
+    mixed = cli("plot", "fit", "-m", "loss", "-g", "lr")
+    assert "n=7  1.7 (n=1 run, 1 not done)" in mixed.out
+    table = json.loads(cli("sum", "fit", "-g", "lr", "-m", "loss", "-s", "loss", "--json").out)
+    assert [(row["n"], row["n_2"], row["loss"], row["loss_sd"], row["not_done"]) for row in table] == [
+        (7, 1, 1.7, None, 1),
+        (8, 1, 1.8, None, 1),
+    ]
+
+
+def test_groups_without_a_run_that_is_done(cli) -> None:
+    result = cli("plot", "fit/lr=0.5*", "-m", "loss", "-g", "n")
+    assert (result.code, "no finished run has loss" in result.err) == (2, True)
+
+
+def test_files(cli, bench: Bench) -> None:
+    result = cli("plot", "fit", "-m", "loss", "-m", "test.acc", "-o", "p.svg")
+    assert result.out.splitlines() == ["p-loss.svg", "p-test.acc.svg"]
+    assert (bench.folder / "p-loss.svg").read_text().startswith("<?xml")
+    assert cli("plot", "fit", "-m", "loss", "--log", "-o", "p.png", "--width", "3", "--height", "2").out == "p.png\n"
+    assert (bench.folder / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fit", "-m", "lass"), "did you mean 'loss'?"),
+        (("fit", "-g", "N"), "no parameter named 'N'"),
+        (("fitt",), "did you mean 'fit'?"),
+        (("fit", "-o", "p.txt"), "end the name in png"),
+        (("fit", "-o", "p.png", "--width", "800"), "inches"),
+        (("fit", "--best", "0"), "--best"),
+    ],
+)
+def test_what_is_refused(cli, arguments: tuple[str, ...], said: str) -> None:
+    result = cli("plot", *arguments)
+    assert result.code == 2
+    assert said in result.err
+
+
+def test_nothing_to_plot(cli, own_bench: Bench) -> None:
+    (own_bench.root / "empty" / ".assay").mkdir(parents=True)
+    assert "no runs yet" in cli("plot", "empty").err
+    own_bench.run("study: mute\ncommand: 'true'\nresources: {gpus: 0}\n")
+    result = cli("plot", "mute")
+    assert (result.code, "no metrics in these runs" in result.err) == (2, True)
+    assert "assay index reparse " in result.err
+    assert result.err.endswith(" --file study.yml\n")

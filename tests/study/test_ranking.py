@@ -1,0 +1,69 @@
+"""Which run is best: directions, missing values, parameters that tell runs apart."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import pytest
+
+from assay.errors import NotFoundError, UsageError
+from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.study.ranking import SortKey, choose_sort, differing_params, parse_sort, sort_rows
+from assay.values.run import State
+
+
+def table(**metrics: list[float | None]) -> Table:
+    """Rows named 0, 1, …; None: the run has no such metric."""
+    count = max(len(values) for values in metrics.values())
+    rows = [RunRow(f"s/{i}", "s", str(i), "", State.DONE, 1, {"lr": -i}) for i in range(count)]
+    return Table(rows, {name: column(name, values) for name, values in metrics.items()})
+
+
+def column(name: str, values: list[float | None]) -> MetricColumns:
+    numbers = array("d", [math.nan if value is None else value for value in values])
+    counts = array("d", [0 if value is None else 1 for value in values])
+    fields = dict.fromkeys(MetricColumns._fields, numbers)
+    return MetricColumns(**{**fields, "metric": name, "count": counts})
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("acc", ("acc", None)), ("acc:min", ("acc", "min")), ("a:b", ("a:b", None)), ("a:b:max", ("a:b", "max"))],
+)
+def test_a_name_with_or_without_a_direction(asked: str, expected: tuple[str, str | None]) -> None:
+    assert parse_sort(asked, {"acc": 1, "a:b": 1}) == expected
+
+
+def test_an_unknown_direction_is_refused() -> None:
+    with pytest.raises(UsageError, match="bad direction 'up'"):
+        parse_sort("acc:up", {"acc": 1})
+
+
+def test_without_a_wish_the_most_telling_metric_is_taken() -> None:
+    assert choose_sort((), table(loss=[1.0], val_acc=[1.0]), [{}]) == (SortKey("val_acc", "max"),)
+
+
+def test_an_unknown_metric_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(NotFoundError, match="no metric or parameter named 'ac'"):
+        choose_sort(["ac"], table(acc=[1.0]), [{}])
+
+
+def test_best_first_and_what_has_no_finite_value_last() -> None:
+    data = table(acc=[1.0, None, 3.0, math.inf, 2.0])
+    keep = list(range(5))
+    assert sort_rows(data, keep, [SortKey("acc", "max")], [{}] * 5) == [2, 4, 0, 1, 3]
+    assert sort_rows(data, keep, [SortKey("acc", "min")], [{}] * 5) == [0, 4, 2, 1, 3]
+
+
+def test_by_a_parameter_as_a_number() -> None:
+    data = table(acc=[1.0, 1.0, 1.0])
+    params = [row.params for row in data.rows]
+    assert sort_rows(data, [0, 1, 2], [SortKey("lr", "min", is_metric=False)], params) == [2, 1, 0]
+    assert sort_rows(data, [0, 1, 2], [SortKey("lr", "max", is_metric=False)], params) == [0, 1, 2]
+
+
+def test_parameters_that_differ_in_order_of_appearance() -> None:
+    params = [{"a": 1, "b": [1], "c": 1}, {"a": 2, "b": [1]}, {"a": 1, "b": [1], "d": None}]
+    assert differing_params(params) == ["a", "c", "d"]
+    assert differing_params(params, ["a"]) == ["c", "d"]

@@ -1,0 +1,188 @@
+"""The summary table, from an index's columns."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from assay.errors import UsageError
+from assay.record.index.base import MetricColumns, RunRow, Table
+from assay.show.table import render_csv, render_json, render_table
+from assay.study.summary import StudySummary, SummaryOptions, build_summary, fit_summary
+from assay.values.state import State
+
+
+def metric(name: str, last: Sequence[float], best: Sequence[float] | None = None) -> MetricColumns:
+    """A metric to be minimised, or one whose best values are its last."""
+    values, least, ones = array("d", last), array("d", best or last), array("d", [1.0] * len(last))
+    steps = array("d", [200.0 + 0.5 * (place % 2) for place in range(len(last))])
+    return MetricColumns(name, ones, ones, values, steps, least, steps, values, steps, values, ones, ones)
+
+
+def build_data(count: int, *metrics: MetricColumns, state: State = State.DONE) -> Table:
+    params = [{"lr": 0.1 * (place // 2), "seed": place % 2} for place in range(count)]
+    rows = [RunRow(f"s/r{n}", "s", f"r{n}", "", state, 1, each) for n, each in enumerate(params)]
+    return Table(rows, {each.metric: each for each in metrics})
+
+
+def names(summary: StudySummary) -> list[str]:
+    return [column.name for column in summary.table.columns]
+
+
+def column(summary: StudySummary, key: str) -> list[Any]:
+    return [row[key] for row in json.loads(render_json(summary.table))]
+
+
+def grouped(data: Table, **more: Any) -> StudySummary:
+    return build_summary(data, SummaryOptions(group_by=("seed",), **more))
+
+
+def test_groups_show_the_best_only_where_it_tells_more() -> None:
+    last = [0.4, 0.3, 0.2, 0.1]
+    assert names(grouped(build_data(4, metric("loss", last)))) == ["lr", "n", "loss", "± sd"]
+    better = grouped(build_data(4, metric("loss", last, [0.4, 0.3, 0.2, 0.05])))
+    assert names(better) == ["lr", "n", "loss", "± sd", "best loss", "± sd"]
+    assert column(better, "loss_best") == [0.125, 0.35]
+    assert "best loss" in names(grouped(build_data(4, metric("loss", last)), best=True))
+
+
+def test_the_best_of_runs_that_do_not_count_tells_nothing() -> None:
+    data = build_data(4, metric("loss", [0.4, 0.3, 0.2, 0.1], [0.0, 0.3, 0.2, 0.1]))
+    data.rows[0] = data.rows[0]._replace(state=State.FAILED)
+    assert "best loss" not in names(grouped(data))
+
+
+def test_rows_beyond_the_limit_are_counted() -> None:
+    data = build_data(10, metric("loss", [0.1 * place for place in range(10)]))
+    summary = build_summary(data, SummaryOptions(limit=4))
+    assert (len(summary.table.rows), summary.left_out) == (4, 6)
+    assert build_summary(data, SummaryOptions()).left_out == 0
+    assert build_summary(data, SummaryOptions(limit=10)).left_out == 0
+    assert (len(grouped(data, limit=2).table.rows), grouped(data, limit=2).left_out) == (2, 3)
+
+
+def test_whole_steps_are_integers_to_machines() -> None:
+    found = column(build_summary(build_data(2, metric("loss", [0.1, 0.2])), SummaryOptions()), "step")
+    assert found == [200, 200.5]
+    assert [type(step) for step in found] == [int, float]
+
+
+def test_whole_metrics_leave_a_narrow_table_and_are_counted() -> None:
+    metrics = [metric(f"validation_loss_{n}", [0.1, 0.2]) for n in range(5)]
+    summary = build_summary(build_data(2, *metrics), SummaryOptions())
+    fitted = fit_summary(summary, 60)
+    shown = [name for name in names(fitted) if name.startswith("val")]
+    assert shown == ["validation_loss_0", "validation_loss_1"]
+    assert fitted.hidden == 3
+    assert max(map(len, render_table(fitted.table, width=60).splitlines())) <= 60
+    assert fit_summary(summary, 200).hidden == 0
+    narrowest = fit_summary(summary, 10)
+    assert (names(narrowest)[-1], narrowest.hidden) == ("validation_loss_0", 4)
+
+
+def test_metrics_that_were_asked_for_stay() -> None:
+    asked = tuple(f"validation_loss_{n}" for n in range(5))
+    data = build_data(2, *(metric(name, [0.1, 0.2]) for name in asked))
+    fitted = fit_summary(build_summary(data, SummaryOptions(metrics=asked)), 40)
+    assert set(asked) <= set(names(fitted))
+    assert fitted.hidden == 0
+
+
+def test_groups_lose_a_metric_with_its_deviation() -> None:
+    metrics = [metric(f"validation_loss_{n}", [0.1, 0.2, 0.3, 0.4]) for n in range(3)]
+    fitted = fit_summary(grouped(build_data(4, *metrics)), 50)
+    assert names(fitted) == ["lr", "n", "validation_loss_0", "± sd"]
+    assert fitted.hidden == 2
+
+
+# ---------------------------------------------------------------- order
+
+
+def with_params(data: Table, **values: Sequence[Any]) -> Table:
+    for name, column in values.items():
+        for place, value in enumerate(column):
+            data.rows[place].params[name] = value  # type: ignore[index]
+    return data
+
+
+def ordered(data: Table, *sort: str) -> list[str]:
+    return [row.name for row in build_summary(data, SummaryOptions(sort=sort)).rows]
+
+
+def test_a_parameter_is_sorted_in_the_direction_that_was_asked_for() -> None:
+    data = with_params(build_data(4, metric("loss", [0.1] * 4)), lr=[0.2, 0.1, 10, 0.3])
+    assert ordered(data, "lr") == ordered(data, "lr:min") == ["r1", "r0", "r3", "r2"]
+    assert ordered(data, "lr:max") == ["r2", "r3", "r0", "r1"]
+
+
+def test_missing_values_come_last_in_both_directions() -> None:
+    data = with_params(build_data(4, metric("loss", [0.1] * 4)), lr=[None, 0.1, float("nan"), 0.3])
+    del data.rows[1].params["lr"]  # type: ignore[attr-defined]
+    assert ordered(data, "lr:min") == ["r3", "r0", "r1", "r2"]
+    assert ordered(data, "lr:max") == ["r3", "r0", "r1", "r2"]
+
+
+def test_numbers_come_before_texts_and_a_number_in_quotes_is_one() -> None:
+    data = with_params(build_data(6, metric("loss", [0.1] * 6)), lr=["auto", 1e-3, "1e-4", True, [1, 2], 10**400])
+    assert ordered(data, "lr") == ["r2", "r1", "r5", "r3", "r4", "r0"]
+    assert ordered(data, "lr:max") == ["r5", "r1", "r2", "r0", "r4", "r3"]
+
+
+def test_several_keys_sort_by_all_of_them_the_first_one_first() -> None:
+    loss = metric("loss", [0.3, 0.1, 0.2, 0.1])
+    data = with_params(build_data(4, loss), lr=[1, 2, 1, 2], size=["b", "a", "a", "b"])
+    assert ordered(data, "lr", "loss") == ["r2", "r0", "r1", "r3"]
+    assert ordered(data, "loss", "size:max") == ["r3", "r1", "r2", "r0"]
+    assert ordered(data, "lr:max", "size:max", "loss") == ["r3", "r1", "r0", "r2"]
+
+
+def test_a_parameter_whose_name_holds_a_colon_can_be_sorted_by() -> None:
+    data = with_params(build_data(2, metric("loss", [0.1] * 2)), **{"opt:lr": [1, 2]})
+    assert ordered(data, "opt:lr:max") == ["r1", "r0"]
+    assert ordered(data, "opt:lr") == ["r0", "r1"]
+
+
+def test_groups_are_sorted_by_parameters_and_metrics() -> None:
+    data = build_data(6, metric("loss", [0.1, 0.1, 0.2, 0.2, 0.1, 0.1]))
+    assert column(grouped(data, sort=("lr:max",)), "lr") == [0.2, 0.1, 0.0]
+    assert column(grouped(data, sort=("loss:max", "lr:max")), "lr") == [0.1, 0.2, 0.0]
+    with pytest.raises(UsageError, match="'seed', which is grouped over"):
+        grouped(data, sort=("seed",))
+
+
+def test_a_diverged_metric_has_a_mean_and_a_deviation() -> None:
+    summary = grouped(build_data(2, metric("loss", [1e200, 3e200])))
+    assert column(summary, "loss") == [2e200]
+    assert column(summary, "loss_sd") == pytest.approx([math.sqrt(2) * 1e200])
+
+
+# ---------------------------------------------------------------- narrow terminals
+
+
+def test_columns_that_repeat_another_or_are_empty_give_way_first() -> None:
+    last = [0.25, 0.125]
+    data = build_data(2, metric("validation_loss", last), metric("test_loss", last, [0.2, 0.1]))
+    data.metrics["unseen_accuracy"] = metric("unseen_accuracy", last)._replace(count=array("d", [0.0, 0.0]))
+    wide = build_summary(data, SummaryOptions(best=True))
+    assert {"best validation_loss", "unseen_accuracy", "best unseen_accuracy"} <= set(names(fit_summary(wide, 200)))
+    fitted = fit_summary(wide, 60)
+    assert names(fitted) == ["run", "seed", "test_loss", "best test_loss", "validation_loss", "step"]
+    assert fitted.hidden == 0
+
+
+def test_the_deviation_of_single_runs_gives_way_first() -> None:
+    data = with_params(build_data(2, *(metric(f"validation_loss_{n}", [0.1 + n, 0.2]) for n in range(3))), lr=[1, 2])
+    assert names(fit_summary(grouped(data), 54)) == ["lr", "n", *(f"validation_loss_{n}" for n in range(3))]
+
+
+def test_every_column_of_a_grouped_csv_has_a_name_of_its_own() -> None:
+    data = build_data(
+        4, metric("loss", [0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.05]), metric("acc", [1.0, 2.0, 3.0, 4.0])
+    )
+    head = render_csv(grouped(data, sort=("loss",)).table).splitlines()[0]
+    assert head == "lr,n,loss,loss_sd,best loss,loss_best_sd,acc,acc_sd"

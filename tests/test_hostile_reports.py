@@ -1,0 +1,113 @@
+"""Reports in which every text is hostile, in every format."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.bench.report.test_executions import CASES
+from tests.bench.report.test_history import build_history
+from tests.golden.report import golden_reports
+from tests.models.report import model_reports
+
+from assay.bench.report.executions import render_cases_junit, render_cases_markdown
+from assay.bench.report.history import render_history
+from assay.golden.report.html import render_html
+from assay.golden.report.junit import render_junit
+from assay.golden.report.markdown import render_markdown
+from assay.golden.report.terminal import build_golden_facts, render_golden
+from assay.models.report.html import render_model_html
+from assay.models.report.junit import render_model_junit
+from assay.models.report.terminal import build_model_facts, render_model, render_model_markdown
+from assay.show.formatting import UNSAFE
+from assay.show.json_text import render_facts
+
+TRICKS = "\x1b]0;owned\x07\x1b[2J\x9b1m<script>alert(1)</script>\"'><img src=x onerror=alert(1)>|`x`[l](javascript:1)\u202e\r\n# h"
+KEPT = {"min", "max", "loss", ""}  # words that mean something to us
+KEPT_FIELDS = {"mode", "direction", "op"}
+
+
+def poison(value: Any) -> Any:
+    """The value with the tricks behind every text."""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return value if value in KEPT else f"{value}{TRICKS}"
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {each.name: poison(getattr(value, each.name)) for each in fields(value) if each.init}
+        return replace(value, **{name: each for name, each in found.items() if name not in KEPT_FIELDS})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(poison, value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(poison, value))
+    if isinstance(value, Mapping):
+        return {poison(key) if isinstance(key, str) else key: poison(each) for key, each in value.items()}
+    return value
+
+
+GOLDEN, MODEL = poison(golden_reports.bad_report()), poison(model_reports.bad_report())
+HISTORY = poison(build_history())
+POISONED_CASES = poison(CASES)
+
+TEXTS: dict[str, Callable[[], str]] = {
+    "golden": lambda: render_golden(GOLDEN, width=100),
+    "model": lambda: render_model(MODEL, color=False, width=100, every=True),
+    "history": lambda: render_history(HISTORY, color=False, width=100),
+    "golden json": lambda: render_facts(build_golden_facts(GOLDEN)),
+    "model json": lambda: render_facts(build_model_facts(MODEL)),
+}
+MARKDOWN = {
+    "golden": lambda: render_markdown(GOLDEN),
+    "model": lambda: render_model_markdown(MODEL),
+    "bench": lambda: render_cases_markdown(TRICKS, POISONED_CASES),
+}
+MARKUP = {"golden": lambda: render_html(GOLDEN), "model": lambda: render_model_html(MODEL)}
+JUNIT = {
+    "golden": lambda: render_junit(GOLDEN),
+    "model": lambda: render_model_junit(MODEL),
+    "bench": lambda: render_cases_junit(TRICKS, POISONED_CASES),
+}
+
+
+def assert_harmless(text: str) -> None:
+    found = UNSAFE.search(text)
+    assert found is None, f"{found[0]!r} in {text[max(0, found.start() - 80) : found.end() + 20]!r}"
+
+
+@pytest.mark.parametrize("name", [*TEXTS])
+def test_terminals_get_nothing_that_they_obey(name: str) -> None:
+    text = TEXTS[name]()
+    assert "script" in text
+    assert_harmless(text)
+    if "json" in name:
+        json.loads(text)
+
+
+@pytest.mark.parametrize("name", [*MARKDOWN])
+def test_markdown_holds_no_markup_of_others(name: str) -> None:
+    text = MARKDOWN[name]()
+    assert "script" in text
+    assert_harmless(text)
+    outside = re.sub(r"(?ms)^(`{3,})\w*\n.*?^\1$", "", text)  # code is shown as it is
+    assert not re.search(r"<(?!/?(details|summary)>)", outside)
+    assert not re.search(r"(?<!\\)[`\[](?!.*%)", outside)
+
+
+@pytest.mark.parametrize("name", [*MARKUP])
+def test_pages_hold_no_markup_of_others(name: str) -> None:
+    text = MARKUP[name]()
+    assert "script" in text
+    assert_harmless(text)
+    assert not re.search(r"<(script|img)\b|\son\w+=(?![^<]*&gt;)|href=.javascript", re.sub(r"&lt;.*?&gt;", "", text))
+
+
+@pytest.mark.parametrize("name", [*JUNIT])
+def test_xml_is_well_formed_and_clean(name: str) -> None:
+    text = JUNIT[name]()
+    assert "script" in text
+    assert_harmless(text)
+    assert not {each.tag for each in ET.fromstring(text).iter()} & {"script", "img"}

@@ -1,0 +1,62 @@
+"""Bytes as protobuf's own library writes and reads them."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.values import protobuf
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (protobuf.number(1, 0), "0800"),
+        (protobuf.number(1, 150), "089601"),
+        (protobuf.number(16, 127), "80017f"),
+        (protobuf.number(2, 2**64 - 1), "10ffffffffffffffffff01"),
+        (protobuf.double(5, 1.0), "29000000000000f03f"),
+        (protobuf.text(2, "testing"), "120774657374696e67"),
+        (protobuf.message(3, protobuf.number(1, 150)), "1a03089601"),
+        (protobuf.message(3, b""), "1a00"),
+    ],
+)
+def test_the_examples_of_the_format(written: bytes, expected: str) -> None:
+    assert written.hex() == expected
+
+
+def read_varint(data: bytes) -> tuple[int, bytes]:
+    value = shift = 0
+    for place, byte in enumerate(data):
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, data[place + 1 :]
+    raise AssertionError("it has no end")
+
+
+@given(st.integers(1, 2**29 - 1), st.integers(0, 2**64 - 1))
+def test_numbers_come_back(field: int, value: int) -> None:
+    key, rest = read_varint(protobuf.number(field, value))
+    assert key == field << 3
+    assert read_varint(rest) == (value, b"")
+
+
+@given(st.integers(1, 100), st.text(st.characters(codec="utf-8"), max_size=300))
+def test_texts_come_back(field: int, value: str) -> None:
+    key, rest = read_varint(protobuf.text(field, value))
+    size, content = read_varint(rest)
+    assert (key, size) == (field << 3 | 2, len(content))
+    assert content.decode() == value
+
+
+def test_half_a_character_is_no_reason_to_fail() -> None:
+    assert protobuf.text(1, "\ud800") == protobuf.text(1, "?")
+
+
+@given(st.floats(allow_nan=False))
+def test_doubles_come_back(value: float) -> None:
+    assert struct.unpack("<d", protobuf.double(1, value)[1:]) == (value,)
