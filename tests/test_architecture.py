@@ -7,6 +7,7 @@ user's program imports, in fresh processes. The checker itself is tested on smal
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -221,7 +222,19 @@ def may_import(importer: str, target: str) -> bool:
         return target in IN_USERS_PROGRAMS or other in ("values", "system", "errors")
     if target == "assay":  # the version
         return part in ("cli", "compat", "__main__")
-    return part == other or LEVELS[other] < LEVELS[part]
+    if part == other:
+        return True
+    return LEVELS[other] < LEVELS[part] and (other not in PRODUCTS or is_offered(part, target))
+
+
+def is_offered(part: str, target: str) -> bool:
+    """Code outside a product sees its api; the command line its commands, the plugin its pytest support."""
+    product = f"assay.{part_of(target)}"
+    offered = {
+        "cli": (f"{product}.api", f"{product}.commands"),
+        "pytest_plugin": (f"{product}.api", f"{product}.pytest_support"),
+    }
+    return any(is_inside(target, each) for each in offered.get(part, (f"{product}.api",)))
 
 
 def home_problems(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -301,6 +314,20 @@ def test_module_names_say_something(tree: dict[str, Module]) -> None:
     assert list(name_problems(tree)) == []
 
 
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_each_name_of_an_api_loads(product: str) -> None:
+    api = importlib.import_module(f"assay.{product}.api")
+    names = [name for names in api.HOMES.values() for name in names.split()]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert getattr(api, name) is not None
+    declared = ast.parse(Path(api.__file__).read_text(encoding="utf-8"))
+    imported = {alias.name for node in ast.walk(declared) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported - {"annotations", "TYPE_CHECKING", "build_getattr"} == set(names), "what the type checker sees"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = api.nothing
+
+
 # ---------------------------------------------------------------- light imports, in fresh processes
 
 PROBE = """
@@ -375,6 +402,10 @@ def tree_of(**sources: str) -> dict[str, Module]:
         {"models__flow__run": "def f():\n    from assay.bench import api", "bench__api": ""},
         {"bench__flow__run": "from assay.compat.perfzero import flags", "compat__perfzero__flags": ""},
         {"study__sweep": "from assay.cli import main", "cli__main": ""},
+        {"golden__flow__check": "from assay.study import sweep", "study__sweep": ""},
+        {"compat__runx__command": "from assay.study.commands import run", "study__commands__run": ""},
+        {"cli__main": "from assay.bench.flow import run", "bench__flow__run": ""},
+        {"pytest_plugin": "from assay.models.flow import check", "models__flow__check": ""},
         {"runs": "from assay.cli import main", "cli__main": ""},
         {"script": "from assay.record import run_directory", "record__run_directory": ""},
         {"logx": "async def f():\n    import assay.study.api", "study__api": ""},
@@ -408,10 +439,13 @@ def test_right_imports_are_left_alone() -> None:
         bench__timing="from assay.values import run",
         bench__api="",
         compat__perfzero__flow="from assay.bench import api\nfrom assay import __version__",
-        cli__main="from assay import __version__\nSUB = {'serve': 'assay.web.app:create_app'}",
+        study__commands__run="",
+        cli__main="from assay import __version__\nfrom assay.study.commands import run\nSUB = {'serve': 'assay.web.app:create_app'}",
         web__app="from assay.study import api",
         script="from assay.values import run",
         runs="from assay.study import api",
+        pytest_plugin="from assay.models.pytest_support import options",
+        models__pytest_support__options="",
         probe__backends__base="from assay.models.backends.base import Backend",
         models__backends__base="",
     )

@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from assay.errors import ConfigError
-from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
+from assay.golden.api import GoldenReport, MissingFlag, MissingOption, MissingSection
 
 if TYPE_CHECKING:
     from assay.values.verdict import Finding
@@ -47,7 +47,7 @@ class ConvergenceFailure(AssertionError):  # noqa: N818 it is an assertion that 
     """The verdict is not PASS. `report` has everything; `findings` what speaks against it."""
 
     def __init__(self, report: GoldenReport) -> None:
-        from assay.golden.report.terminal import describe_headline, render_golden
+        from assay.golden.api import describe_headline, render_golden
 
         self.report = report
         super().__init__(f"{describe_headline(report)}\n{render_golden(report)}")
@@ -66,7 +66,7 @@ def do_convergence_test(
     timeout_s: float | None = None,
 ) -> None:
     """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run."""
-    from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+    from assay.golden.api import GoldenOptions, check_file, gather_file
     from assay.values.verdict import VerdictKind
 
     options = GoldenOptions(

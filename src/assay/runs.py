@@ -52,7 +52,7 @@ class Run:
 
     def log(self, command: str | None = None) -> str:
         """The newest output: of the command that failed, else of the last one that began."""
-        from assay.study.logs import find_log
+        from assay.study.api import find_log
 
         with open(find_log(self.dir, command), encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -100,7 +100,7 @@ class Runs:
 
     def series(self, run: str | Run, metric: str) -> Series:
         """All points of one metric of one run."""
-        from assay.study.run_reader import load_points
+        from assay.study.api import load_points
 
         chosen = run if isinstance(run, Run) else self[run]
         if metric not in chosen.metrics:
@@ -119,7 +119,7 @@ def _build_row(run: Run, taken: set[str]) -> dict[str, Any]:
 
 def runs(study: str, root: str | None = None) -> Runs:
     """The runs of a study, by its name or folder; brought up to date with the run directories first."""
-    from assay.study.run_reader import load_study_runs
+    from assay.study.api import load_study_runs
 
     place_root, name, found = load_study_runs(study, root)
     return Runs(name, place_root, [Run(**fields) for fields in found])

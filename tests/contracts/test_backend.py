@@ -17,7 +17,7 @@ from tests.models.backends.loopback import NEEDS_SSHD, open_board
 
 from assay.models.graph.tensorfile import load_refs, load_tensors
 from assay.models.values.model import Ending, Step, Target
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 RNG = np.random.default_rng(7)
 IN_PROCESS = {
@@ -58,7 +58,7 @@ def target(name, tmp_path_factory):
 @pytest.fixture(scope="module")
 def keeper(target, tmp_path_factory):
     """One worker serves all tests: no job may spoil the next."""
-    with Keeper(target, folder=str(tmp_path_factory.mktemp("worker"))) as made:
+    with WorkerProcess(target, folder=str(tmp_path_factory.mktemp("worker"))) as made:
         yield made
 
 
@@ -293,5 +293,5 @@ class TestBackend:
         identity = keeper.identity()
         assert identity
         assert all(isinstance(text, str) and text for pair in identity.items() for text in pair)
-        with Keeper(target, folder=str(tmp_path)) as other:
+        with WorkerProcess(target, folder=str(tmp_path)) as other:
             assert json.dumps(other.identity()) == json.dumps(identity)

@@ -23,7 +23,7 @@ from assay.values.run import JobHandle, Liveness
 SUPERVISOR = """
 import os, sys, time
 from assay.execute.local import LocalExecutor
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values.run import JobRequest
 
 run_dir, uid, stage = sys.argv[1:]
@@ -31,7 +31,7 @@ run_dir, uid, stage = sys.argv[1:]
 def publish(handle):
     if stage == "before publish":
         hang()
-    won = rundir.publish_lease(run_dir, handle)
+    won = run_directory.publish_lease(run_dir, handle)
     if stage == "after publish":
         hang()
     return won

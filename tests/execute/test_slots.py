@@ -275,14 +275,14 @@ SUPERVISOR = """
 import sys, time
 from assay.execute.local import LocalExecutor
 from assay.execute.slots import SlotPool, build_entries
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values.run import JobRequest
 
 run_dir, uid, place = sys.argv[1:]
 held = SlotPool(build_entries(["0"]), place).acquire()
 executor = LocalExecutor()
 request = JobRequest(run_dir, "study/run", 1, {}, tag=uid + ".1", slot_fds=held.fds)
-executor.submit(request, lambda handle: rundir.publish_lease(run_dir, handle))
+executor.submit(request, lambda handle: run_directory.publish_lease(run_dir, handle))
 held.let_go()
 print("running", flush=True)
 time.sleep(1000)

@@ -462,14 +462,14 @@ class TestLiveness:
 SUPERVISOR = """
 import os, sys, time, json
 from assay.execute.submit import SubmitExecutor
-from assay.record import rundir
+from assay.record import run_directory
 from assay.values.run import JobRequest
 from assay.values.study import Farm
 
 run_dir, uid, stage, farm = sys.argv[1:]
 
 def publish(handle):
-    won = rundir.publish_lease(run_dir, handle)
+    won = run_directory.publish_lease(run_dir, handle)
     if stage == "after publish":
         hang()
     return won

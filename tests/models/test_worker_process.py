@@ -15,7 +15,7 @@ import pytest
 from assay.errors import AssayError, InfrastructureError, MissingExtraError, NotFoundError, UsageError
 from assay.models.values.model import Ending, Job, Limits, Step, Target
 from assay.models.worker import build_error
-from assay.models.worker_process import Keeper, describe_end, parse_error
+from assay.models.worker_process import WorkerProcess, describe_end, parse_error
 
 HERE = os.path.dirname(__file__)
 ENV = {"PYTHONPATH": HERE}
@@ -42,7 +42,7 @@ def make(tmp_path):
 
 @pytest.fixture
 def keeper(tmp_path):
-    with Keeper(strange(), folder=str(tmp_path / "worker"), env=ENV) as made:
+    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), env=ENV) as made:
         yield made
 
 
@@ -112,7 +112,7 @@ def test_the_command_that_was_announced_is_known_whatever_the_end(keeper, make, 
 
 
 def test_one_steps_tools_can_be_had_where_anothers_cannot(tmp_path):
-    with Keeper(strange(trouble="run"), folder=str(tmp_path / "worker"), env=ENV) as keeper:
+    with WorkerProcess(strange(trouble="run"), folder=str(tmp_path / "worker"), env=ENV) as keeper:
         assert keeper.identity(Step.COMPILE)["step"] == "compile"
         with pytest.raises(InfrastructureError, match="no answer"):
             keeper.identity(Step.RUN)
@@ -180,7 +180,7 @@ def test_much_output_is_kept_in_part(keeper, make):
 
 def test_a_flood_of_output_is_stopped(tmp_path, make, monkeypatch):
     monkeypatch.setattr("assay.models.worker_process.SAID_BYTES", 8 * MIB)
-    with Keeper(strange(mib=100_000), folder=str(tmp_path / "worker"), env=ENV) as keeper:
+    with WorkerProcess(strange(mib=100_000), folder=str(tmp_path / "worker"), env=ENV) as keeper:
         outcome = keeper.work(make("flood"))
     assert outcome.ending is Ending.ERROR
     assert "MiB of output" in outcome.message
@@ -191,7 +191,7 @@ def test_a_tool_that_asks_gets_nothing(keeper, make):
 
 
 def test_output_appears_live_when_asked_for(tmp_path, make, capfd):
-    with Keeper(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as keeper:
+    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as keeper:
         outcome = keeper.work(make("talk"))
         keeper.work(make("talk"))
     shown = capfd.readouterr()
@@ -200,7 +200,7 @@ def test_output_appears_live_when_asked_for(tmp_path, make, capfd):
 
 
 def test_live_output_is_shown_also_when_the_end_never_comes(tmp_path, make, capfd):
-    with Keeper(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as keeper:
+    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as keeper:
         keeper.work(make("talk_and_hang"), Limits(compile_s=2.0))
     assert capfd.readouterr().err == "still here\n"
 
@@ -270,7 +270,7 @@ def test_an_abort_is_a_crash_where_memory_has_no_limit(keeper, make):
 
 def test_closing_ends_the_worker_and_what_it_left_behind(tmp_path, make):
     mark = tmp_path / "closed"
-    with Keeper(strange(closed=str(mark)), folder=str(tmp_path / "worker"), env=ENV) as keeper:
+    with WorkerProcess(strange(closed=str(mark)), folder=str(tmp_path / "worker"), env=ENV) as keeper:
         left = int(Path(keeper.work(make("leave_child")).path).read_text())
         assert is_running(left)
     assert not is_running(left)
@@ -284,7 +284,7 @@ def test_a_crash_takes_the_children_along(keeper, make):
 
 
 def test_closing_twice_and_closing_unused(tmp_path):
-    keeper = Keeper(strange(), folder=str(tmp_path), env=ENV)
+    keeper = WorkerProcess(strange(), folder=str(tmp_path), env=ENV)
     keeper.close()
     keeper.close()
 
@@ -299,9 +299,9 @@ def test_our_own_death_leaves_nobody(tmp_path, make):
     job = make("hang_children")
     code = (
         "import sys\n"
-        "from assay.models.worker_process import Keeper\n"
+        "from assay.models.worker_process import WorkerProcess\n"
         "from assay.models.values.model import Job, Step, Target\n"
-        "keeper = Keeper(Target('s', 'strange_backend:StrangeBackend'), folder=sys.argv[1])\n"
+        "keeper = WorkerProcess(Target('s', 'strange_backend:StrangeBackend'), folder=sys.argv[1])\n"
         "keeper.work(Job(Step.COMPILE, 'm', sys.argv[2], case='hang_children'))\n"
     )
     argv = [sys.executable, "-c", code, str(tmp_path / "worker"), job.folder]
@@ -344,14 +344,17 @@ def test_the_identity_is_asked_once(keeper, make):
     ],
 )
 def test_trouble_with_the_identity_is_raised_here(tmp_path, trouble, kind, words):
-    with Keeper(strange(trouble=trouble), folder=str(tmp_path), env=ENV) as keeper, pytest.raises(kind) as caught:
+    with (
+        WorkerProcess(strange(trouble=trouble), folder=str(tmp_path), env=ENV) as keeper,
+        pytest.raises(kind) as caught,
+    ):
         keeper.identity()
     assert words in str(caught.value)
 
 
 def test_a_missing_extra_keeps_its_name(tmp_path):
     with (
-        Keeper(strange(trouble="extra"), folder=str(tmp_path), env=ENV) as keeper,
+        WorkerProcess(strange(trouble="extra"), folder=str(tmp_path), env=ENV) as keeper,
         pytest.raises(ImportError) as caught,
     ):
         keeper.identity()
@@ -359,7 +362,7 @@ def test_a_missing_extra_keeps_its_name(tmp_path):
 
 
 def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
-    with Keeper(Target("x", "no_such_module:Thing"), folder=str(tmp_path)) as keeper:
+    with WorkerProcess(Target("x", "no_such_module:Thing"), folder=str(tmp_path)) as keeper:
         with pytest.raises(UsageError, match="no back end named 'no_such_module:Thing'"):
             keeper.identity()
         outcome = keeper.work(make("fine"))
@@ -369,12 +372,12 @@ def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
 
 def test_an_option_that_makes_no_sense_is_refused_at_once(tmp_path):
     with pytest.raises(UsageError, match=r"optimize = 'al' is not known\n  did you mean 'all'"):
-        Keeper(Target("o", "ort", {"optimize": "al"}), folder=str(tmp_path))
+        WorkerProcess(Target("o", "ort", {"optimize": "al"}), folder=str(tmp_path))
 
 
 def test_the_steps_are_known_without_a_worker(tmp_path):
-    assert Keeper(Target("i", "iree"), folder=str(tmp_path)).steps == (Step.IMPORT, Step.COMPILE, Step.RUN)
-    assert Keeper(Target("o", "ort"), folder=str(tmp_path)).steps == (Step.COMPILE, Step.RUN)
+    assert WorkerProcess(Target("i", "iree"), folder=str(tmp_path)).steps == (Step.IMPORT, Step.COMPILE, Step.RUN)
+    assert WorkerProcess(Target("o", "ort"), folder=str(tmp_path)).steps == (Step.COMPILE, Step.RUN)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -412,8 +415,8 @@ def test_ends_in_words(code, words):
 def test_the_keeper_is_light():
     code = (
         "import sys; import assay.models.worker_process\n"
-        "from assay.models.worker_process import Keeper\nfrom assay.models.values.model import Target\n"
-        "for name in ('ort', 'iree', 'openvino', 'reference'): Keeper(Target(name, name), folder='x')\n"
+        "from assay.models.worker_process import WorkerProcess\nfrom assay.models.values.model import Target\n"
+        "for name in ('ort', 'iree', 'openvino', 'reference'): WorkerProcess(Target(name, name), folder='x')\n"
         "print([n for n in ('numpy', 'onnx', 'onnxruntime', 'iree', 'openvino', 'ml_dtypes') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -21,10 +21,10 @@ import pytest
 
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.stage.download import Checksum, Fetched, build_disk_error, fetch, parse_checksum
-from assay.stage.http_file import Patience
+from assay.stage.http_file import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
-NO_WAIT = Patience(attempts=3, sleep=lambda _: None, timeout_s=20)
+NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
 
 
 def pull(url: str, target: Path, **more: Any) -> Fetched:

@@ -14,10 +14,10 @@ import pytest
 from assay.errors import InfrastructureError, UsageError
 from assay.stage import http_file
 from assay.stage.download import Fetched, fetch
-from assay.stage.http_file import Patience
+from assay.stage.http_file import RetryPolicy
 
 DATA = bytes(range(256)) * 2000  # 512,000: several chunks
-NO_WAIT = Patience(attempts=3, sleep=lambda _: None, timeout_s=20)
+NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
 
 
 def pull(url: str, target: Path, **more: Any) -> Fetched:
@@ -116,13 +116,13 @@ def test_a_server_that_stays_in_trouble_is_left(web: Any, tmp_path: Path) -> Non
 def test_delays_grow_and_the_server_may_ask_for_one(web: Any, tmp_path: Path) -> None:
     waited: list[float] = []
     web.add("/x", DATA, statuses=[503] * 4 + [200])
-    pull(f"{web.url}/x", tmp_path / "x", patience=Patience(sleep=waited.append))
+    pull(f"{web.url}/x", tmp_path / "x", patience=RetryPolicy(sleep=waited.append))
     assert waited == [1, 2, 4, 8]
     web.add("/y", DATA, statuses=[429, 503, 200], headers={"Retry-After": "7"})
-    pull(f"{web.url}/y", tmp_path / "y", patience=Patience(sleep=waited.append))
+    pull(f"{web.url}/y", tmp_path / "y", patience=RetryPolicy(sleep=waited.append))
     assert waited[4:] == [7, 7]
     web.add("/z", DATA, statuses=[429, 200], headers={"Retry-After": "86400"})
-    pull(f"{web.url}/z", tmp_path / "z", patience=Patience(sleep=waited.append))
+    pull(f"{web.url}/z", tmp_path / "z", patience=RetryPolicy(sleep=waited.append))
     assert waited[6:] == [60]
 
 
@@ -166,7 +166,7 @@ def test_a_certificate_that_proves_nothing_is_not_asked_twice() -> None:
 def test_a_server_that_says_nothing_is_not_waited_for_forever(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, hold_at=0)
     with pytest.raises(InfrastructureError, match="no answer in time"):
-        pull(f"{web.url}/x", tmp_path / "x", patience=Patience(attempts=1, timeout_s=0.2))
+        pull(f"{web.url}/x", tmp_path / "x", patience=RetryPolicy(attempts=1, timeout_s=0.2))
 
 
 def test_odd_letters_in_an_address(web: Any, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_comes_compressed_unasked_is_refused(web: Any, tmp_path: Pat
 def test_long_downloads_say_how_far_they_are(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA)
     said: list[str] = []
-    pull(f"{web.url}/x", tmp_path / "x", say=said.append, patience=Patience(report_s=0))
+    pull(f"{web.url}/x", tmp_path / "x", say=said.append, patience=RetryPolicy(report_s=0))
     assert said[-1] == f"{web.url}/x: 0.5 of 0.5 MB"
     assert len(said) == 1 + 4  # 512,000 bytes in chunks of 131,072
 

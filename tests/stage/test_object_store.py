@@ -182,7 +182,7 @@ def test_a_part_of_another_kind_is_removed(s3: Any, tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["set", "x"]
 
 
-class Shelf:
+class StoreLayout:
     """As much of a store as `download` uses; what it hands over may differ from what it says."""
 
     def __init__(self, listed: dict[str, dict[str, Any]], content: bytes = b"") -> None:
@@ -202,13 +202,13 @@ class Shelf:
             Path(place).write_bytes(self.content)
 
 
-def use(monkeypatch: pytest.MonkeyPatch, shelf: Shelf) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, shelf: StoreLayout) -> None:
     monkeypatch.setattr(object_store, "_open", lambda _url: (shelf, "bucket/d/"))
 
 
 @pytest.mark.parametrize("key", ["bucket/d/../../evil", "bucket/d/a/../../../../evil"])
 def test_a_key_that_climbs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
-    use(monkeypatch, Shelf({"bucket/d/fine": {"size": 0, "type": "file"}, key: {"size": 0, "type": "file"}}))
+    use(monkeypatch, StoreLayout({"bucket/d/fine": {"size": 0, "type": "file"}, key: {"size": 0, "type": "file"}}))
     with pytest.raises(UsageError, match=r"an object cannot be a file here: .* climbs out"):
         fetch("s3://bucket/d/", str(tmp_path / "deep" / "x"))
     assert names_in(tmp_path) == ["deep"]
@@ -216,14 +216,17 @@ def test_a_key_that_climbs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_an_object_that_arrives_short_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use(monkeypatch, Shelf({"bucket/d/x": {"size": 5, "type": "file"}}, b"four"))
+    use(monkeypatch, StoreLayout({"bucket/d/x": {"size": 5, "type": "file"}}, b"four"))
     with pytest.raises(InfrastructureError, match="bucket/d/x arrived with 4 of 5 bytes"):
         fetch("s3://bucket/d/", str(tmp_path / "x"))
     assert not (tmp_path / "x").exists()
 
 
 def test_an_object_that_the_store_unpacks_has_no_known_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    use(monkeypatch, Shelf({"bucket/d/x": {"size": 2, "contentEncoding": "gzip"}, "bucket/d/": {"size": 0}}, b"long"))
+    use(
+        monkeypatch,
+        StoreLayout({"bucket/d/x": {"size": 2, "contentEncoding": "gzip"}, "bucket/d/": {"size": 0}}, b"long"),
+    )
     fetch("gs://bucket/d/", str(tmp_path / "x"))
     assert read_tree(tmp_path / "x") == {"x": b"long"}
 

@@ -18,7 +18,7 @@ from assay.study.collect import Collector
 from assay.study.locations import StudyPlace
 from assay.study.progress_view import Watcher, describe_wait
 from assay.study.slot_choice import HasMemory
-from assay.study.supervise import Entry, Event, Settings, Supervisor
+from assay.study.supervise import Entry, Event, LoopSettings, Supervisor
 from assay.values.run import Command, RunSpec, State
 
 
@@ -32,7 +32,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     executor = LocalExecutor()
     with SqliteIndex(tmp_path / "index.sqlite3") as index:
         collector = Collector(index, StudyPlace(str(tmp_path), "study"), Devices({"ASSAY_FAKE_NVML": "/gone"}))
-        made = Supervisor(entries, executor, build_pool(tmp_path), collector, Settings(create=lambda _entry: True))
+        made = Supervisor(entries, executor, build_pool(tmp_path), collector, LoopSettings(create=lambda _entry: True))
         for number, entry in enumerate(entries):
             heapq.heappush(made.queue, (0, number, entry))
         yield made

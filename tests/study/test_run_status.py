@@ -47,15 +47,15 @@ def test_a_run_that_was_never_started(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_script(tmp_path: Path) -> None:
-    standing = load_standing(make_run(tmp_path, ()))
-    assert (standing.state, standing.attempt, standing.handle) == (State.DONE, 0, None)
+    status = load_standing(make_run(tmp_path, ()))
+    assert (status.state, status.attempt, status.handle) == (State.DONE, 0, None)
 
 
 def test_a_live_process(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     handle = lease(path)
-    standing = load_standing(path)
-    assert (standing.state, standing.handle, standing.attempt) == (State.RUNNING, handle, 1)
+    status = load_standing(path)
+    assert (status.state, status.handle, status.attempt) == (State.RUNNING, handle, 1)
 
 
 def test_a_dead_process(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_what_was_concluded_stands(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     lease(path)
     run_directory.write_outcome(path, Outcome(State.STOPPED, 1, {}, "enough"))
-    standing = load_standing(path)
-    assert standing.outcome is not None
-    assert (standing.state, standing.outcome.reason) == (State.STOPPED, "enough")
+    status = load_standing(path)
+    assert status.outcome is not None
+    assert (status.state, status.outcome.reason) == (State.STOPPED, "enough")
 
 
 def test_a_repeat_does_not_inherit_a_good_end(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_repeat_does_not_inherit_a_good_end(tmp_path: Path) -> None:
 def test_damaged_and_missing_files(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     Path(path, "run.json").write_text("{")
-    standing = load_standing(path)
-    assert (standing.state, standing.is_damaged) == (State.DAMAGED, True)
-    assert standing.outcome.reason.startswith("run.json is damaged: ")
+    status = load_standing(path)
+    assert (status.state, status.is_damaged) == (State.DAMAGED, True)
+    assert status.outcome.reason.startswith("run.json is damaged: ")
     os.unlink(Path(path, "run.json"))
     assert load_standing(path).outcome.reason.startswith("run.json is missing; repair it: mv ")
     with pytest.raises(FormatError, match="cannot be read"):

@@ -23,7 +23,7 @@ from assay.execute.script import JobText, render_job
 from assay.execute.slots import SlotPool, build_entries
 from assay.record import run_directory
 from assay.study.attempts import DEATH, GIVEN_UP, RetryPolicy
-from assay.study.supervise import Entry, Event, Settings, Supervisor
+from assay.study.supervise import Entry, Event, LoopSettings, Supervisor
 from assay.values import layout
 from assay.values.run import Command, Outcome, RunSpec, State, Usage
 
@@ -456,7 +456,7 @@ def create(entry: Entry) -> bool:
 def supervise(entries: list[Entry], **settings: object) -> tuple[Supervisor, Silent]:
     silent = Silent()
     executor = LocalExecutor()
-    made = Settings(**{"create": create, "limit": 1, "tick_s": 0.02, **settings})  # type: ignore[arg-type]
+    made = LoopSettings(**{"create": create, "limit": 1, "tick_s": 0.02, **settings})  # type: ignore[arg-type]
     supervisor = Supervisor(entries, executor, None, silent, made)
     supervisor.run()
     executor.close()
@@ -556,7 +556,9 @@ def test_waiting_counts_towards_the_time_limit(tmp_path: Path) -> None:
     assert held is not None
     entry = build_entry(tmp_path, "x", "true")
     entry.spec = replace(entry.spec, timeout_s=0.1)
-    supervisor = Supervisor([entry], LocalExecutor(), other, Silent(), Settings(create, tick_s=0.02, counts_wait=True))
+    supervisor = Supervisor(
+        [entry], LocalExecutor(), other, Silent(), LoopSettings(create, tick_s=0.02, counts_wait=True)
+    )
     supervisor.run()
     assert supervisor.problem is not None
     assert "no slot came free within the time limit of 0.1 s" in supervisor.problem.message
@@ -583,7 +585,7 @@ def test_a_run_starts_when_the_benchmark_has_ended_and_what_runs_is_not_paused(t
             assert (second.state, supervisor.problem) == (State.QUEUED, None)
             benchmark.close()
 
-    settings = Settings(create, tick_s=0.02, limit=1, lease=lease, max_wait_s=60, draw=draw)
+    settings = LoopSettings(create, tick_s=0.02, limit=1, lease=lease, max_wait_s=60, draw=draw)
     supervisor = Supervisor([first, second], LocalExecutor(), None, Silent(), settings)
     supervisor.run()
     assert (first.state, second.state) == (State.DONE, State.DONE)

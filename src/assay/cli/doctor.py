@@ -11,7 +11,7 @@ import click
 from assay.errors import ExitCode
 
 if TYPE_CHECKING:
-    from assay.cli.doctor_checks import Diagnosis, Finding
+    from assay.cli.doctor_checks import Diagnosis, Diagnostic
 
 _MARKS = {
     "ok": ("✓", "+", "green"),
@@ -60,7 +60,7 @@ def _render(diagnosis: Diagnosis) -> Iterator[str]:
     yield "everything that is needed works" if diagnosis.is_well else "something that is needed does not work"
 
 
-def _render_finding(finding: Finding, column: int, width: int | None, color: bool) -> Iterator[str]:
+def _render_finding(finding: Diagnostic, column: int, width: int | None, color: bool) -> Iterator[str]:
     from assay.show.formatting import pad
     from assay.show.sections import fold
     from assay.system import terminal

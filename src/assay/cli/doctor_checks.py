@@ -19,7 +19,7 @@ from typing import Literal
 from assay.config.settings import load_settings
 from assay.errors import AssayError
 from assay.execute.slots import slots_directory
-from assay.models.store.location import choose_store_folder
+from assay.models.api import choose_store_folder
 from assay.observe.devices import Devices
 from assay.show import formatting
 from assay.system.cache_dir import cache_dir
@@ -59,7 +59,7 @@ _Parts = tuple[tuple[str, str, str], ...]  # package, our extra that brings it, 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnostic:
     """`missing`: an optional part is not there; `broken`: what is needed does not work."""
 
     name: str
@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    groups: tuple[tuple[str, tuple[Finding, ...]], ...]
+    groups: tuple[tuple[str, tuple[Diagnostic, ...]], ...]
 
     @property
     def is_well(self) -> bool:
@@ -94,7 +94,7 @@ def examine(root: str | None = None) -> Diagnosis:
 # ---------------------------------------------------------------- what is needed
 
 
-def _examine_needed() -> Iterator[Finding]:
+def _examine_needed() -> Iterator[Diagnostic]:
     yield _examine_python()
     yield _examine_bash()
     yield _examine_program("timeout", "time limits of runs", "install GNU coreutils", needed=True)
@@ -104,25 +104,25 @@ def _examine_needed() -> Iterator[Finding]:
     yield _examine_clock()
 
 
-def _examine_python() -> Finding:
+def _examine_python() -> Diagnostic:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] >= _OLDEST_PYTHON:
-        return Finding("python", "ok", f"{found}, {sys.executable}")
-    return Finding("python", "broken", found, "Assay needs Python 3.11 or newer")
+        return Diagnostic("python", "ok", f"{found}, {sys.executable}")
+    return Diagnostic("python", "broken", found, "Assay needs Python 3.11 or newer")
 
 
-def _examine_bash() -> Finding:
+def _examine_bash() -> Diagnostic:
     path = shutil.which("bash")
     if path is None:
-        return Finding("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
+        return Diagnostic("bash", "broken", "not found", "runs are bash scripts: install bash 4.4 or newer")
     said = _ask([path, "--version"])
     number = parse_version(said)
     if number is None:
-        return Finding("bash", "broken", f"{path} does not say its version", "install bash 4.4 or newer")
+        return Diagnostic("bash", "broken", f"{path} does not say its version", "install bash 4.4 or newer")
     text = f"{'.'.join(map(str, number))}, {path}"
     if number < _OLDEST_BASH:
-        return Finding("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")
-    return Finding("bash", "ok", text)
+        return Diagnostic("bash", "broken", text, "install bash 4.4 or newer, earlier on PATH")
+    return Diagnostic("bash", "ok", text)
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
@@ -139,15 +139,15 @@ def _ask(arguments: list[str]) -> str:
     return result.stdout or result.stderr
 
 
-def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Finding:
+def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: str = "--version") -> Diagnostic:
     path = shutil.which(name)
     if path is None:
-        return Finding(name, "broken" if needed else "missing", f"not found ({use})", hint)
+        return Diagnostic(name, "broken" if needed else "missing", f"not found ({use})", hint)
     number = parse_version(_ask([path, question]))
-    return Finding(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
+    return Diagnostic(name, "ok", f"{'.'.join(map(str, number))}, {path}" if number else path)
 
 
-def _examine_proc() -> Finding:
+def _examine_proc() -> Diagnostic:
     """Whether a run is alive is read from /proc; so is what it consumes."""
     try:
         with open(f"/proc/{os.getpid()}/stat", "rb") as file:
@@ -155,17 +155,17 @@ def _examine_proc() -> Finding:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             file.read()
     except OSError as error:
-        return Finding(
+        return Diagnostic(
             "/proc", "broken", f"cannot be read: {error.strerror}", "mount /proc (containers: without hidepid)"
         )
-    return Finding("/proc", "ok", "readable")
+    return Diagnostic("/proc", "ok", "readable")
 
 
-def _examine_pidfd() -> Finding:
+def _examine_pidfd() -> Diagnostic:
     try:
         descriptor = os.pidfd_open(os.getpid())
     except OSError as error:
-        return Finding(
+        return Diagnostic(
             "pidfd", "broken", f"the kernel refuses pidfd_open: {error.strerror}", "Linux 5.3 or newer is needed"
         )
     try:
@@ -174,25 +174,25 @@ def _examine_pidfd() -> Finding:
         poll.close()
     finally:
         os.close(descriptor)
-    return Finding("pidfd", "ok", f"Linux {os.uname().release}")
+    return Diagnostic("pidfd", "ok", f"Linux {os.uname().release}")
 
 
-def _examine_clock() -> Finding:
+def _examine_clock() -> Diagnostic:
     """A clock that stands at the epoch, as on boards without a battery, would spoil ages and names."""
     year = time.gmtime().tm_year
     if year < 2024:
-        return Finding("clock", "broken", f"it is {year} on this machine", "set the clock")
-    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+        return Diagnostic("clock", "broken", f"it is {year} on this machine", "set the clock")
+    return Diagnostic("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
 # ---------------------------------------------------------------- places
 
 
-def _examine_places(root: str | None) -> Iterator[Finding]:
+def _examine_places(root: str | None) -> Iterator[Diagnostic]:
     try:
         chosen = os.path.abspath(root) if root else load_settings(os.getcwd(), os.environ).root
     except AssayError as error:
-        yield Finding("settings", "broken", error.message, error.hint or "")
+        yield Diagnostic("settings", "broken", error.message, error.hint or "")
         return
     yield _examine_folder("output root", chosen, "choose another: --root DIR or ASSAY_ROOT")
     parent = nearest_parent(chosen)
@@ -212,27 +212,27 @@ def nearest_parent(path: str) -> str:
     return path
 
 
-def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Finding:
+def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> Diagnostic:
     """Whether we may write there, by writing; a folder that does not exist is not made."""
     parent = nearest_parent(path)
     bad: Grade = "broken" if needed else "note"
     if not os.path.isdir(parent):
-        return Finding(name, bad, f"{parent} is not a folder", hint)
+        return Diagnostic(name, bad, f"{parent} is not a folder", hint)
     try:
         with tempfile.TemporaryFile(dir=parent):
             pass
     except OSError as error:
-        return Finding(name, bad, f"{parent} cannot be written: {error.strerror}", hint)
-    return Finding(name, "ok", path if parent == path else f"{path} (will be made)")
+        return Diagnostic(name, bad, f"{parent} cannot be written: {error.strerror}", hint)
+    return Diagnostic(name, "ok", path if parent == path else f"{path} (will be made)")
 
 
-def _examine_file_system(folder: str) -> Finding:
+def _examine_file_system(folder: str) -> Diagnostic:
     kind = load_file_system(folder)
     if kind in _NETWORK_SYSTEMS:
-        return Finding("file system", "note", f"{kind}: a network file system; copies of code take longer")
+        return Diagnostic("file system", "note", f"{kind}: a network file system; copies of code take longer")
     clones = can_clone(folder)
     copies = "code is shared, not copied (reflinks)" if clones else "code is copied (no reflinks)"
-    return Finding("file system", "ok", f"{kind or 'unknown'}: {copies}")
+    return Diagnostic("file system", "ok", f"{kind or 'unknown'}: {copies}")
 
 
 def load_file_system(folder: str, table: str = "/proc/self/mountinfo") -> str | None:
@@ -264,11 +264,11 @@ def can_clone(folder: str) -> bool:
     return True
 
 
-def _examine_room(folder: str) -> Finding:
+def _examine_room(folder: str) -> Diagnostic:
     space = os.statvfs(folder)
     free = space.f_bavail * space.f_frsize
     grade: Grade = "ok" if free >= _LITTLE_ROOM else "note"
-    return Finding(
+    return Diagnostic(
         "room",
         grade,
         f"{formatting.render_size(free)} free",
@@ -276,40 +276,42 @@ def _examine_room(folder: str) -> Finding:
     )
 
 
-def _examine_slots() -> Finding:
+def _examine_slots() -> Diagnostic:
     try:
-        return Finding("slots", "ok", f"{slots_directory()}, {len(os.sched_getaffinity(0))} CPUs")
+        return Diagnostic("slots", "ok", f"{slots_directory()}, {len(os.sched_getaffinity(0))} CPUs")
     except AssayError as error:
-        return Finding("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
+        return Diagnostic("slots", "broken", error.message, error.hint or "set ASSAY_SLOTS_DIR to a folder of your own")
 
 
 # ---------------------------------------------------------------- GPUs, extras, other programs
 
 
-def _examine_gpus() -> Iterator[Finding]:
+def _examine_gpus() -> Iterator[Diagnostic]:
     devices = Devices()
     gpus = devices.list()
     if not gpus:
         reason, _, command = (devices.reason or "none found").partition(" (")
-        yield Finding("GPUs", "note", f"{reason}; runs use the CPU", command.rstrip(")"))
+        yield Diagnostic("GPUs", "note", f"{reason}; runs use the CPU", command.rstrip(")"))
         return
     for gpu in gpus:
         free = formatting.render_size(devices.free_memory(gpu.index))
-        yield Finding(f"GPU {gpu.index}", "ok", f"{gpu.name}, {formatting.render_size(gpu.memory_bytes)}, {free} free")
+        yield Diagnostic(
+            f"GPU {gpu.index}", "ok", f"{gpu.name}, {formatting.render_size(gpu.memory_bytes)}, {free} free"
+        )
     if driver := devices.driver():
-        yield Finding("driver", "ok", driver)
+        yield Diagnostic("driver", "ok", driver)
 
 
-def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version) -> Iterator[Finding]:
+def _examine_extras(parts: _Parts, find_version: Callable[[str], str] = version) -> Iterator[Diagnostic]:
     """By what pip has noted: nothing is imported, OpenVINO alone would take seconds."""
     for package, extra, use in parts:
         try:
-            yield Finding(package, "ok", f"{find_version(package)} ({use})")
+            yield Diagnostic(package, "ok", f"{find_version(package)} ({use})")
         except PackageNotFoundError:
-            yield Finding(package, "missing", f"for {use}", f"pip install 'assay[{extra}]'")
+            yield Diagnostic(package, "missing", f"for {use}", f"pip install 'assay[{extra}]'")
 
 
-def _examine_others() -> Iterator[Finding]:
+def _examine_others() -> Iterator[Diagnostic]:
     """What is started for people and not needed by any run of theirs."""
     boards = _examine_program("ssh", "models on boards", "install OpenSSH's client", needed=False, question="-V")
     docker = "install Docker: https://docs.docker.com/engine/install"

@@ -169,7 +169,7 @@ _READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may
 
 def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
     """What `assay model` does with its times: products do not know one another."""
-    from assay.bench.flow.timings import add_timings
+    from assay.bench.api import add_timings
 
     add_timings(root, timings, label)
 

@@ -1,4 +1,4 @@
-"""What the originals' doors share: their own flags, read by argparse as they were."""
+"""What the originals' hooks share: their own flags, read by argparse as they were."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from assay.show.console import build_same_call, note, tell
 
 if TYPE_CHECKING:
-    from assay.study.prepared import Report
+    from assay.study.api import Report
 
 Parsed = argparse.Namespace
 _LINES_AT_ONCE = 2048
@@ -73,7 +73,7 @@ def write_lines(lines: Iterable[str]) -> None:
 def write_report(report: Report, elapsed_s: float) -> None:
     """How it went, and the end of the logs of what failed."""
     from assay.show.study_report import render_report
-    from assay.study.progress_view import build_study_report
+    from assay.study.api import build_study_report
     from assay.system.terminal import terminal_width, use_color
 
     found = build_study_report(report, elapsed_s)

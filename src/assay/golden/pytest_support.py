@@ -99,7 +99,7 @@ class Convergence:
 
     def _run(self, arguments: dict[str, Any], root: str) -> GoldenReport:
         from assay.errors import AssayError
-        from assay.golden.flow.files import Doors, GoldenOptions, check_file
+        from assay.golden.flow.files import GoldenOptions, RunHooks, check_file
 
         config = self._resolve(arguments["config"])
         store = self._resolve(arguments["store"])
@@ -112,7 +112,7 @@ class Convergence:
             options["env"] = tuple(dict(options["env"]).items())
         try:
             with contextlib.chdir(os.path.dirname(config)):
-                return check_file(GoldenOptions(config, store, root=root, **options), Doors(tick_s=0.1))
+                return check_file(GoldenOptions(config, store, root=root, **options), RunHooks(tick_s=0.1))
         except AssayError as error:
             said = error.render()
         pytest.fail(said, pytrace=False)  # behind the handler: pytest would print the error a second time as its cause

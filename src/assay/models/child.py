@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from assay.errors import AssayError, InfrastructureError
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
 from assay.models.flow.metrics import write_figures, write_trace
@@ -56,15 +56,15 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
         sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
     keep = os.path.join(run_dir, layout.MODEL_TENSORS_DIR)
-    with Workshop(
+    with ArtifactBuilder(
         ArtifactStore(request.store),
         request.limits,
         recompute=request.recompute,
         say=_explain if request.explain else None,
-        attic=keep,
-    ) as workshop:
-        report = _GOALS[request.goal](request, workshop, keep, _tell)
-        slices = tuple(workshop.slices)
+        failure_dir=keep,
+    ) as builder:
+        report = _GOALS[request.goal](request, builder, keep, _tell)
+        slices = tuple(builder.slices)
     write_figures(run_dir, report)
     write_trace(run_dir, slices)
     write_report(run_dir, report)  # last: where it is, everything is

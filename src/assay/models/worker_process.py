@@ -42,7 +42,7 @@ class _DeathError(Exception):
         self.ending, self.message = ending, message
 
 
-class Keeper:
+class WorkerProcess:
     """One worker process at a time for one target. Not for several threads at once."""
 
     def __init__(

@@ -24,7 +24,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.stage import archive, http_file, object_store
 from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
 from assay.stage.folder import copy_data, is_inside, load_listing
-from assay.stage.http_file import PATIENT, Patience
+from assay.stage.http_file import PATIENT, RetryPolicy
 from assay.stage.partial_download import forget, remove_part
 
 _CHUNK = 1 << 20
@@ -59,7 +59,7 @@ def fetch(
     decompress: bool = True,
     checksum: str | None = None,
     say: Say = _say_nothing,
-    patience: Patience = PATIENT,
+    patience: RetryPolicy = PATIENT,
 ) -> Fetched:
     """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
     by the ending of the URL or of the target, and a tar archive without one by its content.
@@ -87,7 +87,7 @@ class _Job:
     has_no_ending: bool  # neither address nor target: what it is may be looked for inside
     checksum: Checksum | None
     say: Say
-    patience: Patience
+    patience: RetryPolicy
 
     @property
     def shown(self) -> str:
@@ -110,7 +110,7 @@ class _Job:
         return self.target + ".lock"
 
 
-def _build_job(url: str, target: str, decompress: bool, checksum: str | None, say: Say, patience: Patience) -> _Job:
+def _build_job(url: str, target: str, decompress: bool, checksum: str | None, say: Say, patience: RetryPolicy) -> _Job:
     scheme = parse_scheme(url, _SCHEMES)
     path = os.path.abspath(target)
     if not target or path == "/":

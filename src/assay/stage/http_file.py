@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long a silent server is waited for, and how often a failing one is asked. Progress starts the count anew."""
 
     attempts: int = 5
@@ -51,7 +51,7 @@ class Patience:
         return min(wanted, self.longest_delay_s)
 
 
-PATIENT = Patience()
+PATIENT = RetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _StaleError(_LostError):
     """What has arrived is of no use: from the start again."""
 
 
-def download(url: str, part: str, say: Say, patience: Patience) -> None:
+def download(url: str, part: str, say: Say, patience: RetryPolicy) -> None:
     """The whole file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
     failures, furthest = 0, _size_of(part)
     while True:
@@ -111,7 +111,7 @@ def _give_up(url: str, failures: int, lost: _LostError) -> InfrastructureError:
 # ---------------------------------------------------------------- one attempt
 
 
-def _attempt(url: str, part: str, say: Say, patience: Patience) -> None:
+def _attempt(url: str, part: str, say: Say, patience: RetryPolicy) -> None:
     old = _load_state(part, url)
     offset = _find_offset(part, old)
     with _open(_build_request(url, old, offset), patience.timeout_s) as response:

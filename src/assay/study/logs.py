@@ -165,8 +165,8 @@ class RunFollower:
 
     def look(self) -> bool:
         """Whether the run is over. Twice in a row, since a failed attempt may be followed by another at once."""
-        standing = load_standing(self.run_dir)
-        before, self._last = self._last, (standing.attempt, standing.state.is_over)
+        status = load_standing(self.run_dir)
+        before, self._last = self._last, (status.attempt, status.state.is_over)
         return self._last[1] and before == self._last
 
     def _begin(self, logs: list[str]) -> None:

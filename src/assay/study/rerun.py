@@ -17,7 +17,7 @@ from assay.study.locations import StudyPlace
 from assay.study.lookup import FoundRun, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.refresh import describe_damage
-from assay.study.run_status import Standing, load_standing
+from assay.study.run_status import RunStatus, load_standing
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.run import Plan
@@ -39,16 +39,16 @@ def prepare_rerun(runs: Sequence[FoundRun], options: RerunOptions) -> list[Prepa
 
     A damaged run does not keep the others from being repeated: `find_damaged` names it.
     """
-    chosen = {run.dir: (run, standing) for run in runs if not (standing := load_standing(run.dir)).is_damaged}
+    chosen = {run.dir: (run, status) for run in runs if not (status := load_standing(run.dir)).is_damaged}
     if not chosen:
         raise FormatError("\n".join(find_damaged(runs)) or "no runs")
-    _refuse_running([(run, standing) for run, standing in chosen.values()])
-    for run, standing in chosen.values():
-        _check_commands(run, standing, options.commands)
-    by_place: dict[StudyPlace, list[Standing]] = {}
-    for run, standing in chosen.values():
-        named = replace(standing.record.spec, name=os.path.basename(run.dir))
-        by_place.setdefault(run.place, []).append(replace(standing, record=replace(standing.record, spec=named)))
+    _refuse_running([(run, status) for run, status in chosen.values()])
+    for run, status in chosen.values():
+        _check_commands(run, status, options.commands)
+    by_place: dict[StudyPlace, list[RunStatus]] = {}
+    for run, status in chosen.values():
+        named = replace(status.record.spec, name=os.path.basename(run.dir))
+        by_place.setdefault(run.place, []).append(replace(status, record=replace(status.record, spec=named)))
     return [_prepare(place, standings, options) for place, standings in by_place.items()]
 
 
@@ -59,23 +59,23 @@ def find_damaged(runs: Sequence[FoundRun]) -> list[str]:
     ]
 
 
-def _refuse_running(chosen: Sequence[tuple[FoundRun, Standing]]) -> None:
-    live = [run for run, standing in chosen if not standing.state.is_over and standing.handle is not None]
+def _refuse_running(chosen: Sequence[tuple[FoundRun, RunStatus]]) -> None:
+    live = [run for run, status in chosen if not status.state.is_over and status.handle is not None]
     if live:
         listed = ", ".join(run.key for run in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
         raise UsageError(f"still running: {listed}", f"stop it first: {show_command(['stop'], *live[0].words)}")
 
 
-def _check_commands(run: FoundRun, standing: Standing, asked: tuple[str, ...] | None) -> None:
-    if not standing.commands:
+def _check_commands(run: FoundRun, status: RunStatus, asked: tuple[str, ...] | None) -> None:
+    if not status.commands:
         raise UsageError(f"{run.key} was opened by a script of its own", "start that script again")
     for name in asked or ():
-        if name not in standing.commands:
-            raise NotFoundError("command", name, standing.commands)
+        if name not in status.commands:
+            raise NotFoundError("command", name, status.commands)
     if asked is None:
         return
-    finished = standing.history.finished_commands()
-    missing = [name for name in standing.commands if name not in asked and name not in finished]
+    finished = status.history.finished_commands()
+    missing = [name for name in status.commands if name not in asked and name not in finished]
     if missing:
         more = " ".join(f"-c {name}" for name in missing)
         raise UsageError(
@@ -84,7 +84,7 @@ def _check_commands(run: FoundRun, standing: Standing, asked: tuple[str, ...] | 
         )
 
 
-def _prepare(place: StudyPlace, standings: Sequence[Standing], options: RerunOptions) -> Prepared:
+def _prepare(place: StudyPlace, standings: Sequence[RunStatus], options: RerunOptions) -> Prepared:
     first = standings[0].record
     study = Study(
         name=place.name,
@@ -107,12 +107,12 @@ def _prepare(place: StudyPlace, standings: Sequence[Standing], options: RerunOpt
         grace_s=options.grace_s,
         command_line=options.command_line,
     )
-    plan = Plan(study, tuple(standing.record.spec for standing in standings))
+    plan = Plan(study, tuple(status.record.spec for status in standings))
     return Prepared(study, plan, place, True, None, load_settings(os.getcwd(), os.environ), run_options)
 
 
-def _workdir(place: StudyPlace, standing: Standing) -> str:
-    return os.path.join(place.dir, standing.record.spec.name, standing.record.workdir)
+def _workdir(place: StudyPlace, status: RunStatus) -> str:
+    return os.path.join(place.dir, status.record.spec.name, status.record.workdir)
 
 
 # ---------------------------------------------------------------- the code of now
@@ -123,8 +123,8 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
     taken: dict[tuple[str, tuple[str, ...]], Snapshot] = {}
     changed = 0
     for run in runs:
-        standing = load_standing(run.dir)
-        record = standing.record
+        status = load_standing(run.dir)
+        record = status.record
         if record.code_hash is None:  # it runs where the code lies, and so has the code of now anyway
             continue
         source = _find_source(run.place, record)
@@ -132,7 +132,7 @@ def renew_code(runs: Sequence[FoundRun]) -> int:
         if key not in taken:
             taken[key] = _take(run.place, record, source)
         if taken[key].hash != record.code_hash:
-            _replace_code(run.dir, standing, taken[key])
+            _replace_code(run.dir, status, taken[key])
             changed += 1
     return changed
 
@@ -169,18 +169,18 @@ def _take(place: StudyPlace, record: run_directory.RunRecord, source: str) -> Sn
     )
 
 
-def _replace_code(run_dir: str, standing: Standing, snapshot: Snapshot) -> None:
+def _replace_code(run_dir: str, status: RunStatus, snapshot: Snapshot) -> None:
     """The new copy is complete before the old one moves; a crash in between leaves either under the right name."""
     code = os.path.join(run_dir, layout.CODE_DIR)
     aside = f"{code}.new"
     shutil.rmtree(aside, ignore_errors=True)  # of a call that was killed
-    place_code(snapshot, Path(aside), link=standing.record.spec.code.link_ignored)
-    kept = f"{code}.{standing.attempt}"
+    place_code(snapshot, Path(aside), link=status.record.spec.code.link_ignored)
+    kept = f"{code}.{status.attempt}"
     if os.path.lexists(kept):
         shutil.rmtree(code)
     else:
         os.rename(code, kept)
     os.rename(aside, code)
     git = load_git(snapshot.source)
-    record = replace(standing.record, code_hash=snapshot.hash, commit=git.commit if git else None)
+    record = replace(status.record, code_hash=snapshot.hash, commit=git.commit if git else None)
     write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))

@@ -20,7 +20,7 @@ from assay.show.table import Column, Table
 from assay.study.collect import find_sources
 from assay.study.locations import StudyPlace
 from assay.study.refresh import refresh_run
-from assay.study.run_status import Standing, load_shown
+from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.series import Reading, Summary, direction_of, whole_step
 
@@ -50,7 +50,7 @@ class FileFact:
 class RunDescription:
     key: str
     dir: str
-    standing: Standing
+    status: RunStatus
     metrics: Mapping[str, Summary]
     sources: tuple[str, ...]  # files that the metrics come from
     readings: ReadingsSummary | None
@@ -59,20 +59,20 @@ class RunDescription:
 
     @property
     def commands(self) -> dict[str, str]:
-        return {c.name: layout.show_command(c.text, self.dir) for c in self.standing.record.spec.commands}
+        return {c.name: layout.show_command(c.text, self.dir) for c in self.status.record.spec.commands}
 
 
 def describe_run(index: Index, place: StudyPlace, run_dir: str) -> RunDescription:
     """Raises FormatError where run.json is damaged."""
-    standing = load_shown(run_dir)
+    status = load_shown(run_dir)
     key = place.key(run_dir)
     refresh_run(index, place, run_dir, os.stat(run_dir).st_mtime)
     return RunDescription(
         key=key,
         dir=run_dir,
-        standing=standing,
+        status=status,
         metrics=index.load_summaries(keys=[key]).get(key, {}),
-        sources=tuple(source.name for source in find_sources(run_dir, standing.record.spec)),
+        sources=tuple(source.name for source in find_sources(run_dir, status.record.spec)),
         readings=load_readings_summary(os.path.join(run_dir, layout.READINGS_FILE)),
         environment=load_environment_file(run_dir),
         files=tuple(load_files(run_dir)),
@@ -131,13 +131,13 @@ def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | Non
 
 def build_sections(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> list[Section]:
     now = time.time() if now is None else now
-    params = run.standing.record.spec.params
+    params = run.status.record.spec.params
     sections = [
         Section(facts=_state_facts(run, now)),
         Section("Parameters", [(name, _show(value)) for name, value in params.items()]),
         Section("Commands", list(run.commands.items()), folds=False),
         Section("Metrics", table=build_metric_table(run.metrics)),
-        Section("Attempts", table=_attempt_table(run, now)) if len(run.standing.history.attempts) > 1 else Section(),
+        Section("Attempts", table=_attempt_table(run, now)) if len(run.status.history.attempts) > 1 else Section(),
         Section("Resources", [*_resource_facts(run)]),
         Section("Origin", _origin_facts(run, now), folds=False),
         Section("Files", [*_file_facts(run)]),
@@ -150,15 +150,15 @@ def _show(value: Any) -> str:
 
 
 def _state_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
-    standing = run.standing
-    outcome, handle, last = standing.outcome, standing.handle, standing.history.last
+    status = run.status
+    outcome, handle, last = status.outcome, status.handle, status.history.last
     reason = f": {outcome.reason}" if outcome and outcome.reason else ""
-    facts = [("run", run.key), ("state", f"{standing.state}{reason}")]
+    facts = [("run", run.key), ("state", f"{status.state}{reason}")]
     if last is not None and last.stop is not None:
         facts.append(("stopped by", last.stop.who))
     if handle is not None:
-        end = outcome.ended_at if outcome and outcome.ended_at else (None if standing.state.is_over else now)
-        took = f", {'for' if not standing.state.is_over else 'took'} {_took(handle.started_at, end)}" if end else ""
+        end = outcome.ended_at if outcome and outcome.ended_at else (None if status.state.is_over else now)
+        took = f", {'for' if not status.state.is_over else 'took'} {_took(handle.started_at, end)}" if end else ""
         facts.append(("started", render_moment(handle.started_at, now) + took))
         slot = f", slot {handle.slot}" if handle.slot else ""
         where = f"{handle.host}, pid {handle.pid}" if handle.pid else f"{handle.host} ({handle.executor})"
@@ -210,21 +210,21 @@ def _attempt_table(run: RunDescription, now: float) -> Table:
         Column("slot"),
         Column("reason"),
     )
-    return Table(columns, [_attempt_cells(attempt, run, now) for attempt in run.standing.history.attempts])
+    return Table(columns, [_attempt_cells(attempt, run, now) for attempt in run.status.history.attempts])
 
 
 def _attempt_cells(attempt: Attempt, run: RunDescription, now: float) -> list[Any]:
-    is_last = attempt.number == run.standing.attempt
-    outcome = attempt.outcome or (run.standing.outcome if is_last else None)
+    is_last = attempt.number == run.status.attempt
+    outcome = attempt.outcome or (run.status.outcome if is_last else None)
     handle = attempt.handle
     started = handle.started_at if handle else None
     ended = outcome.ended_at if outcome else None
     return [
         attempt.number,
-        str(outcome.state if outcome else run.standing.state if is_last else "?"),
+        str(outcome.state if outcome else run.status.state if is_last else "?"),
         now - started if started is not None else None,
         ended - started if started is not None and ended is not None else None,
-        " ".join(f"{name} {attempt.codes[name]}" for name in _in_order(attempt.codes, run.standing.commands)),
+        " ".join(f"{name} {attempt.codes[name]}" for name in _in_order(attempt.codes, run.status.commands)),
         handle.slot if handle else None,
         outcome.reason if outcome else "",
     ]
@@ -235,7 +235,7 @@ def _in_order(codes: Mapping[str, int], commands: Sequence[str]) -> list[str]:
 
 
 def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
-    outcome, readings = run.standing.outcome, run.readings
+    outcome, readings = run.status.outcome, run.readings
     peak = (
         outcome.peak_rss_bytes if outcome and outcome.peak_rss_bytes else readings.peak_rss_bytes if readings else None
     )
@@ -255,7 +255,7 @@ def _resource_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
 
 
 def _origin_facts(run: RunDescription, now: float) -> list[tuple[str, str]]:
-    record = run.standing.record
+    record = run.status.record
     git = (run.environment or {}).get("git") or {}
     dirty = ", with changes that are not committed" if git.get("dirty") else ""
     commit = record.commit or git.get("commit")
@@ -306,19 +306,19 @@ def _show_fact(key: str, value: Any) -> str:
 
 
 def build_facts(run: RunDescription) -> dict[str, Any]:
-    record, standing = run.standing.record, run.standing
+    record, status = run.status.record, run.status
     return {
         "key": run.key,
         "dir": run.dir,
         "name": record.spec.name,
         "id": record.spec.id,
         "study": record.study,
-        "state": str(standing.state),
-        "reason": standing.outcome.reason if standing.outcome else "",
-        "exit_code": standing.outcome.exit_code if standing.outcome else None,
+        "state": str(status.state),
+        "reason": status.outcome.reason if status.outcome else "",
+        "exit_code": status.outcome.exit_code if status.outcome else None,
         "params": dict(record.spec.params),
         "commands": run.commands,
-        "attempts": [_attempt_facts(attempt) for attempt in standing.history.attempts],
+        "attempts": [_attempt_facts(attempt) for attempt in status.history.attempts],
         "metrics": {name: _summary_facts(summary) for name, summary in run.metrics.items()},
         "metric_sources": list(run.sources),
         "readings": asdict(run.readings) if run.readings else None,

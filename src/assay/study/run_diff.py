@@ -16,7 +16,7 @@ from assay.show.sections import Section
 from assay.show.table import Column, Table
 from assay.study.lookup import FoundRun
 from assay.study.refresh import refresh_run
-from assay.study.run_status import Standing, load_shown
+from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.series import Summary, direction_of
 
@@ -96,8 +96,8 @@ def _same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and (left == right or (left != left and right != right))  # noqa: PLR0124
 
 
-def _commands(standing: Standing) -> dict[str, str]:
-    return {command.name: command.text for command in standing.record.spec.commands}
+def _commands(status: RunStatus) -> dict[str, str]:
+    return {command.name: command.text for command in status.record.spec.commands}
 
 
 def _load_metrics(index: Index, run: FoundRun) -> dict[str, Summary]:
@@ -109,13 +109,13 @@ def _pair(left: Mapping[str, Summary], right: Mapping[str, Summary]) -> tuple[Me
     return tuple(MetricPair(name, left.get(name), right.get(name)) for name in sorted({*left, *right}))
 
 
-def _environment(run_dir: str, standing: Standing) -> dict[str, str]:
+def _environment(run_dir: str, status: RunStatus) -> dict[str, str]:
     """The facts of environment.json that two runs are compared by, flat."""
     fields = run_directory.load_environment(run_dir) or {}
     flat = {name: str(fields[name]) for name in _ENVIRONMENT if fields.get(name) is not None}
     flat.update({f"GPU {gpu.get('index')}": str(gpu.get("name")) for gpu in fields.get("gpus") or ()})
     git = fields.get("git") or {}
-    if commit := standing.record.commit or git.get("commit"):
+    if commit := status.record.commit or git.get("commit"):
         flat["commit"] = f"{commit}{' (changed)' if git.get('dirty') else ''}"
     for key, prefix in (("packages", "package"), ("job_packages", "package of the runs")):
         flat.update({f"{prefix} {name}": str(version) for name, version in (fields.get(key) or {}).items()})
@@ -125,7 +125,7 @@ def _environment(run_dir: str, standing: Standing) -> dict[str, str]:
 # ---------------------------------------------------------------- code
 
 
-def compare_code(first: Standing, second: Standing, left: str, right: str) -> tuple[tuple[FileDifference, ...], str]:
+def compare_code(first: RunStatus, second: RunStatus, left: str, right: str) -> tuple[tuple[FileDifference, ...], str]:
     hashes = first.record.code_hash, second.record.code_hash
     if hashes[0] is not None and hashes[0] == hashes[1]:
         return (), ""

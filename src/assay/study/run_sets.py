@@ -132,10 +132,10 @@ def _is_unfinished(place: StudyPlace, last: RunSet) -> bool:
 def _is_over(run_dir: str) -> bool:
     if not os.path.isdir(run_dir):
         return False
-    standing = load_standing(run_dir)
-    last = standing.history.last
-    if last is None or not standing.state.is_over:
+    status = load_standing(run_dir)
+    last = status.history.last
+    if last is None or not status.state.is_over:
         return False
     if last.outcome is None:  # nobody has concluded: its supervisor left, or died
-        return standing.state not in (State.LOST, State.STOPPED)
-    return not (standing.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt")
+        return status.state not in (State.LOST, State.STOPPED)
+    return not (status.state is State.STOPPED and last.stop is not None and last.stop.kind == "interrupt")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunStatus:
     """A run as its files and the process table show it; `outcome` may be a conclusion that nobody has written yet."""
 
     record: run_directory.RunRecord
@@ -46,13 +46,13 @@ class Standing:
         return tuple(command.name for command in self.record.spec.commands)
 
 
-def load_shown(run_dir: str) -> Standing:
+def load_shown(run_dir: str) -> RunStatus:
     """To be printed: run.json of an earlier version may hold secrets."""
-    standing = load_standing(run_dir)
-    return replace(standing, record=replace(standing.record, spec=hide_spec(standing.record.spec)))
+    status = load_standing(run_dir)
+    return replace(status, record=replace(status.record, spec=hide_spec(status.record.spec)))
 
 
-def load_standing(run_dir: str) -> Standing:
+def load_standing(run_dir: str) -> RunStatus:
     """Raises FormatError only where the folder itself cannot be read."""
     record, history = run_directory.try_record(run_dir), _load_history(run_dir)
     if record is None:
@@ -60,12 +60,12 @@ def load_standing(run_dir: str) -> Standing:
     last = history.last
     if last is None:
         state = State.QUEUED if record.spec.commands else State.DONE  # a script's own run: nobody watches it
-        return Standing(record, history, state)
+        return RunStatus(record, history, state)
     if last.outcome is not None:
-        return Standing(record, history, last.outcome.state, last.outcome)
+        return RunStatus(record, history, last.outcome.state, last.outcome)
     commands = tuple(command.name for command in record.spec.commands)
     decision = conclude(run_dir, history, commands)
-    return Standing(record, history, decision.state, decision.outcome)
+    return RunStatus(record, history, decision.state, decision.outcome)
 
 
 def load_states(report: Report) -> list[State]:
@@ -89,14 +89,14 @@ def _load_history(run_dir: str) -> run_directory.History:
         raise FormatError(f"{run_dir} cannot be read: {error.strerror}") from error
 
 
-def _build_damaged(run_dir: str, history: run_directory.History) -> Standing:
+def _build_damaged(run_dir: str, history: run_directory.History) -> RunStatus:
     """A run whose run.json is lost; its process may live all the same."""
     spec = RunSpec(run_directory.load_job_field(run_dir, layout.ENV_RUN_ID) or "", os.path.basename(run_dir), {}, ())
     record = run_directory.RunRecord(spec, os.path.basename(os.path.dirname(run_dir)), "", 0.0)
     last = history.last
     is_running = last is not None and not last.outcome and conclude(run_dir, history, ()).state is State.RUNNING
     outcome = Outcome(State.DAMAGED, last.number if last else 0, last.codes if last else {}, describe_damage(run_dir))
-    return Standing(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
+    return RunStatus(record, history, State.RUNNING if is_running else State.DAMAGED, outcome)
 
 
 def load_record(run_dir: str) -> run_directory.RunRecord:

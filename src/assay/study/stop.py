@@ -17,7 +17,7 @@ from assay.show import formatting
 from assay.study.attempts import build_outcome, finished_before
 from assay.study.locations import StudyPlace
 from assay.study.lookup import FoundRun, show_command
-from assay.study.run_status import Standing, SupervisorProcess, find_supervisors, load_standing
+from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisors, load_standing
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
 from assay.values.study import Farm
@@ -48,7 +48,7 @@ class Stopped:
 @dataclass(slots=True)
 class _Target:
     run: FoundRun
-    standing: Standing
+    status: RunStatus
     handle: JobHandle
     processes: int = 0
     problem: str = ""
@@ -72,7 +72,7 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyPlace], options: StopO
     who = f"pid {os.getpid()} on {process.host_name()}"
     why = options.reason or "stopped by the user"
     for target in targets:  # the reason is on disk before the first signal
-        run_directory.write_stop(target.run.dir, target.standing.attempt, Stop(who, why, "user", time.time()))
+        run_directory.write_stop(target.run.dir, target.status.attempt, Stop(who, why, "user", time.time()))
     supervisors = _interrupt_supervisors(studies)
     _cancel(targets, options.grace_s)
     report.runs += [_conclude(target) for target in targets]
@@ -83,32 +83,32 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyPlace], options: StopO
 def _look(run: FoundRun, report: StopReport) -> _Target | None:
     """What has to be ended; None where there is nothing, and the report says why."""
     try:
-        standing = load_standing(run.dir)
+        status = load_standing(run.dir)
     except AssayError as error:
         report.runs.append(Stopped(run.key, f"cannot be read: {error.message}", State.LOST, is_well=False))
         return None
-    handle = standing.handle
-    if handle is None or (standing.state.is_over and standing.state is not State.LOST) or _has_outcome(standing):
-        report.runs.append(Stopped(run.key, _say_idle(standing), standing.state))
+    handle = status.handle
+    if handle is None or (status.state.is_over and status.state is not State.LOST) or _has_outcome(status):
+        report.runs.append(Stopped(run.key, _say_idle(status), status.state))
         return None
     if handle.executor == "local" and handle.host != process.host_name():
         stop_it = show_command(["stop"], *run.words)
         where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
-        report.runs.append(Stopped(run.key, where, standing.state, is_well=False))
+        report.runs.append(Stopped(run.key, where, status.state, is_well=False))
         return None
-    tagged = handle if handle.tag else replace(handle, tag=f"{standing.record.uid}.{standing.attempt}")
+    tagged = handle if handle.tag else replace(handle, tag=f"{status.record.uid}.{status.attempt}")
     owners = find_supervisors([run.dir])
-    return _Target(run, standing, tagged, owner=owners[0] if owners else None)
+    return _Target(run, status, tagged, owner=owners[0] if owners else None)
 
 
-def _has_outcome(standing: Standing) -> bool:
-    return standing.history.last is not None and standing.history.last.outcome is not None
+def _has_outcome(status: RunStatus) -> bool:
+    return status.history.last is not None and status.history.last.outcome is not None
 
 
-def _say_idle(standing: Standing) -> str:
-    if standing.state is State.QUEUED:
+def _say_idle(status: RunStatus) -> str:
+    if status.state is State.QUEUED:
         return "was not started yet"
-    return f"was not running ({standing.state})"
+    return f"was not running ({status.state})"
 
 
 # ---------------------------------------------------------------- supervisors
@@ -195,10 +195,10 @@ def _blame(targets: Sequence[_Target], message: str) -> None:
 
 
 def _conclude(target: _Target) -> Stopped:
-    key, standing = target.run.key, target.standing
+    key, status = target.run.key, target.status
     if target.problem:
         text = f"told to stop, but has not confirmed it: {target.problem}"
-        return Stopped(key, text, standing.state, was_running=True, is_well=False)
+        return Stopped(key, text, status.state, was_running=True, is_well=False)
     outcome = _settle(target)
     if outcome.state is not State.STOPPED:
         return Stopped(key, f"came to its own end before: {outcome.state}", outcome.state, was_running=True)
@@ -217,18 +217,18 @@ def _has_begun(target: _Target) -> bool:
 
 def _settle(target: _Target) -> Outcome:
     """The outcome that stands: the supervisor's where it lives and is quick, else ours."""
-    path = os.path.join(target.run.dir, layout.outcome_name(target.standing.attempt))
+    path = os.path.join(target.run.dir, layout.outcome_name(target.status.attempt))
     owner = target.owner
     if owner is not None:
         _wait_until(lambda: os.path.exists(path) or not owner.is_alive, _OWNER_S)
     ours = _build_outcome(target)
     run_directory.write_outcome(target.run.dir, ours)
-    last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.standing.attempt)
+    last = next(a for a in run_directory.load_history(target.run.dir).attempts if a.number == target.status.attempt)
     return last.outcome or ours
 
 
 def _build_outcome(target: _Target) -> Outcome:
     history = run_directory.load_history(target.run.dir)
-    until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.standing.attempt))
-    outcome = build_outcome(until.attempts[-1], target.standing.commands, finished_before(until))
+    until = run_directory.History(tuple(each for each in history.attempts if each.number <= target.status.attempt))
+    outcome = build_outcome(until.attempts[-1], target.status.commands, finished_before(until))
     return replace(outcome, started_at=target.handle.started_at, ended_at=time.time())

@@ -90,7 +90,7 @@ class Observer(Protocol):
 
 
 @dataclass(slots=True)
-class Settings:
+class LoopSettings:
     """How the loop behaves."""
 
     create: Callable[[Entry], bool]  # write the run's directory; False: another did
@@ -120,7 +120,7 @@ class Supervisor:
         executor: Executor,
         pool: SlotPool | None,
         observer: Observer,
-        settings: Settings,
+        settings: LoopSettings,
     ) -> None:
         self.entries = list(entries)
         self.executor = executor

@@ -40,8 +40,7 @@ from assay.study.prepared import (
 )
 from assay.study.run_dir_builder import DirBuilder
 from assay.study.slot_choice import LeaseNotice, Slots, SlotWaitNotice, choose_slots
-from assay.study.supervise import Entry, Event, Observer, Supervisor
-from assay.study.supervise import Settings as LoopSettings
+from assay.study.supervise import Entry, Event, LoopSettings, Observer, Supervisor
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_spec
@@ -186,7 +185,7 @@ Draw = Callable[[Supervisor], None]
 
 
 @dataclass(slots=True)
-class Doors:
+class RunHooks:
     """What a door wants to see and to add while the study runs."""
 
     listen: Listen = lambda _event: None
@@ -208,14 +207,14 @@ class Doors:
     decide: Callable[[Entry], str | None] = lambda _entry: None  # why a running run should end early
 
 
-def run_study(prepared: Prepared, doors: Doors) -> Report:
+def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     """Run what is planned and not finished. The caller has shown the warnings."""
     prepared = _hide_secrets(prepared)
     check_prepared(prepared)
-    slots = choose_slots(prepared.study, _ask_slots(prepared, doors), prepared.settings)
+    slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
     with _held_back(), presence.attend(prepared.place.dir):
-        return _supervise(prepared, doors, slots)
+        return _supervise(prepared, hooks, slots)
 
 
 def _hide_secrets(prepared: Prepared) -> Prepared:
@@ -227,35 +226,35 @@ def _hide_secrets(prepared: Prepared) -> Prepared:
     return replace(prepared, plan=replace(plan, runs=runs, is_hidden=True))
 
 
-def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
+def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     prepared = run_sets.pin(prepared)
     _link_shared(prepared)
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         run_directory.write_plan(prepared.place.dir, {spec.name: spec.id for spec in prepared.plan.runs})
     builder = DirBuilder(prepared)
     for line in (*slots.warnings, *builder.describe_size()):
-        _unheard(doors.note)(f"warning: {line}")
+        _unheard(hooks.note)(f"warning: {line}")
     with closing_quietly(open_index(prepared.place.root)) as index:
-        collector = Collector(index, prepared.place, slots.devices, doors.echo)
+        collector = Collector(index, prepared.place, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
         if prepared.study.dialect == "mlrunner":
             builder.adopt(prepared.plan.runs)
             builder.update(prepared.plan.runs)
         builder.renew_secrets(prepared.plan.runs)
-        entries = _build_entries(prepared, builder, doors)
-        executor, pool, limit = _choose_executor(prepared, slots, doors)
-        if doors.one_by_one:
+        entries = _build_entries(prepared, builder, hooks)
+        executor, pool, limit = _choose_executor(prepared, slots, hooks)
+        if hooks.one_by_one:
             pool, limit = None, 1
         loop = replace(
-            _build_loop(prepared, doors, builder),
-            env=_choose_env(prepared, doors, slots),
+            _build_loop(prepared, hooks, builder),
+            env=_choose_env(prepared, hooks, slots),
             limit=limit,
-            keeps_slots=doors.slots_name is not None,
-            lease=MachineLease(doors.use) if prepared.farm is None else None,
-            max_wait_s=doors.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[doors.use],
+            keeps_slots=hooks.slots_name is not None,
+            lease=MachineLease(hooks.use) if prepared.farm is None else None,
+            max_wait_s=hooks.max_wait_s or prepared.settings.max_wait_s or _MAX_WAIT_S[hooks.use],
         )
-        supervisor = Supervisor(entries, executor, pool, doors.observe(collector), loop)
-        _run(supervisor, doors, collector)
+        supervisor = Supervisor(entries, executor, pool, hooks.observe(collector), loop)
+        _run(supervisor, hooks, collector)
         if is_over := all(entry.state.is_over for entry in entries):
             run_directory.remove_plan(prepared.place.dir)
         if is_over and not any(map(_is_interrupted, entries)):
@@ -269,18 +268,18 @@ def _supervise(prepared: Prepared, doors: Doors, slots: Slots) -> Report:
     return report
 
 
-def _build_loop(prepared: Prepared, doors: Doors, builder: DirBuilder) -> LoopSettings:
+def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> LoopSettings:
     return LoopSettings(
         create=builder.create,
         renew=builder.renew,
-        listen=_choose_listener(prepared, _unheard(doors.listen)),
-        draw=_flushing(builder, _with_notice(_unheard(doors.draw), _unheard(doors.warn))),
-        counts_wait=doors.counts_wait,
-        tick_s=doors.tick_s,
+        listen=_choose_listener(prepared, _unheard(hooks.listen)),
+        draw=_flushing(builder, _with_notice(_unheard(hooks.draw), _unheard(hooks.warn))),
+        counts_wait=hooks.counts_wait,
+        tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
-        sets_devices=doors.sets_devices,
-        leaves=doors.leaves,
-        decide=doors.decide,
+        sets_devices=hooks.sets_devices,
+        leaves=hooks.leaves,
+        decide=hooks.decide,
     )
 
 
@@ -303,13 +302,13 @@ def _with_notice(draw: Draw, warn: Callable[[str], None]) -> Draw:
     return draw_both
 
 
-def _run(supervisor: Supervisor, doors: Doors, collector: Collector) -> None:
+def _run(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
     """However it ends, what was collected is written, and slots and jobs are let go."""
     with _signals(supervisor):
         try:
             supervisor.run()
         finally:
-            _unheard(doors.finish)(supervisor)
+            _unheard(hooks.finish)(supervisor)
             collector.flush()
             if supervisor.pool is not None:
                 supervisor.pool.close()
@@ -330,12 +329,12 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdic
     return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts))
 
 
-def _ask_slots(prepared: Prepared, doors: Doors) -> tuple[str, ...] | None:
+def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
     """A farm gives its own devices and threads: what this machine has is no matter."""
     from assay.execute.farm import is_shell
 
     is_elsewhere = prepared.farm is not None and not is_shell(prepared.farm)
-    return (CPU,) if doors.one_by_one or is_elsewhere else prepared.options.slots
+    return (CPU,) if hooks.one_by_one or is_elsewhere else prepared.options.slots
 
 
 def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
@@ -346,20 +345,20 @@ def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
     return mlrunner_files.keep_files(listen, prepared.output_of)
 
 
-def _choose_executor(prepared: Prepared, slots: Slots, doors: Doors) -> tuple[Executor, SlotPool | None, int | None]:
+def _choose_executor(prepared: Prepared, slots: Slots, hooks: RunHooks) -> tuple[Executor, SlotPool | None, int | None]:
     if prepared.farm is None:
-        directory = _find_slots(doors.slots_name)
+        directory = _find_slots(hooks.slots_name)
         pool = SlotPool(build_entries(slots.labels), directory, slots.usable, prepared.study.priority)
-        return build_executor("local", owns_process=doors.owns_process), pool, None
+        return build_executor("local", owns_process=hooks.owns_process), pool, None
     from assay.execute.farm import is_shell
 
     limit = len(slots.labels) if is_shell(prepared.farm) else None
     return build_executor("submit", farm=prepared.farm), None, limit
 
 
-def _choose_env(prepared: Prepared, doors: Doors, slots: Slots) -> Mapping[str, str]:
+def _choose_env(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Mapping[str, str]:
     """What suits this machine says nothing about a farm's; and checks share the cores as they like."""
-    return slots.env if prepared.farm is None and doors.slots_name is None else {}
+    return slots.env if prepared.farm is None and hooks.slots_name is None else {}
 
 
 def _find_slots(name: str | None) -> str:
@@ -372,7 +371,7 @@ def _find_slots(name: str | None) -> str:
     return own
 
 
-def _build_entries(prepared: Prepared, builder: DirBuilder, doors: Doors) -> list[Entry]:
+def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> list[Entry]:
     options, runs = prepared.options, prepared.plan.runs
     last = {spec.name: _load_last(prepared.dir_of(spec)) if options.force or options.retry else None for spec in runs}
     if not options.force:
@@ -383,7 +382,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, doors: Doors) -> lis
     code = builder.snapshot.hash if options.new_code and builder.snapshot else None
     found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
     if kept := sum(repeat.is_kept for repeat in found.values()):
-        _unheard(doors.note)(describe_kept(prepared, kept))
+        _unheard(hooks.note)(describe_kept(prepared, kept))
     return [
         _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
         for spec in runs

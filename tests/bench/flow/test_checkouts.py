@@ -24,8 +24,8 @@ def repository(lab: Path) -> Repository:
 
 def test_a_commit_is_checked_out_beside_the_user_s_tree(repository: Repository) -> None:
     (repository.folder / "figure").write_text("the user is working on this\n")
-    with open_workshop(ask(), None) as workshop:
-        variant = workshop.check_out("base", load_commit(workshop.repository, "main~1"))
+    with open_workshop(ask(), None) as checkouts:
+        variant = checkouts.check_out("base", load_commit(checkouts.repository, "main~1"))
     assert Path(variant.folder or "", "figure").read_text().startswith("cost 10")
     assert variant.commit == repository.git("rev-parse", "main~1")
     assert (repository.folder / "figure").read_text() == "the user is working on this\n"
@@ -37,8 +37,8 @@ def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None
     order: list[str] = []
 
     def come_second() -> None:
-        with open_workshop(ask(), None, said.append) as workshop:
-            order.append(workshop.inside)
+        with open_workshop(ask(), None, said.append) as checkouts:
+            order.append(checkouts.inside)
 
     second = threading.Thread(target=come_second)
     with open_workshop(ask(), None):
@@ -52,8 +52,8 @@ def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None
 
 
 def test_the_lock_goes_with_its_owner(repository: Repository) -> None:
-    with open_workshop(ask(), None) as workshop:
-        folder = workshop.folder
+    with open_workshop(ask(), None) as checkouts:
+        folder = checkouts.folder
     with open(f"{folder}/lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -64,23 +64,23 @@ def test_a_folder_inside_the_repository_stays_inside(repository: Repository, mon
     (inner / "file").write_text("x")
     sha = repository.commit("cost 12\n")
     monkeypatch.chdir(inner)
-    with open_workshop(ask(root=str(repository.folder / "runs")), None) as workshop:
-        assert workshop.inside == "sub"
-        variant = workshop.check_out("head", load_commit(workshop.repository, sha))
+    with open_workshop(ask(root=str(repository.folder / "runs")), None) as checkouts:
+        assert checkouts.inside == "sub"
+        variant = checkouts.check_out("head", load_commit(checkouts.repository, sha))
         assert Path(variant.folder or "", "file").read_text() == "x"
         with pytest.raises(UsageError, match="has no folder sub"):
-            workshop.check_out("head", load_commit(workshop.repository, "main~1"))
+            checkouts.check_out("head", load_commit(checkouts.repository, "main~1"))
 
 
 def test_a_build_runs_in_the_tree_and_its_failure_is_said(repository: Repository) -> None:
-    with open_workshop(ask(), "cp figure built") as workshop:
-        variant = workshop.check_out("base", load_commit(workshop.repository, "main"))
+    with open_workshop(ask(), "cp figure built") as checkouts:
+        variant = checkouts.check_out("base", load_commit(checkouts.repository, "main"))
         assert Path(variant.folder or "", "built").read_text().startswith("cost 11")
     with (
-        open_workshop(ask(), "false") as workshop,
+        open_workshop(ask(), "false") as checkouts,
         pytest.raises(UsageError, match="cannot be built"),
     ):
-        workshop.check_out("base", load_commit(workshop.repository, "main"))
+        checkouts.check_out("base", load_commit(checkouts.repository, "main"))
 
 
 def test_a_place_that_cannot_be_made(repository: Repository) -> None:

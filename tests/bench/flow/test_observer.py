@@ -20,7 +20,7 @@ from assay.bench.report.executions import render_bench_report
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode
 from assay.execute.process import process_start
-from assay.study.sweep import Doors
+from assay.study.sweep import RunHooks
 
 MIB = 1 << 20
 
@@ -94,7 +94,7 @@ def test_a_hot_gpu_and_foreign_processes_contaminate(lab: Path, monkeypatch: pyt
 def test_memory_of_strangers_on_the_gpu_is_not_the_run_s(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_gpus(lab, monkeypatch, used_bytes=5_000_000_000, processes=[{"pid": 1, "memory_bytes": 5_000_000_000}])
     nap = replace(request(), methods=(BenchMethod("sleep 0.7", "nap", "command"),))
-    (execution,) = run_benchmarks(nap, Doors(tick_s=0.05)).executions
+    (execution,) = run_benchmarks(nap, RunHooks(tick_s=0.05)).executions
     assert execution.peaks.gpu_memory_bytes is None
     assert execution.peaks.gpu_memory_basis == ""
 
@@ -110,7 +110,7 @@ def test_gpu_memory_of_the_run_s_processes_is(lab: Path, monkeypatch: pytest.Mon
         "    open('new.json', 'w').write(json.dumps(content))\n    os.replace('new.json', 'gpus.json')\n"
         "    time.sleep(1)\n    report_benchmark(wall_time=1.0)\n"
     )
-    (execution,) = run_benchmarks(request("user.use"), Doors(tick_s=0.05)).executions
+    (execution,) = run_benchmarks(request("user.use"), RunHooks(tick_s=0.05)).executions
     assert execution.peaks.gpu_memory_bytes == 1_900_000_000
     assert execution.peaks.gpu_memory_basis == "processes"
 
@@ -242,7 +242,7 @@ def test_what_is_killed_leaves_a_word_of_its_memory(lab: Path) -> None:
         "import os, time\ndef grow():\n    b = bytearray(60_000_000); b[::4096] = b[::4096]\n"
         "    time.sleep(2.5)\n    os.kill(os.getpid(), 9)\n"
     )
-    (execution,) = run_benchmarks(request("grow.grow"), Doors(tick_s=0.05)).executions
+    (execution,) = run_benchmarks(request("grow.grow"), RunHooks(tick_s=0.05)).executions
     assert "SIGKILL" in execution.result.findings[0].message
     assert execution.peaks.max_rss > 60_000_000
 

@@ -26,7 +26,7 @@ from assay.compat.perfzero.flags import parse_flags
 from assay.compat.perfzero.flow import Voice, _stoppable, _StoppedError, plot_process_info, run_perfzero
 from assay.compat.perfzero.values import Package, PerfzeroReport
 from assay.errors import AssayError, ExitCode, UsageError
-from assay.study.sweep import Doors
+from assay.study.sweep import RunHooks
 
 UPLOADS = """
 import json, os
@@ -62,7 +62,7 @@ class Lab:
             self.failed.append,
             self.is_echoing,
         )
-        return run_perfzero(job, Doors(tick_s=0.05), voice, "9.9", ("assay", "perfzero"))
+        return run_perfzero(job, RunHooks(tick_s=0.05), voice, "9.9", ("assay", "perfzero"))
 
     def summaries(self, report: PerfzeroReport) -> list[dict[str, Any]]:
         folders = [Path(execution.output_dir) for execution in report.executions]

@@ -22,7 +22,7 @@ from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
 from assay.execute import process
 from assay.golden.config import load_golden_file
-from assay.golden.flow.files import Doors, check_file, gather_file, validate_file
+from assay.golden.flow.files import RunHooks, check_file, gather_file, validate_file
 from assay.golden.manifests import load_manifest
 from assay.golden.report.junit import render_junit
 from assay.golden.values import GoldenReport, Segment, Track
@@ -95,7 +95,7 @@ def test_segments_are_spread_over_the_slots(lab: Lab) -> None:
             now.discard(event.entry.dir)
         most = max(most, len(now))
 
-    report = check_file(lab.options(slots=("cpu",) * 4), Doors(listen=listen, tick_s=0.05))
+    report = check_file(lab.options(slots=("cpu",) * 4), RunHooks(listen=listen, tick_s=0.05))
     assert report.exit_code() is ExitCode.OK
     assert len(report.tests[0].segments) == 10
     assert 1 < most <= 8  # a slot that comes free is given away before its run is concluded
@@ -497,7 +497,7 @@ def _leave_a_gathering(lab: Lab) -> Entry:
         if log.exists() and "Iteration: 12" in log.read_text():
             supervisor.leave = True  # type: ignore[attr-defined]
 
-    gather_file(lab.options(), Doors(listen=listen, draw=draw, tick_s=0.02))
+    gather_file(lab.options(), RunHooks(listen=listen, draw=draw, tick_s=0.02))
     held: Entry = lab.started  # type: ignore[attr-defined]
     assert held.handle is not None
     return held
@@ -515,7 +515,7 @@ def test_an_unfinished_gathering_is_gone_on_with(lab: Lab) -> None:
             for pid in _children(event.entry.handle.pid):
                 os.kill(pid, 15)
 
-    report = gather_file(lab.options(), Doors(listen=watch, tick_s=0.02))
+    report = gather_file(lab.options(), RunHooks(listen=watch, tick_s=0.02))
     assert seen[0] == f"adopted {held.spec.name}"
     assert len(lab.calls()) == 1
     assert report.exit_code() is ExitCode.FAILED  # we ended it
@@ -563,7 +563,7 @@ def test_a_training_from_other_code_command_or_environment_is_ended_and_not_cont
     assert held.handle is not None
     given = change(lab, monkeypatch)
     warned: list[str] = []
-    report = gather_file(lab.options(**given), Doors(warn=warned.append, tick_s=0.02))
+    report = gather_file(lab.options(**given), RunHooks(warn=warned.append, tick_s=0.02))
     assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
     assert f"{held.spec.name} is not continued: {words}" in warned[0]
     assert warned[0] in report.tests[0].notes
@@ -581,7 +581,7 @@ def test_a_second_gathering_is_refused_with_the_name_of_the_first(lab: Lab) -> N
             second.append(lab.gather())
         supervisor.interrupted = "SIGTERM"  # type: ignore[attr-defined]
 
-    gather_file(lab.options(), Doors(draw=draw, tick_s=0.02))
+    gather_file(lab.options(), RunHooks(draw=draw, tick_s=0.02))
     (refused,) = second[0].tests
     assert refused.exit_code is ExitCode.USAGE
     assert f"pid {os.getpid()} on {os.uname().nodename} gathers demo into {lab.store} right now" in messages(refused)
@@ -612,7 +612,7 @@ def test_the_manifest_grows_with_every_filled_recording(lab: Lab) -> None:
             assert lab.partial["complete"] is False
             supervisor.interrupted = "SIGTERM"  # type: ignore[attr-defined]
 
-    report = gather_file(lab.options(), Doors(draw=draw, tick_s=0.02))
+    report = gather_file(lab.options(), RunHooks(draw=draw, tick_s=0.02))
     assert seen[0] == ["9"]
     assert report.interrupted == "SIGTERM"
     assert report.exit_code() is ExitCode.INTERRUPTED

@@ -9,17 +9,17 @@ from tests.golden.lab import Lab
 
 from assay.golden.config import load_golden_file
 from assay.golden.flow.segment_builder import SegmentBuilder
-from assay.golden.flow.segments import Scene, build_scene
+from assay.golden.flow.segments import GoldenContext, build_context
 from assay.golden.recorder import Recording, Saved, Values
 from assay.golden.values import Track
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def context(tmp_path: Path) -> GoldenContext:
     lab = Lab(tmp_path)
     lab.store.mkdir()
     file = load_golden_file(str(lab.file))
-    return build_scene(file, file.tests[0], lab.options())
+    return build_context(file, file.tests[0], lab.options())
 
 
 def values(metric: str = "loss", *steps: int) -> Values:
@@ -36,9 +36,9 @@ def save(folder: str | Path, name: str = "model_10.bin") -> Path:
     return path
 
 
-def test_a_segment_has_its_values_and_its_checkpoint(scene: Scene) -> None:
+def test_a_segment_has_its_values_and_its_checkpoint(context: GoldenContext) -> None:
     said: list[str] = []
-    segment = SegmentBuilder(scene, said.append).build(recording(save(scene.store)), Values())
+    segment = SegmentBuilder(context, said.append).build(recording(save(context.store)), Values())
     assert segment is not None
     assert (segment.start_step, segment.checkpoint) == (10, "model_10.bin")
     assert segment.tracks == {"loss": {"": (Track((11, 12), (11.0, 12.0), ("11", "12")),)}}
@@ -46,30 +46,30 @@ def test_a_segment_has_its_values_and_its_checkpoint(scene: Scene) -> None:
     assert said == []
 
 
-def test_a_checkpoint_elsewhere_is_kept_by_its_whole_path(scene: Scene, tmp_path: Path) -> None:
+def test_a_checkpoint_elsewhere_is_kept_by_its_whole_path(context: GoldenContext, tmp_path: Path) -> None:
     said: list[str] = []
     path = save(tmp_path)
-    segment = SegmentBuilder(scene, said.append).build(recording(path), Values())
+    segment = SegmentBuilder(context, said.append).build(recording(path), Values())
     assert segment is not None
     assert segment.checkpoint == str(path)
     assert len(said) == 1
     assert "lies outside the store" in said[0]
 
 
-def test_without_values_or_checkpoint_or_order_there_is_no_segment(scene: Scene) -> None:
-    builder, path = SegmentBuilder(scene, pytest.fail), save(scene.store)
+def test_without_values_or_checkpoint_or_order_there_is_no_segment(context: GoldenContext) -> None:
+    builder, path = SegmentBuilder(context, pytest.fail), save(context.store)
     assert builder.build(recording(path, found=Values()), Values()) is None
     assert builder.build(recording(path.with_name("gone.bin")), Values()) is None
     assert builder.build(recording(path, found=Values({("loss", ""): {}}, ["out of order"])), Values()) is None
 
 
-def test_what_files_say_about_the_same_steps_is_taken_too(scene: Scene) -> None:
+def test_what_files_say_about_the_same_steps_is_taken_too(context: GoldenContext) -> None:
     files = values("loss", 10, 11, 14, 15)
-    segment = SegmentBuilder(scene, pytest.fail).build(recording(save(scene.store), found=Values()), files)
+    segment = SegmentBuilder(context, pytest.fail).build(recording(save(context.store), found=Values()), files)
     assert segment is not None
     assert segment.tracks["loss"][""][0].steps == (11, 14)
     other = values("unasked", 11)
-    assert SegmentBuilder(scene, pytest.fail).build(recording(save(scene.store), found=Values()), other) is None
+    assert SegmentBuilder(context, pytest.fail).build(recording(save(context.store), found=Values()), other) is None
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,9 @@ def test_what_files_say_about_the_same_steps_is_taken_too(scene: Scene) -> None:
         ("my model.bin", "my", " model.bin"),
     ],
 )
-def test_a_pattern_that_cuts_the_path_short_is_helped_out(scene: Scene, file: str, named: str, rest: str) -> None:
-    path = save(scene.store, file)
-    found = SegmentBuilder(scene, pytest.fail).find_saved(recording(Path(scene.store, named), rest=rest))
+def test_a_pattern_that_cuts_the_path_short_is_helped_out(
+    context: GoldenContext, file: str, named: str, rest: str
+) -> None:
+    path = save(context.store, file)
+    found = SegmentBuilder(context, pytest.fail).find_saved(recording(Path(context.store, named), rest=rest))
     assert found == str(path)

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 STAND_IN = str(Path(__file__).with_name("stand_in.py"))
 COMMAND = {
@@ -115,7 +115,7 @@ def build_silero_layer(path):
 class Bench:
     """A keeper, and a folder for everything that is made with it."""
 
-    keeper: Keeper
+    keeper: WorkerProcess
     folder: Path
     outcomes: list[StepOutcome] = field(default_factory=list)
     _count: int = 0

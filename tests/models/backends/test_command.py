@@ -21,7 +21,7 @@ from assay.models.backends.registry import build_backend
 from assay.models.config.targets import TORQ
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.values.model import Ending, Job, Limits, Step, Target
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 ONE = np.ones((2, 3), np.float32)
 
@@ -167,7 +167,7 @@ def test_codes_in_words(code, words):
 def test_a_hanging_program_is_ended_by_its_keeper(tmp_path):
     target = Target("sim", "command", {"run": [*python("import time; time.sleep(1000)")], "version": False})
     (tmp_path / "job").mkdir()
-    with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(run_s=1.0))
     assert outcome.ending is Ending.TIMEOUT
     assert shlex.split(outcome.command) == [sys.executable, "-c", "import time; time.sleep(1000)"], "for a debugger"
@@ -178,7 +178,7 @@ def test_a_program_that_eats_memory_is_ended_by_its_keeper(tmp_path):
         "sim", "command", {"run": python("x = []\nwhile True: x.append(bytearray(b'y' * (8 << 20)))"), "version": False}
     )
     (tmp_path / "job").mkdir()
-    with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(memory_bytes=300 << 20))
     assert outcome.ending is Ending.MEMORY
 
@@ -333,7 +333,7 @@ def test_output_appears_live(tmp_path, capfd):
         "sim", "command", {"run": [*python("print('computing');" + SAVE_ONES), "{outputs}"], "version": False}
     )
     (tmp_path / "job").mkdir()
-    with Keeper(target, folder=str(tmp_path / "worker"), live=True) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker"), live=True) as keeper:
         outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)))
     assert outcome.is_ok
     assert outcome.stdout == "computing\n"
@@ -422,7 +422,7 @@ def test_a_tool_that_is_edited_while_we_work_is_another_one(tmp_path):
     script = tmp_path / "run.py"
     script.write_text("1")
     target = Target("sim", "command", {"run": [sys.executable, "run.py"], "version": False, "folder": str(tmp_path)})
-    with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
         first = keeper.identity(Step.RUN)
         script.write_text("2")
         assert keeper.identity(Step.RUN) != first
@@ -463,7 +463,9 @@ def torq(tmp_path, monkeypatch):
         script = tmp_path / f"{name}.py"
         script.write_text(TORQ_STAND_IN.replace("NAME", name))
         monkeypatch.setenv(variable, f"{sys.executable} {script}")
-    with Keeper(Target("torq", "command", {**TORQ, "chip": "SL2610"}), folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(
+        Target("torq", "command", {**TORQ, "chip": "SL2610"}), folder=str(tmp_path / "worker")
+    ) as keeper:
         yield lab.Bench(keeper, tmp_path)
 
 

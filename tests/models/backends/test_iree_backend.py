@@ -23,14 +23,14 @@ from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import Ending, Limits, Step, Target
 from assay.models.values.tensors import TensorSpec
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 RNG = np.random.default_rng(3)
 
 
 @pytest.fixture(scope="module")
 def keeper(tmp_path_factory):
-    with Keeper(Target("iree", "iree"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
+    with WorkerProcess(Target("iree", "iree"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
         yield made
 
 
@@ -40,7 +40,7 @@ def bench(keeper, tmp_path):
 
 
 def own_bench(tmp_path, **target):
-    return lab.Bench(Keeper(Target("iree", "iree", **target), folder=str(tmp_path / "worker")), tmp_path)
+    return lab.Bench(WorkerProcess(Target("iree", "iree", **target), folder=str(tmp_path / "worker")), tmp_path)
 
 
 # ---------------------------------------------------------------- what it refuses

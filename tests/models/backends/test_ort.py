@@ -16,12 +16,12 @@ from assay.models.backends.ort import OrtBackend, explain
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import Ending, Step, Target
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 
 @pytest.fixture(scope="module")
 def keeper(tmp_path_factory):
-    with Keeper(Target("ort", "ort"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
+    with WorkerProcess(Target("ort", "ort"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
         yield made
 
 
@@ -138,7 +138,7 @@ def test_optimisations_can_be_off(tmp_path):
     text = "g (float[4] a) => (float[4] y) { z = Constant<value = float[1] {0.0}>()  b = Identity(a)  y = Add(b, z) }"
     ran = {}
     for level in ("all", "none"):
-        with Keeper(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as keeper:
+        with WorkerProcess(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as keeper:
             assert keeper.identity()["optimize"] == level
             bench = lab.Bench(keeper, tmp_path / level)
             made = bench.prepare(bench.save(text))

@@ -16,13 +16,13 @@ from assay.models.backends.base import describe_cpu
 from assay.models.backends.openvino_backend import explain
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Ending, Step, Target
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory):
     keepers = {
-        name: Keeper(Target(name, name), folder=str(tmp_path_factory.mktemp(name)))
+        name: WorkerProcess(Target(name, name), folder=str(tmp_path_factory.mktemp(name)))
         for name in ("reference", "openvino")
     }
     yield {name: lab.Bench(keeper, tmp_path_factory.mktemp("bench")) for name, keeper in keepers.items()}
@@ -77,7 +77,7 @@ def test_a_missing_library_names_the_extra(tmp_path, backend, library, extra):
         "sys.meta_path.insert(0, Gone())\n"
     )
     target = Target("mine", backend)
-    with Keeper(target, folder=str(tmp_path / "worker"), env={"PYTHONPATH": str(tmp_path)}) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker"), env={"PYTHONPATH": str(tmp_path)}) as keeper:
         with pytest.raises(MissingExtraError) as caught:
             keeper.identity()
         assert f"pip install 'assay[{extra}]'" in str(caught.value)
@@ -93,7 +93,7 @@ def test_a_library_that_is_broken_is_not_called_missing(tmp_path):
     env = {"PYTHONPATH": str(tmp_path)}
     words = "openvino is installed and cannot be loaded: No module named 'no_such_part'"
     with (
-        Keeper(Target("ov", "openvino"), folder=str(tmp_path / "worker"), env=env) as keeper,
+        WorkerProcess(Target("ov", "openvino"), folder=str(tmp_path / "worker"), env=env) as keeper,
         pytest.raises(InfrastructureError, match=words),
     ):
         keeper.identity()
@@ -102,8 +102,8 @@ def test_a_library_that_is_broken_is_not_called_missing(tmp_path):
 def test_a_file_of_that_name_in_the_working_directory_does_no_harm(tmp_path):
     (tmp_path / "onnx.py").write_text("raise SystemExit('the wrong one')")
     code = (
-        "from assay.models.worker_process import Keeper\nfrom assay.models.values.model import Target\n"
-        "with Keeper(Target('o', 'ort'), folder='w') as keeper: print(keeper.identity()['onnx'])"
+        "from assay.models.worker_process import WorkerProcess\nfrom assay.models.values.model import Target\n"
+        "with WorkerProcess(Target('o', 'ort'), folder='w') as keeper: print(keeper.identity()['onnx'])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout[0].isdigit()

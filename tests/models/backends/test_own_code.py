@@ -13,7 +13,7 @@ import pytest
 from assay.models.backends.base import Backend
 from assay.models.backends.own_code import OwnCode, find_files, find_loaded, forget_stale, hash_files
 from assay.models.values.model import Ending, Job, Step, Target
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 
 BACKEND = """
 from assay.models.backends.base import Backend, Made
@@ -191,7 +191,7 @@ def run_own(shop: Path, worker: Path, **options: str) -> tuple[dict[str, str], s
     target = Target("own", "own_worker:Mine", {"folder": str(shop), **options})
     folder = worker / "made"
     folder.mkdir(parents=True)
-    with Keeper(target, folder=str(worker / "worker")) as keeper:
+    with WorkerProcess(target, folder=str(worker / "worker")) as keeper:
         outcome = keeper.work(Job(Step.COMPILE, "model.onnx", str(folder)))
         identity = dict(keeper.identity(Step.COMPILE))
         assert not any(name.startswith("code ") for name in keeper.identity()), "people know their own code"
@@ -217,7 +217,9 @@ def test_every_edit_is_another_identity_and_runs(shop: Path, tmp_path: Path) -> 
 def test_a_worker_that_dies_is_asked_anew(shop: Path, tmp_path: Path) -> None:
     body = "import os\n        os.abort()"
     path = write(shop, "own_worker.py", BACKEND.format(imports="", body=body))
-    with Keeper(Target("own", "own_worker:Mine", {"folder": str(shop)}), folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(
+        Target("own", "own_worker:Mine", {"folder": str(shop)}), folder=str(tmp_path / "worker")
+    ) as keeper:
         before = keeper.identity(Step.COMPILE)
         path.write_text(path.read_text() + "# edited meanwhile\n")
         assert keeper.identity(Step.COMPILE) == before, "the code that is loaded"

@@ -23,7 +23,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.values.model import Ending, Job, Limits, Step, Target
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 from assay.values.plain import build_plain
 
 RUNNER = """#!/bin/sh
@@ -147,7 +147,7 @@ def test_a_host_that_we_do_not_know(board, make, perform, tmp_path):
 
 
 def test_one_dead_board_is_an_outcome_and_the_worker_goes_on(board, make, tmp_path):
-    with Keeper(target_of(board, port=find_port()), folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target_of(board, port=find_port()), folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(make())
         assert outcome.ending is Ending.ERROR
         assert "does not answer" in outcome.message
@@ -257,7 +257,7 @@ def test_each_job_has_a_folder_of_its_own(board, make, perform):
     ],
 )
 def test_a_run_that_fails(board, make, tmp_path, word, words):
-    with Keeper(target_of(board, word), folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target_of(board, word), folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(make())
         assert outcome.ending is Ending.ERROR
         assert words in outcome.message
@@ -372,7 +372,7 @@ def test_what_a_run_depends_on_may_lie_on_the_board(board, tmp_path, monkeypatch
 
 
 def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
-    with Keeper(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as keeper:
         outcome = keeper.work(make(), Limits(run_s=4.0))
         assert outcome.ending is Ending.TIMEOUT
         assert "--hang=" in outcome.command, "what it was doing"
@@ -406,11 +406,11 @@ def test_killing_us_leaves_nothing_on_the_board(board, make, tmp_path):
     request = {"target": build_plain(target_of(board, f"--hang={tmp_path / 'pids'}")), "job": build_plain(make())}
     code = (
         "import json, sys\n"
-        "from assay.models.worker_process import Keeper\n"
+        "from assay.models.worker_process import WorkerProcess\n"
         "from assay.models.values.model import Job, Target\n"
         "from assay.values.plain import parse_plain\n"
         "request = json.loads(sys.argv[2])\n"
-        "Keeper(parse_plain(Target, request['target']), folder=sys.argv[1]).work(parse_plain(Job, request['job']))\n"
+        "WorkerProcess(parse_plain(Target, request['target']), folder=sys.argv[1]).work(parse_plain(Job, request['job']))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "worker"), json.dumps(request)]) as parent:
         until((tmp_path / "pids").exists, "the job runs on the board")
@@ -424,7 +424,7 @@ def test_killing_us_leaves_nothing_on_the_board(board, make, tmp_path):
 def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
     """The board goes away in the middle of a run; afterwards it is back, and the same worker uses it."""
     target = target_of(board, f"--hang={tmp_path / 'pids'}")
-    with Keeper(target, folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
         found = []
         thread = threading.Thread(target=lambda: found.append(keeper.work(make(), Limits(run_s=120))))
         thread.start()

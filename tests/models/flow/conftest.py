@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.models.models import EXAMPLES, load_example, write_chain
 
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.store.artifacts import ArtifactStore
 
 
@@ -32,28 +32,28 @@ def _faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def open_workshop(tmp_path: Path) -> Iterator[Callable[..., Workshop]]:
-    opened: list[Workshop] = []
+def open_builder(tmp_path: Path) -> Iterator[Callable[..., ArtifactBuilder]]:
+    opened: list[ArtifactBuilder] = []
 
-    def open_one(**further: Any) -> Workshop:
-        opened.append(Workshop(ArtifactStore(str(tmp_path / "store")), **further))
+    def open_one(**further: Any) -> ArtifactBuilder:
+        opened.append(ArtifactBuilder(ArtifactStore(str(tmp_path / "store")), **further))
         return opened[-1]
 
     yield open_one
-    for workshop in opened:
-        workshop.close()
+    for builder in opened:
+        builder.close()
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArtifactBuilder]:
     """For tests that do not ask what is in the store: one worker for each target, and all that was made before."""
-    with Workshop(ArtifactStore(str(tmp_path_factory.mktemp("shared") / "store"))) as workshop:
-        yield workshop
+    with ArtifactBuilder(ArtifactStore(str(tmp_path_factory.mktemp("shared") / "store"))) as builder:
+        yield builder
 
 
 @pytest.fixture
-def workshop(open_workshop: Callable[..., Workshop]) -> Workshop:
-    return open_workshop()
+def builder(open_builder: Callable[..., ArtifactBuilder]) -> ArtifactBuilder:
+    return open_builder()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.models.models import ORT, faulty, write_chain
 
 from assay.errors import AssayError, InfrastructureError, NotFoundError, UsageError
-from assay.models.flow.artifact_builder import Dumps, Product, Wants, Workshop, hash_model, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, hash_model, load_product
 from assay.models.graph.tensorfile import load_tensors, write_tensors
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.model import Ending, Limits, Step, Target
@@ -32,32 +32,34 @@ def product(path: Path) -> Product:
     return Product(str(path), hash_model(str(path)))
 
 
-def test_a_model_is_compiled_and_run(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
-    work = workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_a_model_is_compiled_and_run(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+    work = builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [step.step for step in work.steps] == [Step.COMPILE, Step.RUN]
     assert work.failed is None
     assert load_tensors(work.outputs)["y"].shape == (1, 4)
 
 
-def test_what_was_made_is_not_made_again(open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path) -> None:
-    first = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    second = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_what_was_made_is_not_made_again(
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
+) -> None:
+    first = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    second = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [step.cached for step in first.steps] == [False, False]
     assert [step.cached for step in second.steps] == [True, True]
     assert load_tensors(first.outputs)["y"].tolist() == load_tensors(second.outputs)["y"].tolist()
 
 
-def test_a_changed_model_is_never_served_from_the_cache(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
-    before = workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_a_changed_model_is_never_served_from_the_cache(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+    before = builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     write_chain(chain, weight=5.0)
-    after = workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    after = builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert not any(step.cached for step in after.steps)
     assert load_tensors(before.outputs)["y"].tolist() != load_tensors(after.outputs)["y"].tolist()
 
 
-def test_other_inputs_are_run_and_not_compiled_again(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
-    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    other = workshop.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+def test_other_inputs_are_run_and_not_compiled_again(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    other = builder.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
     assert [step.cached for step in other.steps] == [True, False]
 
 
@@ -70,40 +72,40 @@ def test_other_inputs_are_run_and_not_compiled_again(workshop: Workshop, chain: 
     ],
 )
 def test_another_option_flag_or_tool_is_another_artifact(
-    workshop: Workshop, chain: Path, tmp_path: Path, target: Target
+    builder: ArtifactBuilder, chain: Path, tmp_path: Path, target: Target
 ) -> None:
-    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    other = workshop.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
+    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    other = builder.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
     assert not other.steps[0].cached
 
 
 def test_recompute_makes_everything_anew_and_once(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
-    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    again = open_workshop(recompute=True)
+    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    again = open_builder(recompute=True)
     first = again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     second = again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [step.cached for step in first.steps] == [False, False]
     assert [step.cached for step in second.steps] == [True, True]
 
 
-def test_what_failed_is_not_kept(workshop: Workshop, tmp_path: Path) -> None:
+def test_what_failed_is_not_kept(builder: ArtifactBuilder, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model at all")
     for _ in range(2):
-        work = workshop.compute(ORT, product(broken), inputs(tmp_path), WANTS, "case")
+        work = builder.compute(ORT, product(broken), inputs(tmp_path), WANTS, "case")
         assert work.failed is not None
         assert work.failed.step is Step.COMPILE
         assert not work.failed.cached
         assert work.outputs == ""
-    assert workshop.store.load_entries() == []
+    assert builder.store.load_entries() == []
 
 
 def test_a_step_that_takes_too_long_is_a_recorded_outcome(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
-    hasty = open_workshop(limits=Limits(compile_s=0.1))
+    hasty = open_builder(limits=Limits(compile_s=0.1))
     endless = [sys.executable, "-c", "import time\nwhile True: time.sleep(60)"]
     target = Target("sim", "command", {"compile": endless, "run": "x", "version": False})
     work = hasty.compute(target, product(chain), inputs(tmp_path), WANTS, "case")
@@ -113,42 +115,42 @@ def test_a_step_that_takes_too_long_is_a_recorded_outcome(
 
 
 def test_dumps_bypass_the_cache_and_have_a_folder_for_each_case(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
-    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    profiling = open_workshop(dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    profiling = open_builder(dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
     work = profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [step.cached for step in work.steps] == [True, False]
     assert list((tmp_path / "profiles" / "case").iterdir())
 
 
 def test_it_says_why_each_artifact_was_a_hit_or_a_miss(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    open_workshop(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    open_builder(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [line.split(": ")[1] for line in said] == ["miss", "miss"]
     said.clear()
-    open_workshop(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    open_builder(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [line.split(": ")[1] for line in said] == ["hit", "hit"]
 
 
-def test_a_back_end_that_is_not_there_is_named(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+def test_a_back_end_that_is_not_there_is_named(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="did you mean 'ort'"):
-        workshop.compute(Target("x", "orrt"), product(chain), inputs(tmp_path), WANTS, "case")
+        builder.compute(Target("x", "orrt"), product(chain), inputs(tmp_path), WANTS, "case")
 
 
-def test_a_target_that_cannot_be_asked_raises_for_each_who_asks(workshop: Workshop) -> None:
+def test_a_target_that_cannot_be_asked_raises_for_each_who_asks(builder: ArtifactBuilder) -> None:
     broken = Target("ort", "ort", {"optimize": "wildly"})
-    for ask in (workshop.begin, workshop.find_tools, workshop.find_tools):
+    for ask in (builder.begin, builder.find_tools, builder.find_tools):
         with pytest.raises(AssayError, match="wildly"):
             ask(broken)
 
 
-def test_after_forgetting_a_target_it_still_works(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
-    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    workshop.forget(ORT)
-    work = workshop.compute(ORT, product(chain), inputs(tmp_path, 3.0), WANTS, "case")
+def test_after_forgetting_a_target_it_still_works(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    builder.forget(ORT)
+    work = builder.compute(ORT, product(chain), inputs(tmp_path, 3.0), WANTS, "case")
     assert work.failed is None
 
 
@@ -165,63 +167,63 @@ def test_external_data_is_part_of_what_a_model_is_made_of(tmp_path: Path) -> Non
 # ---------------------------------------------------------------- what leaves the store again
 
 
-def count_used(workshop: Workshop) -> int:
-    return sum(entry.in_use for entry in workshop.store.load_entries())
+def count_used(builder: ArtifactBuilder) -> int:
+    return sum(entry.in_use for entry in builder.store.load_entries())
 
 
-def test_what_is_borrowed_may_be_evicted_afterwards(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
-    with workshop.borrowing():
-        workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-        assert count_used(workshop) == 2
-    assert count_used(workshop) == 0
-    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    assert count_used(workshop) == 2
+def test_what_is_borrowed_may_be_evicted_afterwards(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+    with builder.borrowing():
+        builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        assert count_used(builder) == 2
+    assert count_used(builder) == 0
+    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert count_used(builder) == 2
 
 
-def test_what_is_kept_stays_whoever_borrows_around_it(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
-    with workshop.borrowing():
-        with workshop.keeping():
-            workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-        workshop.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
-        assert count_used(workshop) == 3
-    assert count_used(workshop) == 2
+def test_what_is_kept_stays_whoever_borrows_around_it(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
+    with builder.borrowing():
+        with builder.keeping():
+            builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        builder.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
+        assert count_used(builder) == 3
+    assert count_used(builder) == 2
 
 
-def test_an_error_lets_go_as_well(workshop: Workshop, chain: Path, tmp_path: Path) -> None:
+def test_an_error_lets_go_as_well(builder: ArtifactBuilder, chain: Path, tmp_path: Path) -> None:
     def fail() -> None:
-        with workshop.borrowing():
-            workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        with builder.borrowing():
+            builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert count_used(workshop) == 0
+    assert count_used(builder) == 0
 
 
 def test_the_size_limit_holds_over_many_cases(tmp_path: Path, chain: Path) -> None:
-    with Workshop(ArtifactStore(str(tmp_path / "store"), limit_bytes=8000)) as workshop:
+    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"), limit_bytes=8000)) as builder:
         for number in range(8):
-            with workshop.borrowing():
-                workshop.compute(ORT, product(chain), inputs(tmp_path, float(number)), WANTS, "case")
-        assert sum(entry.size_bytes for entry in workshop.store.load_entries()) < 12_000
+            with builder.borrowing():
+                builder.compute(ORT, product(chain), inputs(tmp_path, float(number)), WANTS, "case")
+        assert sum(entry.size_bytes for entry in builder.store.load_entries()) < 12_000
 
 
 # ---------------------------------------------------------------- what was done when
 
 
 def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
-    workshop = open_workshop()
-    workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
-    assert [(each.track, each.name) for each in workshop.slices] == [
+    builder = open_builder()
+    builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    assert [(each.track, each.name) for each in builder.slices] == [
         (("ort", "compile"), "case"),
         (("ort", "run"), "case"),
     ]
-    first, second = workshop.slices
+    first, second = builder.slices
     assert first.start_ns <= first.end_ns <= second.start_ns + 1_000_000_000
     assert first.args["ending"] == "ok"
-    again = open_workshop()
+    again = open_builder()
     again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert again.slices == []
 
@@ -230,11 +232,11 @@ def test_every_step_that_was_done_is_a_slice_and_what_was_found_is_none(
 
 
 def test_with_recompute_it_says_that_it_makes_everything_anew(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
-    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     said: list[str] = []
-    again = open_workshop(recompute=True, say=said.append)
+    again = open_builder(recompute=True, say=said.append)
     again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     again.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
@@ -244,29 +246,29 @@ def test_with_recompute_it_says_that_it_makes_everything_anew(
     assert reasons[5] == "miss: there is none"
 
 
-def test_a_dump_is_a_reason_too(open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path) -> None:
-    open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+def test_a_dump_is_a_reason_too(open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path) -> None:
+    open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     said: list[str] = []
-    profiling = open_workshop(say=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    profiling = open_builder(say=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
     profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert "compile: hit" in said[0]
     assert said[1].endswith("run: miss: what is dumped beside it is written by making it")
 
 
 def test_a_folder_for_dumps_that_cannot_be_made(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    workshop = open_workshop(dumps=Dumps(ir_dir=str(tmp_path / "file")))
+    builder = open_builder(dumps=Dumps(ir_dir=str(tmp_path / "file")))
     with pytest.raises(InfrastructureError, match="cannot be made"):
-        workshop.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+        builder.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
 
 
 @pytest.mark.parametrize("damage", ["facts", "manifest", "file"])
 def test_an_entry_that_cannot_be_read_is_made_again(
-    damage: str, open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    damage: str, open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
-    first = open_workshop()
+    first = open_builder()
     right = load_tensors(first.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case").outputs)
     first.close()
     for manifest in (tmp_path / "store").rglob("manifest.json"):
@@ -279,10 +281,10 @@ def test_an_entry_that_cannot_be_read_is_made_again(
         else:
             for path in (manifest.parent / "files").rglob("*.*"):
                 path.write_bytes(b"broken")
-    work = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    work = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [step.cached for step in work.steps] == [False, False]
     assert load_tensors(work.outputs)["y"].tolist() == right["y"].tolist()
-    later = open_workshop().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    later = open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [step.cached for step in later.steps] == [True, True]
 
 
@@ -290,12 +292,12 @@ def test_an_entry_that_cannot_be_read_is_made_again(
 
 
 def test_external_data_lies_beside_the_model_wherever_we_are(
-    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    builder: ArtifactBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_external(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     before = load_product(str(path))
-    work = workshop.compute(ORT, before, inputs(tmp_path), WANTS, "case")
+    work = builder.compute(ORT, before, inputs(tmp_path), WANTS, "case")
     assert work.failed is None
     data = path.parent / "weights.bin"
     data.write_bytes(bytes(reversed(data.read_bytes())))
@@ -320,13 +322,13 @@ def write_external(folder: Path) -> Path:
 
 
 def test_the_command_of_a_failure_names_files_from_wherever_it_is_pasted(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The place where it is kept may be given relative to where we are."""
     monkeypatch.chdir(tmp_path)
     refuse = [sys.executable, "-c", "raise SystemExit(3)", "{model}"]
     target = Target("sim", "command", {"compile": refuse, "run": "x", "version": False})
-    failed = open_workshop(attic="kept").prepare(target, product(chain), "case").failed
+    failed = open_builder(failure_dir="kept").prepare(target, product(chain), "case").failed
     assert failed is not None
     assert shlex.split(failed.command)[-1] == str(tmp_path / "kept" / "case" / "compile-sim" / chain.name)
     assert os.path.isfile(shlex.split(failed.command)[-1])
@@ -342,13 +344,13 @@ for number in range(int(count)):
 
 
 def test_a_dump_is_not_mixed_with_the_one_before(
-    open_workshop: Callable[..., Workshop], chain: Path, tmp_path: Path
+    open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "dumper.py").write_text(DUMPER)
     words = [sys.executable, "dumper.py", "{model}", "{artifact}", "{ir_dir}", "{compile_flags}"]
     options = {"compile": words, "run": "x", "version": False, "folder": str(tmp_path)}
     for count in ("5", "2"):
-        workshop = open_workshop(dumps=Dumps(ir_dir=str(tmp_path / "ir")))
+        builder = open_builder(dumps=Dumps(ir_dir=str(tmp_path / "ir")))
         target = Target("sim", "command", options, compile_flags=(count,))
-        assert workshop.build(target, Step.COMPILE, product(chain), "case").is_ok
+        assert builder.build(target, Step.COMPILE, product(chain), "case").is_ok
     assert sorted(path.name for path in (tmp_path / "ir" / "case").glob("*.txt")) == ["0_pass.txt", "1_pass.txt"]

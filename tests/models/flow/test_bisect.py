@@ -22,7 +22,7 @@ from tests.models.models import (
 )
 
 from assay.errors import UsageError
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.report.text import describe_outcome
 from assay.models.values.model import CaseReport, Ending, InputChoice, ModelReport, Target
@@ -32,8 +32,8 @@ UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 FUSING = Target("fusing", "picky_backend:Fusing")
 
 
-def bisect(model: Path, target: Target, workshop: Workshop, keep: Path, **further: Any) -> ModelReport:
-    return bisect_model(request_for(model, target, goal="bisect", **further), workshop, str(keep))
+def bisect(model: Path, target: Target, builder: ArtifactBuilder, keep: Path, **further: Any) -> ModelReport:
+    return bisect_model(request_for(model, target, goal="bisect", **further), builder, str(keep))
 
 
 def labels(report: ModelReport) -> list[str]:
@@ -43,19 +43,19 @@ def labels(report: ModelReport) -> list[str]:
 # ---------------------------------------------------------------- what cannot be looked into
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, shared: Workshop) -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path, shared: ArtifactBuilder) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"\x00\x01 no model")
     with pytest.raises(UsageError, match="not an ONNX model"):
         bisect(path, UNOPTIMIZED, shared, tmp_path)
 
 
-def test_an_unknown_back_end_is_refused(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_an_unknown_back_end_is_refused(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     with pytest.raises(UsageError, match="did you mean 'ort'"):
         bisect(chain, Target("x", "orrt"), shared, tmp_path)
 
 
-def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     np.savez(tmp_path / "in.npz", x=np.zeros((2, 5), np.float32), z=np.zeros(3, np.float32))
     with pytest.raises(UsageError) as caught:
         bisect(chain, UNOPTIMIZED, shared, tmp_path, inputs=InputChoice(files=(str(tmp_path / "in.npz"),)))
@@ -63,7 +63,7 @@ def test_inputs_that_do_not_fit_are_refused_all_at_once(chain: Path, tmp_path: P
     assert "z" in caught.value.render()
 
 
-def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     from dataclasses import replace
 
     request = replace(request_for(chain), reference=picky(refuses="Add"))
@@ -79,21 +79,21 @@ def test_a_reference_that_fails_is_no_pass(chain: Path, tmp_path: Path, shared: 
 
 
 def test_a_right_target_costs_two_compilations(
-    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
 ) -> None:
-    workshop = open_workshop()
-    report = bisect(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+    builder = open_builder()
+    report = bisect(chain, UNOPTIMIZED, builder, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
     assert report.first_wrong is None
     assert labels(report) == ["full"]
-    compiled = [each.name for each in workshop.slices if each.track == ("ort:unoptimized", "compile")]
+    compiled = [each.name for each in builder.slices if each.track == ("ort:unoptimized", "compile")]
     assert compiled == ["chain_marked", "chain_full_model"]
     assert not (tmp_path / "keep").exists()
 
 
 @pytest.mark.parametrize(("at", "label"), [("product", "MatMul_0"), ("sum", "Add_1"), ("y", "Relu_2")])
 def test_the_layer_is_named_and_confirmed_by_itself(
-    at: str, label: str, chain: Path, tmp_path: Path, shared: Workshop
+    at: str, label: str, chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     report = bisect(chain, faulty("scaled", at), shared, tmp_path / "keep")
     assert report.first_wrong == f"chain_layer_{label}"
@@ -106,7 +106,7 @@ def test_the_layer_is_named_and_confirmed_by_itself(
     assert case.diffs
 
 
-def test_it_is_told_as_it_comes(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_it_is_told_as_it_comes(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     told: list[CaseReport] = []
     bisect_model(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path), told.append)
     assert [case.name for case in told] == ["chain_layer_Add_1"]
@@ -119,7 +119,7 @@ def write_samples(folder: Path, *samples: tuple[int, float]) -> InputChoice:
     return InputChoice(files=tuple(str(folder / f"{number}.npz") for number in range(len(samples))))
 
 
-def test_samples_may_differ_in_shape(tmp_path: Path, shared: Workshop) -> None:
+def test_samples_may_differ_in_shape(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_long_chain(tmp_path / "long.onnx")
     inputs = write_samples(tmp_path, (1, 0.1), (3, 0.5))
     right = bisect(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=inputs)
@@ -131,7 +131,7 @@ def test_samples_may_differ_in_shape(tmp_path: Path, shared: Workshop) -> None:
     assert refused.first_wrong == "long_layer_Tanh_2"
 
 
-def test_the_second_sample_may_be_the_wrong_one(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_the_second_sample_may_be_the_wrong_one(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     """Values within the bounds of a saturating cast in the first sample, and of another shape beyond them."""
     model = write_model(
         tmp_path / "sums.onnx",
@@ -148,7 +148,7 @@ def test_the_second_sample_may_be_the_wrong_one(chain: Path, tmp_path: Path, sha
 
 
 @pytest.mark.parametrize("goal", ["nothing goes in", "handed through", "nothing but handed through"])
-def test_odd_models(goal: str, tmp_path: Path, shared: Workshop) -> None:
+def test_odd_models(goal: str, tmp_path: Path, shared: ArtifactBuilder) -> None:
     path = tmp_path / "odd.onnx"
     if goal == "nothing goes in":
         nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
@@ -168,21 +168,23 @@ def test_odd_models(goal: str, tmp_path: Path, shared: Workshop) -> None:
 
 
 def test_an_operator_that_is_lacking_is_found_by_halving(
-    tmp_path: Path, open_workshop: Callable[..., Workshop]
+    tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
 ) -> None:
-    model, workshop = write_long_chain(tmp_path / "long.onnx", 16), open_workshop()
-    report = bisect(model, picky(refuses="Tanh"), workshop, tmp_path / "keep")
+    model, builder = write_long_chain(tmp_path / "long.onnx", 16), open_builder()
+    report = bisect(model, picky(refuses="Tanh"), builder, tmp_path / "keep")
     assert report.first_wrong == "long_layer_Tanh_2"
     assert report.confirmed
     assert labels(report) == ["Tanh_2", "full"]
     assert report.cases[0].failed_step is not None
     assert report.cases[0].failed_step.ending is Ending.UNSUPPORTED
     assert report.verdict.kind is VerdictKind.ERROR
-    tried = [each for each in workshop.slices if each.track == ("picky", "compile")]
+    tried = [each for each in builder.slices if each.track == ("picky", "compile")]
     assert len(tried) <= 2 + 4 + 1  # laid open, whole, four halves of sixteen, the layer alone
 
 
-def test_the_layer_is_the_one_that_fails_as_the_model_does(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_the_layer_is_the_one_that_fails_as_the_model_does(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     """MatMul by itself is refused for a reason of its own, which the model never meets."""
     target = picky(refuses="Relu", refuses_alone="MatMul")
     report = bisect(chain, target, shared, tmp_path / "keep")
@@ -190,13 +192,13 @@ def test_the_layer_is_the_one_that_fails_as_the_model_does(chain: Path, tmp_path
 
 
 def test_a_failure_that_never_says_the_same_is_found_all_the_same(
-    chain: Path, tmp_path: Path, shared: Workshop
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     report = bisect(chain, picky(refuses="Add", wordy=True), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
 
 
-def test_a_failure_that_only_company_shows(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_failure_that_only_company_shows(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = bisect(chain, picky(refuses_among="Add"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
     assert report.cases[0].verdict.kind is VerdictKind.PASS
@@ -204,13 +206,15 @@ def test_a_failure_that_only_company_shows(chain: Path, tmp_path: Path, shared: 
     assert report.verdict.kind is VerdictKind.ERROR
 
 
-def test_a_crash_is_found_like_any_other_failure(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_crash_is_found_like_any_other_failure(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = bisect(chain, picky(abort="Relu"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Relu_2"
     assert report.cases[0].outcome == "compile crash"
 
 
-def test_a_fault_that_laying_open_hides_is_found_in_beginnings(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_fault_that_laying_open_hides_is_found_in_beginnings(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = bisect(chain, FUSING, shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Relu_2"
     assert report.verdict.kind is VerdictKind.FAIL
@@ -218,7 +222,7 @@ def test_a_fault_that_laying_open_hides_is_found_in_beginnings(chain: Path, tmp_
     assert any("together with its neighbours" in finding.message for finding in report.findings)
 
 
-def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, shared: Workshop) -> None:
+def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """The second input is read behind the layer that is refused."""
     nodes = [
         helper.make_node("Abs", ["a"], ["s"]),
@@ -233,7 +237,7 @@ def test_beginnings_get_the_inputs_that_they_need_and_no_others(tmp_path: Path, 
 # ---------------------------------------------------------------- references that disagree
 
 
-def test_where_the_references_disagree_nobody_is_blamed(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_where_the_references_disagree_nobody_is_blamed(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     target, voter = off_where_large(), off_where_large("other")
     report = bisect(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
     assert report.first_wrong is None
@@ -241,18 +245,20 @@ def test_where_the_references_disagree_nobody_is_blamed(chain: Path, tmp_path: P
     assert int(report.exit_code) == 3
 
 
-def test_a_voter_on_the_reference_s_side_changes_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_voter_on_the_reference_s_side_changes_nothing(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = bisect(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=ORT)
     assert report.first_wrong == "chain_layer_Add_1"
 
 
-def test_a_simulator_s_times_are_estimates(tmp_path: Path, shared: Workshop) -> None:
+def test_a_simulator_s_times_are_estimates(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_chain(tmp_path / "chain.onnx")
     assert bisect(model, Target("torq-sim", "ort"), shared, tmp_path).is_estimate
     assert not bisect(model, Target("simple", "ort"), shared, tmp_path).is_estimate
 
 
-def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
     report = bisect(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
@@ -261,7 +267,7 @@ def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_
     assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
 
 
-def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, shared: Workshop) -> None:
+def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """The target refuses more than one output; as it is, the model has one."""
     model = write_long_chain(tmp_path / "long.onnx", 4)
     report = bisect(model, Target("one", "picky_backend:OneOutput"), shared, tmp_path / "keep")
@@ -270,7 +276,7 @@ def test_a_model_that_cannot_be_laid_open_but_is_right_is_right(tmp_path: Path, 
 
 
 def test_a_quantised_model_that_is_right_passes_with_every_layer_that_differs(
-    built: Path, tmp_path: Path, shared: Workshop
+    built: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     report = bisect(built / "example-quantised.onnx", UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
@@ -295,7 +301,7 @@ def write_shaped(path: Path) -> Path:
 @pytest.mark.parametrize("kind", ["cropped", "extra-axis"])
 @pytest.mark.parametrize(("at", "label"), [("r", "Relu_0"), ("n", "Neg_1"), ("product", "MatMul_2")])
 def test_a_wrong_shape_is_blamed_on_the_layer_that_makes_it(
-    kind: str, at: str, label: str, tmp_path: Path, shared: Workshop
+    kind: str, at: str, label: str, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     report = bisect(write_shaped(tmp_path / "shaped.onnx"), faulty(kind, at), shared, tmp_path / "keep")
     assert report.first_wrong == f"shaped_layer_{label}"
@@ -304,7 +310,7 @@ def test_a_wrong_shape_is_blamed_on_the_layer_that_makes_it(
 
 
 def test_a_wrong_shape_that_keeps_the_inside_from_being_seen_is_found_all_the_same(
-    tmp_path: Path, shared: Workshop
+    tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     """A target that takes one output at a time, and adds an axis behind Relu, which Add broadcasts."""
     nodes = [
@@ -333,7 +339,9 @@ def write_sequence(path: Path) -> Path:
     return write_model(path, nodes, {"x": [4, 4]}, {"y": [4, 4]}, opset=13)
 
 
-def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = bisect(chain, FUSING, shared, tmp_path / "keep")
     assert report.confirmed is False
     text = describe_outcome(report)
@@ -341,7 +349,7 @@ def test_a_fusion_is_not_confirmed_by_a_layer_that_is_right(chain: Path, tmp_pat
     assert text.endswith("right by itself: suspect a fusion")
 
 
-def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, shared: Workshop) -> None:
+def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_sequence(tmp_path / "seq.onnx")
     report = bisect(model, picky(refuses="ConcatFromSequence"), shared, tmp_path / "keep")
     assert report.first_wrong == "seq_layer_ConcatFromSequence_3"
@@ -351,7 +359,7 @@ def test_a_layer_that_cannot_stand_alone_is_found_and_the_failure_told(tmp_path:
     assert "wrong as well" not in text
 
 
-def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_what_is_wrong_inside_alone_is_kept_too(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     target = Target("exposed", "picky_backend:Exposed")
     report = bisect(chain, target, shared, tmp_path / "keep")
     (case,) = [each for each in report.cases if each.name == report.first_wrong]

@@ -9,28 +9,28 @@ import pytest
 from tests.models.models import ORT, faulty
 
 from assay.errors import NotFoundError, UsageError
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, Source, StepFailedError, Tensors
 from assay.models.values.model import InputChoice, Target
 
 
-def open_cases(model: Path, workshop: Workshop, reference: Target = ORT, **inputs: object) -> Cases:
-    return Cases(Source(str(model), reference, InputChoice(**inputs)), workshop)  # type: ignore[arg-type]
+def open_cases(model: Path, builder: ArtifactBuilder, reference: Target = ORT, **inputs: object) -> Cases:
+    return Cases(Source(str(model), reference, InputChoice(**inputs)), builder)  # type: ignore[arg-type]
 
 
-def test_the_names_come_from_the_graph_alone(chain: Path, workshop: Workshop) -> None:
-    cases = open_cases(chain, workshop)
+def test_the_names_come_from_the_graph_alone(chain: Path, builder: ArtifactBuilder) -> None:
+    cases = open_cases(chain, builder)
     assert cases.outline.cases == (
         "chain_layer_MatMul_0",
         "chain_layer_Add_1",
         "chain_layer_Relu_2",
         "chain_full_model",
     )
-    assert workshop.store.load_entries() == []
+    assert builder.store.load_entries() == []
 
 
-def test_a_layer_is_fed_with_the_reference_s_values(chain: Path, workshop: Workshop) -> None:
-    cases = open_cases(chain, workshop)
+def test_a_layer_is_fed_with_the_reference_s_values(chain: Path, builder: ArtifactBuilder) -> None:
+    cases = open_cases(chain, builder)
     product = next(cases.iterate(["chain_layer_MatMul_0"]))
     add = next(cases.iterate(["chain_layer_Add_1"]))
     made, fed = product.trials[0].expected["product"], Tensors(add.trials[0].inputs.path)["product"]
@@ -44,31 +44,31 @@ def _bias(cases: Cases) -> np.ndarray:
     return np.asarray(numpy_helper.to_array(next(w for w in cases.proto.graph.initializer if w.name == "b")))
 
 
-def test_the_full_model_gets_the_sample_s_shapes(chain: Path, workshop: Workshop) -> None:
+def test_the_full_model_gets_the_sample_s_shapes(chain: Path, builder: ArtifactBuilder) -> None:
     import onnx
 
-    cases = open_cases(chain, workshop, dims={"batch": 3})
+    cases = open_cases(chain, builder, dims={"batch": 3})
     model = onnx.load(cases.full.trials[0].model.path)
     assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [3, 4]
     assert cases.full.trials[0].expected["y"].shape == (3, 4)
 
 
-def test_every_sample_is_a_trial_of_its_own(chain: Path, workshop: Workshop) -> None:
-    cases = open_cases(chain, workshop, samples=3)
+def test_every_sample_is_a_trial_of_its_own(chain: Path, builder: ArtifactBuilder) -> None:
+    cases = open_cases(chain, builder, samples=3)
     for case in (cases.full, cases.marked, *cases.iterate(["chain_layer_Relu_2"])):
         assert len(case.trials) == 3
         assert len({trial.inputs.sha for trial in case.trials}) == 3
 
 
-def test_samples_share_a_compiled_layer(chain: Path, workshop: Workshop) -> None:
-    case = next(open_cases(chain, workshop, samples=2).iterate(["chain_layer_Add_1"]))
+def test_samples_share_a_compiled_layer(chain: Path, builder: ArtifactBuilder) -> None:
+    case = next(open_cases(chain, builder, samples=2).iterate(["chain_layer_Add_1"]))
     assert len({trial.model.sha for trial in case.trials}) == 1
 
 
-def test_seeded_inputs_are_the_same_in_every_process(chain: Path, workshop: Workshop) -> None:
-    one, two = (open_cases(chain, workshop, seed=5).samples for _ in range(2))
+def test_seeded_inputs_are_the_same_in_every_process(chain: Path, builder: ArtifactBuilder) -> None:
+    one, two = (open_cases(chain, builder, seed=5).samples for _ in range(2))
     assert one[0].sha == two[0].sha
-    assert open_cases(chain, workshop, seed=6).samples[0].sha != one[0].sha
+    assert open_cases(chain, builder, seed=6).samples[0].sha != one[0].sha
 
 
 @pytest.mark.parametrize(
@@ -81,26 +81,28 @@ def test_seeded_inputs_are_the_same_in_every_process(chain: Path, workshop: Work
     ],
 )
 def test_cases_are_chosen_by_name_label_or_pattern(
-    chain: Path, workshop: Workshop, patterns: list[str], expected: list[str]
+    chain: Path, builder: ArtifactBuilder, patterns: list[str], expected: list[str]
 ) -> None:
-    chosen = open_cases(chain, workshop).choose(patterns)
+    chosen = open_cases(chain, builder).choose(patterns)
     assert [name.removeprefix("chain_layer_").removeprefix("chain_") for name in chosen] == expected
 
 
-def test_a_case_that_is_not_there_is_named(chain: Path, workshop: Workshop) -> None:
+def test_a_case_that_is_not_there_is_named(chain: Path, builder: ArtifactBuilder) -> None:
     with pytest.raises(NotFoundError, match="did you mean 'MatMul_0'"):
-        open_cases(chain, workshop).choose(["MatMul_1"])
+        open_cases(chain, builder).choose(["MatMul_1"])
 
 
-def test_find_gives_layers_and_the_whole(chain: Path, workshop: Workshop) -> None:
-    cases = open_cases(chain, workshop)
+def test_find_gives_layers_and_the_whole(chain: Path, builder: ArtifactBuilder) -> None:
+    cases = open_cases(chain, builder)
     assert cases.find("chain_full_model").layer is None
     found = cases.find("chain_layer_Relu_2").layer
     assert found is not None
     assert found.ops == ("Relu",)
 
 
-def test_a_reference_that_cannot_compute_the_model_says_so(tmp_path: Path, workshop: Workshop, chain: Path) -> None:
+def test_a_reference_that_cannot_compute_the_model_says_so(
+    tmp_path: Path, builder: ArtifactBuilder, chain: Path
+) -> None:
     import onnx
 
     model = onnx.load(chain)
@@ -108,19 +110,19 @@ def test_a_reference_that_cannot_compute_the_model_says_so(tmp_path: Path, works
     broken = tmp_path / "odd.onnx"
     onnx.save(model, broken)
     with pytest.raises(StepFailedError, match="the reference ort cannot compute this model: compile"):
-        _ = open_cases(broken, workshop).full
+        _ = open_cases(broken, builder).full
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, workshop: Workshop) -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path, builder: ArtifactBuilder) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("this is no model")
     with pytest.raises(UsageError, match="not an ONNX model"):
-        _ = open_cases(path, workshop).outline
+        _ = open_cases(path, builder).outline
 
 
-def test_the_reference_may_be_any_target(chain: Path, workshop: Workshop) -> None:
-    right = open_cases(chain, workshop).full.trials[0].expected["y"]
-    wrong = open_cases(chain, workshop, faulty("scaled", "product")).full.trials[0].expected["y"]
+def test_the_reference_may_be_any_target(chain: Path, builder: ArtifactBuilder) -> None:
+    right = open_cases(chain, builder).full.trials[0].expected["y"]
+    wrong = open_cases(chain, builder, faulty("scaled", "product")).full.trials[0].expected["y"]
     assert not np.array_equal(right, wrong)
 
 
@@ -131,22 +133,22 @@ def write_samples(folder: Path, count: int) -> tuple[str, ...]:
 
 
 def test_the_first_samples_of_files_are_taken_where_fewer_are_asked_for(
-    chain: Path, workshop: Workshop, tmp_path: Path
+    chain: Path, builder: ArtifactBuilder, tmp_path: Path
 ) -> None:
     (tmp_path / "samples").mkdir()
     files = write_samples(tmp_path / "samples", 3)
-    cases = open_cases(chain, workshop, files=files, most=2)
+    cases = open_cases(chain, builder, files=files, most=2)
     assert [float(Tensors(sample.path)["x"][0, 0]) for sample in cases.samples] == [0.0, 1.0]
     assert cases.notes == ["the first 2 of the 3 samples in the files were taken"]
     for most in (None, 3):
-        cases = open_cases(chain, workshop, files=files, most=most)
+        cases = open_cases(chain, builder, files=files, most=most)
         assert len(cases.samples) == 3
         assert cases.notes == []
 
 
-def test_more_samples_than_the_files_hold_are_refused(chain: Path, workshop: Workshop, tmp_path: Path) -> None:
+def test_more_samples_than_the_files_hold_are_refused(chain: Path, builder: ArtifactBuilder, tmp_path: Path) -> None:
     (tmp_path / "samples").mkdir()
-    cases = open_cases(chain, workshop, files=write_samples(tmp_path / "samples", 3), most=7)
+    cases = open_cases(chain, builder, files=write_samples(tmp_path / "samples", 3), most=7)
     with pytest.raises(UsageError, match="--samples 7: the files hold 3 only"):
         _ = cases.samples
 
@@ -156,7 +158,7 @@ def test_more_samples_than_the_files_hold_are_refused(chain: Path, workshop: Wor
     [(99, 8, "which is newer than the onnx that is installed here knows"), (1, 3, "breaks a rule of ONNX: a in initializer")],
 )  # fmt: skip
 def test_another_opset_is_not_offered_where_it_cannot_help(
-    opset: int, ir: int, said: str, tmp_path: Path, workshop: Workshop
+    opset: int, ir: int, said: str, tmp_path: Path, builder: ArtifactBuilder
 ) -> None:
     import onnx
     from onnx import helper, numpy_helper
@@ -167,7 +169,7 @@ def test_another_opset_is_not_offered_where_it_cannot_help(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir)
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(StepFailedError) as caught:
-        _ = open_cases(tmp_path / "m.onnx", workshop).full
+        _ = open_cases(tmp_path / "m.onnx", builder).full
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"another opset is no way out: {tmp_path}/m.onnx ")
     assert said in caught.value.hint

@@ -23,7 +23,7 @@ from tests.models.models import (
     write_old,
 )
 
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, is_quantized
 from assay.models.flow.check import build_source, check_model
 from assay.models.flow.signature import WRONG
@@ -36,8 +36,8 @@ from assay.values.verdict import VerdictKind
 UNOPTIMIZED = Target("ort:unoptimized", "ort", {"optimize": "none"})
 
 
-def check(model: Path, target: Target, workshop: Workshop, keep: Path, **further: Any) -> ModelReport:
-    return check_model(request_for(model, target, **further), workshop, str(keep))
+def check(model: Path, target: Target, builder: ArtifactBuilder, keep: Path, **further: Any) -> ModelReport:
+    return check_model(request_for(model, target, **further), builder, str(keep))
 
 
 def kinds(report: ModelReport) -> dict[str, VerdictKind]:
@@ -46,7 +46,7 @@ def kinds(report: ModelReport) -> dict[str, VerdictKind]:
     }
 
 
-def test_a_right_target_passes_with_numbers(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_a_right_target_passes_with_numbers(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
     assert set(kinds(report).values()) == {VerdictKind.PASS}
@@ -59,7 +59,7 @@ def test_a_right_target_passes_with_numbers(chain: Path, shared: Workshop, tmp_p
 
 
 def test_the_wrong_layer_is_named_and_the_others_are_right_by_themselves(
-    chain: Path, shared: Workshop, tmp_path: Path
+    chain: Path, shared: ArtifactBuilder, tmp_path: Path
 ) -> None:
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
@@ -74,26 +74,26 @@ def test_the_wrong_layer_is_named_and_the_others_are_right_by_themselves(
     assert relu.local[0].error < 1e-6 < relu.accumulated[0].error  # fed with wrong values it gives wrong ones
 
 
-def test_what_differs_is_kept_for_a_person_to_look_at(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_what_differs_is_kept_for_a_person_to_look_at(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep")
     case = next(case for case in report.cases if case.name == "chain_layer_Add_1")
     ((expected, actual),) = case.diffs
     assert np.allclose(load_array(expected) * 1.01, load_array(actual), rtol=1e-5)
 
 
-def test_nan_is_found_where_it_is_born(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_nan_is_found_where_it_is_born(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(chain, faulty("nan", "product"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_MatMul_0"
 
 
-def test_every_sample_counts(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_every_sample_counts(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     one = check(chain, UNOPTIMIZED, shared, tmp_path / "keep")
     three = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", inputs=InputChoice(samples=3))
     assert three.verdict.comparisons == 3 * one.verdict.comparisons
 
 
 def test_a_tolerance_for_an_operator_holds_for_that_operator_only(
-    chain: Path, shared: Workshop, tmp_path: Path
+    chain: Path, shared: ArtifactBuilder, tmp_path: Path
 ) -> None:
     wide = Tolerances(by_op={"Add": Tolerance(rel=0.5)})
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", tolerances=wide)
@@ -104,12 +104,12 @@ def test_a_tolerance_for_an_operator_holds_for_that_operator_only(
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
 
 
-def test_only_the_chosen_cases_are_computed(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_only_the_chosen_cases_are_computed(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", only=("Relu_2",))
     assert [case.name for case in report.cases] == ["chain_layer_Relu_2"]
 
 
-def test_cases_are_told_as_they_come(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_cases_are_told_as_they_come(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     told: list[str] = []
     check_model(request_for(chain, UNOPTIMIZED), shared, str(tmp_path), lambda case: told.append(case.name))
     assert told[0] == "chain_full_model"
@@ -120,7 +120,7 @@ def test_cases_are_told_as_they_come(chain: Path, shared: Workshop, tmp_path: Pa
 
 
 def test_a_target_without_the_operator_fails_in_that_step_and_the_others_go_on(
-    chain: Path, tmp_path: Path, shared: Workshop
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     report = check(chain, Target("picky", "picky_backend:Picky", {"refuses": "Add"}), shared, tmp_path / "keep")
     by_name = {case.name: case for case in report.cases}
@@ -135,13 +135,13 @@ def test_a_target_without_the_operator_fails_in_that_step_and_the_others_go_on(
 
 @pytest.mark.parametrize(("way", "ending"), [("abort", Ending.CRASH), ("hang", Ending.TIMEOUT)])
 def test_a_target_that_dies_or_hangs_costs_its_case_only(
-    chain: Path, tmp_path: Path, workshop: Workshop, way: str, ending: Ending
+    chain: Path, tmp_path: Path, builder: ArtifactBuilder, way: str, ending: Ending
 ) -> None:
     from dataclasses import replace
 
-    workshop.limits = replace(workshop.limits, compile_s=3.0)
+    builder.limits = replace(builder.limits, compile_s=3.0)
     target = Target("picky", "picky_backend:Picky", {way: "Relu"})
-    report = check(chain, target, workshop, tmp_path / "keep", only=("MatMul_0", "Relu_2", "Add_1"))
+    report = check(chain, target, builder, tmp_path / "keep", only=("MatMul_0", "Relu_2", "Add_1"))
     endings = {case.name: case.failed_step.ending if case.failed_step else Ending.OK for case in report.cases}
     assert endings == {
         "chain_layer_MatMul_0": Ending.OK,
@@ -150,7 +150,9 @@ def test_a_target_that_dies_or_hangs_costs_its_case_only(
     }
 
 
-def test_a_reference_that_fails_gives_errors_and_never_a_pass(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_reference_that_fails_gives_errors_and_never_a_pass(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     from dataclasses import replace
 
     request = replace(request_for(chain), reference=Target("picky", "picky_backend:Picky", {"refuses": "Add"}))
@@ -163,7 +165,9 @@ def test_a_reference_that_fails_gives_errors_and_never_a_pass(chain: Path, tmp_p
     assert report.cases[0].outcome == "compile unsupported"
 
 
-def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_fault_that_only_the_whole_shows_is_still_a_failure(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     """A fusion bug: three nodes together come out wrong, laid open and alone each is right."""
     target = Target("fusing", "picky_backend:Fusing")
     report = check(chain, target, shared, tmp_path / "keep")
@@ -176,7 +180,7 @@ def test_a_fault_that_only_the_whole_shows_is_still_a_failure(chain: Path, tmp_p
 
 
 def test_references_that_disagree_as_much_excuse_the_target_but_do_not_pass_it(
-    chain: Path, tmp_path: Path, shared: Workshop
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     target, voter = off_where_large(), off_where_large("other")
     report = check(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
@@ -185,7 +189,9 @@ def test_references_that_disagree_as_much_excuse_the_target_but_do_not_pass_it(
     assert kinds(check(chain, target, shared, tmp_path / "keep", inputs=LARGE))["Add_1"] is VerdictKind.FAIL
 
 
-def test_a_voter_that_computes_the_operator_wrong_has_no_vote(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_voter_that_computes_the_operator_wrong_has_no_vote(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=faulty("scaled", "sum"))
     assert kinds(report)["Add_1"] is kinds(report)["full_model"] is VerdictKind.FAIL
     assert report.first_wrong == "chain_layer_Add_1"
@@ -193,7 +199,9 @@ def test_a_voter_that_computes_the_operator_wrong_has_no_vote(chain: Path, tmp_p
     assert note.startswith("faulty computes Add (opset 17) wrong: off by 0.01")
 
 
-def test_a_voter_is_measured_by_the_reference_where_there_is_no_formula(tmp_path: Path, shared: Workshop) -> None:
+def test_a_voter_is_measured_by_the_reference_where_there_is_no_formula(
+    tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     nodes = [helper.make_node("Elu", ["x"], ["y"])]
     model = write_model(tmp_path / "elu.onnx", nodes, {"x": [3, 4]}, {"y": [3, 4]})
     report = check(model, scaled("y", 1.01), shared, tmp_path / "keep", voter=scaled("y", 1.02))
@@ -201,7 +209,7 @@ def test_a_voter_is_measured_by_the_reference_where_there_is_no_formula(tmp_path
     assert any("scaled computes Elu (opset 17) wrong: off by 0.02 of the scale from ort" in x for x in report.notes)
 
 
-def test_a_reference_that_is_wrong_itself_is_named(tmp_path: Path, shared: Workshop) -> None:
+def test_a_reference_that_is_wrong_itself_is_named(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """onnx's evaluator as the reference, onnxruntime votes: a right target is not blamed."""
     request = request_for(write_old(tmp_path), Target("openvino", "openvino"), voter=ORT)
     request = replace(request, reference=Target("reference", "reference"))
@@ -210,34 +218,38 @@ def test_a_reference_that_is_wrong_itself_is_named(tmp_path: Path, shared: Works
     assert any("the reference reference computes BatchNormalization (opset 9) wrong" in note for note in report.notes)
 
 
-def test_a_voter_that_agrees_with_the_reference_excuses_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_voter_that_agrees_with_the_reference_excuses_nothing(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=UNOPTIMIZED)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
 
 
-def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_voter_that_cannot_compute_it_has_no_voice(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     voter = Target("picky", "picky_backend:Picky", {"refuses": "Add"})
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", voter=voter)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
 
 
 def test_a_voter_that_is_not_there_has_no_voice_and_that_is_said(
-    chain: Path, tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    chain: Path, tmp_path: Path, builder: ArtifactBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_library("openvino", tmp_path, monkeypatch)
     voter = Target("openvino", "openvino")
-    report = check(chain, faulty("scaled", "sum"), workshop, tmp_path / "keep", voter=voter)
+    report = check(chain, faulty("scaled", "sum"), builder, tmp_path / "keep", voter=voter)
     assert kinds(report)["Add_1"] is VerdictKind.FAIL
     assert [note for note in report.notes if "has no vote" in note and "pip install 'assay[openvino]'" in note]
 
 
 @pytest.mark.parametrize("name", ["matmul", "cnn", "attention", "quantised"])
-def test_the_examples_pass_on_another_runtime(name: str, built: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_the_examples_pass_on_another_runtime(name: str, built: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = check(built / f"example-{name}.onnx", Target("openvino", "openvino"), shared, tmp_path / "keep", voter=ORT)
     assert report.verdict.kind is VerdictKind.PASS, [f.message for f in report.verdict.findings]
 
 
-def test_where_the_references_disagree_nobody_is_the_first_wrong(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_where_the_references_disagree_nobody_is_the_first_wrong(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     target, voter = off_where_large(), off_where_large("other")
     report = check(chain, target, shared, tmp_path / "keep", voter=voter, inputs=LARGE)
     assert report.first_wrong is None
@@ -245,7 +257,7 @@ def test_where_the_references_disagree_nobody_is_the_first_wrong(chain: Path, tm
 
 
 def test_the_first_wrong_layer_is_the_one_that_fails_as_the_model_does(
-    chain: Path, tmp_path: Path, shared: Workshop
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     """MatMul by itself is refused for a reason of its own, which the model never meets."""
     report = check(chain, picky(refuses="Relu", refuses_alone="MatMul"), shared, tmp_path / "keep")
@@ -260,7 +272,7 @@ def test_the_first_wrong_layer_is_the_one_that_fails_as_the_model_does(
 
 
 def test_a_quantised_model_may_be_a_few_steps_off_as_a_whole_and_no_layer_may(
-    built: Path, tmp_path: Path, shared: Workshop
+    built: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     model = built / "example-quantised.onnx"
     report = check(model, UNOPTIMIZED, shared, tmp_path / "keep")
@@ -271,7 +283,9 @@ def test_a_quantised_model_may_be_a_few_steps_off_as_a_whole_and_no_layer_may(
     assert not any(each.tolerance.quantized for case in layers for each in case.local)
 
 
-def test_what_a_quantised_model_hides_as_a_whole_its_layer_shows(built: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_what_a_quantised_model_hides_as_a_whole_its_layer_shows(
+    built: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     import onnx
 
     model = built / "example-quantised.onnx"
@@ -282,7 +296,9 @@ def test_what_a_quantised_model_hides_as_a_whole_its_layer_shows(built: Path, tm
     assert report.first_wrong == report.cases[-2].name
 
 
-def test_a_user_s_own_bound_holds_for_a_quantised_model_too(built: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_user_s_own_bound_holds_for_a_quantised_model_too(
+    built: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     tight = Tolerances(Tolerance(rel=0.0, abs=0.0, int_abs=0))
     model = built / "example-quantised.onnx"
     report = check(model, Target("openvino", "openvino"), shared, tmp_path / "keep", tolerances=tight)
@@ -310,12 +326,12 @@ def test_models_are_known_to_be_quantised_by_their_nodes(op: str, expected: bool
 # ---------------------------------------------------------------- what stays behind
 
 
-def test_dumps_are_the_target_s_and_not_the_reference_s(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
+def test_dumps_are_the_target_s_and_not_the_reference_s(chain: Path, tmp_path: Path, builder: ArtifactBuilder) -> None:
     """The reference has computed it before: nothing of it is computed again for the sake of a dump."""
-    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
-    before = len(workshop.slices)
-    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep", run_profile_dir=str(tmp_path / "profiles"))
-    done = [each.track[0] for each in workshop.slices[before:]]
+    check(chain, UNOPTIMIZED, builder, tmp_path / "keep")
+    before = len(builder.slices)
+    check(chain, UNOPTIMIZED, builder, tmp_path / "keep", run_profile_dir=str(tmp_path / "profiles"))
+    done = [each.track[0] for each in builder.slices[before:]]
     assert set(done) == {"ort:unoptimized"}
     assert sorted(path.name for path in (tmp_path / "profiles").iterdir()) == [
         "chain_full_model",
@@ -326,44 +342,46 @@ def test_dumps_are_the_target_s_and_not_the_reference_s(chain: Path, tmp_path: P
     ]
 
 
-def test_only_the_reference_s_values_stay_in_use(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
-    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
+def test_only_the_reference_s_values_stay_in_use(chain: Path, tmp_path: Path, builder: ArtifactBuilder) -> None:
+    check(chain, UNOPTIMIZED, builder, tmp_path / "keep")
     used = {
         (entry.parts["case"], entry.parts["options"].get("optimize"))
-        for entry in workshop.store.load_entries()
+        for entry in builder.store.load_entries()
         if entry.in_use
     }
     assert used == {("chain_full_model", None), ("chain_activations", None)}
 
 
-def test_copies_that_were_made_for_a_layer_go_with_it(chain: Path, tmp_path: Path, workshop: Workshop) -> None:
-    check(chain, UNOPTIMIZED, workshop, tmp_path / "keep")
-    names = {path.name for path in Path(workshop.scratch).iterdir()}
+def test_copies_that_were_made_for_a_layer_go_with_it(chain: Path, tmp_path: Path, builder: ArtifactBuilder) -> None:
+    check(chain, UNOPTIMIZED, builder, tmp_path / "keep")
+    names = {path.name for path in Path(builder.scratch).iterdir()}
     assert not any(name.startswith(("MatMul_0", "Add_1", "Relu_2")) for name in names)
 
 
 def test_what_a_failed_step_was_given_is_kept(
-    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
 ) -> None:
     import onnx
 
-    workshop = open_workshop(attic=str(tmp_path / "attic"))
-    report = check(chain, picky(refuses="Add"), workshop, tmp_path / "keep", only=("Add_1",))
+    builder = open_builder(failure_dir=str(tmp_path / "failure_dir"))
+    report = check(chain, picky(refuses="Add"), builder, tmp_path / "keep", only=("Add_1",))
     failed = report.cases[0].failed_step
     assert failed is not None
     model = failed.command.split()[1]
     assert [node.op_type for node in onnx.load(model).graph.node] == ["Add"]
-    assert model.startswith(str(tmp_path / "attic"))
+    assert model.startswith(str(tmp_path / "failure_dir"))
 
 
-def test_a_simulator_s_times_are_estimates(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_simulator_s_times_are_estimates(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     hardware = Target("board", "ort", {"hardware": "sim"})
     assert hardware.is_simulated
     assert check(chain, Target("sim", "ort"), shared, tmp_path, only=("Add_1",)).is_estimate
     assert not check(chain, UNOPTIMIZED, shared, tmp_path, only=("Add_1",)).is_estimate
 
 
-def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_fault_that_only_looking_inside_shows_is_not_decided(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     """The unmarked model confirms nothing: neither a pass in silence nor a failure of the model."""
     report = check(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
     assert report.first_wrong == "chain_layer_Add_1"
@@ -372,7 +390,9 @@ def test_a_fault_that_only_looking_inside_shows_is_not_decided(chain: Path, tmp_
     assert any("as it is, without its inside laid open, the model is right" in each.message for each in report.findings)
 
 
-def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_layer_that_nobody_asked_for_is_no_first_wrong_one(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = check(chain, faulty("scaled", "sum"), shared, tmp_path / "keep", only=("Relu_2",))
     assert report.verdict.kind is VerdictKind.PASS
     assert report.first_wrong is None
@@ -399,7 +419,7 @@ def test_a_simulator_is_known_by_its_hardware_or_its_name(name: str, options: di
 # ---------------------------------------------------------------- what no layer shows
 
 
-def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, shared: Workshop) -> None:
+def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, shared: ArtifactBuilder) -> None:
     nodes = [
         helper.make_node("Split", ["x"], ["a", "b"], axis=0),
         helper.make_node("SequenceConstruct", ["a", "b"], ["q"]),
@@ -415,7 +435,7 @@ def test_layers_that_were_not_tried_are_not_called_right(tmp_path: Path, shared:
     )
 
 
-def test_a_view_that_did_not_work_is_not_called_right(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_view_that_did_not_work_is_not_called_right(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     """Alone every layer is taken; the whole is refused, laid open or not."""
     report = check(chain, picky(refuses_among="Add"), shared, tmp_path)
     (finding,) = report.findings
@@ -423,7 +443,9 @@ def test_a_view_that_did_not_work_is_not_called_right(chain: Path, tmp_path: Pat
     assert "no Add among others" in finding.message
 
 
-def test_tensors_that_differ_inside_the_model_alone_are_kept(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_tensors_that_differ_inside_the_model_alone_are_kept(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = check(chain, Target("exposed", "picky_backend:Exposed"), shared, tmp_path / "keep")
     cases = {case.name: case for case in report.cases}
     assert report.first_wrong == "chain_layer_Add_1"
@@ -433,7 +455,7 @@ def test_tensors_that_differ_inside_the_model_alone_are_kept(chain: Path, tmp_pa
 
 
 def test_of_the_inside_no_more_is_kept_than_is_sensible(
-    chain: Path, tmp_path: Path, shared: Workshop, monkeypatch: pytest.MonkeyPatch
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first always is: behind it everything is wrong."""
     monkeypatch.setattr("assay.models.flow.check._MOST_BYTES", 1)
@@ -457,7 +479,7 @@ def test_of_the_inside_no_more_is_kept_than_is_sensible(
     ],
 )
 def test_another_opset_is_offered_where_it_may_help(
-    message: str, opset: int, expected: str, tmp_path: Path, shared: Workshop
+    message: str, opset: int, expected: str, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     model = write_model(
         tmp_path / "my net.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]}, opset=opset
@@ -482,7 +504,7 @@ def scaled(at: str, by: float) -> Target:
     return Target("scaled", "picky_backend:Scaled", {"at": at, "by": by})
 
 
-def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, shared: Workshop) -> None:
+def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """A Softmax may be 0.0015 off, by itself and in the whole."""
     model = write_classifier(tmp_path)
     report = check(model, scaled("p", 1.001), shared, tmp_path / "keep")
@@ -491,7 +513,7 @@ def test_an_output_of_the_whole_has_the_bound_of_its_operator(tmp_path: Path, sh
     assert kinds(check(model, scaled("p", 1.01), shared, tmp_path / "keep"))["full_model"] is VerdictKind.FAIL
 
 
-def test_a_bound_for_an_operator_holds_in_the_whole(tmp_path: Path, shared: Workshop) -> None:
+def test_a_bound_for_an_operator_holds_in_the_whole(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_classifier(tmp_path)
     wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05), "Softmax": Tolerance(rel=0.05)})
     target = scaled("logits", 1.02)
@@ -500,7 +522,7 @@ def test_a_bound_for_an_operator_holds_in_the_whole(tmp_path: Path, shared: Work
     assert kinds(check(model, target, shared, tmp_path / "keep"))["full_model"] is VerdictKind.FAIL
 
 
-def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, shared: Workshop) -> None:
+def test_errors_that_add_up_are_not_called_a_fusion(tmp_path: Path, shared: ArtifactBuilder) -> None:
     wide = Tolerances(by_op={"MatMul": Tolerance(rel=0.05)})
     report = check(write_classifier(tmp_path), scaled("logits", 1.02), shared, tmp_path / "keep", tolerances=wide)
     (finding,) = report.findings
@@ -518,7 +540,7 @@ def write_product(path: Path, size: float, then: str = "Identity") -> Path:
     return write_model(path, nodes, {"x": [3, 4]}, {"y": [3, 4]}, weights)
 
 
-def test_a_product_of_small_numbers_with_the_wrong_sign_is_not_right(tmp_path: Path, shared: Workshop) -> None:
+def test_a_product_of_small_numbers_with_the_wrong_sign_is_not_right(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """All elements are some 4e-8; rounding of what goes in could make 1e-14."""
     model = write_product(tmp_path / "small.onnx", 4e-8)
     report = check(model, scaled("product", -1.0), shared, tmp_path / "keep")
@@ -529,7 +551,7 @@ def test_a_product_of_small_numbers_with_the_wrong_sign_is_not_right(tmp_path: P
 
 
 def test_a_whole_model_that_ends_below_what_rounding_can_do_is_not_called_right(
-    tmp_path: Path, shared: Workshop
+    tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     """As a detector that finds nothing: the sigmoid of about -17, computed from numbers around one."""
     weights = {"w": np.float32([[0.3, 0.2], [0.1, -0.2]]), "b": np.float32([-17.0, -18.0])}
@@ -543,7 +565,7 @@ def test_a_whole_model_that_ends_below_what_rounding_can_do_is_not_called_right(
     assert kinds(check(model, UNOPTIMIZED, shared, tmp_path / "keep"))["Gemm_0"] is VerdictKind.PASS
 
 
-def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, shared: Workshop) -> None:
+def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """97.3 times three in another order of additions, minus itself: rounding is all that is left."""
     nodes = [
         helper.make_node("Add", ["x", "x"], ["two"]),
@@ -566,7 +588,7 @@ def test_terms_that_cancel_do_not_fail_a_right_target(tmp_path: Path, shared: Wo
 # ---------------------------------------------------------------- what was not asked for
 
 
-def test_layers_that_nobody_asked_for_are_counted(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_layers_that_nobody_asked_for_are_counted(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(chain, picky(refuses="Relu"), shared, tmp_path / "keep", only=("Relu_2",))
     assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 2)
     report = check(chain, picky(refuses="Relu"), shared, tmp_path / "keep")
@@ -575,14 +597,16 @@ def test_layers_that_nobody_asked_for_are_counted(chain: Path, shared: Workshop,
     assert (report.first_wrong, report.unseen) == ("chain_layer_Relu_2", 0), "the others are seen inside the model"
 
 
-def test_what_the_reference_cannot_compute_is_not_compared(tmp_path: Path, chain: Path, shared: Workshop) -> None:
+def test_what_the_reference_cannot_compute_is_not_compared(
+    tmp_path: Path, chain: Path, shared: ArtifactBuilder
+) -> None:
     request = request_for(chain, ORT)
     report = check_model(replace(request, reference=picky(refuses="Add")), shared, str(tmp_path / "keep"))
     assert [case.outcome for case in report.cases] == ["compile unsupported", *["not compared"] * 4]
     assert report.cases[1].verdict.findings[0].message == "the reference failed: picky cannot compute the model"
 
 
-def test_a_report_says_where_its_commands_are_to_be_typed(chain: Path, shared: Workshop, tmp_path: Path) -> None:
+def test_a_report_says_where_its_commands_are_to_be_typed(chain: Path, shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(chain, UNOPTIMIZED, shared, tmp_path / "keep", folder=str(tmp_path), notes=("by the way",))
     assert report.folder == str(tmp_path)
     assert report.notes == ("by the way",)
@@ -606,7 +630,7 @@ def write_shapely(path: Path) -> Path:
     return write_model(path, nodes, {"x": ["rows", 4]}, {"r1": ["rows", 4]}, weights)
 
 
-def test_layers_of_shapes_and_constants_are_not_computed_alone(shared: Workshop, tmp_path: Path) -> None:
+def test_layers_of_shapes_and_constants_are_not_computed_alone(shared: ArtifactBuilder, tmp_path: Path) -> None:
     model = write_shapely(tmp_path / "s.onnx")
     report = check(model, UNOPTIMIZED, shared, tmp_path / "keep")
     assert report.verdict.kind is VerdictKind.PASS
@@ -620,7 +644,7 @@ def test_layers_of_shapes_and_constants_are_not_computed_alone(shared: Workshop,
     assert [(case.outcome, bool(case.steps)) for case in asked.cases] == [("ok", True)] * 2
 
 
-def test_where_the_inside_is_not_known_one_of_a_kind_is_computed(shared: Workshop, tmp_path: Path) -> None:
+def test_where_the_inside_is_not_known_one_of_a_kind_is_computed(shared: ArtifactBuilder, tmp_path: Path) -> None:
     report = check(
         write_shapely(tmp_path / "s.onnx"),
         picky(refuses_among="Reshape", refuses_alone="Abs"),
@@ -633,7 +657,7 @@ def test_where_the_inside_is_not_known_one_of_a_kind_is_computed(shared: Worksho
     assert "the same operation as Gather_2, which is right" in report.cases[6].skipped
 
 
-def test_a_fault_in_a_layer_of_shapes_is_found(shared: Workshop, tmp_path: Path) -> None:
+def test_a_fault_in_a_layer_of_shapes_is_found(shared: ArtifactBuilder, tmp_path: Path) -> None:
     target = Target("off", "picky_backend:WrongShape", {})
     report = check(write_shapely(tmp_path / "s.onnx"), target, shared, tmp_path / "keep")
     assert report.verdict.kind in WRONG
@@ -641,7 +665,9 @@ def test_a_fault_in_a_layer_of_shapes_is_found(shared: Workshop, tmp_path: Path)
     assert wrong == ["s_layer_Shape_5"]  # the model fails at Reshape_8, and is not seen inside
 
 
-def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(shared: Workshop, tmp_path: Path) -> None:
+def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(
+    shared: ArtifactBuilder, tmp_path: Path
+) -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
         helper.make_node("Reshape", ["t", "wanted"], ["y"]),
@@ -656,7 +682,9 @@ def test_what_was_invented_is_said_when_the_reference_cannot_compute_with_it(sha
     assert check(model, UNOPTIMIZED, shared, tmp_path / "keep", inputs=choice).verdict.kind is VerdictKind.PASS
 
 
-def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(shared: Workshop, tmp_path: Path) -> None:
+def test_an_ir_version_of_the_future_is_lowered_where_nothing_of_it_is_used(
+    shared: ArtifactBuilder, tmp_path: Path
+) -> None:
     path = write_model(tmp_path / "m.onnx", [helper.make_node("Abs", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
     proto = onnx.load(path)
     proto.ir_version = 99

@@ -13,7 +13,7 @@ from assay.bench.flow.history import HistoryOptions, load_histories
 from assay.bench.flow.timings import add_timings, build_result
 from assay.bench.values.execution import NOT_REPORTED, BenchExecution, BenchResult
 from assay.errors import UsageError
-from assay.models.flow.history import Witness, build_timings, describe_gap, name_method
+from assay.models.flow.history import MachineObserver, build_timings, describe_gap, name_method
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, Target
 from assay.study.locations import StudyPlace
 from assay.values.verdict import VerdictKind
@@ -32,12 +32,12 @@ def measured(run_s: float = 0.004, number: int = 0, **more: object) -> ModelRepo
 
 
 def add(root: Path, report: ModelReport, label: str | None = None) -> BenchExecution | None:
-    timings = build_timings(REQUEST, report, Witness(), 0.0)
+    timings = build_timings(REQUEST, report, MachineObserver(), 0.0)
     return add_timings(str(root), timings, label) if timings else None
 
 
 def times_of(report: ModelReport) -> BenchResult:
-    timings = build_timings(REQUEST, report, Witness(), 0.0)
+    timings = build_timings(REQUEST, report, MachineObserver(), 0.0)
     assert timings is not None
     return build_result(timings)
 

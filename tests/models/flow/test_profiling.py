@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from assay.errors import InfrastructureError
-from assay.models.flow.artifact_builder import Dumps, Product, Wants, Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants
 from assay.models.flow.profiling import finish_profiles
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.profiles import load_profile
@@ -103,13 +103,13 @@ def profile_run(tmp_path: Path, number: int, samples: int = 1) -> None:
     options = {"run": run, "version": False, "folder": str(tmp_path)}
     (tmp_path / "model.txt").write_text("model")
     dumps = Dumps(run_profile_dir=str(tmp_path / "prof"))
-    with Workshop(ArtifactStore(str(tmp_path / "store")), dumps=dumps) as workshop:
+    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store")), dumps=dumps) as builder:
         for sample in range(samples):
             inputs = tmp_path / f"inputs{sample}"
             write_tensors(inputs, {"x": np.ones(4, np.float32)})
             target = Target("sim", "command", options, run_flags=(str(number + sample),))
             product = Product(str(tmp_path / "model.txt"), "model")
-            ran = workshop.run(target, product, Product(str(inputs), f"inputs {sample}"), Wants(("y",)), "net")
+            ran = builder.run(target, product, Product(str(inputs), f"inputs {sample}"), Wants(("y",)), "net")
             assert ran.is_ok, ran
 
 

@@ -26,7 +26,7 @@ from tests.models.models import (
 )
 
 from assay.errors import UsageError
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import Search, bisect_model
 from assay.models.flow.cases import Cases
 from assay.models.flow.check import Examination, build_source, check_model
@@ -41,9 +41,9 @@ from assay.values.verdict import VerdictKind
 FUSING = Target("fusing", "picky_backend:Fusing")
 
 
-def reduce(model: Path, target: Target, workshop: Workshop, folder: Path, **further: Any) -> ModelReport:
+def reduce(model: Path, target: Target, builder: ArtifactBuilder, folder: Path, **further: Any) -> ModelReport:
     request = request_for(model, target, goal="reduce", output=str(folder / "small.onnx"), **further)
-    return reduce_failure(request, workshop, str(folder / "keep"))
+    return reduce_failure(request, builder, str(folder / "keep"))
 
 
 def ops_of(path: Path) -> list[str]:
@@ -61,7 +61,7 @@ def ops_of(path: Path) -> list[str]:
     ("scaled", "conv", "Conv_0"),
 ])  # fmt: skip
 def test_a_voter_that_is_wrong_excuses_no_fault_in_any_search(
-    kind: str, at: str, label: str, opset: int, tmp_path: Path, shared: Workshop
+    kind: str, at: str, label: str, opset: int, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     """onnx's evaluator computes BatchNormalization of opset 13 and before off by some tenths."""
     model, target, voter = write_old(tmp_path, opset), faulty(kind, at), Target("reference", "reference")
@@ -72,7 +72,9 @@ def test_a_voter_that_is_wrong_excuses_no_fault_in_any_search(
         assert found == (VerdictKind.FAIL, f"old_layer_{label}", True), search
 
 
-def test_a_vote_that_counts_in_a_check_counts_in_every_search(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_vote_that_counts_in_a_check_counts_in_every_search(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     target, voter = off_where_large(), off_where_large("other")
     for search in (check_model, bisect_model, reduce_failure):
         report = search(request_for(chain, target, voter=voter, inputs=LARGE), shared, str(tmp_path / "keep"))
@@ -91,7 +93,7 @@ def nearly_right(**fault: str) -> Target:
 
 
 @pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
-def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Path, shared: Workshop) -> None:
+def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = search(request_for(write_coarse(tmp_path / "coarse.onnx"), nearly_right()), shared, str(tmp_path / "keep"))
     assert report.verdict.kind is VerdictKind.PASS, [each.message for each in report.verdict.findings]
     assert report.first_wrong is None
@@ -100,7 +102,7 @@ def test_rounding_that_moves_a_step_is_nobody_s_fault(search: Any, tmp_path: Pat
 @pytest.mark.parametrize("search", [check_model, bisect_model, reduce_failure])
 @pytest.mark.parametrize(("at", "label"), [("p2", "MatMul_3"), ("d2", "DequantizeLinear_5"), ("p3", "MatMul_6")])
 def test_a_fault_behind_steps_that_moved_is_named(
-    search: Any, at: str, label: str, tmp_path: Path, shared: Workshop
+    search: Any, at: str, label: str, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     target = nearly_right(kind="scaled", at=at)
     request = request_for(write_coarse(tmp_path / "coarse.onnx"), target, output=str(tmp_path / "small.onnx"))
@@ -112,7 +114,9 @@ def test_a_fault_behind_steps_that_moved_is_named(
 # ---------------------------------------------------------------- nothing to reduce
 
 
-def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     report = reduce(chain, ORT, shared, tmp_path)
     assert report.verdict.kind is VerdictKind.PASS
     assert report.exit_code == 0
@@ -120,7 +124,9 @@ def test_a_model_that_is_right_has_nothing_to_reduce_and_passes(chain: Path, tmp
     assert not (tmp_path / "small.onnx").exists()
 
 
-def test_a_reference_that_fails_is_an_error_and_writes_nothing(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_reference_that_fails_is_an_error_and_writes_nothing(
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
+) -> None:
     from dataclasses import replace
 
     request = replace(request_for(chain, output=str(tmp_path / "small.onnx")), reference=picky(refuses="Add"))
@@ -133,7 +139,7 @@ def test_a_reference_that_fails_is_an_error_and_writes_nothing(chain: Path, tmp_
 # ---------------------------------------------------------------- the smallest
 
 
-def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: Workshop) -> None:
+def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 12)
     report = reduce(model, faulty("scaled", "t6"), shared, tmp_path)
     assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
@@ -143,7 +149,7 @@ def test_one_wrong_layer_is_all_that_is_left(tmp_path: Path, shared: Workshop) -
     assert "the failure: the outputs differ" in report.notes
 
 
-def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, shared: Workshop) -> None:
+def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, shared: ArtifactBuilder) -> None:
     np.save(tmp_path / "x.npy", np.array([[0.5, -0.25, 1.0, 2.0]], np.float32))
     model = write_long_chain(tmp_path / "long.onnx", 4)
     inputs = InputChoice(files=(str(tmp_path / "x.npy"),))
@@ -152,7 +158,7 @@ def test_its_inputs_are_what_the_layer_sees_in_the_model(tmp_path: Path, shared:
     assert fed["t2"].tolist() == [[-0.5, -0.25, -1.0, -2.0]]  # through Abs and Neg
 
 
-def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, shared: Workshop) -> None:
+def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 9)
     report = reduce(model, picky(refuses="Tanh", refuses_alone="Abs"), shared, tmp_path)
     assert ops_of(tmp_path / "small.onnx") == ["Tanh"]
@@ -160,7 +166,7 @@ def test_a_failing_step_is_reduced_to_the_node_that_it_is_about(tmp_path: Path, 
     assert "the failure: compile unsupported: no Tanh here" in report.notes
 
 
-def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     report = reduce(chain, FUSING, shared, tmp_path)
     assert ops_of(tmp_path / "small.onnx") == ["MatMul", "Add", "Relu"]
     assert report.cases[0].layer is None
@@ -169,7 +175,7 @@ def test_a_failure_that_needs_company_keeps_it(chain: Path, tmp_path: Path, shar
     assert "Add" in ops_of(tmp_path / "small.onnx")
 
 
-def test_all_samples_go_along(tmp_path: Path, shared: Workshop) -> None:
+def test_all_samples_go_along(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 6)
     report = reduce(model, faulty("scaled", "t3"), shared, tmp_path, inputs=InputChoice(samples=3))
     folders = [tmp_path / name for name in ("small_inputs", "small_inputs_2", "small_inputs_3")]
@@ -177,7 +183,7 @@ def test_all_samples_go_along(tmp_path: Path, shared: Workshop) -> None:
     assert "with 3 samples each" in " ".join(report.notes)
 
 
-def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, shared: Workshop) -> None:
+def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, shared: ArtifactBuilder) -> None:
     nodes = [helper.make_node("Add", ["x", "x"], ["double"]), helper.make_node("Neg", ["double"], ["y"])]
     model = write_model(tmp_path / "sums.onnx", nodes, {"x": ["batch", 4]}, {"y": ["batch", 4]})
     for number, (batch, value) in enumerate([(1, 0.01), (3, 0.5)]):
@@ -189,7 +195,7 @@ def test_of_samples_of_several_shapes_those_that_fail_go_along(tmp_path: Path, s
     assert load_tensors(tmp_path / "small_inputs")["x"].shape == (3, 4)
 
 
-def test_a_model_without_inputs(tmp_path: Path, shared: Workshop) -> None:
+def test_a_model_without_inputs(tmp_path: Path, shared: ArtifactBuilder) -> None:
     nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
     model = write_model(tmp_path / "odd.onnx", nodes, {}, {"y": [4]}, {"w": np.arange(4, dtype=np.float32)})
     reduce(model, faulty("scaled", "e"), shared, tmp_path)
@@ -200,18 +206,18 @@ def test_a_model_without_inputs(tmp_path: Path, shared: Workshop) -> None:
 
 
 def test_what_is_reported_was_computed_once_more_past_the_cache(
-    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
 ) -> None:
-    workshop = open_workshop()
-    reduce(chain, faulty("scaled", "sum"), workshop, tmp_path)
-    runs = [each for each in workshop.slices if each.track == ("faulty", "run") and each.name == "chain_reduced"]
+    builder = open_builder()
+    reduce(chain, faulty("scaled", "sum"), builder, tmp_path)
+    runs = [each for each in builder.slices if each.track == ("faulty", "run") and each.name == "chain_reduced"]
     assert len(runs) >= 2
-    again = open_workshop()
+    again = open_builder()
     reduce(chain, faulty("scaled", "sum"), again, tmp_path)
     assert [each.name for each in again.slices if each.track == ("faulty", "run")] == ["chain_reduced"]
 
 
-def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     """As many refusals as the search sees; the last look finds nothing wrong."""
     turns = 1
     while True:
@@ -230,7 +236,7 @@ def test_a_failure_that_goes_away_is_inconclusive(chain: Path, tmp_path: Path, s
 
 
 def test_the_result_goes_into_the_run_where_nobody_says_otherwise(
-    chain: Path, tmp_path: Path, shared: Workshop
+    chain: Path, tmp_path: Path, shared: ArtifactBuilder
 ) -> None:
     report = reduce_failure(request_for(chain, faulty("scaled", "sum")), shared, str(tmp_path / "keep"))
     assert ops_of(tmp_path / "keep" / "chain_reduced.onnx") == ["Add"]
@@ -250,7 +256,7 @@ def test_the_command_says_how_it_was_found(chain: Path) -> None:
     )
 
 
-def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: Workshop) -> None:
+def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: ArtifactBuilder) -> None:
     model = write_long_chain(tmp_path / "long.onnx", 6)
     target = faulty("scaled", "t3")
     reduce(model, target, shared, tmp_path, inputs=InputChoice(samples=2))
@@ -260,7 +266,7 @@ def test_what_is_left_fails_a_check_of_its_own(tmp_path: Path, shared: Workshop)
     assert report.samples == 2
 
 
-def test_progress_is_told(tmp_path: Path, shared: Workshop) -> None:
+def test_progress_is_told(tmp_path: Path, shared: ArtifactBuilder) -> None:
     told: list[CaseReport] = []
     model = write_long_chain(tmp_path / "long.onnx", 6)
     reduce_failure(request_for(model, picky(refuses_among="Tanh")), shared, str(tmp_path), told.append)
@@ -270,7 +276,7 @@ def test_progress_is_told(tmp_path: Path, shared: Workshop) -> None:
     assert names[-1] == "long_reduced"
 
 
-def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, tmp_path: Path, shared: Workshop) -> None:
+def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, tmp_path: Path, shared: ArtifactBuilder) -> None:
     wide = Tolerances(Tolerance(rel=0.5))
     report = reduce(chain, faulty("scaled", "sum"), shared, tmp_path, tolerances=wide)
     assert report.verdict.kind is VerdictKind.PASS
@@ -278,14 +284,14 @@ def test_a_wide_tolerance_holds_for_the_candidates_too(chain: Path, tmp_path: Pa
 
 
 def test_failures_on_the_way_leave_no_copies(
-    chain: Path, tmp_path: Path, open_workshop: Callable[..., Workshop]
+    chain: Path, tmp_path: Path, open_builder: Callable[..., ArtifactBuilder]
 ) -> None:
-    workshop = open_workshop(attic=str(tmp_path / "attic"))
-    reduce(chain, picky(refuses="Add"), workshop, tmp_path)
-    assert [path.name for path in (tmp_path / "attic").iterdir()] == ["chain_reduced"]
+    builder = open_builder(failure_dir=str(tmp_path / "failure_dir"))
+    reduce(chain, picky(refuses="Add"), builder, tmp_path)
+    assert [path.name for path in (tmp_path / "failure_dir").iterdir()] == ["chain_reduced"]
 
 
-def test_what_is_left_has_the_name_that_it_has_in_the_model(tmp_path: Path, shared: Workshop) -> None:
+def test_what_is_left_has_the_name_that_it_has_in_the_model(tmp_path: Path, shared: ArtifactBuilder) -> None:
     """Whichever layer the search for it ended with."""
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),

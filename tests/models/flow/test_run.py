@@ -24,7 +24,7 @@ from assay.models.values.model import Limits, ModelRequest, Target
 from assay.record.run_directory import load_record
 from assay.study.locations import StudyPlace
 from assay.study.prepared import Report
-from assay.study.sweep import Doors
+from assay.study.sweep import RunHooks
 from assay.values.plain import build_plain
 from assay.values.verdict import VerdictKind
 
@@ -230,7 +230,7 @@ def test_a_check_does_not_wait_for_the_slots_of_trainings(chain: Path, tmp_path:
     training = SlotPool(build_entries(["cpu"] * 16), str(slots))
     held = [training.acquire() for _ in range(16)]
     try:
-        finished = run_model(ask(chain, tmp_path), RunChoice(timeout_s=60), Doors(tick_s=0.1, counts_wait=True))
+        finished = run_model(ask(chain, tmp_path), RunChoice(timeout_s=60), RunHooks(tick_s=0.1, counts_wait=True))
         assert finished.report is not None
     finally:
         for each in held:
@@ -248,7 +248,7 @@ def test_who_has_the_machine_is_named_when_the_limit_of_the_wait_is_over(
     request = ask(chain, tmp_path, run_profile_dir=str(tmp_path / "p") if profiles else None)
     try:
         with pytest.raises(InfrastructureError) as caught:
-            run_model(request, RunChoice(max_wait_s=0.5), Doors(tick_s=0.1))
+            run_model(request, RunChoice(max_wait_s=0.5), RunHooks(tick_s=0.1))
     finally:
         other.kill()
         other.wait()

@@ -14,7 +14,7 @@ from tests.models.backends.lab import build_external
 from tests.models.model_shelf import parse
 
 from assay.errors import UsageError
-from assay.models.flow.artifact_builder import Dumps, Workshop, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, load_product
 from assay.models.flow.cases import Source, StepFailedError
 from assay.models.flow.stepwise import CaseSteps, Comparing, Stepwise, read_samples
 from assay.models.store.artifacts import ArtifactStore
@@ -27,8 +27,8 @@ BODY = "g (float[4] x) => (float[4] y) { t = Relu(x) y = Neg(t) }"
 
 @pytest.fixture
 def stand(tmp_path: Path):
-    with Workshop(ArtifactStore(str(tmp_path / "store"))) as workshop:
-        yield Stepwise(workshop, Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    with ArtifactBuilder(ArtifactStore(str(tmp_path / "store"))) as builder:
+        yield Stepwise(builder, Dumps(run_profile_dir=str(tmp_path / "profiles")))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_layer_from_its_inputs_to_the_comparison(stand, source, tmp_path):
     made = tmp_path / "profiles" / "net_layer_Neg_1-reference-default" / "net_layer_Neg_1_runtime.csv"
     assert made.exists()
     assert len(list((tmp_path / "profiles").iterdir())) == 1, "the reference is not profiled"
-    assert stand.workshop.dumps == Dumps()
+    assert stand.builder.dumps == Dumps()
 
 
 def test_other_inputs_are_computed_by_the_reference(stand, source, tmp_path):
@@ -106,7 +106,7 @@ def test_only_the_last_models_stay_in_memory(stand, tmp_path):
 
 def test_a_visit_holds_what_it_takes_and_nothing_longer(stand, source, tmp_path):
     """The store may throw out what a test has used; what the reference made of the model is for all tests."""
-    store = stand.workshop.store
+    store = stand.builder.store
     with stand.visiting(""):
         steps = stand.open_case(source, "net_full_model", "x")
         (artifact, _) = steps.prepare(EVALUATOR)
@@ -131,7 +131,7 @@ def test_what_a_failed_step_was_given_is_kept_where_the_visit_says(stand, source
             steps.compile_models(ORT, [stand.take_in(broken)], tested=True)
     kept = tmp_path / "kept" / "net_full_model" / "compile-ort" / "broken.onnx"
     assert kept.read_text() == "no model"
-    assert stand.workshop.attic == ""
+    assert stand.builder.failure_dir == ""
 
 
 def test_each_sample_is_told_its_own_shapes(stand, source):
@@ -143,7 +143,7 @@ def test_each_sample_is_told_its_own_shapes(stand, source):
     steps.case = replace(steps.case, trials=trials)
     wanted = []
 
-    def run(target, artifact, inputs, wants, case, whole=stand.workshop.run):
+    def run(target, artifact, inputs, wants, case, whole=stand.builder.run):
         wanted.append(wants.specs)
         return whole(target, artifact, inputs, wants, case)
 
@@ -151,7 +151,7 @@ def test_each_sample_is_told_its_own_shapes(stand, source):
     other = steps.write_inputs([{"x": np.ones(4, np.float32)}])
     artifacts = steps.prepare(ORT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workshop, "run", lambda self, *words: run(*words))
+        patch.setattr(ArtifactBuilder, "run", lambda self, *words: run(*words))
         steps.run(ORT, artifacts, own)
         steps.run(ORT, artifacts, other)
     assert wanted == [*specs, steps.case.specs]

@@ -18,8 +18,7 @@ from assay.values.slots import parse_slot_flags
 if TYPE_CHECKING:
     from assay.bench.flow.compare import CompareOptions, Run
     from assay.bench.values.execution import BenchExecution, BenchRequest
-    from assay.study.supervise import Event
-    from assay.study.sweep import Doors
+    from assay.study.api import Event, RunHooks
     from assay.values.series import Direction
     from assay.values.verdict import Verdict
 
@@ -163,14 +162,14 @@ def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any)
     )
 
 
-def build_doors(quiet: bool, tell_ends: bool = True) -> Doors:
+def build_hooks(quiet: bool, tell_ends: bool = True) -> RunHooks:
     """`tell_ends`: say of every run that it has ended; those who tell more of it do not want that."""
-    from assay.study.sweep import Doors
+    from assay.study.api import RunHooks
 
-    doors = Doors(warn=warn, owns_process=True, counts_wait=True, tick_s=0.1)
+    hooks = RunHooks(warn=warn, owns_process=True, counts_wait=True, tick_s=0.1)
     if tell_ends and not quiet:
-        doors.listen = _tell_event
-    return doors
+        hooks.listen = _tell_event
+    return hooks
 
 
 def build_run(quiet: bool) -> Run:
@@ -178,8 +177,8 @@ def build_run(quiet: bool) -> Run:
     from assay.bench.flow.observer import tell_nobody
     from assay.bench.flow.run import run_benchmarks
 
-    doors, told = build_doors(quiet, tell_ends=False), tell_nobody if quiet else _tell_execution
-    return lambda request: run_benchmarks(request, doors, told)
+    hooks, told = build_hooks(quiet, tell_ends=False), tell_nobody if quiet else _tell_execution
+    return lambda request: run_benchmarks(request, hooks, told)
 
 
 def _tell_execution(execution: BenchExecution, number: int, total: int) -> None:

@@ -18,9 +18,7 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
-from assay.study.collect import closing_quietly
-from assay.study.locations import StudyPlace
-from assay.study.refresh import refresh_study
+from assay.study.api import StudyPlace, closing_quietly, refresh_study
 from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import Machine

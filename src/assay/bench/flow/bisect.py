@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
-from assay.bench.flow.checkouts import Workshop, open_workshop
+from assay.bench.flow.checkouts import Checkouts, open_workshop
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.records import parse_finding
@@ -91,21 +91,21 @@ def bisect_benchmark(
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
     options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
-    with open_workshop(request, options.build, tell) as workshop, keeping_lease():
-        good, bad = (load_commit(workshop.repository, name) for name in (question.good, question.bad))
-        parents = load_parents(workshop.repository, good.sha, bad.sha)
-        log = _open_log(workshop, (good, bad), request, options, question.fresh)
-        bench = _Bench(workshop, good, bad, request, options, run)
+    with open_workshop(request, options.build, tell) as checkouts, keeping_lease():
+        good, bad = (load_commit(checkouts.repository, name) for name in (question.good, question.bad))
+        parents = load_parents(checkouts.repository, good.sha, bad.sha)
+        log = _open_log(checkouts, (good, bad), request, options, question.fresh)
+        bench = _Bench(checkouts, good, bad, request, options, run)
         return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), tell).run()
 
 
 def _open_log(
-    workshop: Workshop, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
+    checkouts: Checkouts, ends: tuple[Commit, Commit], request: BenchRequest, options: CompareOptions, fresh: bool
 ) -> str:
     """The same question leads to the same log: that is how a search is found again."""
     asked = {
-        "repository": workshop.repository,
-        "inside": workshop.inside,
+        "repository": checkouts.repository,
+        "inside": checkouts.inside,
         "ends": [end.sha for end in ends],
         "method": asdict(request.methods[0]),
         "options": asdict(options),
@@ -117,7 +117,7 @@ def _open_log(
         "limits": [request.timeout_s, request.foreign_limit],
     }
     key = hashlib.blake2b(json.dumps(asked, sort_keys=True, default=str).encode(), digest_size=4).hexdigest()
-    folder = os.path.join(workshop.logs, f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
+    folder = os.path.join(checkouts.logs, f"{ends[0].sha[:7]}-{ends[1].sha[:7]}-{key}")
     os.makedirs(folder, exist_ok=True)
     log = os.path.join(folder, LOG_FILE)
     if fresh:
@@ -160,14 +160,14 @@ class _Search:
         return replace(self.start, trials=(*given, *(Trial(answer.commit, answer.outcome) for answer in answers)))
 
     def _announce(self, step: Try) -> str:
-        commit = load_commit(self.bench.workshop.repository, step.commit)
+        commit = load_commit(self.bench.checkouts.repository, step.commit)
         return f"trying {commit.short} {commit.subject!r}: {step.reason}"
 
     def _conclude(self, step: Found | Stuck, answers: list[Answer]) -> dict[str, Any]:
         if isinstance(step, Stuck):
             last = next((answer for answer in reversed(answers) if answer.commit == self.bench.bad.sha), None)
             return {"stuck": step.reason + (f"; the bad end: {last.message}" if last else "")}
-        suspects = tuple(load_commit(self.bench.workshop.repository, sha) for sha in step.suspects)
+        suspects = tuple(load_commit(self.bench.checkouts.repository, sha) for sha in step.suspects)
         if step.culprit is None:
             return {"suspects": suspects}
         proof = [a for a in answers if a.commit == step.culprit and a.outcome == "bad" and a.evidence is not None]
@@ -192,7 +192,7 @@ class _Search:
 class _Bench:
     """Where commits are held against the good one."""
 
-    workshop: Workshop
+    checkouts: Checkouts
     good: Commit
     bad: Commit
     request: BenchRequest
@@ -202,9 +202,9 @@ class _Bench:
     def ask(self, sha: str) -> tuple[Answer, str | None]:
         """What became of it, or by which signal it was interrupted."""
         began = time.monotonic()
-        commit = load_commit(self.workshop.repository, sha)
+        commit = load_commit(self.checkouts.repository, sha)
         try:
-            variants = (self.workshop.check_out("base", self.good), self.workshop.check_out("head", commit))
+            variants = (self.checkouts.check_out("base", self.good), self.checkouts.check_out("head", commit))
             contest = Contest(replace(self.request, variants=variants), self.options, self.run, lambda _line: None)
             report = contest.run_round(confirmed=True)
         except NotFoundError:

@@ -21,7 +21,7 @@ BISECT_DIR = "bisect"
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class Checkouts:
     repository: str
     inside: str  # the folder that benchmarks run in, relative to the repository
     folder: str  # of the trees
@@ -44,7 +44,7 @@ class Workshop:
 @contextmanager
 def open_workshop(
     request: BenchRequest, build_command: str | None, tell: Callable[[str], None] = lambda _line: None
-) -> Iterator[Workshop]:
+) -> Iterator[Checkouts]:
     """One call at a time: two would check out different commits in the same tree, and disturb each other's figures. The
     second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
@@ -56,4 +56,4 @@ def open_workshop(
     inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
     taken = UsageError(f"another comparison or search is at work in {trees}", "choose another --root")
     with hold(trees, taken, lambda: tell(f"waiting for another comparison or search, at work in {trees}")):
-        yield Workshop(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)
+        yield Checkouts(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)

@@ -315,9 +315,9 @@ def compare_git(
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
     names = parse_span(span)
-    with open_workshop(request, options.build, tell) as workshop, keeping_lease():
-        base, head = (load_commit(workshop.repository, name) for name in names)
-        variants = (workshop.check_out("base", base), workshop.check_out("head", head))
+    with open_workshop(request, options.build, tell) as checkouts, keeping_lease():
+        base, head = (load_commit(checkouts.repository, name) for name in names)
+        variants = (checkouts.check_out("base", base), checkouts.check_out("head", head))
         found = Contest(replace(request, variants=variants), options, run, tell).run()
     return replace(found, base=_name_commit(base), head=_name_commit(head))
 

@@ -20,9 +20,7 @@ from assay.execute.script import JobText, render_job
 from assay.plan.identity import spec_id
 from assay.record import run_directory
 from assay.record.index.sqlite import open_index
-from assay.study.collect import closing_quietly
-from assay.study.locations import StudyPlace, check_writable
-from assay.study.refresh import refresh_study
+from assay.study.api import StudyPlace, check_writable, closing_quietly, refresh_study
 from assay.values.run import RunSpec
 from assay.values.study import CodePolicy
 

@@ -28,7 +28,7 @@ from assay.observe.machine import (
 )
 from assay.observe.rocm import load_accelerators
 from assay.observe.tree_peak import TreePeaks, TreeWatch
-from assay.study.supervise import Entry, Observer
+from assay.study.api import Entry, Observer
 from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
@@ -61,7 +61,7 @@ class _Live:
     tree: TreePeaks | None = None  # when the run has ended
 
 
-class Witness:
+class BenchObserver:
     """The supervisor's observer, around its usual one."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Witness:
         self._outlook = Outlook(os.cpu_count() or 1)
         self.found: dict[str, BenchExecution] = {}
 
-    def around(self, inner: Observer) -> Witness:
+    def around(self, inner: Observer) -> BenchObserver:
         """Before anything runs: what takes long to be asked, and who else is at work."""
         self._inner = inner
         began = time.monotonic()

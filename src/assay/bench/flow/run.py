@@ -18,7 +18,7 @@ from typing import Any
 
 from assay.bench.child_report import load_story
 from assay.bench.flow.execution_builder import COMMAND, ENV_EXTRA, ENV_OUTPUT
-from assay.bench.flow.observer import Told, Witness, tell_nobody
+from assay.bench.flow.observer import BenchObserver, Told, tell_nobody
 from assay.bench.records import hold_queue, take_queue, write_execution
 from assay.bench.values.execution import (
     PROFILE,
@@ -34,9 +34,7 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
-from assay.study.locations import StudyPlace, choose_root
-from assay.study.prepared import Prepared, Report, RunOptions
-from assay.study.sweep import Doors, run_study
+from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, run_study
 from assay.values import layout
 from assay.values.run import Command, Plan, RunSpec
 from assay.values.slots import CPU
@@ -49,7 +47,7 @@ _LIST_TIMEOUT_S = 300.0
 _ID_FORMAT = "%Y-%m-%d-%H-%M-%S-%f"
 
 
-def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told = tell_nobody) -> BenchReport:
+def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: Told = tell_nobody) -> BenchReport:
     """Every method, trial by trial. A child that crashes, hangs or never reports is a recorded failure, and the next
     one still runs. Each execution is a run directory of the study `bench` with `benchmark.json` in it, and is in the
     index when this returns."""
@@ -62,23 +60,23 @@ def run_benchmarks(request: BenchRequest, doors: Doors | None = None, told: Told
     jobs = [*forgotten, *_build_jobs(request, methods, place)]
     slots = _choose_slots(request, settings)
     noter = _Noter(told)
-    given = doors or Doors()
+    given = hooks or RunHooks()
     heard = _Heard(given.warn)
     variants = {job.spec.name: job.variant for job in jobs}
-    witness = Witness(request, variants, noter.told if request.profile else told, heard.take)
+    observer = BenchObserver(request, variants, noter.told if request.profile else told, heard.take)
     specs = [job.spec for job in jobs]
     watched = replace(
         given,
         use="benchmark",
         max_wait_s=request.max_wait_s or given.max_wait_s,
-        observe=lambda inner: given.observe(witness.around(inner)),
+        observe=lambda inner: given.observe(observer.around(inner)),
     )
     with hold_queue(place.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
         report = _run(request, place, slots, specs, watched)
-    found = witness.found | noter.found
+    found = observer.found | noter.found
     executions = [found[entry.dir] for entry in report.entries if entry.dir in found]
     notes = [*_describe_forgotten([job.spec for job in forgotten]), *report.notes]
-    notes = [*(note for note in notes if note not in heard.texts), *(heard.texts if doors is None else ())]
+    notes = [*(note for note in notes if note not in heard.texts), *(heard.texts if hooks is None else ())]
     return BenchReport(tuple(executions), report.interrupted, report.problem, tuple(notes))
 
 
@@ -120,7 +118,7 @@ def _run(
     place: StudyPlace,
     slots: tuple[str, ...],
     specs: Sequence[RunSpec],
-    doors: Doors,
+    hooks: RunHooks,
 ) -> Report:
     assert request.folder is not None
     settings = load_settings(os.getcwd(), os.environ)
@@ -128,7 +126,7 @@ def _run(
         STUDY, "native", "assay bench", request.folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live")
     )
     options = RunOptions("", slots=slots, grace_s=request.grace_s, command_line=request.command_line)
-    return run_study(Prepared(study, Plan(study, tuple(specs)), place, True, None, settings, options), doors)
+    return run_study(Prepared(study, Plan(study, tuple(specs)), place, True, None, settings, options), hooks)
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:

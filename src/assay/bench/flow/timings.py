@@ -8,9 +8,7 @@ from assay.bench.flow.execution_builder import build_fingerprint, build_setup
 from assay.bench.flow.imports import write_as_run
 from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
 from assay.record.index.sqlite import open_index
-from assay.study.collect import closing_quietly
-from assay.study.locations import StudyPlace
-from assay.study.refresh import refresh_study
+from assay.study.api import StudyPlace, closing_quietly, refresh_study
 from assay.values.timings import Timings
 
 KIND = "model"

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 
 from assay.compat.original_command import Parsed, count, original_command
-from assay.golden.commands.options import DEFAULT_MANIFEST, build_doors, show_report, warn
+from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report, warn
 from assay.values.slots import parse_slot_flags
 from assay.values.units import parse_timeout
 
@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+    from assay.golden.api import GoldenOptions, check_file, gather_file
 
     options = GoldenOptions(
         file=parsed.test_config_path,
@@ -59,7 +59,7 @@ def run(parsed: Parsed) -> int:
         command_line=tuple(sys.argv),
         is_harness=True,
     )
-    go = partial(gather_file if parsed.gather else check_file, options, build_doors(parsed.quiet or parsed.json), warn)
+    go = partial(gather_file if parsed.gather else check_file, options, build_hooks(parsed.quiet or parsed.json), warn)
     return show_report(go(), parsed.json, parsed.allow_changed)
 
 

@@ -18,9 +18,8 @@ from assay.values import layout
 from assay.values.run import State
 
 if TYPE_CHECKING:
-    from assay.compat.mlrunner.messages import Chronicle, Tee
-    from assay.study.prepared import Again, Prepared, RunOptions
-    from assay.study.supervise import Event
+    from assay.compat.mlrunner.messages import MlrunnerMessages, Tee
+    from assay.study.api import Again, Event, Prepared, RunOptions
 
 _TASKS = ".tasks"  # --no-subdir: where each task's own files are
 _AGAIN = frozenset({State.FAILED, State.TIMEOUT, State.LOST, State.STOPPED})
@@ -43,11 +42,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.compat.mlrunner.messages import Chronicle
+    from assay.compat.mlrunner.messages import MlrunnerMessages
 
     prepared = prepare_tasks(parsed)
     warn(problem for problem in prepared.warnings if "no command uses" not in problem.message)  # its own line says it
-    chronicle = Chronicle(prepared, say)
+    chronicle = MlrunnerMessages(prepared, say)
     chronicle.open()
     if parsed.dry_run:
         write_lines(chronicle.build_dry_lines())
@@ -56,7 +55,7 @@ def run(parsed: Parsed) -> int:
 
 
 def prepare_tasks(parsed: Parsed) -> Prepared:
-    from assay.study.sweep import prepare
+    from assay.study.api import prepare
 
     output = os.path.abspath(parsed.output)
     prepared = prepare(build_options(parsed, os.path.join(output, _TASKS) if parsed.no_subdir else output))
@@ -67,7 +66,7 @@ def prepare_tasks(parsed: Parsed) -> Prepared:
 
 
 def build_options(parsed: Parsed, folder: str) -> RunOptions:
-    from assay.study.prepared import LoadOptions, RunOptions
+    from assay.study.api import LoadOptions, RunOptions
 
     return RunOptions(
         file=parsed.yaml,
@@ -89,7 +88,7 @@ def build_options(parsed: Parsed, folder: str) -> RunOptions:
 
 def _build_again(parsed: Parsed) -> Again | None:
     """The call without -f. A random sample is another one each time, so its runs are repeated by their names."""
-    from assay.study.prepared import Again
+    from assay.study.api import Again
 
     if parsed.sample is not None:
         return None
@@ -109,7 +108,7 @@ def _build_option(flag: str, value: str) -> tuple[str, ...]:
 class _Session:
     """One call: tells what happens, and keeps mlrunner's files beside ours."""
 
-    def __init__(self, prepared: Prepared, chronicle: Chronicle, parsed: Parsed) -> None:
+    def __init__(self, prepared: Prepared, chronicle: MlrunnerMessages, parsed: Parsed) -> None:
         self._prepared = prepared
         self._chronicle = chronicle
         self._parsed = parsed
@@ -121,10 +120,10 @@ class _Session:
         return Tee(self._prepared.dir_of(self._prepared.plan.runs[0]), echo)
 
     def run(self) -> int:
-        from assay.study.sweep import Doors, run_study
+        from assay.study.api import RunHooks, run_study
 
         began = time.time()
-        doors = Doors(
+        hooks = RunHooks(
             listen=self._listen,
             draw=lambda _: self._show_output(),
             note=note,
@@ -132,7 +131,7 @@ class _Session:
             owns_process=True,
             tick_s=0.1,
         )
-        report = run_study(self._prepared, doors)
+        report = run_study(self._prepared, hooks)
         self._copy_yaml()
         self._chronicle.close(report)
         if int(report.exit_code):

@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
-from assay.study.mlrunner_files import format_time, render_script
-from assay.study.prepared import Prepared, Report, left_commands, wanted_commands
-from assay.study.slot_choice import choose_slots
-from assay.study.supervise import Entry, Event
+from assay.study.api import (
+    Entry,
+    Event,
+    Prepared,
+    Report,
+    choose_slots,
+    format_time,
+    left_commands,
+    render_script,
+    wanted_commands,
+)
 from assay.system.tail import Tail
 from assay.values import layout
 from assay.values.run import RunSpec, State
@@ -23,7 +30,7 @@ _FAILED = (State.FAILED, State.TIMEOUT, State.LOST, State.DAMAGED)
 
 
 @dataclass(slots=True)
-class Chronicle:
+class MlrunnerMessages:
     """Numbers the tasks of each document and says what happens to them, as mlrunner does."""
 
     prepared: Prepared

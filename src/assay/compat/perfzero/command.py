@@ -18,7 +18,7 @@ from assay.errors import ExitCode, UsageError
 from assay.show.console import note, tell
 
 if TYPE_CHECKING:
-    from assay.study.sweep import Doors
+    from assay.study.api import RunHooks
 
 _DESCRIPTION = """Run benchmarks with PerfZero's own flags, workspace and summaries.
 
@@ -203,14 +203,14 @@ def run(parsed: Parsed) -> int:
     return int(report.exit_code)
 
 
-def _build_doors(quiet: bool) -> Doors:
+def _build_doors(quiet: bool) -> RunHooks:
     """The methods' own output, live, on stderr: stdout is for summaries."""
-    from assay.bench.commands.options import build_doors
+    from assay.bench.api import build_hooks
 
-    doors = build_doors(quiet, tell_ends=False)  # the flow says more of each than that
+    hooks = build_hooks(quiet, tell_ends=False)  # the flow says more of each than that
     if not quiet:
-        doors.echo = _echo
-    return doors
+        hooks.echo = _echo
+    return hooks
 
 
 def _echo(data: bytes) -> None:

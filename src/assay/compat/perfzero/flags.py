@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from assay.bench.values.execution import BenchMethod, ProfileWindow, parse_method, parse_windows
+from assay.bench.api import BenchMethod, ProfileWindow, parse_method, parse_windows
 from assay.compat.perfzero.values import (
     DEFAULT_DATA_DIR,
     DEFAULT_WORKSPACE,

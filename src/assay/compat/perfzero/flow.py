@@ -19,11 +19,15 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from assay.bench.child_report import load_story
-from assay.bench.flow.execution_builder import load_readings
-from assay.bench.flow.run import run_benchmarks
-from assay.bench.records import load_execution, write_execution
-from assay.bench.values.execution import BenchExecution, BenchRequest
+from assay.bench.api import (
+    BenchExecution,
+    BenchRequest,
+    load_execution,
+    load_readings,
+    load_story,
+    run_benchmarks,
+    write_execution,
+)
 from assay.compat.perfzero.credentials import google_key
 from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the door's own words
 from assay.compat.perfzero.process_info import render_process_info
@@ -53,8 +57,7 @@ from assay.compat.perfzero.values import (
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
 from assay.show.formatting import render_count
-from assay.study.supervise import Event
-from assay.study.sweep import Doors, Listen
+from assay.study.api import Event, Listen, RunHooks
 from assay.system.files import write_atomic
 from assay.values import layout
 
@@ -77,7 +80,7 @@ class Voice:
 
 
 def run_perfzero(
-    job: PerfzeroJob, doors: Doors, voice: Voice, version: str = "", command_line: tuple[str, ...] = ()
+    job: PerfzeroJob, hooks: RunHooks, voice: Voice, version: str = "", command_line: tuple[str, ...] = ()
 ) -> PerfzeroReport:
     """Data, repositories, then every method of every trial. A failure is recorded, and the next one runs."""
     clock = _Clock()
@@ -95,7 +98,7 @@ def run_perfzero(
         keeper = _Keeper(around, voice)
         request = replace(_build_request(around), command_line=command_line)
         _tell_details(request, around, voice)
-        bench = run_benchmarks(request, replace(doors, listen=keeper.around(doors.listen)))
+        bench = run_benchmarks(request, replace(hooks, listen=keeper.around(hooks.listen)))
     return PerfzeroReport(bench, tuple(keeper.done), Times(clock.seconds, keeper.seconds), tuple(keeper.problems))
 
 
@@ -205,7 +208,7 @@ def _build_request(around: Surroundings) -> BenchRequest:
 
 
 def _build_extra(around: Surroundings) -> dict[str, Any]:
-    """What the history should know beside: an execution can be told from those of other doors and other set-ups."""
+    """What the history should know beside: an execution can be told from those of other hooks and other set-ups."""
     job = around.job
     facts = {
         "door": "perfzero",

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from assay.bench.values.execution import BenchExecution
+from assay.bench.api import BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.show.plot import Chart, Line
 from assay.values.series import Reading

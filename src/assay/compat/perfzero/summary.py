@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.bench.values.execution import BenchExecution, BenchResult
+from assay.bench.api import BenchExecution, BenchResult
 from assay.compat.perfzero.values import HARNESS, Package, PerfzeroReport, Surroundings
 from assay.show.formatting import clean, escape_json
 from assay.show.json_text import to_json

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from assay.bench.values.execution import BenchExecution, BenchMethod, BenchReport, ProfileWindow
+from assay.bench.api import BenchExecution, BenchMethod, BenchReport, ProfileWindow
 from assay.errors import ExitCode
 
 HARNESS = "perfzero"

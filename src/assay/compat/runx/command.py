@@ -15,9 +15,7 @@ from assay.show.console import echo, note, say
 from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
-    from assay.study.prepared import Prepared, RunOptions
-    from assay.study.supervise import Event
-    from assay.study.sweep import Doors
+    from assay.study.api import Event, Prepared, RunHooks, RunOptions
 
 _TICK_S, _LIVE_TICK_S = 0.25, 0.05
 
@@ -45,9 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.study.dry_run import build_dry_lines
-    from assay.study.preflight import check_prepared
-    from assay.study.sweep import prepare
+    from assay.study.api import build_dry_lines, check_prepared, prepare
 
     prepared = prepare(build_options(parsed))
     warn(prepared.warnings)
@@ -61,7 +57,7 @@ def run(parsed: Parsed) -> int:
 
 
 def build_options(parsed: Parsed) -> RunOptions:
-    from assay.study.prepared import Again, LoadOptions, RunOptions
+    from assay.study.api import Again, LoadOptions, RunOptions
     from assay.values.slots import parse_slots
 
     kept = ("exp_name", "tag", "no_cooldir", "interactive", "farm", "config_file", "slots")
@@ -83,12 +79,10 @@ def build_options(parsed: Parsed) -> RunOptions:
 
 
 def supervise(prepared: Prepared) -> int:
-    from assay.study.lookup import show_command
-    from assay.study.run_status import load_states
-    from assay.study.sweep import run_study
+    from assay.study.api import load_states, run_study, show_command
 
     began = time.time()
-    report = run_study(prepared, build_doors(prepared))
+    report = run_study(prepared, build_hooks(prepared))
     states = load_states(report) if report.left and not report.problem else []
     if prepared.farm is not None and State.RUNNING in states:
         note(describe_farm(states, prepared.farm.name))
@@ -99,10 +93,9 @@ def supervise(prepared: Prepared) -> int:
     return int(report.exit_code)
 
 
-def build_doors(prepared: Prepared) -> Doors:
+def build_hooks(prepared: Prepared) -> RunHooks:
     """Here: one run after another with its output live. On a farm: gone when it has everything, as runx was."""
-    from assay.study.dry_run import build_line
-    from assay.study.sweep import Doors
+    from assay.study.api import RunHooks, build_line
 
     def listen(event: Event) -> None:
         spec = event.entry.spec
@@ -112,10 +105,10 @@ def build_doors(prepared: Prepared) -> Doors:
             note(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
 
     if prepared.farm is not None:
-        return Doors(listen=listen, note=note, tick_s=_TICK_S, leaves=True)
+        return RunHooks(listen=listen, note=note, tick_s=_TICK_S, leaves=True)
     if prepared.options.slots:
-        return Doors(listen=listen, note=note, warn=lambda text: warn([text]), owns_process=True, tick_s=_TICK_S)
-    return Doors(listen=listen, note=note, echo=echo, owns_process=True, one_by_one=True, tick_s=_LIVE_TICK_S)
+        return RunHooks(listen=listen, note=note, warn=lambda text: warn([text]), owns_process=True, tick_s=_TICK_S)
+    return RunHooks(listen=listen, note=note, echo=echo, owns_process=True, one_by_one=True, tick_s=_LIVE_TICK_S)
 
 
 def describe_farm(states: Sequence[State], farm: str) -> str:

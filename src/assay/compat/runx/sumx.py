@@ -12,9 +12,7 @@ from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
 from assay.show.table import Column, Table
-from assay.study.locations import StudyPlace
-from assay.study.lookup import load_fresh_table
-from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
+from assay.study.api import SortKey, StudyPlace, best_values, choose_sort, differing_params, load_fresh_table, sort_rows
 from assay.values import layout
 from assay.values.metric_direction import whole_step
 from assay.values.secrets import hide_named

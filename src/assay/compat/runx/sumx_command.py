@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run(parsed: Parsed) -> int:
     from assay.compat.runx.sumx import SumxOptions, build_sumx
     from assay.show.table import render_csv, render_sumx
-    from assay.study.lookup import find_places, open_index_of
+    from assay.study.api import find_places, open_index_of
     from assay.system.terminal import terminal_width
 
     options = SumxOptions(tuple(parsed.sortwith or ()), tuple(filter(None, (parsed.ignore or "").split(","))))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.models.pytest_support.options import read_options
-from assay.models.pytest_support.report import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
+from assay.models.api import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE, read_options
 
 if TYPE_CHECKING:
     from assay.compat.torq.values import CaseResult

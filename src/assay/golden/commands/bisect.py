@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.errors import ExitCode
-from assay.golden.commands.options import build_doors, build_options, run_options, warn
+from assay.golden.commands.options import build_hooks, build_options, run_options, warn
 from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def bisect(good: str, bad: str, quiet: bool, as_json: bool, **given: Any) -> int
         given["patience"],
         given["fresh"],
     )
-    report = bisect_file(options, build_doors(quiet=True), (lambda _line: None) if quiet or as_json else warn)
+    report = bisect_file(options, build_hooks(quiet=True), (lambda _line: None) if quiet or as_json else warn)
     return show(report, as_json)
 
 

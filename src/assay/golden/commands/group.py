@@ -11,7 +11,7 @@ from assay.errors import ExitCode
 from assay.golden.commands.bisect import bisect
 from assay.golden.commands.options import (
     DEFAULT_MANIFEST,
-    build_doors,
+    build_hooks,
     build_options,
     golden_options,
     show_report,
@@ -54,7 +54,7 @@ def gather(replicas: int | None, counting: bool, quiet: bool, as_json: bool, **g
 
     stream = sys.stderr if prepare_reports({**given, "as_json": as_json}) else sys.stdout
     options = build_options(given, replicas=None if replicas is None else replicas - 1, counting=counting)
-    report = gather_file(options, build_doors(quiet or as_json), warn)
+    report = gather_file(options, build_hooks(quiet or as_json), warn)
     write_reports(report, given)
     return show_report(report, as_json, stream=stream)
 
@@ -90,7 +90,7 @@ def check(
 
     stream = sys.stderr if prepare_reports({**given, "as_json": as_json}) else sys.stdout
     options = build_options(given, most_checks=most_checks, early_stop=not no_early_stop)
-    report = check_file(options, build_doors(quiet or as_json), warn)
+    report = check_file(options, build_hooks(quiet or as_json), warn)
     write_reports(report, given, allow_changed)
     return show_report(report, as_json, allow_changed, stream, every_row)
 

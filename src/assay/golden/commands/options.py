@@ -15,9 +15,9 @@ from assay.values.slots import parse_slot_flags
 from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
-    from assay.golden.flow.files import Doors, GoldenOptions
+    from assay.golden.flow.files import GoldenOptions, RunHooks
     from assay.golden.values import GoldenReport
-    from assay.study.supervise import Event
+    from assay.study.api import Event
 
 DEFAULT_MANIFEST = "convergence_harness_manifest.json"
 
@@ -77,12 +77,12 @@ def build_options(given: dict[str, Any], **further: Any) -> GoldenOptions:
     )
 
 
-def build_doors(quiet: bool) -> Doors:
+def build_hooks(quiet: bool) -> RunHooks:
     """A line for every run that begins or ends; a check is short, and a long training has `assay logs -f`."""
-    from assay.golden.flow.files import Doors
+    from assay.golden.flow.files import RunHooks
 
     listen = (lambda _event: None) if quiet else tell_event
-    return Doors(listen=listen, warn=warn_user, owns_process=True, counts_wait=True, tick_s=0.1)
+    return RunHooks(listen=listen, warn=warn_user, owns_process=True, counts_wait=True, tick_s=0.1)
 
 
 def tell_event(event: Event) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.errors import ExitCode
-from assay.golden.commands.options import build_doors, build_options, golden_options, warn
+from assay.golden.commands.options import build_hooks, build_options, golden_options, warn
 
 if TYPE_CHECKING:
     from assay.golden.flow.rebase import Rebased
@@ -43,7 +43,7 @@ def rebase(reason: str, quiet: bool, as_json: bool, **given: Any) -> int:
     options = RebaseOptions(
         golden, reason, given["source"], given["allow_wider"], given["fresh"], given["allow_failed"]
     )
-    done = rebase_file(options, build_doors(quiet or as_json), (lambda _line: None) if quiet or as_json else warn)
+    done = rebase_file(options, build_hooks(quiet or as_json), (lambda _line: None) if quiet or as_json else warn)
     if as_json:
         from assay.show.json_text import render_facts
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from assay.errors import ExitCode, UsageError
-from assay.golden.commands.options import build_doors, build_options, golden_options, warn
+from assay.golden.commands.options import build_hooks, build_options, golden_options, warn
 from assay.golden.values import Fault
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def selftest(
     from assay.golden.flow.selftest import selftest_file
 
     faults = (*parse_faults(envs, "env"), *parse_faults(flags, "flag"))
-    reports = selftest_file(build_options(given), faults, segment, build_doors(quiet or as_json), warn)
+    reports = selftest_file(build_options(given), faults, segment, build_hooks(quiet or as_json), warn)
     if as_json:
         from assay.show.json_text import render_facts
 

@@ -21,12 +21,11 @@ from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.segments import GoldenOptions, Scene, build_scene
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_context
 from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
-from assay.study.locations import StudyPlace
-from assay.study.sweep import Doors
+from assay.study.api import RunHooks, StudyPlace
 from assay.system.json_lines import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout
@@ -84,18 +83,18 @@ class BisectReport:
         return len({trial.commit for trial in self.tried if trial.kind is VerdictKind.ERROR})
 
 
-def bisect_file(options: BisectOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> BisectReport:
+def bisect_file(options: BisectOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None) -> BisectReport:
     """Pre-check, search, and the culprit with its evidence."""
     file = load_golden_file(options.golden.file)
     tests = _choose_tests(file, options.golden.tests)
-    scene = build_scene(file, tests[0], options.golden)
-    repository = find_repository(scene.folder)
+    context = build_context(file, tests[0], options.golden)
+    repository = find_repository(context.folder)
     good, bad = load_commit(repository, options.good), load_commit(repository, options.bad)
     parents = load_parents(repository, good.sha, bad.sha)
-    folder = _choose_folder(scene, options, good, bad)
+    folder = _choose_folder(context, options, good, bad)
     taken = UsageError(f"another bisect of the same commits is at work in {folder}", "wait for it, or end it")
     with hold(folder, taken):  # two would fight for the tree
-        bench = _Bench(options, file, tests, repository, folder, doors or Doors(), tell, good)
+        bench = _Bench(options, file, tests, repository, folder, hooks or RunHooks(), tell, good)
         return _Search(bench, good, bad, parents).run()
 
 
@@ -107,12 +106,12 @@ def _choose_tests(file: GoldenFile, names: Sequence[str] | None) -> tuple[Golden
     return chosen
 
 
-def _choose_folder(scene: Scene, options: BisectOptions, good: Commit, bad: Commit) -> str:
+def _choose_folder(context: GoldenContext, options: BisectOptions, good: Commit, bad: Commit) -> str:
     """The same question leads to the same folder: that is how a search is found again."""
-    question = [good.sha, bad.sha, scene.config_hash, options.golden.store and scene.manifest, options.build]
+    question = [good.sha, bad.sha, context.config_hash, options.golden.store and context.manifest, options.build]
     key = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:8]
     name = f"bisect-{good.sha[:7]}-{bad.sha[:7]}-{key}"
-    folder = os.path.join(scene.place.dir, layout.STUDY_META_DIR, name)
+    folder = os.path.join(context.place.dir, layout.STUDY_META_DIR, name)
     try:
         os.makedirs(folder, exist_ok=True)
         if options.fresh:
@@ -217,7 +216,7 @@ class _Bench:
     tests: tuple[GoldenTest, ...]
     repository: str
     folder: str
-    doors: Doors
+    hooks: RunHooks
     tell: Tell
     good: Commit
     _tree: Tree | None = field(default=None)
@@ -231,24 +230,24 @@ class _Bench:
         given = self.options.golden
         return given if given.store else replace(given, store=os.path.join(self.folder, STORE_DIR))
 
-    def scenes(self) -> list[Scene]:
+    def contexts(self) -> list[GoldenContext]:
         """The tests, in the tree instead of in the user's folder."""
-        return [self._move(build_scene(self.file, test, self._golden_options)) for test in self.tests]
+        return [self._move(build_context(self.file, test, self._golden_options)) for test in self.tests]
 
-    def _move(self, scene: Scene) -> Scene:
-        relative = os.path.relpath(os.path.realpath(scene.folder), os.path.realpath(self.repository))
+    def _move(self, context: GoldenContext) -> GoldenContext:
+        relative = os.path.relpath(os.path.realpath(context.folder), os.path.realpath(self.repository))
         if relative.startswith(os.pardir):
-            raise UsageError(f"{scene.folder} lies outside of the repository {self.repository}", "run it inside")
+            raise UsageError(f"{context.folder} lies outside of the repository {self.repository}", "run it inside")
         folder = os.path.normpath(os.path.join(self.folder, TREE_DIR, relative))
-        place = StudyPlace(scene.place.root, f"{scene.place.name}-bisect")
-        study = replace(scene.study, folder=folder, name=place.name)
-        return replace(scene, folder=folder, study=study, place=place)
+        place = StudyPlace(context.place.root, f"{context.place.name}-bisect")
+        study = replace(context.study, folder=folder, name=place.name)
+        return replace(context, folder=folder, study=study, place=place)
 
     def is_noisy(self) -> bool:
         """Whether the golden's own recordings differ, so that one trial may be wrong."""
-        for scene in self.scenes():
+        for context in self.contexts():
             with contextlib.suppress(AssayError):
-                if any(manifests.load_manifest(scene.manifest, scene.test.name).noise.values()):
+                if any(manifests.load_manifest(context.manifest, context.test.name).noise.values()):
                     return True
         return False
 
@@ -259,7 +258,7 @@ class _Bench:
         if problem is not None:
             return Tried(sha, VerdictKind.ERROR, problem), None
         try:
-            reports = [check_test(scene, self.doors) for scene in self.scenes()]
+            reports = [check_test(context, self.hooks) for context in self.contexts()]
         except UsageError as error:  # its program is not there, say
             return Tried(sha, VerdictKind.ERROR, error.message), None
         interrupted = next((report.interrupted for report in reports if report.interrupted), None)
@@ -273,30 +272,30 @@ class _Bench:
         if self._tree is None:
             self._tree = open_tree(self.repository, os.path.join(self.folder, TREE_DIR))
         switch(self._tree, sha, keep_ignored=self.options.build is not None)
-        missing = next((scene.folder for scene in self.scenes() if not os.path.isdir(scene.folder)), None)
+        missing = next((context.folder for context in self.contexts() if not os.path.isdir(context.folder)), None)
         if missing is not None:
             return f"{os.path.relpath(missing, self._tree.path)} is not in this commit"
         if self.options.build is None:
             return None
-        return build(self._tree, self.options.build, self.scenes()[0].folder, self.options.build_timeout_s)
+        return build(self._tree, self.options.build, self.contexts()[0].folder, self.options.build_timeout_s)
 
     def _prepare_golden(self) -> None:
         """Without a store the good end is gathered, once."""
-        for scene in self.scenes():
+        for context in self.contexts():
             if self.options.golden.store:
-                manifests.load_manifest(scene.manifest, scene.test.name)  # says how to gather when it is not there
+                manifests.load_manifest(context.manifest, context.test.name)  # says how to gather when it is not there
                 continue
             with contextlib.suppress(UsageError):
-                if manifests.load_manifest(scene.manifest, scene.test.name).complete:
+                if manifests.load_manifest(context.manifest, context.test.name).complete:
                     continue
-            self.tell(f"gathering the golden recording of {scene.test.name} at the good end {self.good.short}")
+            self.tell(f"gathering the golden recording of {context.test.name} at the good end {self.good.short}")
             problem = self._enter(self.good.sha)
             if problem is not None:
                 raise UsageError(f"the good end cannot be gathered: {problem}")
-            report = gather_test(scene, self.doors)
+            report = gather_test(context, self.hooks)
             if report.verdict.kind is not VerdictKind.PASS:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(scene.manifest)
+                    os.unlink(context.manifest)
                 raise UsageError(
                     f"the good end cannot be gathered: {_worst(report).message}", "try it by hand: assay golden gather"
                 )

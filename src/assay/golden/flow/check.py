@@ -11,9 +11,9 @@ from assay.errors import ConfigError
 from assay.golden import manifests
 from assay.golden.flow.replicas import cut_track, falls_one_short
 from assay.golden.flow.segments import (
+    GoldenContext,
     GoldenOptions,
     Listening,
-    Scene,
     SegmentFollower,
     build_check_command,
     build_run,
@@ -40,9 +40,7 @@ from assay.golden.values import (
     SegmentRun,
     Track,
 )
-from assay.study.prepared import Report
-from assay.study.supervise import Entry
-from assay.study.sweep import Doors
+from assay.study.api import Entry, Report, RunHooks
 from assay.values.run import RunSpec, State
 from assay.values.study import Problem
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -53,37 +51,37 @@ SEED_BASE = 1000  # seeds of checks are never those of replicas
 Tracks = Mapping[str, Mapping[str, Track]]  # metric → label → one run
 
 
-def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Every segment of the golden against the program as it is now. The store is only read."""
-    golden = manifests.load_manifest(scene.manifest, scene.test.name, _say_how_to_gather(scene))
-    refusals = find_refusals(scene.test.rules, measure_golden_noise(scene.test.rules, golden))
-    if refusals and not scene.is_original:
+    golden = manifests.load_manifest(context.manifest, context.test.name, _say_how_to_gather(context))
+    refusals = find_refusals(context.test.rules, measure_golden_noise(context.test.rules, golden))
+    if refusals and not context.is_original:
         raise ConfigError(
             [Problem(finding.message, f"golden.metrics.{rule.metric}", rule.position) for rule, finding in refusals]
         )
-    states = [_State(scene, segment, golden) for segment in golden.segments]
-    end = _run_rounds(scene, states, doors)
+    states = [_State(context, segment, golden) for segment in golden.segments]
+    end = _run_rounds(context, states, hooks)
     reports = tuple(state.report() for state in states)
     findings = [finding for report in reports for finding in report.verdict.findings]
-    findings += _find_odd(scene, golden)
+    findings += _find_odd(context, golden)
     if end is not None:
         findings.append(
-            Finding(VerdictKind.ERROR, scene.test.name, f"not everything was run: {end.interrupted or end.problem}")
+            Finding(VerdictKind.ERROR, context.test.name, f"not everything was run: {end.interrupted or end.problem}")
         )
     return GoldenTestReport(
-        test=scene.test.name,
-        manifest=scene.manifest,
+        test=context.test.name,
+        manifest=context.manifest,
         verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
         golden=golden,
         segments=reports,
         notes=(
-            *describe_places(scene),
+            *describe_places(context),
             *(line for state in states if (line := state.describe_stop()) is not None),
             *_describe_logs(states, reports),
-            *_describe_acceptance(scene, findings),
+            *_describe_acceptance(context, findings),
         ),
         warnings=(
-            *_build_warnings(scene, golden),
+            *_build_warnings(context, golden),
             *_describe_counting(states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),
         ),
@@ -92,7 +90,7 @@ def check_test(scene: Scene, doors: Doors) -> GoldenTestReport:
     )
 
 
-def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> Report | None:
+def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHooks) -> Report | None:
     """All segments first; then, again and again, those that need another run. A report: it did not come to its end."""
     jobs = [state for state in states if state.prepare()]
     while jobs:
@@ -104,9 +102,11 @@ def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> Report 
             return by_name[entry.spec.name].follow()
 
         def decide(entry: Entry, by_name: Mapping[str, _State] = by_name) -> str | None:
-            return by_name[entry.spec.name].decide() if scene.options.early_stop else None
+            return by_name[entry.spec.name].decide() if context.options.early_stop else None
 
-        report = run_specs(scene, specs, replace(doors, observe=lambda inner: Listening(inner, follow), decide=decide))
+        report = run_specs(
+            context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow), decide=decide)
+        )
         for entry in report.entries:
             by_name[entry.spec.name].take(entry)
         if report.interrupted or report.problem:
@@ -116,11 +116,11 @@ def _run_rounds(scene: Scene, states: Sequence[_State], doors: Doors) -> Report 
 
 
 def check_variants(
-    scene: Scene, variants: Sequence[Scene], golden: Golden, segment: Segment, doors: Doors
+    context: GoldenContext, variants: Sequence[GoldenContext], golden: Golden, segment: Segment, hooks: RunHooks
 ) -> tuple[tuple[SegmentReport, ...], Report | None]:
     """One segment by several variants of the same test, all of them spread over the slots."""
     states = [_State(variant, segment, golden) for variant in variants]
-    end = _run_rounds(scene, states, doors)
+    end = _run_rounds(context, states, hooks)
     return tuple(state.report() for state in states), end
 
 
@@ -128,7 +128,7 @@ def check_variants(
 class _State:
     """One segment of a check as it goes."""
 
-    scene: Scene
+    context: GoldenContext
     segment: Segment
     golden: Golden
     checkpoint: str | None = None
@@ -148,7 +148,7 @@ class _State:
     def prepare(self) -> bool:
         """Whether it can be run at all."""
         self.beyond = self.golden.steps_beyond or 0
-        path = manifests.find_checkpoint(self.scene.manifest, self.segment.checkpoint)
+        path = manifests.find_checkpoint(self.context.manifest, self.segment.checkpoint)
         if path is None:
             self._find(f"the checkpoint {self.segment.checkpoint} is not in the store")
             return False
@@ -170,13 +170,13 @@ class _State:
     def build_spec(self, stamp: str, place: int) -> RunSpec:
         assert self.checkpoint is not None
         number = len(self.runs) + 1
-        seed = SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
-        text = build_check_command(self.scene, self.checkpoint, self.segment.start_step, self.beyond, seed)
+        seed = SEED_BASE + number if any(rule.kind == "unmatched" for rule in self.context.test.rules) else None
+        text = build_check_command(self.context, self.checkpoint, self.segment.start_step, self.beyond, seed)
         params = {"mode": "check", "start_step": self.segment.start_step, "replica": number}
-        return build_spec(self.scene, f"{CHECK_PREFIX}{stamp}-{place}-s{self.segment.start_step}", text, params)
+        return build_spec(self.context, f"{CHECK_PREFIX}{stamp}-{place}-s{self.segment.start_step}", text, params)
 
     def follow(self) -> SegmentFollower:
-        self.follower = SegmentFollower(self.scene.test)
+        self.follower = SegmentFollower(self.context.test)
         self.judged_to = -1
         return self.follower
 
@@ -191,7 +191,7 @@ class _State:
             return None
         self.judged_to = last
         now, earlier = self._tracks_of(follower.values), self._past_tracks()
-        for rule in self.scene.test.rules:
+        for rule in self.context.test.rules:
             for label, track in now.get(rule.metric, {}).items():
                 found = judge_so_far(rule, self.segment, track, label=label, earlier=earlier, peers=self._peers)
                 if found is not None:
@@ -201,7 +201,7 @@ class _State:
 
     @property
     def _peers(self) -> int:
-        return count_peers(self.scene.test.rules, self.golden)
+        return count_peers(self.context.test.rules, self.golden)
 
     def take(self, entry: Entry) -> None:
         """The run is over: its values, and how it ended."""
@@ -221,7 +221,7 @@ class _State:
 
     def _look_for_unread(self, entry: Entry, values: Values) -> None:
         """Why there is nothing to compare, where the log can tell."""
-        test = self.scene.test
+        test = self.context.test
         missing = {rule.metric for rule in test.rules} & test.parsed_metrics
         missing = {metric for metric in missing if not values.steps_of(metric)}
         if not missing:
@@ -241,7 +241,7 @@ class _State:
             self.runs.pop()
             self.values.pop()
             return True
-        most = self.scene.options.most_checks or self.scene.test.most_checks
+        most = self.context.options.most_checks or self.context.test.most_checks
         return len(self.runs) < most and self.report().verdict.kind is VerdictKind.INCONCLUSIVE
 
     # ------------------------------------------------------------ judging
@@ -260,7 +260,7 @@ class _State:
 
     def report(self) -> SegmentReport:
         runs = self._past_tracks()
-        judged = [self._judge(rule, runs) for rule in self.scene.test.rules] if runs else []
+        judged = [self._judge(rule, runs) for rule in self.context.test.rules] if runs else []
         metrics = tuple(report for report in judged if report is not None)
         findings = [*self.findings, *(finding for report in metrics for finding in report.verdict.findings)]
         if self.stopped and not any(finding.kind is VerdictKind.FAIL for finding in findings):
@@ -280,7 +280,7 @@ class _State:
         if self.stopped is None or last is None:
             return None
         kept = {report.metric for report in self.report().metrics}
-        others = [rule.metric for rule in self.scene.test.rules if rule.metric not in kept]
+        others = [rule.metric for rule in self.context.test.rules if rule.metric not in kept]
         rest = f"; not judged there: {', '.join(others)}" if others else ""
         return f"segment {self.segment.start_step} was stopped at step {last}{rest}"
 
@@ -325,10 +325,10 @@ def _describe_logs(states: Sequence[_State], reports: Sequence[SegmentReport]) -
     return [f"log: {state.logs[-1]} (segment {state.segment.start_step})" for state in bad if state.logs]
 
 
-def _describe_acceptance(scene: Scene, findings: Sequence[Finding]) -> list[str]:
+def _describe_acceptance(context: GoldenContext, findings: Sequence[Finding]) -> list[str]:
     """What to type where a change is meant."""
     kinds = {finding.kind for finding in findings} - {VerdictKind.PASS}
-    options = scene.options
+    options = context.options
     if kinds != {VerdictKind.CHANGED} or options.is_harness:
         return []
     tail = _build_arguments(options)
@@ -337,7 +337,7 @@ def _describe_acceptance(scene: Scene, findings: Sequence[Finding]) -> list[str]
         f"  once:            assay golden check {tail} --allow-changed",
         f"  from now on:     assay golden rebase {tail} --from check --reason 'the change is meant'",
     ]
-    if not scene.is_original:
+    if not context.is_original:
         lines += [
             f"  as harmless:     name it under golden.variants in {options.file}, then",
             f"                   assay golden rebase {tail} --allow-wider --reason 'a harmless change'",
@@ -358,37 +358,37 @@ def _describe_counting(states: Sequence[_State]) -> list[str]:
     """Of a golden that does not state how its program counts: what that costs, and the command that ends it."""
     if not states or states[0].golden.steps_beyond is not None:
         return []
-    twice, scene = sum(state.beyond for state in states), states[0].scene
+    twice, context = sum(state.beyond for state in states), states[0].context
     cost = f"{twice} of {len(states)} segments were run twice" if twice else "each check tries"
-    command = f"assay golden gather {_build_arguments(replace(scene.options, tests=(scene.test.name,)))} --counting"
+    command = f"assay golden gather {_build_arguments(replace(context.options, tests=(context.test.name,)))} --counting"
     return [
         f"the golden recording does not state how the program counts its steps: {cost}; record it once:\n  {command}"
     ]
 
 
-def _find_odd(scene: Scene, golden: Golden) -> list[Finding]:
+def _find_odd(context: GoldenContext, golden: Golden) -> list[Finding]:
     """What makes a verdict worthless however the segments compare."""
-    subject = scene.test.name
-    findings = [Finding(VerdictKind.ERROR, subject, note) for note in golden.notes if _concerns_rule(note, scene)]
+    subject = context.test.name
+    findings = [Finding(VerdictKind.ERROR, subject, note) for note in golden.notes if _concerns_rule(note, context)]
     if not golden.segments:
         findings.append(Finding(VerdictKind.ERROR, subject, "the golden recording has no segment: gather it again"))
     if not golden.complete:
         message = "the golden recording is not complete: its gathering did not come to a good end; gather it again"
         findings.append(Finding(VerdictKind.ERROR, subject, message))
-    bad = manifests.find_not_finite(golden, {rule.metric for rule in scene.test.rules})
+    bad = manifests.find_not_finite(golden, {rule.metric for rule in context.test.rules})
     findings += [Finding(VerdictKind.ERROR, subject, f"the golden recording is no good one: {place}") for place in bad]
     return findings
 
 
-def _say_how_to_gather(scene: Scene) -> str:
+def _say_how_to_gather(context: GoldenContext) -> str:
     """In the words of the door, with the manifests of this test that lie there under another name."""
-    options = scene.options
+    options = context.options
     hint = "gather it first: " + (
         "the same command with -g" if options.is_harness else "assay golden gather FILE -s STORE"
     )
-    prefix = scene.test.name + "_"
-    names = [os.path.basename(path) for path in manifests.list_manifests(scene.store)]
-    partial = os.path.basename(manifests.partial_path(scene.manifest))
+    prefix = context.test.name + "_"
+    names = [os.path.basename(path) for path in manifests.list_manifests(context.store)]
+    partial = os.path.basename(manifests.partial_path(context.manifest))
     others = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != partial]
     if others:
         hint += f"; or name one that is there: --manifest-name {' or '.join(others)}"
@@ -397,20 +397,20 @@ def _say_how_to_gather(scene: Scene) -> str:
     return hint
 
 
-def _concerns_rule(note: str, scene: Scene) -> bool:
-    return any(f" {rule.metric} " in f"{note} " for rule in scene.test.rules)
+def _concerns_rule(note: str, context: GoldenContext) -> bool:
+    return any(f" {rule.metric} " in f"{note} " for rule in context.test.rules)
 
 
-def _build_warnings(scene: Scene, golden: Golden) -> list[str]:
+def _build_warnings(context: GoldenContext, golden: Golden) -> list[str]:
     warnings = []
-    for rule in scene.test.rules:
-        if rule.metric not in scene.test.parsed_metrics and scene.is_original:
+    for rule in context.test.rules:
+        if rule.metric not in context.test.parsed_metrics and context.is_original:
             warnings.append(f"{rule.metric}: no parser reads it, so it cannot pass")
         elif golden.segments and not any(rule.metric in segment.tracks for segment in golden.segments):
             warnings.append(f"{rule.metric}: the golden recording does not have it, so it cannot pass")
     steps = golden.steps_per_segment
-    if steps and steps != scene.test.steps_to_record:
-        warnings.append(f"the golden was recorded over {steps} steps, the file says {scene.test.steps_to_record}")
+    if steps and steps != context.test.steps_to_record:
+        warnings.append(f"the golden was recorded over {steps} steps, the file says {context.test.steps_to_record}")
     host = golden.provenance.get("host")
     if host and host != os.uname().nodename:
         warnings.append(f"the golden was recorded on another machine ({host})")

@@ -15,11 +15,11 @@ from assay.golden.flow.gather import count_test, gather_test, place_checkpoints
 from assay.golden.flow.segments import (
     NO_LINE,
     NO_STEP_LINE,
+    GoldenContext,
     GoldenOptions,
-    Scene,
     build_check_command,
+    build_context,
     build_gather_command,
-    build_scene,
     count_lines,
     describe_places,
     find_unread,
@@ -29,32 +29,31 @@ from assay.golden.harness_file import Mode
 from assay.golden.recorder import LogReader, RunRecorder
 from assay.golden.values import GoldenFile, GoldenReport, GoldenTest, GoldenTestReport
 from assay.judge.statistics import load_numpy, t_quantile
-from assay.study.preflight import first_program
-from assay.study.sweep import Doors
+from assay.study.api import RunHooks, first_program
 from assay.values.units import parse_duration
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-__all__ = ["Doors", "GoldenOptions", "check_file", "gather_file", "load_file", "parse_duration", "validate_file"]
+__all__ = ["GoldenOptions", "RunHooks", "check_file", "gather_file", "load_file", "parse_duration", "validate_file"]
 
 Tell = Callable[[str], None]
 
 
-def gather_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
+def gather_file(options: GoldenOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
     """Record every test of the file. `tell` hears warnings about the file before anything runs."""
     if options.counting:
-        return _each_test(load_file(options, "check"), options, doors or Doors(), tell, count_test)
+        return _each_test(load_file(options, "check"), options, hooks or RunHooks(), tell, count_test)
     makes_replicas = options.replicas is None or options.replicas > 0
     file = load_file(options, "gather", replicas=makes_replicas)
     if makes_replicas and any(test.replicas for test in file.tests):
         check_libraries(file)
-    return _each_test(file, options, doors or Doors(), tell, gather_test)
+    return _each_test(file, options, hooks or RunHooks(), tell, gather_test)
 
 
-def check_file(options: GoldenOptions, doors: Doors | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
+def check_file(options: GoldenOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
     """Check every test of the file against its golden recording."""
     file = load_file(options, "check")
     check_libraries(file)
-    return _each_test(file, options, doors or Doors(), tell, check_test)
+    return _each_test(file, options, hooks or RunHooks(), tell, check_test)
 
 
 def check_libraries(file: GoldenFile) -> None:
@@ -82,26 +81,28 @@ def _choose(tests: Sequence[GoldenTest], names: Sequence[str] | None) -> tuple[G
     return tuple(test for test in tests if not names or test.name in names)
 
 
-Run = Callable[[Scene, Doors], GoldenTestReport]
+Run = Callable[[GoldenContext, RunHooks], GoldenTestReport]
 
 
-def _each_test(file: GoldenFile, options: GoldenOptions, doors: Doors, tell: Tell, run: Run) -> GoldenReport:
+def _each_test(file: GoldenFile, options: GoldenOptions, hooks: RunHooks, tell: Tell, run: Run) -> GoldenReport:
     """One after another; a test that fails or cannot be run does not keep the next one from running."""
     began = time.time()
     for warning in file.warnings:
         tell(f"warning: {warning}")
     reports: list[GoldenTestReport] = []
     for test in file.tests:
-        reports.append(_run_test(file, test, options, doors, run))
+        reports.append(_run_test(file, test, options, hooks, run))
         if reports[-1].interrupted:
             break
     return GoldenReport("check" if run is check_test else "gather", options.file, tuple(reports), time.time() - began)
 
 
-def _run_test(file: GoldenFile, test: GoldenTest, options: GoldenOptions, doors: Doors, run: Run) -> GoldenTestReport:
+def _run_test(
+    file: GoldenFile, test: GoldenTest, options: GoldenOptions, hooks: RunHooks, run: Run
+) -> GoldenTestReport:
     manifest = manifests.manifest_path(os.path.abspath(options.store), test.name, options.manifest_name)
     try:
-        return run(build_scene(file, test, options), doors)
+        return run(build_context(file, test, options), hooks)
     except AssayError as error:
         verdict = Verdict.of([Finding(VerdictKind.ERROR, test.name, error.render())], 0)
         return GoldenTestReport(test.name, manifest, verdict, exit_code=error.exit_code)
@@ -129,37 +130,37 @@ def validate_file(options: GoldenOptions, log: str | None = None) -> Validation:
     notes: list[str] = []
     problems: list[str] = []
     for test in file.tests:
-        scene = build_scene(file, test, options)
-        commands += _build_commands(place_checkpoints(scene), notes)
-        notes += [f"{test.name}: {note}" for note in describe_places(scene)]
-        program = first_program(build_gather_command(scene))
-        if program and not _is_there(program, scene):
+        context = build_context(file, test, options)
+        commands += _build_commands(place_checkpoints(context), notes)
+        notes += [f"{test.name}: {note}" for note in describe_places(context)]
+        program = first_program(build_gather_command(context))
+        if program and not _is_there(program, context):
             problems.append(f"{test.name}: the program {program!r} was not found")
         if data is not None:
-            problems += _try_patterns(scene.test, data, notes)
+            problems += _try_patterns(context.test, data, notes)
     return Validation(file, tuple(commands), tuple(notes), tuple(problems))
 
 
-def _is_there(program: str, scene: Scene) -> bool:
+def _is_there(program: str, context: GoldenContext) -> bool:
     import shutil
 
     if os.sep in program:
-        return os.access(os.path.join(scene.folder, program), os.X_OK)
-    return shutil.which(program, path=dict(scene.test.env).get("PATH")) is not None
+        return os.access(os.path.join(context.folder, program), os.X_OK)
+    return shutil.which(program, path=dict(context.test.env).get("PATH")) is not None
 
 
-def _build_commands(scene: Scene, notes: list[str]) -> list[tuple[str, str, str]]:
-    name = scene.test.name
-    found = [(name, "gather", hide_command(scene, build_gather_command(scene)))]
+def _build_commands(context: GoldenContext, notes: list[str]) -> list[tuple[str, str, str]]:
+    name = context.test.name
+    found = [(name, "gather", hide_command(context, build_gather_command(context)))]
     try:
-        golden = manifests.load_manifest(scene.manifest, name)
+        golden = manifests.load_manifest(context.manifest, name)
     except UsageError:
         notes.append(f"{name}: no golden recording yet; the check's command is an example")
-        return [*found, (name, "check", hide_command(scene, build_check_command(scene, "CHECKPOINT", 0)))]
+        return [*found, (name, "check", hide_command(context, build_check_command(context, "CHECKPOINT", 0)))]
     for segment in golden.segments:
-        path = manifests.find_checkpoint(scene.manifest, segment.checkpoint) or segment.checkpoint
-        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0)
-        found.append((name, "check", hide_command(scene, text)))
+        path = manifests.find_checkpoint(context.manifest, segment.checkpoint) or segment.checkpoint
+        text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0)
+        found.append((name, "check", hide_command(context, text)))
     return found
 
 

@@ -16,9 +16,9 @@ from assay.golden.flow.replicas import Replication, describe_noise, describe_qui
 from assay.golden.flow.segment_builder import SegmentBuilder
 from assay.golden.flow.segments import (
     FileFollower,
+    GoldenContext,
     Listening,
     LogFollower,
-    Scene,
     build_gather_command,
     build_run,
     build_spec,
@@ -42,11 +42,7 @@ from assay.golden.judge.noise import (
 from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
 from assay.golden.values import Golden, GoldenTestReport, SegmentRun
 from assay.record import run_directory
-from assay.study.lookup import FoundRun
-from assay.study.prepared import Report
-from assay.study.stop import StopOptions, stop
-from assay.study.supervise import Entry
-from assay.study.sweep import Doors
+from assay.study.api import Entry, FoundRun, Report, RunHooks, StopOptions, stop
 from assay.values import layout
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -56,54 +52,59 @@ LOCK_SUFFIX = ".lock"
 _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
-def gather_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Train once, record, repeat the segments, measure the noise, write the manifest.
 
     Until all that has come to a good end the golden that was there stays, with its checkpoints; what there is of the
     new one stands beside it, in `<manifest>.partial`.
     """
-    scene = place_checkpoints(scene)
-    check_store(scene)
-    with _owned(scene):
-        return _gather(scene, doors)
+    context = place_checkpoints(context)
+    check_store(context)
+    with _owned(context):
+        return _gather(context, hooks)
 
 
-def _gather(scene: Scene, doors: Doors) -> GoldenTestReport:
-    spec, notes = _choose_spec(scene, doors)
-    work = _Gathering(scene, spec, notes)
-    report = run_specs(scene, [work.spec], replace(doors, observe=lambda inner: Listening(inner, work.follow)))
+def _gather(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
+    spec, notes = _choose_spec(context, hooks)
+    work = _Gathering(context, spec, notes)
+    report = run_specs(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
     entry = report.entries[0]
     work.conclude(entry)
     runs = [build_run(entry, work.recorder.last_step)]
     is_cut = bool(report.interrupted or report.problem)
-    if work.golden is not None and entry.state is State.DONE and not is_cut and (work.replicas or scene.test.variants):
-        report, more = work.replicate(doors)
+    if (
+        work.golden is not None
+        and entry.state is State.DONE
+        and not is_cut
+        and (work.replicas or context.test.variants)
+    ):
+        report, more = work.replicate(hooks)
         runs += more
-    elif work.golden is not None and entry.state is State.DONE and not is_cut and can_check(scene):
-        report, more = work.learn(doors)
+    elif work.golden is not None and entry.state is State.DONE and not is_cut and can_check(context):
+        report, more = work.learn(hooks)
         runs += more
     work.measure()
     work.settle(is_cut or bool(report.interrupted or report.problem))
     return replace(work.report(runs), interrupted=report.interrupted, problem=report.problem)
 
 
-def count_test(scene: Scene, doors: Doors) -> GoldenTestReport:
+def count_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """Add to a golden that is there how its program counts its steps: one run of one segment."""
-    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    golden = manifests.load_manifest(context.manifest, context.test.name)
     if not golden.segments:
         raise UsageError("the golden recording has no segment", "gather it again")
-    work = Replication(scene, replace(golden, steps_beyond=None), 0)
-    report = work.learn(doors)
+    work = Replication(context, replace(golden, steps_beyond=None), 0)
+    report = work.learn(hooks)
     findings, steps = list(work.findings), work.golden.steps_beyond
     if steps is not None:
-        manifests.write_offset(scene.manifest, work.golden)
+        manifests.write_offset(context.manifest, work.golden)
         how = (
             "a check trains one step further than the file says" if steps else "a check trains as far as the file says"
         )
-        findings.append(Finding(VerdictKind.PASS, scene.test.name, f"the counting is recorded: {how}"))
+        findings.append(Finding(VerdictKind.PASS, context.test.name, f"the counting is recorded: {how}"))
     return GoldenTestReport(
-        test=scene.test.name,
-        manifest=scene.manifest,
+        test=context.test.name,
+        manifest=context.manifest,
         verdict=Verdict.of(findings, 1 if steps is not None else 0),
         golden=work.golden,
         runs=tuple(work.runs),
@@ -127,7 +128,7 @@ class _Follower:
     def read(self, entry: Entry, final: bool) -> None:
         data = self._log.read(entry)
         filled = self._work.recorder.feed(data) if data else False
-        if not self._work.scene.test.same_line:
+        if not self._work.context.test.same_line:
             self._files.read(entry, final, self._work.file_values)
         if filled and not final:
             self._work.save(entry, complete=False)
@@ -136,25 +137,25 @@ class _Follower:
 class _Gathering:
     """The state of one gathering."""
 
-    def __init__(self, scene: Scene, spec: RunSpec, notes: Sequence[str]) -> None:
-        self.scene = scene
+    def __init__(self, context: GoldenContext, spec: RunSpec, notes: Sequence[str]) -> None:
+        self.context = context
         self.spec = spec
-        self.replicas = scene.options.replicas if scene.options.replicas is not None else scene.test.replicas
-        self.recorder = _Recorder(scene)
+        self.replicas = context.options.replicas if context.options.replicas is not None else context.test.replicas
+        self.recorder = _Recorder(context)
         self.file_values = Values()
         self.golden: Golden | None = None
         self.findings: list[Finding] = []
         self.warnings: list[str] = []
-        self.notes: list[str] = [*notes, *describe_places(scene)]
-        self.manifest = manifests.partial_path(scene.manifest)
-        self._segments = SegmentBuilder(scene, self._warn)
+        self.notes: list[str] = [*notes, *describe_places(context)]
+        self.manifest = manifests.partial_path(context.manifest)
+        self._segments = SegmentBuilder(context, self._warn)
         self._refusals: list[Finding] = []
         self._log = ""
-        self._before, self._replacing = _load_before(scene)
+        self._before, self._replacing = _load_before(context)
 
     def follow(self, _entry: Entry) -> _Follower:
         """A new attempt trains from the start: what the one before it recorded does not count."""
-        self.recorder = _Recorder(self.scene)
+        self.recorder = _Recorder(self.context)
         self.file_values = Values()
         return _Follower(self)
 
@@ -182,7 +183,7 @@ class _Gathering:
         self._look_for_gaps(entry)
 
     def _find(self, kind: VerdictKind, subject: str, message: str) -> None:
-        self.findings.append(Finding(kind, f"{self.scene.test.name} {subject}", message))
+        self.findings.append(Finding(kind, f"{self.context.test.name} {subject}", message))
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
@@ -193,10 +194,10 @@ class _Gathering:
     def _build(self, entry: Entry, recordings: Sequence[Recording], complete: bool) -> Golden:
         found = [self._segments.build(recording, self.file_values) for recording in recordings]
         return Golden(
-            test=self.scene.test.name,
+            test=self.context.test.name,
             segments=tuple(segment for segment in found if segment is not None),
-            steps_per_segment=self.scene.test.steps_to_record,
-            provenance=build_provenance(self.scene, entry),
+            steps_per_segment=self.context.test.steps_to_record,
+            provenance=build_provenance(self.context, entry),
             history=self._before.history if self._before else (),
             complete=complete,
         )
@@ -204,7 +205,7 @@ class _Gathering:
     def _look_for_gaps(self, entry: Entry) -> None:
         """What a user must know about this recording; nothing recorded is never a success."""
         recorder = self.recorder
-        where = _stream_words(self.scene, entry)
+        where = _stream_words(self.context, entry)
         if not recorder.steps:
             self._find(VerdictKind.ERROR, "log", f"no line matches the pattern of the step ({where})")
         if not recorder.saves:
@@ -227,12 +228,12 @@ class _Gathering:
 
     def _look_for_metrics(self, entry: Entry) -> None:
         segments = self.golden.segments if self.golden else ()
-        parsed = self.scene.test.parsed_metrics
-        why = find_unread(self.scene.test, load_log(entry)) if segments else {}
-        for rule in self.scene.test.rules:
+        parsed = self.context.test.parsed_metrics
+        why = find_unread(self.context.test, load_log(entry)) if segments else {}
+        for rule in self.context.test.rules:
             if any(rule.metric in segment.tracks for segment in segments) or not segments:
                 continue
-            if rule.metric in parsed or not self.scene.is_original:
+            if rule.metric in parsed or not self.context.is_original:
                 cause = f": it {why[rule.metric]}" if rule.metric in why else ""
                 self._find(VerdictKind.ERROR, rule.metric, f"was not logged in any recorded segment{cause}")
             else:
@@ -240,21 +241,21 @@ class _Gathering:
 
     # ------------------------------------------------------------ the end
 
-    def replicate(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
+    def replicate(self, hooks: RunHooks) -> tuple[Report, list[SegmentRun]]:
         """Each segment again, for the noise."""
         assert self.golden is not None
-        work = Replication(self.scene, self.golden, self.replicas)
-        report = work.run(doors)
+        work = Replication(self.context, self.golden, self.replicas)
+        report = work.run(hooks)
         self.golden = work.golden
         self.findings += work.findings
         return report, work.runs
 
-    def learn(self, doors: Doors) -> tuple[Report, list[SegmentRun]]:
+    def learn(self, hooks: RunHooks) -> tuple[Report, list[SegmentRun]]:
         """Without replicas: how the program counts its steps, by one run. Where it fails the recording is good all the
         same, and a check finds it out."""
         assert self.golden is not None
-        work = Replication(self.scene, self.golden, 0)
-        report = work.learn(doors)
+        work = Replication(self.context, self.golden, 0)
+        report = work.learn(hooks)
         self.golden = work.golden
         self.warnings += [f"{_NOT_COUNTED}: {found.message}" for found in work.findings]
         return report, work.runs
@@ -263,27 +264,27 @@ class _Gathering:
         """Noise, where there are replicas; and values that nothing can be compared with."""
         if self.golden is None:
             return
-        judged = {rule.metric for rule in self.scene.test.rules}
+        judged = {rule.metric for rule in self.context.test.rules}
         for place in manifests.find_not_finite(self.golden, judged):
             self._find(VerdictKind.ERROR, "recording", f"{place}: this is no good recording")
         others = {metric for segment in self.golden.segments for metric in segment.tracks} - judged
         self.warnings += manifests.find_not_finite(self.golden, others)
-        found = measure_golden_noise(self.scene.test.rules, self.golden)
+        found = measure_golden_noise(self.context.test.rules, self.golden)
         self.golden = replace(self.golden, noise=summarise_noise(found))
-        self.notes += describe_noise(found, self.scene.test.rules)
+        self.notes += describe_noise(found, self.context.test.rules)
         self._look_at_variants(self.golden)
-        for _, finding in find_refusals(self.scene.test.rules, found):
-            if self.scene.is_original:
+        for _, finding in find_refusals(self.context.test.rules, found):
+            if self.context.is_original:
                 self.warnings.append(f"{finding.subject}: {finding.message}")
             else:
                 self._refusals.append(finding)
 
     def _look_at_variants(self, golden: Golden) -> None:
-        rules = self.scene.test.rules
+        rules = self.context.test.rules
         for name in find_idle_variants(rules, golden):
             self._warn(f"the variant {name} changes nothing: equal bit for bit to the recording")
-        if not self.scene.test.variants and not self.scene.is_original and find_equal(rules, golden):
-            self.notes += describe_quiet(self.scene)
+        if not self.context.test.variants and not self.context.is_original and find_equal(rules, golden):
+            self.notes += describe_quiet(self.context)
 
     def settle(self, is_cut: bool) -> None:
         """The new golden takes the old one's place, or stays beside it."""
@@ -298,13 +299,13 @@ class _Gathering:
             self.golden = replace(self.golden, complete=False)
             self._write_partial(self.golden)
         if self._replacing is not None:
-            self.notes.append(f"the golden recording that was there stays as it was: {self.scene.manifest}")
+            self.notes.append(f"the golden recording that was there stays as it was: {self.context.manifest}")
         if bad:
             self.notes.append(f"log: {self._log}")
 
     def _replace(self, golden: Golden) -> None:
         """First the manifest, then what only the old one needed."""
-        path = self.scene.manifest
+        path = self.context.manifest
         old = manifests.load_references(path) if self._before else None
         manifests.write_manifest(path, golden)
         self.manifest = path
@@ -325,10 +326,10 @@ class _Gathering:
         )
         if segments:
             self.findings.append(
-                Finding(VerdictKind.PASS, self.scene.test.name, f"{len(segments)} segments, {values} values recorded")
+                Finding(VerdictKind.PASS, self.context.test.name, f"{len(segments)} segments, {values} values recorded")
             )
         return GoldenTestReport(
-            test=self.scene.test.name,
+            test=self.context.test.name,
             manifest=self.manifest,
             verdict=Verdict.of(self.findings, values),
             golden=self.golden,
@@ -341,8 +342,8 @@ class _Gathering:
 class _Recorder(TrainingRecorder):
     """Of one test's log."""
 
-    def __init__(self, scene: Scene) -> None:
-        test = scene.test
+    def __init__(self, context: GoldenContext) -> None:
+        test = context.test
         reader = LogReader(test.step, test.metrics, test.save, named_groups=not test.same_line)
         super().__init__(reader, test.steps_to_record, test.same_line)
         self.disorder: list[str] = []
@@ -361,34 +362,34 @@ class _Recorder(TrainingRecorder):
         return f"nothing was logged after the checkpoint of step {last.start_step}: it is left out"
 
 
-def _stream_words(scene: Scene, entry: Entry) -> str:
+def _stream_words(context: GoldenContext, entry: Entry) -> str:
     name = layout.log_name(entry.spec.log_name, "train", max(1, entry.attempt), "")
-    stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[scene.test.stream]
+    stream = {"both": "the log", "stdout": "stdout", "stderr": "stderr"}[context.test.stream]
     return f"{stream} is in {os.path.join(entry.dir, name)}"
 
 
 # ---------------------------------------------------------------- before the training
 
 
-def _choose_spec(scene: Scene, doors: Doors) -> tuple[RunSpec, list[str]]:
+def _choose_spec(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
     """The training that an interrupted or killed gathering left, where it was started from the same code, command and
     environment; otherwise a new one, after ending whatever still writes into the same folder of checkpoints."""
-    text = build_gather_command(scene)
-    origin = build_origin(scene, text)
-    spec = build_spec(scene, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
+    text = build_gather_command(context)
+    origin = build_origin(context, text)
+    spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
     notes: list[str] = []
-    for path in reversed(list(run_directory.find_run_dirs(scene.place.dir))):
-        name, found = os.path.basename(path), _load_open(path, scene)
+    for path in reversed(list(run_directory.find_run_dirs(context.place.dir))):
+        name, found = os.path.basename(path), _load_open(path, context)
         if found is None:
             continue
         if found.id == spec.id:
             return replace(spec, name=name), notes
-        notes.append(_end(scene, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
-        doors.warn(notes[-1])
+        notes.append(_end(context, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
+        hooks.warn(notes[-1])
     return spec, notes
 
 
-def _load_open(path: str, scene: Scene) -> RunSpec | None:
+def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
     """What a gathering into the same folder left without an end."""
     if not os.path.basename(path).startswith(GATHER_PREFIX):
         return None
@@ -398,7 +399,7 @@ def _load_open(path: str, scene: Scene) -> RunSpec | None:
         return None
     last = run_directory.load_history(path).last
     words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
-    if last is None or shlex.quote(scene.checkpoints) not in words:
+    if last is None or shlex.quote(context.checkpoints) not in words:
         return None
     is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
     return spec if is_open else None
@@ -410,22 +411,22 @@ def _describe_difference(found: RunSpec, spec: RunSpec) -> str:
     return f"the {' and the '.join(parts)} {'have' if len(parts) > 1 else 'has'} changed"
 
 
-def _end(scene: Scene, path: str, why: str) -> str:
+def _end(context: GoldenContext, path: str, why: str) -> str:
     """Stop a training of ours; nothing to do for one that was interrupted. Raises where it may go on writing."""
     last = run_directory.load_history(path).last
     if last is None or last.outcome is not None:
         return why
-    stopped = stop([FoundRun(scene.place, path)], (), StopOptions(scene.options.grace_s, why)).runs[0]
+    stopped = stop([FoundRun(context.place, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
     if not stopped.is_well:
         raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
     return f"{why}; {stopped.text}"
 
 
 @contextlib.contextmanager
-def _owned(scene: Scene) -> Iterator[None]:
+def _owned(context: GoldenContext) -> Iterator[None]:
     """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
-    path = scene.manifest + LOCK_SUFFIX
-    fd = _take_lock(path, scene)
+    path = context.manifest + LOCK_SUFFIX
+    fd = _take_lock(path, context)
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
@@ -436,7 +437,7 @@ def _owned(scene: Scene) -> Iterator[None]:
         os.close(fd)
 
 
-def _take_lock(path: str, scene: Scene) -> int:
+def _take_lock(path: str, context: GoldenContext) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -444,8 +445,8 @@ def _take_lock(path: str, scene: Scene) -> int:
         except BlockingIOError:
             owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
             os.close(fd)
-            hint = f"wait for it, or end it: assay stop {scene.place.name}"
-            raise UsageError(f"{owner} gathers {scene.test.name} into {scene.store} right now", hint) from None
+            hint = f"wait for it, or end it: assay stop {context.place.name}"
+            raise UsageError(f"{owner} gathers {context.test.name} into {context.store} right now", hint) from None
         except OSError:  # a file system without locks
             return fd
         with contextlib.suppress(FileNotFoundError):
@@ -454,15 +455,15 @@ def _take_lock(path: str, scene: Scene) -> int:
         os.close(fd)
 
 
-def place_checkpoints(scene: Scene) -> Scene:
+def place_checkpoints(context: GoldenContext) -> GoldenContext:
     """Where nothing is overwritten that a golden needs."""
-    return replace(scene, checkpoints=manifests.choose_checkpoint_dir(scene.manifest, scene.checkpoints))
+    return replace(context, checkpoints=manifests.choose_checkpoint_dir(context.manifest, context.checkpoints))
 
 
-def _load_before(scene: Scene) -> tuple[Golden | None, str | None]:
+def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
     """The golden that is there, and what to say when it is replaced."""
     try:
-        before = manifests.load_manifest(scene.manifest, scene.test.name)
+        before = manifests.load_manifest(context.manifest, context.test.name)
     except UsageError:
         return None, None
     except FormatError as error:

@@ -15,13 +15,12 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.golden import manifests
-from assay.golden.flow.segments import Scene
+from assay.golden.flow.segments import GoldenContext
 from assay.golden.judge.drift import build_rule_facts
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.stage.tree import FileEntry, Selection, load_tree
-from assay.study.preflight import first_program
-from assay.study.supervise import Entry
+from assay.study.api import Entry, first_program
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
 
@@ -38,27 +37,27 @@ _SESSION = re.compile(
 )
 
 
-def build_origin(scene: Scene, text: str) -> dict[str, str]:
+def build_origin(context: GoldenContext, text: str) -> dict[str, str]:
     """What a training is started from, as hashes: runs with the same ones and the same command are interchangeable."""
-    return {"code": _hash(_load_code(scene, text)), "environment": _hash(_load_surroundings(scene, text))}
+    return {"code": _hash(_load_code(context, text)), "environment": _hash(_load_surroundings(context, text))}
 
 
 def _hash(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _load_code(scene: Scene, text: str) -> list[Any]:
+def _load_code(context: GoldenContext, text: str) -> list[Any]:
     """The repository's state, the code in the program's folder, and the files that the command names."""
-    git = load_git(scene.folder)
-    exclude = tuple(Path(path) for path in (scene.place.root, scene.store))
+    git = load_git(context.folder)
+    exclude = tuple(Path(path) for path in (context.place.root, context.store))
     try:
-        tree = load_tree(Path(scene.folder), Selection(exclude=exclude))
+        tree = load_tree(Path(context.folder), Selection(exclude=exclude))
     except UsageError:  # a part that cannot be read: nobody knows whether it is the same
         return [secrets.token_hex(8)]
     code = {file.path for folder in tree.walk() for file in folder.files if _is_code(file)}
-    names = sorted(code | _find_named(scene, text))
-    files = [(name, manifests.hash_checkpoint(os.path.join(scene.folder, name))) for name in names]
-    return [scene.folder, [git.commit, git.diff] if git else None, files]
+    names = sorted(code | _find_named(context, text))
+    files = [(name, manifests.hash_checkpoint(os.path.join(context.folder, name))) for name in names]
+    return [context.folder, [git.commit, git.diff] if git else None, files]
 
 
 def _is_code(file: FileEntry) -> bool:
@@ -66,30 +65,30 @@ def _is_code(file: FileEntry) -> bool:
     return _CODE.fullmatch(file.path) is not None or (file.executable and not has_suffix)
 
 
-def _find_named(scene: Scene, text: str) -> set[str]:
+def _find_named(context: GoldenContext, text: str) -> set[str]:
     try:
         words = shlex.split(text)
     except ValueError:
         words = text.split()
-    return {word for word in words if os.path.isfile(os.path.join(scene.folder, word))}
+    return {word for word in words if os.path.isfile(os.path.join(context.folder, word))}
 
 
-def _load_surroundings(scene: Scene, text: str) -> list[Any]:
+def _load_surroundings(context: GoldenContext, text: str) -> list[Any]:
     variables: Mapping[str, str] = {name: value for name, value in os.environ.items() if not _SESSION.fullmatch(name)}
     program = first_program(text)
     if program and os.sep in program:
-        program = os.path.join(scene.folder, program)
+        program = os.path.join(context.folder, program)
     versions = {name: list_installed(name) for name in ("python", "python3", program or "python")}
     return [
         os.uname().nodename,
         dict(variables),
-        list(scene.test.env),
+        list(context.test.env),
         versions,
-        scene.farm.name if scene.farm else None,
+        context.farm.name if context.farm else None,
     ]
 
 
-def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
+def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
     """Where a golden comes from: enough to tell why a later one differs."""
     environment = _load_environment(entry.dir)
     git = environment.get("git") or {}
@@ -111,10 +110,10 @@ def build_provenance(scene: Scene, entry: Entry) -> dict[str, object]:
         },
         "fingerprint": environment.get("fingerprint"),
         "seeds": {name.lstrip("-"): value for name, value in _SEED.findall(text)},
-        "config": scene.options.file,
-        "config_hash": scene.config_hash,
-        "rules": build_rule_facts(scene.test.rules),
-        "variants": {variant.name: variant.title for variant in scene.test.variants},
+        "config": context.options.file,
+        "config_hash": context.config_hash,
+        "rules": build_rule_facts(context.test.rules),
+        "variants": {variant.name: variant.title for variant in context.test.variants},
         "command": text,
         "run": entry.dir,
     }

@@ -22,11 +22,11 @@ from assay.golden.flow.gather import gather_test
 from assay.golden.flow.provenance import build_provenance
 from assay.golden.flow.replicas import Replication, cut_track, follow_specs
 from assay.golden.flow.segments import (
+    GoldenContext,
     GoldenOptions,
-    Scene,
     SegmentFollower,
     build_check_command,
-    build_scene,
+    build_context,
     build_spec,
     build_stamp,
     describe_end,
@@ -39,9 +39,7 @@ from assay.golden.recorder import Values
 from assay.golden.values import Golden, Segment, Track
 from assay.observe.environment import load_environment
 from assay.record import run_directory
-from assay.study.attempts import RetryPolicy
-from assay.study.supervise import Entry
-from assay.study.sweep import Doors
+from assay.study.api import Entry, RetryPolicy, RunHooks
 from assay.system.files import write_atomic
 from assay.values.run import RunSpec, State
 from assay.values.verdict import VerdictKind
@@ -84,7 +82,7 @@ class Rebased:
 
 
 def rebase_file(
-    options: RebaseOptions, doors: Doors | None = None, tell: Tell = lambda _line: None
+    options: RebaseOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None
 ) -> tuple[Rebased, ...]:
     if not options.reason.strip():
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
@@ -92,21 +90,21 @@ def rebase_file(
     tests = [test for test in file.tests if not options.golden.tests or test.name in options.golden.tests]
     if not tests:
         raise NotFoundError("test", ", ".join(options.golden.tests or ()), [test.name for test in file.tests])
-    scenes = [build_scene(file, test, options.golden) for test in tests]
-    befores = [manifests.load_manifest(scene.manifest, scene.test.name) for scene in scenes]
+    contexts = [build_context(file, test, options.golden) for test in tests]
+    befores = [manifests.load_manifest(context.manifest, context.test.name) for context in contexts]
     done: list[Rebased] = []
-    for scene, before in zip(scenes, befores, strict=True):
-        done.append(_rebase(scene, before, options, doors or Doors(), tell))
+    for context, before in zip(contexts, befores, strict=True):
+        done.append(_rebase(context, before, options, hooks or RunHooks(), tell))
         if done[-1].interrupted:
             break
     return tuple(done)
 
 
-def _rebase(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Rebased:
+def _rebase(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks, tell: Tell) -> Rebased:
     take = _take_gathering if options.source == "gather" else _take_check
-    outcome = Rebased(scene.test.name, scene.manifest, before)
+    outcome = Rebased(context.test.name, context.manifest, before)
     try:
-        after, problems, interrupted = take(scene, before, options, doors, tell)
+        after, problems, interrupted = take(context, before, options, hooks, tell)
     except AssayError as error:
         return replace(outcome, refusals=(error.render(),))
     if after is None or problems or interrupted:
@@ -116,19 +114,21 @@ def _rebase(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, 
         return replace(
             outcome, after=after, refusals=(*wider, "this lets more through than before: accept it with --allow-wider")
         )
-    return _accept(scene, outcome, after, options, wider)
+    return _accept(context, outcome, after, options, wider)
 
 
 # ---------------------------------------------------------------- accepting
 
 
-def _accept(scene: Scene, outcome: Rebased, after: Golden, options: RebaseOptions, wider: tuple[str, ...]) -> Rebased:
+def _accept(
+    context: GoldenContext, outcome: Rebased, after: Golden, options: RebaseOptions, wider: tuple[str, ...]
+) -> Rebased:
     before = outcome.before
     old, new = measure_levels(before), measure_levels(after)
     first: Any = before.history[-1].get("first_levels") if before.history else None
     first = first or old
     effects, since_first = measure_drift(old, new), measure_drift(first, new)
-    archived = _archive(scene.manifest, len(before.history) + 1)
+    archived = _archive(context.manifest, len(before.history) + 1)
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "by": _user(),
@@ -144,16 +144,16 @@ def _accept(scene: Scene, outcome: Rebased, after: Golden, options: RebaseOption
         "first_levels": first,
     }
     after = replace(after, history=(*before.history, entry))
-    manifests.write_manifest(scene.manifest, after)
+    manifests.write_manifest(context.manifest, after)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(scene.manifest + STAGED_SUFFIX)
+        os.unlink(context.manifest + STAGED_SUFFIX)
     return replace(
         outcome,
         after=after,
         effects=effects,
         since_first=since_first,
         wider=wider,
-        creep=tuple(find_creep(since_first, scene.test.rules, len(after.history))),
+        creep=tuple(find_creep(since_first, context.test.rules, len(after.history))),
         archived=archived,
     )
 
@@ -185,14 +185,16 @@ Taken = tuple[
 ]  # the new golden, what speaks against it, the signal that cut it
 
 
-def _take_gathering(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
-    staged = scene.manifest + STAGED_SUFFIX
-    waiting = None if options.fresh else _load_staged(staged, scene)
+def _take_gathering(
+    context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks, tell: Tell
+) -> Taken:
+    staged = context.manifest + STAGED_SUFFIX
+    waiting = None if options.fresh else _load_staged(staged, context)
     if waiting is not None:
         tell(f"taking the recording that waits in {staged}; --fresh gathers anew")
         return waiting, (), None
-    folder = os.path.join(scene.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
-    report = gather_test(replace(scene, manifest=staged, checkpoints=folder), doors)
+    folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
+    report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
     if report.interrupted or report.problem:
         return None, [report.problem] if report.problem else (), report.interrupted
     bad = [finding.message for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
@@ -202,40 +204,40 @@ def _take_gathering(scene: Scene, before: Golden, options: RebaseOptions, doors:
     return report.golden, bad, None
 
 
-def _load_staged(path: str, scene: Scene) -> Golden | None:
+def _load_staged(path: str, context: GoldenContext) -> Golden | None:
     try:
-        golden = manifests.load_manifest(path, scene.test.name)
+        golden = manifests.load_manifest(path, context.test.name)
     except (UsageError, FormatError):
         return None
-    is_measured = golden.noise or not scene.test.replicas
-    fits = golden.complete and is_measured and golden.provenance.get("config_hash") == scene.config_hash
+    is_measured = golden.noise or not context.test.replicas
+    fits = golden.complete and is_measured and golden.provenance.get("config_hash") == context.config_hash
     return golden if fits else None
 
 
 # ---------------------------------------------------------------- from the last check
 
 
-def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doors, tell: Tell) -> Taken:
+def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks, tell: Tell) -> Taken:
     """The checkpoints stay; what a check of now logs after them becomes what is expected."""
     if before.steps_beyond is None and before.segments:
-        work = Replication(scene, before, 0)
-        end = work.learn(doors)
+        work = Replication(context, before, 0)
+        end = work.learn(hooks)
         if end.interrupted or end.problem:
             return None, (), end.interrupted or end.problem
         before = work.golden
-    wanted = (scene.options.replicas + 1) if scene.options.replicas is not None else max(1, _count(before))
-    last = {} if options.fresh else _find_last_check(scene, before)
-    failures = [] if options.allow_failed else _find_failures(scene, before, last)
+    wanted = (context.options.replicas + 1) if context.options.replicas is not None else max(1, _count(before))
+    last = {} if options.fresh else _find_last_check(context, before)
+    failures = [] if options.allow_failed else _find_failures(context, before, last)
     if failures:
         return None, [*failures, "the last check did not pass: if this is how it should be, say --allow-failed"], None
-    found = _find_runs(scene, before, last)
+    found = _find_runs(context, before, last)
     if not any(found.values()):
-        tell(_explain_anew(scene, options))
+        tell(_explain_anew(context, options))
     runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
     reused = sum(map(len, runs.values()))
     if reused:
         tell(f"{reused} runs of the last check are taken as they are")
-    interrupted = _fill_up(scene, before, runs, wanted, doors)
+    interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted
     segments = [_rebuild(segment, runs[index]) for index, segment in enumerate(before.segments)]
@@ -244,18 +246,23 @@ def _take_check(scene: Scene, before: Golden, options: RebaseOptions, doors: Doo
         return None, missing, None
     entry = runs[0][0].entry
     after = replace(
-        before, segments=tuple(segments), version=2, provenance=build_provenance(scene, entry), complete=True, notes=()
+        before,
+        segments=tuple(segments),
+        version=2,
+        provenance=build_provenance(context, entry),
+        complete=True,
+        notes=(),
     )
-    after, problems, interrupted = _add_variants(scene, after, doors)
-    return replace(after, noise=summarise_noise(measure_golden_noise(scene.test.rules, after))), problems, interrupted
+    after, problems, interrupted = _add_variants(context, after, hooks)
+    return replace(after, noise=summarise_noise(measure_golden_noise(context.test.rules, after))), problems, interrupted
 
 
-def _add_variants(scene: Scene, golden: Golden, doors: Doors) -> tuple[Golden, Sequence[str], str | None]:
+def _add_variants(context: GoldenContext, golden: Golden, hooks: RunHooks) -> tuple[Golden, Sequence[str], str | None]:
     """The file's variants as they are now, from the same checkpoints."""
-    if not scene.test.variants:
+    if not context.test.variants:
         return golden, (), None
-    work = Replication(scene, golden, 0)
-    report = work.run(doors)
+    work = Replication(context, golden, 0)
+    report = work.run(hooks)
     problems = [finding.message for finding in work.findings]
     return work.golden, [*problems, *([report.problem] if report.problem else [])], report.interrupted
 
@@ -270,21 +277,21 @@ def _count(golden: Golden) -> int:
     return min((segment.replicas for segment in golden.segments), default=0)
 
 
-def _explain_anew(scene: Scene, options: RebaseOptions) -> str:
+def _explain_anew(context: GoldenContext, options: RebaseOptions) -> str:
     if options.fresh:
         return "all recordings are made anew"
-    if _code_now(scene) is None:
+    if _code_now(context) is None:
         return "outside of git nobody knows with which code a check was made: all recordings are made anew"
     return "no run of a check was made with the code as it is now: all recordings are made anew"
 
 
-def _find_last_check(scene: Scene, golden: Golden) -> dict[int, list[Entry]]:
+def _find_last_check(context: GoldenContext, golden: Golden) -> dict[int, list[Entry]]:
     """Of each segment the runs of the last check, made with the command as it is now and not with other code."""
-    code = _code_now(scene)
+    code = _code_now(context)
     found: dict[int, list[Entry]] = {}
-    for path in sorted(run_directory.find_run_dirs(scene.place.dir), key=os.path.basename):
+    for path in sorted(run_directory.find_run_dirs(context.place.dir), key=os.path.basename):
         entry = _load_entry(path)
-        index = _segment_of(entry.spec, scene, golden) if entry else None
+        index = _segment_of(entry.spec, context, golden) if entry else None
         if entry is None or index is None:
             continue
         if entry.spec.params.get("replica") == 1:
@@ -297,7 +304,7 @@ def _find_last_check(scene: Scene, golden: Golden) -> dict[int, list[Entry]]:
 _NOT_PASSED = (State.FAILED, State.TIMEOUT, State.STOPPED)  # a check stops the runs that have failed by then
 
 
-def _find_failures(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
+def _find_failures(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> list[str]:
     """Why the last check did not pass: runs that it or a crash ended, and runs that the rules fail."""
     failures = []
     for index, entries in sorted(last.items()):
@@ -306,9 +313,9 @@ def _find_failures(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Ent
         if bad is not None:
             failures.append(f"{place}: the last check's run {bad.spec.name} is {bad.state}, not done")
             continue
-        whole = [run for run in (_read(entry, scene) for entry in entries) if _is_whole(segment, run.values)]
+        whole = [run for run in (_read(entry, context) for entry in entries) if _is_whole(segment, run.values)]
         tracks = [_cut(segment, run) for run in whole]
-        verdict = judge_rules(scene.test.rules, segment, tracks, peers=count_peers(scene.test.rules, golden))
+        verdict = judge_rules(context.test.rules, segment, tracks, peers=count_peers(context.test.rules, golden))
         failed = [found for found in verdict.findings if found.kind is VerdictKind.FAIL and tracks]
         failures += [f"{found.subject}: {found.message}" for found in failed]
     return failures
@@ -321,12 +328,12 @@ def _cut(segment: Segment, run: _Run) -> dict[str, dict[str, Track]]:
     }
 
 
-def _find_runs(scene: Scene, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
+def _find_runs(context: GoldenContext, golden: Golden, last: Mapping[int, Sequence[Entry]]) -> dict[int, list[_Run]]:
     """The whole runs among those of the last check. Without git nobody knows what the code was: then none is taken."""
-    if _code_now(scene) is None:
+    if _code_now(context) is None:
         return {}
     runs = {
-        index: [_read(entry, scene) for entry in entries if entry.state is State.DONE]
+        index: [_read(entry, context) for entry in entries if entry.state is State.DONE]
         for index, entries in last.items()
     }
     return {
@@ -350,25 +357,25 @@ def _load_entry(path: str) -> Entry | None:
     )
 
 
-def _segment_of(spec: RunSpec, scene: Scene, golden: Golden) -> int | None:
+def _segment_of(spec: RunSpec, context: GoldenContext, golden: Golden) -> int | None:
     """The segment whose check would be this very command now."""
     for index, segment in enumerate(golden.segments):
-        path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
+        path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
         if path is None or spec.params.get("start_step") != segment.start_step:
             continue
-        seed = _seed_of(scene, spec.params.get("replica"))
-        text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0, seed)
-        if spec.commands[0].text == hide_command(scene, text):
+        seed = _seed_of(context, spec.params.get("replica"))
+        text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0, seed)
+        if spec.commands[0].text == hide_command(context, text):
             return index
     return None
 
 
-def _seed_of(scene: Scene, number: Any) -> int | None:
-    return SEED_BASE + int(number) if any(rule.kind == "unmatched" for rule in scene.test.rules) else None
+def _seed_of(context: GoldenContext, number: Any) -> int | None:
+    return SEED_BASE + int(number) if any(rule.kind == "unmatched" for rule in context.test.rules) else None
 
 
-def _read(entry: Entry, scene: Scene) -> _Run:
-    follower = SegmentFollower(scene.test)
+def _read(entry: Entry, context: GoldenContext) -> _Run:
+    follower = SegmentFollower(context.test)
     follower.read(entry, final=True)
     return _Run(entry, follower.values)
 
@@ -381,8 +388,8 @@ def _is_whole(segment: Segment, values: Values) -> bool:
     )
 
 
-def _code_now(scene: Scene) -> tuple[str, str] | None:
-    git = load_environment(scene.folder, ()).git
+def _code_now(context: GoldenContext) -> tuple[str, str] | None:
+    git = load_environment(context.folder, ()).git
     return (git.commit, git.diff) if git else None
 
 
@@ -391,17 +398,19 @@ def _code_of(run_dir: str) -> tuple[str, str] | None:
     return (git.get("commit"), git.get("diff", "")) if git else None
 
 
-def _fill_up(scene: Scene, golden: Golden, runs: dict[int, list[_Run]], wanted: int, doors: Doors) -> str | None:
+def _fill_up(
+    context: GoldenContext, golden: Golden, runs: dict[int, list[_Run]], wanted: int, hooks: RunHooks
+) -> str | None:
     """More runs of the segments that have too few; the signal that cut it short, if one did."""
     stamp = build_stamp()
     specs: dict[str, tuple[int, RunSpec]] = {}
     for index, have in runs.items():
         for number in range(len(have) + 1, wanted + 1):
-            spec = _build_spec(scene, golden, index, number, stamp)
+            spec = _build_spec(context, golden, index, number, stamp)
             specs[spec.name] = index, spec
     if not specs:
         return None
-    report, followers = follow_specs(scene, [spec for _, spec in specs.values()], doors)
+    report, followers = follow_specs(context, [spec for _, spec in specs.values()], hooks)
     if report.interrupted or report.problem:
         return report.interrupted or report.problem
     for entry in report.entries:
@@ -414,15 +423,15 @@ def _fill_up(scene: Scene, golden: Golden, runs: dict[int, list[_Run]], wanted: 
     return None
 
 
-def _build_spec(scene: Scene, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
+def _build_spec(context: GoldenContext, golden: Golden, index: int, number: int, stamp: str) -> RunSpec:
     """Named as a check's run, so that the next call finds it."""
     segment = golden.segments[index]
-    path = manifests.find_checkpoint(scene.manifest, segment.checkpoint)
+    path = manifests.find_checkpoint(context.manifest, segment.checkpoint)
     if path is None:
         raise UsageError(f"the checkpoint {segment.checkpoint} is not in the store", "gather anew: --from gather")
-    text = build_check_command(scene, path, segment.start_step, golden.steps_beyond or 0, _seed_of(scene, number))
+    text = build_check_command(context, path, segment.start_step, golden.steps_beyond or 0, _seed_of(context, number))
     params = {"mode": "check", "start_step": segment.start_step, "replica": number}
-    return build_spec(scene, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
+    return build_spec(context, f"{CHECK_PREFIX}{stamp}-{index}-s{segment.start_step}-{number}", text, params)
 
 
 def _rebuild(segment: Segment, runs: Sequence[_Run]) -> Segment:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from assay.golden import manifests
 from assay.golden.flow.segments import (
+    GoldenContext,
     Listening,
-    Scene,
     SegmentFollower,
     build_check_command,
     build_run,
@@ -22,9 +22,7 @@ from assay.golden.flow.segments import (
 from assay.golden.judge.noise import Noise
 from assay.golden.recorder import Values
 from assay.golden.values import Golden, Rule, Segment, SegmentRun, Track
-from assay.study.prepared import Report
-from assay.study.supervise import Entry
-from assay.study.sweep import Doors
+from assay.study.api import Entry, Report, RunHooks
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, VerdictKind
 
@@ -35,52 +33,52 @@ Job = tuple[int, int, str]  # the segment's place, the replica's number, the var
 class Replication:
     """Every segment of a golden, `count` times more, and once by each variant."""
 
-    scene: Scene
+    context: GoldenContext
     golden: Golden  # with the replicas' values as soon as they are there
     count: int
     runs: list[SegmentRun] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     _found: dict[Job, Values] = field(default_factory=dict)
 
-    def run(self, doors: Doors) -> Report:
+    def run(self, hooks: RunHooks) -> Report:
         """Where nobody knows how the program counts, one run shows it before the others start."""
-        names = ["" for _ in range(self.count)] + [variant.name for variant in self.scene.test.variants]
+        names = ["" for _ in range(self.count)] + [variant.name for variant in self.context.test.variants]
         jobs = [(index, at, name) for at, name in enumerate(names, 1) for index in range(len(self.golden.segments))]
         report = None
         if self.golden.steps_beyond is None:
-            report, jobs = self._learn(jobs, doors)
+            report, jobs = self._learn(jobs, hooks)
         if jobs and (report is None or not (report.interrupted or report.problem)):
-            report, short = self._run_jobs(jobs, self.golden.steps_beyond or 0, doors)
+            report, short = self._run_jobs(jobs, self.golden.steps_beyond or 0, hooks)
             if short and not self.golden.steps_beyond and not (report.interrupted or report.problem):
                 self.golden = replace(self.golden, steps_beyond=1)
-                report, _ = self._run_jobs(short, 1, doors)
+                report, _ = self._run_jobs(short, 1, hooks)
         assert report is not None
         self.golden = replace(self.golden, segments=_add_replicas(self.golden.segments, self._found))
         self._look_for_lost_steps()
         return report
 
-    def learn(self, doors: Doors) -> Report:
+    def learn(self, hooks: RunHooks) -> Report:
         """Only how the program counts: one run, whose values are not kept."""
-        return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], doors)[0]
+        return self._learn([(index, 1, "") for index in range(len(self.golden.segments))], hooks)[0]
 
-    def _learn(self, jobs: Sequence[Job], doors: Doors) -> tuple[Report, list[Job]]:
+    def _learn(self, jobs: Sequence[Job], hooks: RunHooks) -> tuple[Report, list[Job]]:
         """By the segment that reaches furthest from its checkpoint: of one that was cut short no step can be missing.
 
         Returns how it ended, and the jobs that are still to be run.
         """
         job = max(jobs, key=lambda each: (_reach(self._segment(each)), -each[1]))
-        report, short = self._run_jobs([job], 0, doors)
+        report, short = self._run_jobs([job], 0, hooks)
         if job in self._found:
             self.golden = replace(self.golden, steps_beyond=1 if short else 0)
         if short:
             del self._found[job]
         return report, [each for each in jobs if each != job or short]
 
-    def _run_jobs(self, jobs: Sequence[Job], beyond: int, doors: Doors) -> tuple[Report, list[Job]]:
+    def _run_jobs(self, jobs: Sequence[Job], beyond: int, hooks: RunHooks) -> tuple[Report, list[Job]]:
         """How it ended, and the jobs that lack exactly the last step."""
         stamp = build_stamp()
         specs = {job: self._build_spec(job, stamp, beyond) for job in jobs}
-        report, followers = follow_specs(self.scene, list(specs.values()), doors)
+        report, followers = follow_specs(self.context, list(specs.values()), hooks)
         entries = {entry.spec.name: entry for entry in report.entries}
         for job, spec in specs.items():
             self._take(job, entries[spec.name], followers.get(spec.name))
@@ -99,19 +97,21 @@ class Replication:
         return self.golden.segments[job[0]]
 
     def _build_error(self, subject: str, message: str, step: float | None = None) -> Finding:
-        return Finding(VerdictKind.ERROR, f"{self.scene.test.name} {subject}", message, step=step)
+        return Finding(VerdictKind.ERROR, f"{self.context.test.name} {subject}", message, step=step)
 
     def _build_spec(self, job: Job, stamp: str, beyond: int) -> RunSpec:
         segment, (_, number, variant) = self._segment(job), job
-        scene = next((use_variant(self.scene, each) for each in self.scene.test.variants if each.name == variant), None)
-        scene = scene or self.scene
-        checkpoint = manifests.find_checkpoint(self.scene.manifest, segment.checkpoint) or segment.checkpoint
-        seed = number if any(rule.kind == "unmatched" for rule in self.scene.test.rules) else None
-        text = build_check_command(scene, checkpoint, segment.start_step, beyond, seed)
+        context = next(
+            (use_variant(self.context, each) for each in self.context.test.variants if each.name == variant), None
+        )
+        context = context or self.context
+        checkpoint = manifests.find_checkpoint(self.context.manifest, segment.checkpoint) or segment.checkpoint
+        seed = number if any(rule.kind == "unmatched" for rule in self.context.test.rules) else None
+        text = build_check_command(context, checkpoint, segment.start_step, beyond, seed)
         params = {"mode": "replica", "start_step": segment.start_step, "replica": number}
         params |= {"variant": variant} if variant else {}
         name = f"replica-{stamp}-s{segment.start_step}-{os.path.basename(checkpoint)[:20]}-{number}"
-        return build_spec(scene, name, text, params)
+        return build_spec(context, name, text, params)
 
     def _look_for_lost_steps(self) -> None:
         """A replica that logs other steps than the training did cannot be compared with it, nor can a check."""
@@ -142,15 +142,17 @@ def _find_lost(segment: Segment, values: Values) -> Iterator[tuple[str, int]]:
             yield metric, min(lost)
 
 
-def follow_specs(scene: Scene, specs: Sequence[RunSpec], doors: Doors) -> tuple[Report, dict[str, SegmentFollower]]:
+def follow_specs(
+    context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks
+) -> tuple[Report, dict[str, SegmentFollower]]:
     """Run them, and read their logs meanwhile; the readers by the runs' names."""
     followers: dict[str, SegmentFollower] = {}
 
     def follow(entry: Entry) -> SegmentFollower:
-        followers[entry.spec.name] = SegmentFollower(scene.test)
+        followers[entry.spec.name] = SegmentFollower(context.test)
         return followers[entry.spec.name]
 
-    report = run_specs(scene, specs, replace(doors, observe=lambda inner: Listening(inner, follow)))
+    report = run_specs(context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow)))
     return report, followers
 
 
@@ -229,13 +231,13 @@ def _share(value: float) -> str:
     return f"{100 * value:.2g}%"
 
 
-def describe_quiet(scene: Scene) -> list[str]:
+def describe_quiet(context: GoldenContext) -> list[str]:
     """Of replicas that are equal bit for bit: what to add to the file, so that a harmless change can be told."""
-    threads = "1" if dict(scene.test.env).get("OMP_NUM_THREADS") == "2" else "2"
+    threads = "1" if dict(context.test.env).get("OMP_NUM_THREADS") == "2" else "2"
     return [
         "the replicas are equal bit for bit: nothing shows how far other kernels or threads move a metric,",
         "so that a check calls more than rounding (0.001%) CHANGED",
-        f"declare a change that you call harmless in {scene.options.file}, such as",
+        f"declare a change that you call harmless in {context.options.file}, such as",
         "  golden:",
         "    variants:",
         f"      other-threads: {{env: {{OMP_NUM_THREADS: {threads}}}}}",

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from assay.golden import manifests
-from assay.golden.flow.segments import Scene
+from assay.golden.flow.segments import GoldenContext
 from assay.golden.recorder import Recording, Values
 from assay.golden.values import Segment, Track
 
 
 class SegmentBuilder:
-    def __init__(self, scene: Scene, warn: Callable[[str], None]) -> None:
-        self._scene = scene
+    def __init__(self, context: GoldenContext, warn: Callable[[str], None]) -> None:
+        self._scene = context
         self._warn = warn
         self._hashes: dict[str, str | None] = {}
 
@@ -71,9 +71,9 @@ class SegmentBuilder:
         return self._hashes[path]
 
 
-def _in_order(tracks: Mapping[str, Any], scene: Scene) -> dict[str, Any]:
+def _in_order(tracks: Mapping[str, Any], context: GoldenContext) -> dict[str, Any]:
     """Metrics as the file lists them, whatever the log's order."""
-    order = [pattern.metric for pattern in scene.test.metrics]
+    order = [pattern.metric for pattern in context.test.metrics]
     return dict(
         sorted(tracks.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
     )

@@ -18,11 +18,19 @@ from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
 from assay.golden.values import FlagSpec, GoldenFile, GoldenTest, SegmentRun, Variant
 from assay.plan.expand import build_plan
 from assay.plan.identity import spec_id
-from assay.study.collect import Source, find_sources
-from assay.study.locations import StudyPlace, choose_root
-from assay.study.prepared import Prepared, Report, RunOptions
-from assay.study.supervise import Entry, Observer
-from assay.study.sweep import Doors, run_study
+from assay.study.api import (
+    Entry,
+    Observer,
+    Prepared,
+    Report,
+    RunHooks,
+    RunOptions,
+    Source,
+    StudyPlace,
+    choose_root,
+    find_sources,
+    run_study,
+)
 from assay.system.git import find_git_root
 from assay.system.tail import Tail
 from assay.values import layout
@@ -68,7 +76,7 @@ class GoldenOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class GoldenContext:
     """One test with everything that is known before it runs."""
 
     test: GoldenTest
@@ -86,7 +94,7 @@ class Scene:
     is_original: bool
 
 
-def build_scene(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> Scene:
+def build_context(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> GoldenContext:
     _check_names(test, options)
     settings = load_settings(os.getcwd(), os.environ)
     folder, found = resolve_folder(file, test)
@@ -96,7 +104,7 @@ def build_scene(file: GoldenFile, test: GoldenTest, options: GoldenOptions) -> S
     test = replace(test, timeout_s=options.timeout_s or test.timeout_s, env=(*test.env, *options.env))
     root, _ = choose_root(options.root, study.root, settings)
     store = os.path.abspath(options.store)
-    return Scene(
+    return GoldenContext(
         test=test,
         folder=folder,
         folder_from=found,
@@ -183,22 +191,24 @@ def _holds_program(folder: str, test: GoldenTest) -> bool:
     return all(os.path.exists(os.path.join(folder, script)) for script in scripts)
 
 
-def use_variant(scene: Scene, variant: Variant) -> Scene:
+def use_variant(context: GoldenContext, variant: Variant) -> GoldenContext:
     """The same test with a variant's environment and arguments."""
-    test = replace(scene.test, env=(*scene.test.env, *variant.env))
-    options = replace(scene.options, run_arguments=(*scene.options.run_arguments, *variant.flags))
-    return replace(scene, test=test, options=options)
+    test = replace(context.test, env=(*context.test.env, *variant.env))
+    options = replace(context.options, run_arguments=(*context.options.run_arguments, *variant.flags))
+    return replace(context, test=test, options=options)
 
 
 # ---------------------------------------------------------------- commands
 
 
-def build_gather_command(scene: Scene) -> str:
-    return build_command(scene.test, scene.test.gather_flags, {"checkpoint_output": scene.checkpoints})
+def build_gather_command(context: GoldenContext) -> str:
+    return build_command(context.test, context.test.gather_flags, {"checkpoint_output": context.checkpoints})
 
 
-def build_check_command(scene: Scene, checkpoint: str, start: int, beyond: int = 0, seed: int | None = None) -> str:
-    length = scene.test.steps_to_record
+def build_check_command(
+    context: GoldenContext, checkpoint: str, start: int, beyond: int = 0, seed: int | None = None
+) -> str:
+    length = context.test.steps_to_record
     values = {
         "checkpoint_input": checkpoint,
         "start_step": str(start),
@@ -207,12 +217,12 @@ def build_check_command(scene: Scene, checkpoint: str, start: int, beyond: int =
     }
     if seed is not None:
         values["seed"] = str(seed)
-    return build_command(scene.test, scene.test.run_flags, values, scene.options.run_arguments)
+    return build_command(context.test, context.test.run_flags, values, context.options.run_arguments)
 
 
-def can_check(scene: Scene) -> bool:
+def can_check(context: GoldenContext) -> bool:
     """Whether the file says how a check is started; the original also gathers where it does not."""
-    named = {flag.name for flag in scene.test.run_flags}
+    named = {flag.name for flag in context.test.run_flags}
     return "checkpoint_input" in named and bool(named & {"run_for", "run_length"})
 
 
@@ -233,8 +243,8 @@ def _flag_words(flag: FlagSpec, values: Mapping[str, str]) -> list[str]:
     return [f"{flag.key}{value}"] if flag.key.endswith("=") else [flag.key, value]
 
 
-def build_spec(scene: Scene, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
-    test = scene.test
+def build_spec(context: GoldenContext, name: str, text: str, params: Mapping[str, Any]) -> RunSpec:
+    test = context.test
     commands = (Command(COMMAND, text),)
     log_name, other = _LOG_NAMES[test.stream]
     step = Pattern("step", test.step.regex)
@@ -254,9 +264,9 @@ def build_spec(scene: Scene, name: str, text: str, params: Mapping[str, Any]) ->
     )
 
 
-def hide_command(scene: Scene, text: str) -> str:
+def hide_command(context: GoldenContext, text: str) -> str:
     """A command as it may be shown, and as the run's record has it."""
-    return hide_spec(build_spec(scene, "", text, {}), scene.settings.secrets).commands[0].text
+    return hide_spec(build_spec(context, "", text, {}), context.settings.secrets).commands[0].text
 
 
 # ---------------------------------------------------------------- following runs
@@ -377,21 +387,21 @@ class SegmentFollower:
 # ---------------------------------------------------------------- running
 
 
-def run_specs(scene: Scene, specs: Sequence[RunSpec], doors: Doors) -> Report:
+def run_specs(context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
     """All of them, spread over the slots."""
-    options = scene.options
+    options = context.options
     prepared = Prepared(
-        study=scene.study,
-        plan=Plan(scene.study, tuple(specs)),
-        place=scene.place,
+        study=context.study,
+        plan=Plan(context.study, tuple(specs)),
+        place=context.place,
         root_was_asked=True,
-        farm=scene.farm,
-        settings=scene.settings,
+        farm=context.farm,
+        settings=context.settings,
         options=RunOptions(
             options.file, slots=options.slots, grace_s=options.grace_s, command_line=options.command_line
         ),
     )
-    return run_study(prepared, doors)
+    return run_study(prepared, hooks)
 
 
 def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> SegmentRun:
@@ -410,11 +420,11 @@ def describe_end(entry: Entry) -> str:
     return f"{reason}; its last words: {last}" if last else reason
 
 
-def describe_places(scene: Scene) -> list[str]:
+def describe_places(context: GoldenContext) -> list[str]:
     """Where the program runs, and where its runs are kept."""
-    runs = os.path.relpath(scene.place.dir)
-    shown = scene.place.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
-    return [f"program's folder: {scene.folder} ({scene.folder_from})", f"runs: {shown}"]
+    runs = os.path.relpath(context.place.dir)
+    shown = context.place.dir if runs.startswith(os.pardir) else os.path.join(os.curdir, runs)
+    return [f"program's folder: {context.folder} ({context.folder_from})", f"runs: {shown}"]
 
 
 def find_log(entry: Entry) -> str:
@@ -476,13 +486,13 @@ def build_stamp() -> str:
     return time.strftime("%Y%m%d-%H%M%S") + "-" + secrets.token_hex(2)
 
 
-def check_store(scene: Scene) -> None:
+def check_store(context: GoldenContext) -> None:
     """Refuse before a long training: the store must be a folder that can be written."""
     try:
-        os.makedirs(scene.checkpoints, exist_ok=True)
+        os.makedirs(context.checkpoints, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"the store {scene.store} cannot be made: {error.strerror}", "choose another: -s DIR"
+            f"the store {context.store} cannot be made: {error.strerror}", "choose another: -s DIR"
         ) from None
-    if not os.access(scene.store, os.W_OK | os.X_OK):
-        raise UsageError(f"the store {scene.store} cannot be written", "choose another: -s DIR")
+    if not os.access(context.store, os.W_OK | os.X_OK):
+        raise UsageError(f"the store {context.store} cannot be written", "choose another: -s DIR")

@@ -12,10 +12,9 @@ from assay.errors import ExitCode, NotFoundError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_variants
-from assay.golden.flow.segments import GoldenOptions, Scene, build_check_command, build_scene
+from assay.golden.flow.segments import GoldenContext, GoldenOptions, build_check_command, build_context
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
-from assay.study.locations import StudyPlace
-from assay.study.sweep import Doors
+from assay.study.api import RunHooks, StudyPlace
 from assay.values.verdict import VerdictKind
 
 _SCALE = re.compile(r"[x*]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
@@ -77,7 +76,7 @@ def selftest_file(
     options: GoldenOptions,
     faults: Sequence[Fault] = (),
     start_step: int | None = None,
-    doors: Doors | None = None,
+    hooks: RunHooks | None = None,
     tell: Callable[[str], None] = lambda _line: None,
 ) -> tuple[SelftestReport, ...]:
     """`faults` are tried on top of those in the file; `start_step` names the segment, the middle one unless said."""
@@ -87,20 +86,24 @@ def selftest_file(
         raise NotFoundError("test", ", ".join(options.tests or ()), [test.name for test in file.tests])
     for warning in file.warnings:
         tell(f"warning: {warning}")
-    scenes = [_apart(build_scene(file, test, options)) for test in tests]
-    return tuple(_try_test(scene, (*scene.test.selftest, *faults), start_step, doors or Doors()) for scene in scenes)
+    contexts = [_apart(build_context(file, test, options)) for test in tests]
+    return tuple(
+        _try_test(context, (*context.test.selftest, *faults), start_step, hooks or RunHooks()) for context in contexts
+    )
 
 
-def _try_test(scene: Scene, faults: tuple[Fault, ...], start_step: int | None, doors: Doors) -> SelftestReport:
+def _try_test(
+    context: GoldenContext, faults: tuple[Fault, ...], start_step: int | None, hooks: RunHooks
+) -> SelftestReport:
     if not faults:
-        raise UsageError(f"{scene.test.name} names no faults", _HOW_TO)
+        raise UsageError(f"{context.test.name} names no faults", _HOW_TO)
     began = time.monotonic()
-    golden = manifests.load_manifest(scene.manifest, scene.test.name)
+    golden = manifests.load_manifest(context.manifest, context.test.name)
     segment = choose_segment(golden, start_step)
-    variants = [scene, *(inject(scene, fault, segment) for fault in faults)]
-    reports, end = check_variants(scene, variants, golden, segment, doors)
+    variants = [context, *(inject(context, fault, segment) for fault in faults)]
+    reports, end = check_variants(context, variants, golden, segment, hooks)
     return SelftestReport(
-        scene.test.name,
+        context.test.name,
         segment.start_step,
         reports[0],
         tuple(
@@ -128,10 +131,10 @@ def _first_values(report: SegmentReport) -> dict[tuple[str, str], tuple[tuple[in
     }
 
 
-def _apart(scene: Scene) -> Scene:
+def _apart(context: GoldenContext) -> GoldenContext:
     """In a study of its own: runs that were spoiled on purpose must not be taken for checks."""
-    place = StudyPlace(scene.place.root, f"{scene.place.name}-selftest")
-    return replace(scene, place=place, study=replace(scene.study, name=place.name))
+    place = StudyPlace(context.place.root, f"{context.place.name}-selftest")
+    return replace(context, place=place, study=replace(context.study, name=place.name))
 
 
 def choose_segment(golden: Golden, start_step: int | None) -> Segment:
@@ -149,11 +152,11 @@ def choose_segment(golden: Golden, start_step: int | None) -> Segment:
 # ---------------------------------------------------------------- faults
 
 
-def inject(scene: Scene, fault: Fault, segment: Segment) -> Scene:
+def inject(context: GoldenContext, fault: Fault, segment: Segment) -> GoldenContext:
     if fault.kind == "env":
-        return replace(scene, test=replace(scene.test, env=(*scene.test.env, (fault.name, fault.value))))
-    words = build_arguments(fault, build_check_command(scene, segment.checkpoint, segment.start_step))
-    return replace(scene, options=replace(scene.options, run_arguments=(*scene.options.run_arguments, *words)))
+        return replace(context, test=replace(context.test, env=(*context.test.env, (fault.name, fault.value))))
+    words = build_arguments(fault, build_check_command(context, segment.checkpoint, segment.start_step))
+    return replace(context, options=replace(context.options, run_arguments=(*context.options.run_arguments, *words)))
 
 
 def build_arguments(fault: Fault, command: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from typing import IO
 
 from assay.errors import InfrastructureError
-from assay.models.backends.captured_output import Speech, listen
+from assay.models.backends.captured_output import CapturedOutput, listen
 
 _BEAT_S = 5.0
 _SOCKET_LENGTH = 80  # of its path: unix has room for 107, and ssh appends something of its own meanwhile
@@ -283,7 +283,7 @@ class Stay:
             said = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
             raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {said}")
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str]) -> Speech:
+    def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
         """A program in the job's folder; what it says goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
         with self._board.start(_RUN, self.folder, *words) as process:
@@ -294,7 +294,7 @@ class Stay:
         code, out, _ = self._board.ask('cat "$1/exit"', self.folder) if self.is_ours else (1, b"", "")
         if code or not out.strip().isdigit():
             raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
-        return Speech(int(out), speech.stdout, speech.stderr)
+        return CapturedOutput(int(out), speech.stdout, speech.stderr)
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: str) -> None:

@@ -19,7 +19,7 @@ _DRAIN_S = 2.0  # how long a stream may stay open after its program has ended: a
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class CapturedOutput:
     """How a program ended. `code` is negative for a signal, as subprocess has it."""
 
     code: int
@@ -77,7 +77,7 @@ def run_program(
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
     stdin: int = subprocess.DEVNULL,
-) -> Speech:
+) -> CapturedOutput:
     """Run a program to its end. What it says goes on to our own stdout and stderr as it comes, and is kept."""
     with subprocess.Popen(
         argv, cwd=cwd, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -85,7 +85,7 @@ def run_program(
         return listen(process)
 
 
-def listen(process: subprocess.Popen[bytes]) -> Speech:
+def listen(process: subprocess.Popen[bytes]) -> CapturedOutput:
     """Until the program ends."""
     kept = Excerpt(), Excerpt()
     streams = ((process.stdout, 1, kept[0]), (process.stderr, 2, kept[1]))
@@ -99,7 +99,7 @@ def listen(process: subprocess.Popen[bytes]) -> Speech:
     code = process.wait()
     for thread in threads:
         thread.join(_DRAIN_S)
-    return Speech(code, kept[0].render(), kept[1].render())
+    return CapturedOutput(code, kept[0].render(), kept[1].render())
 
 
 def _pass_on(stream: IO[bytes], fd: int, excerpt: Excerpt) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends.base import Backend, BackendError, Made
-from assay.models.backends.captured_output import Speech, run_program
+from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.models.backends.dependencies import (
     NO_NAME,
     describe_behind,
@@ -92,7 +92,7 @@ class Place(ABC):
         return shlex.join(argv)
 
     @abstractmethod
-    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:
         """Run a program to its end; `env` comes on top of what there is."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Here(Place):
         front = ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
         return (f"cd {shlex.quote(os.path.abspath(cwd))} && " if moves else "") + shlex.join([*front, *argv])
 
-    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:
         return run_program(argv, cwd=cwd, env={**os.environ, **env})
 
     def fetch(self) -> None:
@@ -299,7 +299,7 @@ class CommandBackend(Backend):
             "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
         }  # fmt: skip
 
-    def _call_timed(self, call: Call, place: Place, job: Job) -> tuple[Speech, tuple[float, ...]]:
+    def _call_timed(self, call: Call, place: Place, job: Job) -> tuple[CapturedOutput, tuple[float, ...]]:
         start = time.perf_counter()
         speech = place.call(call.argv, self._own_environment(), self._cwd(job.folder))
         elapsed_s = time.perf_counter() - start
@@ -320,7 +320,7 @@ class CommandBackend(Backend):
             "folder": job.folder, "compile_flags": self.target.compile_flags, "run_flags": self.target.run_flags,
         }  # fmt: skip
 
-    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, Speech]:
+    def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, CapturedOutput]:
         call = self._announce(self.build_command(name, values), Here(), folder)
         speech = Here().call(call.argv, self._own_environment(), self._cwd(folder))
         self._check_end(call, speech)
@@ -341,14 +341,14 @@ class CommandBackend(Backend):
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
 
-    def _check_end(self, call: Call, speech: Speech) -> None:
+    def _check_end(self, call: Call, speech: CapturedOutput) -> None:
         if speech.code == 0:
             return
         said = last_line(speech.stderr) or last_line(speech.stdout)
         message = f"{call.program} {describe_code(speech.code)}" + (f": {said}" if said else "")
         raise refuse(message, call, speech, ending=Ending.CRASH if speech.code < 0 else Ending.ERROR)
 
-    def _check_made(self, path: str, call: Call, speech: Speech) -> Made:
+    def _check_made(self, path: str, call: Call, speech: CapturedOutput) -> Made:
         if os.path.exists(path):
             return Made(path, call.command, speech.stdout, speech.stderr)
         message = f"{call.program} ended well and made no {os.path.basename(path)}"
@@ -413,7 +413,7 @@ class CommandBackend(Backend):
         ]
         return [fill_text(flag, row) for row in rows] if flag else []
 
-    def _load_outputs(self, outputs: Planned, raw: str, call: Call, speech: Speech) -> dict[str, Any]:
+    def _load_outputs(self, outputs: Planned, raw: str, call: Call, speech: CapturedOutput) -> dict[str, Any]:
         paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
         missing = [name for name, path in paths.items() if path is None]
         if missing:
@@ -427,7 +427,9 @@ class CommandBackend(Backend):
             raise refuse(error.message, call, speech, hint=error.hint or "") from error
 
 
-def refuse(message: str, call: Call, speech: Speech, *, ending: Ending = Ending.ERROR, hint: str = "") -> BackendError:
+def refuse(
+    message: str, call: Call, speech: CapturedOutput, *, ending: Ending = Ending.ERROR, hint: str = ""
+) -> BackendError:
     said = {"stdout": speech.stdout, "stderr": speech.stderr}
     return BackendError(message, ending=ending, command=call.command, hint=hint, **said)
 

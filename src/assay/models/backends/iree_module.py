@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.models.backends.base import BackendError, name_program
-from assay.models.backends.captured_output import Speech, run_program
+from assay.models.backends.captured_output import CapturedOutput, run_program
 from assay.models.backends.iree_compiler import REFLECTION, Importer, find_program, parse_io, render_shape
 from assay.models.backends.tensors_io import is_numpy_type, write_raw
 from assay.models.graph.tensorfile import load_refs
@@ -158,7 +158,7 @@ def write_profile(load: Importer, job: Job, argv: Sequence[str]) -> tuple[str, .
     return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
 
 
-def _write_dispatches(speech: Speech, path: str) -> str:
+def _write_dispatches(speech: CapturedOutput, path: str) -> str:
     rows = [json.loads(line) for line in speech.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
     events = [row for row in rows if "duration_ns" in row and "key" in row]
     start_ns = min((row["start_host_time_ns"] for row in events), default=0)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.board import Address, Board, LockRule, Stay
-from assay.models.backends.captured_output import Speech
+from assay.models.backends.captured_output import CapturedOutput
 from assay.models.backends.command import OPTIONS, CommandBackend, Place
 from assay.models.backends.dependencies import contains, describe_words, hash_file, list_names
 from assay.models.backends.template import Template, Value
@@ -189,7 +189,7 @@ class There(Place):
             name = f"{self._folders[folder]}/{base}"
         return f"{self._stay.folder}/{name}"
 
-    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Speech:  # noqa: ARG002 - of this machine
+    def call(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> CapturedOutput:  # noqa: ARG002 - of this machine
         return self._stay.run(argv, env)
 
     def fetch(self) -> None:

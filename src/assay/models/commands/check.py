@@ -68,8 +68,8 @@ def _go(given: dict[str, Any], goal: Goal) -> int:
         given["jobs"],
         parse_wait(given["max_wait"]),
     )
-    with following(given) as doors:
-        finished = run_model(request, choice, doors, click.get_current_context().obj)
+    with following(given) as hooks:
+        finished = run_model(request, choice, hooks, click.get_current_context().obj)
     for note in finished.notes:
         warn(note)
     if finished.report is None:

@@ -19,7 +19,7 @@ from assay.show.formatting import unguard
 if TYPE_CHECKING:
     from assay.models.flow.options import Goal, ModelFlags
     from assay.models.values.model import ModelRequest
-    from assay.study.sweep import Doors
+    from assay.study.api import RunHooks
 
 Function = Callable[..., Any]
 _EPILOG_TARGETS = "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings"
@@ -122,21 +122,21 @@ def _split(text: str | None, name: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def following(given: dict[str, Any]) -> Iterator[Doors]:
+def following(given: dict[str, Any]) -> Iterator[RunHooks]:
     """What comes is told on stderr: stdout is the report's. On a terminal it is one line that changes."""
-    from assay.study.sweep import Doors
+    from assay.study.api import RunHooks
     from assay.system.terminal import is_terminal, terminal_width
 
-    doors = Doors(warn=warn, owns_process=True, counts_wait=True, tick_s=0.1)
+    hooks = RunHooks(warn=warn, owns_process=True, counts_wait=True, tick_s=0.1)
     if given["quiet"] or given["as_json"]:
-        yield replace(doors, echo=CacheLines().show) if given["explain"] else doors
+        yield replace(hooks, echo=CacheLines().show) if given["explain"] else hooks
         return
     if given["explain"] or not is_terminal(sys.stderr):
-        yield replace(doors, echo=_echo)
+        yield replace(hooks, echo=_echo)
         return
     line = StatusLine(terminal_width(sys.stderr) or 80)
     try:
-        yield replace(doors, echo=line.show)
+        yield replace(hooks, echo=line.show)
     finally:
         line.clear()
 

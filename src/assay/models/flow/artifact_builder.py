@@ -30,7 +30,7 @@ from assay.models.store.artifacts import Artifact, ArtifactStore, build_key
 from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
 from assay.models.values.trace import Slice
-from assay.models.worker_process import Keeper
+from assay.models.worker_process import WorkerProcess
 from assay.values.plain import build_plain, parse_plain
 
 _UNREPEATABLE = ("ir_dir", "profile_dir")  # of a job: dumps are written by doing the work, not by remembering it
@@ -81,8 +81,8 @@ class Work:
 
 
 @dataclass(slots=True)
-class Workshop:
-    """One per process. `say` hears why each artifact was a hit or a miss; `live` shows the tools' own output; `attic`
+class ArtifactBuilder:
+    """One per process. `say` hears why each artifact was a hit or a miss; `live` shows the tools' output; `failure_dir`
     is where what a failed step was given is kept; `slices` tell what was done when, what came from the store aside."""
 
     store: ArtifactStore
@@ -91,12 +91,12 @@ class Workshop:
     live: bool = False
     say: Callable[[str], None] | None = None
     dumps: Dumps = field(default_factory=Dumps)
-    attic: str = ""
+    failure_dir: str = ""
     slices: list[Slice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # about what a back end was given
     _ir_limits: dict[str, int] = field(default_factory=dict)  # of targets that refused a newer one
     _held: list[list[Artifact]] = field(default_factory=lambda: [[]])
-    _keepers: dict[str, Keeper] = field(default_factory=dict)
+    _keepers: dict[str, WorkerProcess] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
     _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
     _since: float = field(default_factory=time.time)
@@ -158,11 +158,11 @@ class Workshop:
     @contextmanager
     def forgetting(self) -> Iterator[None]:
         """What fails in here is only a trial: nothing of it is kept."""
-        before, self.attic = self.attic, ""
+        before, self.failure_dir = self.failure_dir, ""
         try:
             yield
         finally:
-            self.attic = before
+            self.failure_dir = before
 
     @contextmanager
     def dumping(self, dumps: Dumps) -> Iterator[None]:
@@ -302,8 +302,10 @@ class Workshop:
         def build(folder: str) -> dict[str, Any] | None:
             outcome = self._work(target, replace(job, folder=folder))
             if not outcome.is_ok:
-                attic = os.path.abspath(self.attic) if self.attic else ""  # commands may be pasted anywhere
-                failed.append(keep_failure(attic, target, replace(job, folder=folder), outcome))
+                failure_dir = (
+                    os.path.abspath(self.failure_dir) if self.failure_dir else ""
+                )  # commands may be pasted anywhere
+                failed.append(keep_failure(failure_dir, target, replace(job, folder=folder), outcome))
                 return None
             facts: dict[str, Any] = build_plain(replace(outcome, path=os.path.relpath(outcome.path, folder)))
             return facts
@@ -344,10 +346,10 @@ class Workshop:
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome
 
-    def _keeper(self, target: Target) -> Keeper:
+    def _keeper(self, target: Target) -> WorkerProcess:
         name = _name_target(target)
         if name not in self._keepers:
-            self._keepers[name] = Keeper(target, folder=self.make_folder("worker"), live=self.live)
+            self._keepers[name] = WorkerProcess(target, folder=self.make_folder("worker"), live=self.live)
         return self._keepers[name]
 
     def _sub_folder(self, base: str | None, case: str, step: Step, given: Product) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors, Trial
 from assay.models.flow.check import (
     Examination,
@@ -61,15 +61,15 @@ class Search:
             self.cases.discard(case)
 
 
-def bisect_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+def bisect_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, say: Say = quiet) -> ModelReport:
     def look(cases: Cases) -> Found:
-        search = Search(Examination(request, workshop, cases, keep, say))
+        search = Search(Examination(request, builder, cases, keep, say))
         find_wrong(search)
         reports = tuple(search.reports[name] for name in cases.outline.cases if name in search.reports)
         notes = (*search.notes, *search.examination.notes)
         return Found(reports, search.first, search.confirmed, tuple(search.findings), notes)
 
-    return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
+    return examine_model(request, builder, look, lambda cases: [cases.outline.full_name])
 
 
 def find_wrong(search: Search) -> None:
@@ -255,7 +255,7 @@ def _find_shortest(search: Search, layers: Sequence[Layer], wanted: Signature | 
 def _is_wrong(search: Search, layers: Sequence[Layer], wanted: Signature | None, *, exact: bool) -> bool:
     """As the whole is. A beginning that fails in another way says nothing of the failure that is looked for."""
     examination, case = search.examination, build_beginning(search.cases, layers)
-    with examination.workshop.borrowing(), examination.workshop.forgetting():
+    with examination.builder.borrowing(), examination.builder.forgetting():
         found = _sign(examination, case)
     search.cases.discard(case)
     return found is not None and (found == wanted if exact else found.resembles(wanted))

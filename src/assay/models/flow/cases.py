@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from assay.errors import AssayError, ExitCode, NotFoundError, UsageError
-from assay.models.flow.artifact_builder import Product, Wants, Workshop, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants, load_product
 from assay.models.graph.convert import can_help, find_newest_opset, find_obstacle
 from assay.models.graph.fold import build_folding
 from assay.models.graph.graph import build_outline, load_model, write_model
@@ -121,11 +121,11 @@ class Source:
 class Cases:
     """Everything is made when it is first asked for; the reference's results come from the store when it has them."""
 
-    def __init__(self, source: Source, workshop: Workshop) -> None:
+    def __init__(self, source: Source, builder: ArtifactBuilder) -> None:
         self.source = source
         self.notes: list[str] = []  # about what goes in
         self._magnitudes: dict[int, Magnitudes] = {}  # by sample
-        self._workshop = workshop
+        self._workshop = builder
 
     @cached_property
     def outline(self) -> Outline:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
-from assay.models.flow.artifact_builder import Dumps, Work, Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, name_kind
 from assay.models.flow.signature import WRONG, build_signature, find_same
 from assay.models.flow.voter import VoterTests
@@ -49,7 +49,7 @@ class Examination:
     """One model on one target. `keep` is where tensors that differ are put for a person to look at."""
 
     request: ModelRequest
-    workshop: Workshop
+    builder: ArtifactBuilder
     cases: Cases
     keep: str
     say: Say = quiet
@@ -58,7 +58,7 @@ class Examination:
     voter_tests: VoterTests = field(init=False)
 
     def __post_init__(self) -> None:
-        self.voter_tests = VoterTests(self.workshop, self.cases)
+        self.voter_tests = VoterTests(self.builder, self.cases)
 
     # ------------------------------------------------------------ one case
 
@@ -66,7 +66,7 @@ class Examination:
         """Compute it on the target, and compare."""
         if case.problem:
             return self._tell(self._add_inside(_build_problem(case, self.request.target.name), accumulated))
-        with self.workshop.borrowing():
+        with self.builder.borrowing():
             work, results = self.compute(case)
             if work.failed is not None:
                 verdict = judge_failure(case.name, work.failed)
@@ -87,8 +87,8 @@ class Examination:
         first, results = Work(), list[Arrays]()
         for trial in case.trials:
             wants = replace(case.wants, specs=trial.specs or case.specs, repeats=request.repeats)
-            with self.workshop.dumping(dumps):
-                work = self.workshop.compute(request.target, trial.model, trial.inputs, wants, case.name)
+            with self.builder.dumping(dumps):
+                work = self.builder.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
                 return replace(work, steps=tuple(map(self.cases.mend_hint, work.steps))), []
             first = first if first.steps else work
@@ -131,7 +131,7 @@ class Examination:
         for number, trial in enumerate(case.trials):
             wants = replace(case.wants, specs=trial.specs or case.specs)
             try:
-                work = self.workshop.compute(voter, trial.model, trial.inputs, wants, case.name)
+                work = self.builder.compute(voter, trial.model, trial.inputs, wants, case.name)
             except (MissingExtraError, InfrastructureError) as error:
                 self._note(f"{voter.name} has no vote: {error.render()}")
                 return verdict
@@ -193,7 +193,7 @@ class Examination:
         ops = self.cases.makers
         tolerances = self._relax(ops) if marked.quantized else self.request.tolerances
         worst = dict[str, TensorComparison]()
-        with self.workshop.borrowing(), self.workshop.forgetting():
+        with self.builder.borrowing(), self.builder.forgetting():
             work, results = self.compute(marked)
             if work.failed is not None:
                 return {}, work.failed
@@ -272,14 +272,17 @@ class Found:
 
 
 def examine_model(
-    request: ModelRequest, workshop: Workshop, search: Callable[[Cases], Found], names: Callable[[Cases], Sequence[str]]
+    request: ModelRequest,
+    builder: ArtifactBuilder,
+    search: Callable[[Cases], Found],
+    names: Callable[[Cases], Sequence[str]],
 ) -> ModelReport:
     """One search from its beginning to its report. `names`: the cases that it is about, where the reference fails."""
     begun = time.monotonic()
-    workshop.begin(request.reference, request.target)
-    cases = Cases(build_source(request), workshop)
+    builder.begin(request.reference, request.target)
+    cases = Cases(build_source(request), builder)
     chosen = names(cases)  # while the workers start
-    tools = dict(workshop.find_tools(request.target))
+    tools = dict(builder.find_tools(request.target))
     try:
         found = search(cases)
     except StepFailedError as error:
@@ -298,7 +301,7 @@ def examine_model(
         samples=len(cases.samples),
         tools=tools,
         elapsed_s=time.monotonic() - begun,
-        notes=(*request.notes, *found.notes, *cases.notes, *workshop.notes),
+        notes=(*request.notes, *found.notes, *cases.notes, *builder.notes),
         is_estimate=request.target.is_simulated,
         manner=request.manner,
         origin=request.origin,
@@ -307,15 +310,15 @@ def examine_model(
     )
 
 
-def check_model(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, say: Say = quiet) -> ModelReport:
     """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
 
     def search(cases: Cases) -> Found:
-        examination = Examination(request, workshop, cases, keep, say)
+        examination = Examination(request, builder, cases, keep, say)
         found = _check(examination, cases.choose(request.only))
         return replace(found, notes=(*found.notes, *examination.notes))
 
-    return examine_model(request, workshop, search, lambda cases: cases.choose(request.only))
+    return examine_model(request, builder, search, lambda cases: cases.choose(request.only))
 
 
 def _check(examination: Examination, chosen: Sequence[str]) -> Found:

@@ -21,11 +21,11 @@ from assay.models.values.model import Job, StepOutcome, Target
 MOST_BYTES = 64 * 1024 * 1024  # of one thing: what is larger stays where it is, and its command with it
 
 
-def keep_failure(attic: str, target: Target, job: Job, outcome: StepOutcome) -> StepOutcome:
+def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcome) -> StepOutcome:
     """The outcome with paths that stay. A full disk costs the copy, not the outcome."""
-    if not attic:
+    if not failure_dir:
         return outcome
-    place = os.path.join(attic, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
+    place = os.path.join(failure_dir, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
     shutil.rmtree(place, ignore_errors=True)
     moved = {old: new for old, new in _list_moves(job, place) if _copy(old, new)}
     return _rewrite(outcome, moved)

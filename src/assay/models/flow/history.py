@@ -34,7 +34,7 @@ def _open_meter() -> CpuMeter | None:
 
 
 @dataclass(slots=True)
-class Witness:
+class MachineObserver:
     """Looks at the machine before a check, and once more behind it."""
 
     begun_at: float = field(default_factory=time.time)
@@ -54,14 +54,14 @@ class Witness:
 def build_timings(
     request: ModelRequest,
     report: ModelReport,
-    witness: Witness,
+    observer: MachineObserver,
     own_cpu_s: float,
     complain: Callable[[str], None] = lambda _text: None,
 ) -> Timings | None:
     """None: there is nothing to keep, and `describe_gap` says why."""
     if describe_gap(request, report):
         return None
-    machine, commit = witness.look(request.folder or os.getcwd(), own_cpu_s, complain)
+    machine, commit = observer.look(request.folder or os.getcwd(), own_cpu_s, complain)
     return Timings(
         id=os.path.basename(report.run_dir)[-26:],
         method=name_method(report),
@@ -71,7 +71,7 @@ def build_timings(
         machine=machine,
         tools=report.tools,
         commit=commit,
-        started_at=witness.begun_at,
+        started_at=observer.begun_at,
         ended_at=time.time(),
         contaminated=find_contamination(machine, FOREIGN_LIMIT),
         extra={"run": report.run_dir, "model": report.model, "reference": report.reference},

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError
-from assay.models.flow.artifact_builder import Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Case, Cases, Tensors
 from assay.models.flow.check import build_source
 from assay.models.graph.convert import convert_opset
@@ -38,8 +38,8 @@ def load_outline(path: str, groups: tuple[tuple[str, ...], ...]) -> Outline:
 def split_model(request: ModelRequest, folder: str) -> list[Piece]:
     """`<folder>/<case>.onnx` with `<case>_inputs/` and `<case>_expected/`; the reference runs once for each sample."""
     pieces = []
-    with Workshop(ArtifactStore(request.store), request.limits, recompute=request.recompute) as workshop:
-        cases = Cases(build_source(request), workshop)
+    with ArtifactBuilder(ArtifactStore(request.store), request.limits, recompute=request.recompute) as builder:
+        cases = Cases(build_source(request), builder)
         chosen = [name for name in cases.choose(request.only) if name != cases.outline.full_name]
         _make(folder)
         for case in cases.iterate(chosen):

@@ -12,7 +12,7 @@ from assay.errors import UsageError, did_you_mean
 from assay.models.config.chips import choose_chips, load_chip, name_chip, read_flags
 from assay.models.config.settings import DEFAULT_REFERENCE, ModelSettings, parse_model_settings
 from assay.models.config.targets import build_board_target
-from assay.models.flow.artifact_builder import Dumps, Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
 from assay.models.flow.discovery import ModelFile, find_models
 from assay.models.flow.options import find_settings_folder
 from assay.models.flow.stepwise import Stepwise
@@ -181,5 +181,5 @@ class Manner:
 def open_stand(project: Project, manner: Manner, dumps: Dumps, say: Any = None) -> Stepwise:
     """With the artifact store that every door of this user shares."""
     store = ArtifactStore(choose_store_folder(os.environ, project.folder))
-    workshop = Workshop(store, manner.limits, recompute=manner.recompute, live=manner.live, say=say)
-    return Stepwise(workshop, dumps)
+    builder = ArtifactBuilder(store, manner.limits, recompute=manner.recompute, live=manner.live, say=say)
+    return Stepwise(builder, dumps)

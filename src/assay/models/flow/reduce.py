@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.models.flow.artifact_builder import Product, Wants, Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import Search, find_wrong
 from assay.models.flow.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
 from assay.models.flow.check import Examination, Found, Say, examine_model, quiet
@@ -27,10 +27,10 @@ from assay.models.values.model import CaseReport, Layer, ModelReport, ModelReque
 from assay.values.verdict import Finding, VerdictKind
 
 
-def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Say = quiet) -> ModelReport:
+def reduce_failure(request: ModelRequest, builder: ArtifactBuilder, keep: str, say: Say = quiet) -> ModelReport:
     def look(cases: Cases) -> Found:
-        search = Search(Examination(request, workshop, cases, keep, say))
-        with workshop.forgetting():  # nobody wants a copy of everything that was tried
+        search = Search(Examination(request, builder, cases, keep, say))
+        with builder.forgetting():  # nobody wants a copy of everything that was tried
             find_wrong(search)
             start = _choose_start(search)
             if start[1].verdict.kind not in WRONG:
@@ -40,7 +40,7 @@ def reduce_failure(request: ModelRequest, workshop: Workshop, keep: str, say: Sa
             smallest = _reduce(trials, say)
         return _report(trials, smallest, say)
 
-    return examine_model(request, workshop, look, lambda cases: [cases.outline.full_name])
+    return examine_model(request, builder, look, lambda cases: [cases.outline.full_name])
 
 
 def _choose_start(search: Search) -> tuple[Case, CaseReport]:
@@ -143,13 +143,13 @@ def render_again(request: ModelRequest, path: str, inputs: Sequence[str], names:
 
 def _examine_again(search: Search, case: Case) -> CaseReport:
     """Past the cache: what is reported has been seen twice."""
-    workshop = search.examination.workshop
-    before, workshop.recompute = workshop.recompute, True
-    workshop.begin_again()
+    builder = search.examination.builder
+    before, builder.recompute = builder.recompute, True
+    builder.begin_again()
     try:
         return search.examination.examine(case)
     finally:
-        workshop.recompute = before
+        builder.recompute = before
 
 
 def write_result(search: Search, reduced: Reduced) -> tuple[str, list[str]]:
@@ -176,7 +176,7 @@ class _Trials:
 
     def examine(self, candidate: Candidate) -> CaseReport | None:
         """None: the reference cannot compute it either, so that it proves nothing."""
-        with self.search.examination.workshop.borrowing():
+        with self.search.examination.builder.borrowing():
             try:
                 case = self.build_case(candidate.model, candidate.samples)
             except StepFailedError:
@@ -216,7 +216,7 @@ class _Trials:
         marked = build_marked(model)
         product: Product = cases.write_model(marked, cases.make_folder("marked"), "marked")
         names = tuple(value.name for value in marked.graph.output)
-        with self.search.examination.workshop.borrowing():
+        with self.search.examination.builder.borrowing():
             return [
                 {**sample, **Tensors(cases.ask(product, cases.write_inputs(sample), Wants(names), "marked"))}
                 for sample in samples

@@ -14,13 +14,11 @@ from datetime import datetime
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
-from assay.models.flow.history import Witness, build_timings
+from assay.models.flow.history import MachineObserver, build_timings
 from assay.models.records import load_report
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
 from assay.plan.identity import spec_id
-from assay.study.locations import StudyPlace, choose_root
-from assay.study.prepared import Prepared, Report, RunOptions
-from assay.study.sweep import Doors, run_study
+from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, run_study
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain
@@ -59,7 +57,7 @@ class Finished:
 
 
 def run_model(
-    request: ModelRequest, choice: RunChoice, doors: Doors | None = None, keep_timings: KeepTimings | None = None
+    request: ModelRequest, choice: RunChoice, hooks: RunHooks | None = None, keep_timings: KeepTimings | None = None
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
     settings = load_settings(os.getcwd(), os.environ)
@@ -72,8 +70,8 @@ def run_model(
     jobs = choice.jobs or len(os.sched_getaffinity(0))
     options = RunOptions("", slots=(CPU,) * jobs, command_line=choice.command_line)
     prepared = Prepared(study, Plan(study, (spec,)), place, True, None, settings, options)
-    witness = Witness()
-    given = doors or Doors(tick_s=0.1)
+    observer = MachineObserver()
+    given = hooks or RunHooks(tick_s=0.1)
     use: Use = "benchmark" if is_profiling(request) else "check"
     watched = run_study(
         prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
@@ -84,7 +82,7 @@ def run_model(
         notes: list[str] = [*finished.notes]
         try:
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
-            timings = build_timings(request, finished.report, witness, cpu_s, notes.append)
+            timings = build_timings(request, finished.report, observer, cpu_s, notes.append)
             if timings is not None:
                 keep_timings(place.root, timings, choice.label)
         except (AssayError, OSError) as error:  # changes no verdict

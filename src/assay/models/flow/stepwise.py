@@ -16,7 +16,7 @@ from typing import Any
 from assay.errors import UsageError
 from assay.models.backends.dependencies import hash_tree
 from assay.models.backends.registry import build_backend
-from assay.models.flow.artifact_builder import Dumps, Product, Wants, Workshop, load_product
+from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
 from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial
 from assay.models.flow.check import Examination
 from assay.models.graph.tensorfile import load_refs, write_tensors
@@ -41,8 +41,8 @@ class Stepwise:
 
     _MOST_MODELS = 2
 
-    def __init__(self, workshop: Workshop, dumps: Dumps) -> None:
-        self.workshop = workshop
+    def __init__(self, builder: ArtifactBuilder, dumps: Dumps) -> None:
+        self.builder = builder
         self.dumps = dumps  # of the target that is tested, and of nobody else
         self._cases: dict[str, Cases] = {}
         self._products: dict[str, Product] = {}  # what was handed out, by its path
@@ -52,12 +52,12 @@ class Stepwise:
     def visiting(self, keep: str) -> Iterator[None]:
         """One test: what it takes from the store may leave it afterwards; what a failed step was given stays in
         `keep`."""
-        before, self.workshop.attic = self.workshop.attic, keep
+        before, self.builder.failure_dir = self.builder.failure_dir, keep
         try:
-            with self.workshop.borrowing():
+            with self.builder.borrowing():
                 yield
         finally:
-            self.workshop.attic = before
+            self.builder.failure_dir = before
             self._products.clear()  # paths into the store, which lead nowhere now
 
     def open_case(self, source: Source, name: str, label: str) -> CaseSteps:
@@ -79,7 +79,7 @@ class Stepwise:
 
     def _find_cases(self, source: Source) -> Cases:
         key = repr(source)
-        found = self._cases.pop(key, None) or Cases(source, self.workshop)
+        found = self._cases.pop(key, None) or Cases(source, self.builder)
         self._cases[key] = found
         while len(self._cases) > self._MOST_MODELS:
             del self._cases[next(iter(self._cases))]
@@ -154,7 +154,7 @@ class CaseSteps:
         if missing or extra:
             said = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"too many: {', '.join(extra)}"] * bool(extra)
             raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(said)}")
-        folder = self.stand.workshop.make_folder("given")
+        folder = self.stand.builder.make_folder("given")
         ordered = {name: arrays[name] for name in self.input_names}
         refs = write_tensors(folder, ordered)
         return Product(folder, hashlib.sha256(repr([(ref.name, ref.sha) for ref in refs]).encode()).hexdigest())
@@ -177,7 +177,7 @@ class CaseSteps:
 
     def build(self, target: Target, step: Step, sources: Sequence[Product], *, tested: bool) -> list[Product]:
         def work(source: Product) -> StepOutcome:
-            return self.stand.workshop.build(target, step, source, self.case.name)
+            return self.stand.builder.build(target, step, source, self.case.name)
 
         with self._dumping(tested=tested):
             outcomes = self._each(target, sources, work, tested=tested)
@@ -193,7 +193,7 @@ class CaseSteps:
         def work(pair: Product) -> StepOutcome:
             number = int(pair.path)
             wants = self._choose_wants(number, inputs[number])
-            return self.stand.workshop.run(target, chosen[number], inputs[number], wants, self.case.name)
+            return self.stand.builder.run(target, chosen[number], inputs[number], wants, self.case.name)
 
         with self._dumping(tested=tested):
             outcomes = self._each(target, pairs, work, tested=tested)
@@ -220,13 +220,13 @@ class CaseSteps:
 
     @contextmanager
     def _dumping(self, *, tested: bool) -> Iterator[None]:
-        workshop = self.stand.workshop
-        before = workshop.dumps
-        workshop.dumps = replace(self.stand.dumps, name=self.label) if tested else Dumps()
+        builder = self.stand.builder
+        before = builder.dumps
+        builder.dumps = replace(self.stand.dumps, name=self.label) if tested else Dumps()
         try:
             yield
         finally:
-            workshop.dumps = before
+            builder.dumps = before
 
     # ------------------------------------------------------------ the reference
 
@@ -251,7 +251,7 @@ class CaseSteps:
         )
         trials = tuple(self._build_trial(number, arrays) for number, arrays in enumerate(expected))
         case = replace(self.case, outputs=tuple(expected[0]) if expected else (), trials=trials)
-        examination = Examination(request, self.stand.workshop, self.cases, comparing.keep)
+        examination = Examination(request, self.stand.builder, self.cases, comparing.keep)
         return examination.compare(case, tuple(self.steps), actual)
 
     def _build_trial(self, number: int, expected: Arrays) -> Trial:

@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.errors import UsageError
 from assay.models.config.settings import NO_VOTER
-from assay.models.flow.artifact_builder import Wants, Workshop
+from assay.models.flow.artifact_builder import ArtifactBuilder, Wants
 from assay.models.flow.cases import Case, Cases, Tensors
 from assay.models.flow.targets import load_checked_target
 from assay.models.graph.graph import load_model
@@ -77,7 +77,7 @@ class VoterTests:
     """Which operators the references compute right. Each use of an operator is tried once; the store keeps what an
     evaluator made of it until its version changes."""
 
-    workshop: Workshop
+    builder: ArtifactBuilder
     cases: Cases
     _known: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -144,6 +144,6 @@ class VoterTests:
         """None: it cannot."""
         product = self.cases.write_inputs(inputs)
         wants = Wants(case.outputs, case.trials[0].specs or case.specs)
-        with self.workshop.forgetting():
-            work = self.workshop.compute(engine, case.trials[0].model, product, wants, f"{case.op}_ordinary")
+        with self.builder.forgetting():
+            work = self.builder.compute(engine, case.trials[0].model, product, wants, f"{case.op}_ordinary")
         return None if work.failed is not None else Tensors(work.outputs)

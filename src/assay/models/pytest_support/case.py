@@ -115,7 +115,7 @@ class ModelCase:
         before = len(self.steps.steps)
         with telling(fixture, self.model, note):
             yield
-        for step in self.steps.steps[before:] if self.steps.stand.workshop.live else ():
+        for step in self.steps.steps[before:] if self.steps.stand.builder.live else ():
             if step.cached:
                 print(f"\n{self.given.label} {step.step}: from the cache; --recompute-cache runs the tools")
 

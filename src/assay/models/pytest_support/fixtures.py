@@ -51,7 +51,7 @@ def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
     with telling("assay_stand", ""):
         stand = plan.open_stand(plan.hear)
     yield stand
-    stand.workshop.close()
+    stand.builder.close()
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from assay.models.store.entry import (
     relocate,
     render_manifest,
 )
-from assay.models.store.layout import Shelf, find_size, remove_tree
+from assay.models.store.layout import StoreLayout, find_size, remove_tree
 from assay.models.store.location import ENV_CACHE, choose_limit
 from assay.models.store.reason import render_hit, render_miss
 from assay.system.files import write_atomic
@@ -114,7 +114,7 @@ class ArtifactStore:
         self.limit_bytes = choose_limit(os.environ) if limit_bytes is None else limit_bytes
         self.damaged: dict[str, str] = {}
         base = os.path.join(self.folder, _LAYOUT)
-        self._shelf = Shelf(base)
+        self._shelf = StoreLayout(base)
         self._locks = StoreLocks(os.path.join(base, "store.lock"))
         self._checked: dict[str, Stamps] = {}  # entry → how its files looked when they were right
         self._has_made = False

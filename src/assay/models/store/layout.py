@@ -17,7 +17,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 _ENTRY = re.compile(r"(?P<key>[0-9a-f]{64})\.[0-9a-f]{16}\.(?P<bytes>\d+)")
 
 
-class Shelf:
+class StoreLayout:
     def __init__(self, base: str) -> None:
         self._keys, self._entries, self._building = (
             os.path.join(base, each) for each in ("keys", "entries", "building")

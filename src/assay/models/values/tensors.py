@@ -13,7 +13,7 @@ EXPECTED_CONSTANT = "expected is constant"  # flags that are asked for; "… is 
 ACTUAL_CONSTANT = "actual is constant"
 EXPECTED_ZERO = "expected is all zero"
 ACTUAL_ZERO = "actual is all zero"
-ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as the command line spells it; other doors have words of their own
+ALLOW_CONSTANT = "--tolerance allow_constant=true"  # as the command line spells it; other hooks have words of their own
 OTHER_LARGEST = "the largest element is another one in"  # so many rows, of what looks like scores of classes
 
 Dim = int | str | None  # known, a symbol such as "batch", or nothing at all

@@ -28,7 +28,7 @@ class Packed(NamedTuple):
     carried: bytes | None = None
 
 
-class Standing:
+class MetricDigest:
     """One metric of one run on its way: what is known of it, and how many of its chunks are loose."""
 
     __slots__ = ("loose", "tally")
@@ -38,7 +38,7 @@ class Standing:
         self.loose = loose
 
 
-Digest = dict[int, Standing]  # by the metric's number
+Digest = dict[int, MetricDigest]  # by the metric's number
 
 
 def pack_digest(digest: Digest) -> Packed:
@@ -59,7 +59,7 @@ def unpack_digest(packed: Packed) -> Digest:
     numbers, carried = array("q", packed.metrics), array("d", unseal(packed.carried, packed.metrics))
     summaries = unseal(packed.summaries, packed.metrics)
     each = zip(numbers, split_summaries(summaries), carried[::2], carried[1::2], strict=True)
-    return {number: Standing(Tally.restore(summary, total), int(loose)) for number, summary, total, loose in each}
+    return {number: MetricDigest(Tally.restore(summary, total), int(loose)) for number, summary, total, loose in each}
 
 
 def open_summaries(metrics: bytes | None, summaries: bytes | None) -> bytes | None:

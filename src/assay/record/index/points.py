@@ -17,7 +17,7 @@ from assay.record.index.chunk import (
     pack_parts,
     unpack_chunk,
 )
-from assay.record.index.digest import Digest, Packed, Standing, pack_digest, unpack_digest
+from assay.record.index.digest import Digest, MetricDigest, Packed, pack_digest, unpack_digest
 from assay.record.index.row import DamagedError, checksum
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Work:
     digests: dict[int, Digest]  # by run
     cursors: dict[tuple[int, int], str] = field(default_factory=dict)
     chunks: list[tuple[Any, ...]] = field(default_factory=list)
-    touched: dict[tuple[int, int], Standing] = field(default_factory=dict)
+    touched: dict[tuple[int, int], MetricDigest] = field(default_factory=dict)
 
 
 def write_points(
@@ -76,12 +76,12 @@ def _take(work: _Work, run: int, entry: Entry, number: Callable[[str], int]) -> 
         if not series.values:
             continue
         metric = number(name)
-        standing = digest.get(metric)
-        if standing is None:
-            standing = digest[metric] = Standing()
-        standing.tally.extend(series)
-        standing.loose += 1
-        work.touched[run, metric] = standing
+        digested = digest.get(metric)
+        if digested is None:
+            digested = digest[metric] = MetricDigest()
+        digested.tally.extend(series)
+        digested.loose += 1
+        work.touched[run, metric] = digested
         parts = pack_parts([(source, len(series.values))], series, name_owner(run, metric))
         work.chunks.append((run, metric, parts, series.steps, series.values, series.times))
     return True
@@ -117,21 +117,21 @@ def _write_work(db: sqlite3.Connection, work: _Work) -> None:
     ]
     db.executemany(_SET_CURSOR, cursors)
     db.executemany(_ADD_CHUNK, work.chunks)
-    for (run, metric), standing in work.touched.items():
-        if standing.loose > MAX_LOOSE_CHUNKS:
-            _merge(db, run, metric, standing)
+    for (run, metric), digested in work.touched.items():
+        if digested.loose > MAX_LOOSE_CHUNKS:
+            _merge(db, run, metric, digested)
     changed = dict.fromkeys(run for run, _ in work.touched)
     db.executemany(_SET_DIGEST, [(*pack_digest(work.digests[run]), run) for run in changed])
 
 
-def _merge(db: sqlite3.Connection, run: int, metric: int, standing: Standing) -> None:
+def _merge(db: sqlite3.Connection, run: int, metric: int, digested: MetricDigest) -> None:
     """The chunks since the last merge become one, together with the one before them unless that is full."""
-    found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, standing.loose + 1)).fetchall()[::-1]
+    found = db.execute(f"{_LOAD_CHUNKS} LIMIT ?", (run, metric, digested.loose + 1)).fetchall()[::-1]
     chunks = [unpack_chunk(name_owner(run, metric), *row[1:]) for row in found]
-    start = 1 if len(found) > standing.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
+    start = 1 if len(found) > digested.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
     _set_chunk(db, found[start][0], join_chunks(chunks[start:]), name_owner(run, metric))
     db.executemany("DELETE FROM chunks WHERE id = ?", [(row[0],) for row in found[start + 1 :]])
-    standing.loose = 0
+    digested.loose = 0
 
 
 def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk, owner: str) -> None:
@@ -172,13 +172,13 @@ def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
     db.execute("DELETE FROM cursors WHERE run = ? AND source = ?", (run, source))
     known = unpack_digest(Packed(*db.execute(_LOAD_DIGEST, (run,)).fetchone()))
     kept = {metric: _keep_others(db, run, metric, source) for metric in known}
-    remaining = {metric: standing for metric, standing in kept.items() if standing.loose}
+    remaining = {metric: digested for metric, digested in kept.items() if digested.loose}
     db.execute(_SET_DIGEST, (*pack_digest(remaining), run))
 
 
-def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> Standing:
+def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> MetricDigest:
     """The metric's chunks without a source, and what they come to, counted anew."""
-    standing = Standing()
+    digested = MetricDigest()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
         chunk = unpack_chunk(name_owner(run, metric), *packed)
         kept = drop_source(chunk, source)
@@ -187,6 +187,6 @@ def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> 
             continue
         if kept.parts != chunk.parts:
             _set_chunk(db, number, kept, name_owner(run, metric))
-        standing.tally.extend(kept.series)
-        standing.loose += 1
-    return standing
+        digested.tally.extend(kept.series)
+        digested.loose += 1
+    return digested

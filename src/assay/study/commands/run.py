@@ -127,13 +127,13 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     from assay.show.progress import choose_progress
     from assay.show.study_report import render_report
     from assay.study.progress_view import Watcher, build_study_report
-    from assay.study.sweep import Doors, run_study
+    from assay.study.sweep import RunHooks, run_study
     from assay.system.terminal import terminal_width, use_color
 
     began = time.time()
     progress = choose_progress(sys.stderr, quiet=quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.place.name)
-    doors = Doors(
+    hooks = RunHooks(
         listen=watcher.listen,
         draw=watcher.draw,
         finish=watcher.finish,
@@ -141,7 +141,7 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
         warn=warn if quiet else lambda text: progress.message(f"warning: {text}"),
         owns_process=True,
     )
-    report = run_study(prepared, doors)
+    report = run_study(prepared, hooks)
     if as_json:
         say(escape_json(json.dumps(build_json(report), indent=1, ensure_ascii=False)))
     else:

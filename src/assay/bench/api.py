@@ -1,0 +1,38 @@
+"""What other packages use of benchmarks. Names load on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.bench.child_report import load_story
+    from assay.bench.commands.options import build_hooks
+    from assay.bench.flow.execution_builder import load_readings
+    from assay.bench.flow.run import run_benchmarks
+    from assay.bench.flow.timings import add_timings
+    from assay.bench.records import load_execution, write_execution
+    from assay.bench.values.execution import (
+        BenchExecution,
+        BenchMethod,
+        BenchReport,
+        BenchRequest,
+        BenchResult,
+        ProfileWindow,
+        parse_method,
+        parse_windows,
+    )
+
+HOMES = {
+    "assay.bench.child_report": "load_story",
+    "assay.bench.commands.options": "build_hooks",
+    "assay.bench.flow.execution_builder": "load_readings",
+    "assay.bench.flow.run": "run_benchmarks",
+    "assay.bench.flow.timings": "add_timings",
+    "assay.bench.records": "load_execution write_execution",
+    "assay.bench.values.execution": (
+        "BenchExecution BenchMethod BenchReport BenchRequest BenchResult ProfileWindow parse_method parse_windows"
+    ),
+}
+__getattr__ = build_getattr(__name__, HOMES)

@@ -1,0 +1,21 @@
+"""What other packages use of golden recordings. Names load on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.golden.commands.options import DEFAULT_MANIFEST, build_hooks, show_report, warn
+    from assay.golden.flow.files import GoldenOptions, check_file, gather_file
+    from assay.golden.report.terminal import describe_headline, render_golden
+    from assay.golden.values import GoldenReport, MissingFlag, MissingOption, MissingSection
+
+HOMES = {
+    "assay.golden.commands.options": "DEFAULT_MANIFEST build_hooks show_report warn",
+    "assay.golden.flow.files": "GoldenOptions check_file gather_file",
+    "assay.golden.report.terminal": "describe_headline render_golden",
+    "assay.golden.values": "GoldenReport MissingFlag MissingOption MissingSection",
+}
+__getattr__ = build_getattr(__name__, HOMES)

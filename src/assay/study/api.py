@@ -1,0 +1,49 @@
+"""What other packages use of studies: run these specs, follow them, read their records. Names load on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from assay.system.lazy import build_getattr
+
+if TYPE_CHECKING:
+    from assay.study.attempts import RetryPolicy
+    from assay.study.collect import Source, closing_quietly, find_sources
+    from assay.study.dry_run import build_dry_lines, build_line
+    from assay.study.locations import StudyPlace, check_writable, choose_root
+    from assay.study.logs import find_log
+    from assay.study.lookup import FoundRun, find_places, load_fresh_table, open_index_of, show_command
+    from assay.study.mlrunner_files import format_time, render_script
+    from assay.study.preflight import check_prepared, first_program
+    from assay.study.prepared import Again, LoadOptions, Prepared, Report, RunOptions, left_commands, wanted_commands
+    from assay.study.progress_view import build_study_report
+    from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
+    from assay.study.refresh import refresh_study
+    from assay.study.run_reader import load_points, load_study_runs
+    from assay.study.run_status import load_states
+    from assay.study.slot_choice import choose_slots
+    from assay.study.stop import StopOptions, stop
+    from assay.study.supervise import Entry, Event, Observer
+    from assay.study.sweep import Listen, RunHooks, prepare, run_study
+
+HOMES = {
+    "assay.study.attempts": "RetryPolicy",
+    "assay.study.collect": "Source closing_quietly find_sources",
+    "assay.study.dry_run": "build_dry_lines build_line",
+    "assay.study.locations": "StudyPlace check_writable choose_root",
+    "assay.study.logs": "find_log",
+    "assay.study.lookup": "FoundRun find_places load_fresh_table open_index_of show_command",
+    "assay.study.mlrunner_files": "format_time render_script",
+    "assay.study.preflight": "check_prepared first_program",
+    "assay.study.prepared": "Again LoadOptions Prepared Report RunOptions left_commands wanted_commands",
+    "assay.study.progress_view": "build_study_report",
+    "assay.study.ranking": "SortKey best_values choose_sort differing_params sort_rows",
+    "assay.study.refresh": "refresh_study",
+    "assay.study.run_reader": "load_points load_study_runs",
+    "assay.study.run_status": "load_states",
+    "assay.study.slot_choice": "choose_slots",
+    "assay.study.stop": "StopOptions stop",
+    "assay.study.supervise": "Entry Event Observer",
+    "assay.study.sweep": "Listen RunHooks prepare run_study",
+}
+__getattr__ = build_getattr(__name__, HOMES)
