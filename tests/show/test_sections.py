@@ -6,7 +6,7 @@ import pytest
 
 from assay.show import formatting
 from assay.show.sections import Section, fold, render_moment, render_sections
-from assay.show.table import Column, Table
+from assay.values.table import Column, Table
 
 
 def test_headings_facts_tables_and_lines() -> None:

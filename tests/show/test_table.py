@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from assay.show import formatting
 from assay.show.table import (
-    Column,
-    Table,
     build_keys,
     build_texts,
     fit_columns,
@@ -23,6 +21,7 @@ from assay.show.table import (
     render_sumx,
     render_table,
 )
+from assay.values.table import Column, Table
 
 SWEEP = Table(
     (

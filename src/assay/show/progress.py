@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from assay.show import formatting
-from assay.show.table import Column, build_texts
+from assay.show.table import build_texts
 from assay.system import terminal
+from assay.values.table import Column
 
 if TYPE_CHECKING:
     from rich.live import Live

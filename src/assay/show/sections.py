@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from assay.show import formatting
-from assay.show.table import Table, render_table
+from assay.show.table import render_table
 from assay.system import terminal
 from assay.values.plain import NO_DATE, render_date
+from assay.values.table import Table
 
 _INDENT = "  "
 _NARROWEST = 20  # a value is not folded into a narrower column than this

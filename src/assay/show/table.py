@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from assay.show import formatting
 from assay.system import terminal
+from assay.values.table import Align, Column, Table
 
-Kind = Literal["text", "number", "clock", "duration", "size", "age", "state"]
-Align = Literal["left", "right"]
 Texts = list[str]
 
 MISSING = "-"
@@ -24,38 +23,6 @@ _READABLE_HEADER = 14
 _SEPARATORS = (",", "_", "-")  # between the parts of a run's name; the first that all names are made with
 _SUMX_FIRST = 6  # the first column of sumx is never narrower
 _EXTRA_DIGITS = 2  # how many digits too many a number may show for the sake of an even column
-
-
-class Column(NamedTuple):
-    """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name.
-
-    `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays.
-    `cut`: where texts are shortened. `left`: there, since the end of a dotted name says most, unless two would become
-    the same; `never`: figures with their units.
-    """
-
-    name: str
-    kind: Kind = "text"
-    align: Align | None = None  # None: text and states left, everything else right
-    digits: int | None = 4
-    key: str | None = None
-    rank: int = 0
-    cut: Literal["anywhere", "left", "never"] = "anywhere"
-
-    @property
-    def side(self) -> Align:
-        return self.align or ("left" if self.kind in ("text", "state") else "right")
-
-    @property
-    def can_shorten(self) -> bool:
-        return self.kind == "text" and self.cut != "never"
-
-
-class Table(NamedTuple):
-    """Rows of plain values; None is a missing one."""
-
-    columns: tuple[Column, ...]
-    rows: Sequence[Sequence[Any]]
 
 
 # ---------------------------------------------------------------- cells

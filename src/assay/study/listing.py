@@ -13,11 +13,12 @@ from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
 from assay.show import formatting
-from assay.show.table import Column, Table, fit_columns, table_width
+from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyPlace, find_studies
 from assay.study.refresh import refresh_root, refresh_study
 from assay.values.run import State
 from assay.values.series import tellingness
+from assay.values.table import Column, Table
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
 

@@ -16,13 +16,13 @@ from assay.record.index.base import Index
 from assay.record.run_directory import Attempt
 from assay.show import formatting
 from assay.show.sections import Section, render_moment
-from assay.show.table import Column, Table
 from assay.study.collect import find_sources
 from assay.study.locations import StudyPlace
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.series import Reading, Summary, direction_of, whole_step
+from assay.values.table import Column, Table
 
 _FILES_SHOWN = 30
 

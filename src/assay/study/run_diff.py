@@ -13,12 +13,12 @@ from typing import Any
 from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.show.sections import Section
-from assay.show.table import Column, Table
 from assay.study.lookup import FoundRun
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
 from assay.values.series import Summary, direction_of
+from assay.values.table import Column, Table
 
 _MISSING = object()
 _LARGEST_DIFF_BYTES = 1 << 20  # of a file that is compared line by line

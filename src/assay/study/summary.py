@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
-from assay.show.table import Column, Table, drop_spare, fit_columns
+from assay.show.table import drop_spare, fit_columns
 from assay.study.locations import HOW_TO_START, StudyPlace
 from assay.study.lookup import find_step_name, load_fresh_table
 from assay.study.ranking import (
@@ -30,6 +30,7 @@ from assay.study.ranking import (
 )
 from assay.values.metric_direction import Direction, direction_of, tellingness, whole_step
 from assay.values.state import State
+from assay.values.table import Column, Table
 
 MOST_METRICS = 6  # more would not fit a terminal; --metrics says otherwise
 

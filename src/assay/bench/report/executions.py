@@ -14,7 +14,8 @@ from xml.etree import ElementTree as ET
 from assay.bench.values.execution import BenchExecution, BenchReport
 from assay.bench.values.history import INTERRUPTED
 from assay.show.formatting import clean, escape_markdown, escape_xml, render_duration, render_number, render_size, wrap
-from assay.show.table import Column, Table, fit_columns, render_table
+from assay.show.table import fit_columns, render_table
+from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 Cases = Sequence[tuple[str, str, Verdict]]  # group (a method), name (a metric), what was found

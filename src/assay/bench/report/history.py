@@ -21,9 +21,9 @@ from assay.bench.values.history import (
 from assay.show import table as tables
 from assay.show.bisection import render_commit, render_culprit
 from assay.show.formatting import clean, shorten, wrap
-from assay.show.table import Column, Table
 from assay.system.terminal import STATE_COLORS, paint
 from assay.values.plain import render_date
+from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -66,8 +66,9 @@ def render(outcome: Rebased) -> str:
 def _describe(outcome: Rebased) -> Iterator[str]:
     from assay.golden.report.terminal import render_percent
     from assay.show import formatting
-    from assay.show.table import Column, Table, render_table
+    from assay.show.table import render_table
     from assay.system.terminal import can_encode
+    from assay.values.table import Column, Table
 
     if not outcome.is_accepted:
         for text in outcome.refusals:

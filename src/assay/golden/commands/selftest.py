@@ -14,7 +14,7 @@ from assay.golden.values import Fault
 
 if TYPE_CHECKING:
     from assay.golden.flow.selftest import Injected, SelftestReport
-    from assay.show.table import Table
+    from assay.values.table import Table
 
 
 @click.command()
@@ -88,7 +88,8 @@ def render(report: SelftestReport) -> str:
 
 def shorten_table(table: Table, width: int) -> Table:
     """Numbers in place of the faults' names where those do not fit; the names then stand below, each whole."""
-    from assay.show.table import Column, Table, table_width
+    from assay.show.table import table_width
+    from assay.values.table import Column, Table
 
     if table_width(table) <= width:
         return table
@@ -117,7 +118,7 @@ def _speak(injected: Injected) -> str:
 
 def build_table(report: SelftestReport) -> Table:
     from assay.golden.report.terminal import choose_finding, render_percent, render_step
-    from assay.show.table import Column, Table
+    from assay.values.table import Column, Table
 
     columns = (
         Column("fault"),

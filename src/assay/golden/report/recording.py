@@ -10,7 +10,7 @@ from assay.golden.report.terminal import count_recordings, render_percent, rende
 from assay.golden.values import Golden
 from assay.show.plot import Chart, Line, build_bands, render_plot
 from assay.show.sections import Section
-from assay.show.table import Column, Table
+from assay.values.table import Column, Table
 
 _PACKAGES = 8  # of the environment; the manifest has all
 

@@ -15,8 +15,9 @@ from typing import Any
 from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, Rule, SegmentReport, Track
 from assay.show import formatting
 from assay.show.json_text import to_json
-from assay.show.table import Column, Table, render_table
+from assay.show.table import render_table
 from assay.system import terminal
+from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 RUN = "run"  # stands for the metric in a row about a segment's runs

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.show.formatting import render_age, render_count, render_size
-from assay.show.table import Column, Table, fit_columns, render_table
+from assay.show.table import fit_columns, render_table
+from assay.values.table import Column, Table
 
 _COLUMNS = (
     Column("case"),

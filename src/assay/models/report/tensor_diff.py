@@ -10,8 +10,8 @@ from typing import Any
 from assay.models.values.tensors import Element, Heat, Histogram, TensorComparison, TensorDiff
 from assay.show import formatting
 from assay.show.sections import Section, render_sections
-from assay.show.table import Column, Table
 from assay.system.terminal import STATE_COLORS, paint
+from assay.values.table import Column, Table
 from assay.values.verdict import Verdict, VerdictKind
 
 _NARROW = 80  # columns where nobody says how many there are

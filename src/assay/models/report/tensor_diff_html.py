@@ -18,7 +18,7 @@ from assay.models.report.tensor_diff import (
 from assay.models.values.tensors import Heat, Histogram, TensorDiff
 from assay.show.formatting import escape_html as _text
 from assay.show.style import STYLE
-from assay.show.table import Table
+from assay.values.table import Table
 from assay.values.verdict import Verdict
 
 _WIDTH, _LEFT, _TOP = 1000, 46, 4

@@ -32,8 +32,9 @@ from assay.models.report.text import (
 )
 from assay.models.values.model import CaseReport, ModelReport, Step
 from assay.show import formatting
-from assay.show.table import Column, Table, fit_columns, render_markdown, render_table
+from assay.show.table import fit_columns, render_markdown, render_table
 from assay.system import terminal
+from assay.values.table import Column, Table
 from assay.values.verdict import VerdictKind
 
 _MOST_ROWS = 60  # more than a person reads: long stretches of good layers are left out

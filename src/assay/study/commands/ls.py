@@ -12,7 +12,7 @@ from assay.show.console_warnings import warn
 from assay.values.run import State
 
 if TYPE_CHECKING:
-    from assay.show.table import Table
+    from assay.values.table import Table
 
 
 @click.command()

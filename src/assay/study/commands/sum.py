@@ -14,8 +14,8 @@ from assay.show.console_warnings import warn
 from assay.values.state import State
 
 if TYPE_CHECKING:
-    from assay.show.table import Table
     from assay.study.lookup import Index, StudyPlace
+    from assay.values.table import Table
 
 
 @click.command()

@@ -1,0 +1,42 @@
+"""A table as a value: named columns and rows of plain values. `show/table.py` renders it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+Kind = Literal["text", "number", "clock", "duration", "size", "age", "state"]
+Align = Literal["left", "right"]
+
+
+class Column(NamedTuple):
+    """`digits`: significant digits of numbers; None shows them as they are (parameters). `key` is the JSON name.
+
+    `rank`: where a table is too wide, columns of the highest rank leave it first (`fit_columns`); 0 always stays.
+    `cut`: where texts are shortened. `left`: there, since the end of a dotted name says most, unless two would become
+    the same; `never`: figures with their units. `short`: the name of a report's column on a narrow terminal.
+    """
+
+    name: str
+    kind: Kind = "text"
+    align: Align | None = None  # None: text and states left, everything else right
+    digits: int | None = 4
+    key: str | None = None
+    rank: int = 0
+    cut: Literal["anywhere", "left", "never"] = "anywhere"
+    short: str = ""
+
+    @property
+    def side(self) -> Align:
+        return self.align or ("left" if self.kind in ("text", "state") else "right")
+
+    @property
+    def can_shorten(self) -> bool:
+        return self.kind == "text" and self.cut != "never"
+
+
+class Table(NamedTuple):
+    """Rows of plain values; None is a missing one."""
+
+    columns: tuple[Column, ...]
+    rows: Sequence[Sequence[Any]]
