@@ -20,8 +20,8 @@ from typing import Any
 from _transformer import FAULTS, Outcome, Recipe, Size, Way, build_golden, measure_distance, train, write_start
 
 from assay.golden.judge.convergence import judge_golden
+from assay.golden.judge.effects import build_starts, measure_effects, stack_checks, stack_golden
 from assay.golden.judge.pairing import line_up
-from assay.golden.judge.window import build_starts, measure_effects, stack_checks, stack_golden
 from assay.golden.values import Golden, Rule
 from assay.values.verdict import VerdictKind
 

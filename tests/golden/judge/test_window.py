@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from tests.golden.judge.curves import falling, noisy, run, segment, track
 
 from assay.golden.judge.convergence import judge_segment, next_action
-from assay.golden.judge.window import (
-    better_way,
-    build_alarms,
-    build_starts,
-    default_delta,
-    find_first_delta,
-    measure_effects,
-)
+from assay.golden.judge.effects import build_starts, measure_effects
+from assay.golden.judge.window import better_way, build_alarms, default_delta, find_first_delta
 from assay.golden.values import Rule
 from assay.values.verdict import VerdictKind
 

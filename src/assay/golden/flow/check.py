@@ -9,21 +9,16 @@ from dataclasses import dataclass, field, replace
 
 from assay.errors import ConfigError
 from assay.golden import manifests
+from assay.golden.flow.followers import Listening, SegmentFollower, describe_end, find_log, find_unread, load_log
 from assay.golden.flow.replicas import cut_track, falls_one_short
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
-    Listening,
-    SegmentFollower,
     build_check_command,
     build_run,
     build_spec,
     build_stamp,
-    describe_end,
     describe_places,
-    find_log,
-    find_unread,
-    load_log,
     run_specs,
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far

@@ -11,18 +11,15 @@ from assay.errors import AssayError, NotFoundError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import check_test
+from assay.golden.flow.followers import NO_LINE, NO_STEP_LINE, count_lines, find_unread
 from assay.golden.flow.gather import count_test, gather_test, place_checkpoints
 from assay.golden.flow.segments import (
-    NO_LINE,
-    NO_STEP_LINE,
     GoldenContext,
     GoldenOptions,
     build_check_command,
     build_context,
     build_gather_command,
-    count_lines,
     describe_places,
-    find_unread,
     hide_command,
 )
 from assay.golden.harness_file import Mode

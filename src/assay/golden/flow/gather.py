@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from assay.errors import FormatError, InfrastructureError, UsageError
+from assay.errors import FormatError, UsageError
 from assay.golden import manifests
-from assay.golden.flow.provenance import build_origin, build_provenance
-from assay.golden.flow.replicas import Replication, describe_noise, describe_quiet
-from assay.golden.flow.segment_builder import SegmentBuilder
-from assay.golden.flow.segments import (
+from assay.golden.flow.followers import (
     FileFollower,
-    GoldenContext,
     Listening,
     LogFollower,
-    build_gather_command,
-    build_run,
-    build_spec,
-    build_stamp,
-    can_check,
-    check_store,
     describe_end,
-    describe_places,
     find_log,
     find_unread,
     load_log,
+)
+from assay.golden.flow.replicas import Replication, describe_noise, describe_quiet
+from assay.golden.flow.segments import (
+    GoldenContext,
+    build_run,
+    can_check,
+    check_store,
+    describe_places,
     run_specs,
 )
+from assay.golden.flow.training import build_provenance, choose_training, lock_store
 from assay.golden.judge.noise import (
     find_equal,
     find_idle_variants,
@@ -40,15 +37,12 @@ from assay.golden.judge.noise import (
     summarise_noise,
 )
 from assay.golden.recorder import LogReader, Recording, TrainingRecorder, Values
-from assay.golden.values import Golden, GoldenTestReport, SegmentRun
-from assay.record import run_directory
-from assay.study.api import Entry, FoundRun, Report, RunHooks, StopOptions, stop
+from assay.golden.values import Golden, GoldenTestReport, Segment, SegmentRun, Track
+from assay.study.api import Entry, Report, RunHooks
 from assay.values import layout
 from assay.values.run import RunSpec, State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-GATHER_PREFIX = "gather-"
-LOCK_SUFFIX = ".lock"
 _NOT_COUNTED = "how the program counts its steps is not recorded"
 
 
@@ -60,12 +54,12 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     """
     context = place_checkpoints(context)
     check_store(context)
-    with _owned(context):
+    with lock_store(context):
         return _gather(context, hooks)
 
 
 def _gather(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
-    spec, notes = _choose_spec(context, hooks)
+    spec, notes = choose_training(context, hooks)
     work = _Gathering(context, spec, notes)
     report = run_specs(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
     entry = report.entries[0]
@@ -371,90 +365,6 @@ def _stream_words(context: GoldenContext, entry: Entry) -> str:
 # ---------------------------------------------------------------- before the training
 
 
-def _choose_spec(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
-    """The training that an interrupted or killed gathering left, where it was started from the same code, command and
-    environment; otherwise a new one, after ending whatever still writes into the same folder of checkpoints."""
-    text = build_gather_command(context)
-    origin = build_origin(context, text)
-    spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
-    notes: list[str] = []
-    for path in reversed(list(run_directory.find_run_dirs(context.place.dir))):
-        name, found = os.path.basename(path), _load_open(path, context)
-        if found is None:
-            continue
-        if found.id == spec.id:
-            return replace(spec, name=name), notes
-        notes.append(_end(context, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
-        hooks.warn(notes[-1])
-    return spec, notes
-
-
-def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
-    """What a gathering into the same folder left without an end."""
-    if not os.path.basename(path).startswith(GATHER_PREFIX):
-        return None
-    try:
-        spec = run_directory.load_record(path).spec
-    except (OSError, FormatError):
-        return None
-    last = run_directory.load_history(path).last
-    words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
-    if last is None or shlex.quote(context.checkpoints) not in words:
-        return None
-    is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
-    return spec if is_open else None
-
-
-def _describe_difference(found: RunSpec, spec: RunSpec) -> str:
-    parts = [name for name in ("code", "environment") if found.params.get(name) != spec.params[name]]
-    parts += ["command"] if found.commands != spec.commands else []
-    return f"the {' and the '.join(parts)} {'have' if len(parts) > 1 else 'has'} changed"
-
-
-def _end(context: GoldenContext, path: str, why: str) -> str:
-    """Stop a training of ours; nothing to do for one that was interrupted. Raises where it may go on writing."""
-    last = run_directory.load_history(path).last
-    if last is None or last.outcome is not None:
-        return why
-    stopped = stop([FoundRun(context.place, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
-    if not stopped.is_well:
-        raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
-    return f"{why}; {stopped.text}"
-
-
-@contextlib.contextmanager
-def _owned(context: GoldenContext) -> Iterator[None]:
-    """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
-    path = context.manifest + LOCK_SUFFIX
-    fd = _take_lock(path, context)
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        os.close(fd)
-
-
-def _take_lock(path: str, context: GoldenContext) -> int:
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
-            os.close(fd)
-            hint = f"wait for it, or end it: assay stop {context.place.name}"
-            raise UsageError(f"{owner} gathers {context.test.name} into {context.store} right now", hint) from None
-        except OSError:  # a file system without locks
-            return fd
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(fd)):  # else its owner has just removed it
-                return fd
-        os.close(fd)
-
-
 def place_checkpoints(context: GoldenContext) -> GoldenContext:
     """Where nothing is overwritten that a golden needs."""
     return replace(context, checkpoints=manifests.choose_checkpoint_dir(context.manifest, context.checkpoints))
@@ -470,3 +380,70 @@ def _load_before(context: GoldenContext) -> tuple[Golden | None, str | None]:
         return None, f"{error.message}; it is replaced"
     when = before.provenance.get("gathered_at")
     return before, f"the golden recording {'of ' + str(when) if when else 'that was there'} is replaced"
+
+
+class SegmentBuilder:
+    def __init__(self, context: GoldenContext, warn: Callable[[str], None]) -> None:
+        self._scene = context
+        self._warn = warn
+        self._hashes: dict[str, str | None] = {}
+
+    def build(self, recording: Recording, file_values: Values) -> Segment | None:
+        tracks: dict[str, dict[str, tuple[Track, ...]]] = {}
+        for metric in {name for name, _ in recording.values.found}:
+            tracks[metric] = {label: (track,) for label, track in recording.values.tracks(metric).items()}
+        for metric, track in self._cut_files(recording, file_values).items():
+            tracks.setdefault(metric, {"": (track,)})
+        if not tracks or recording.values.problems:
+            return None
+        path = self.find_saved(recording)
+        if path is None:
+            return None
+        return Segment(recording.start_step, self._relative(path), _in_order(tracks, self._scene), self._hash(path))
+
+    def _cut_files(self, recording: Recording, file_values: Values) -> Mapping[str, Track]:
+        """What files say about the same steps."""
+        limit = recording.limit if recording.limit is not None else recording.start_step + recording.length
+        wanted = {rule.metric for rule in self._scene.test.rules}
+        cut: dict[str, Track] = {}
+        for metric in {name for name, _ in file_values.found} & wanted:
+            track = file_values.tracks(metric)[""]
+            rows = [
+                row
+                for row in zip(track.steps, track.values, track.texts, strict=True)
+                if recording.start_step < row[0] <= limit
+            ]
+            if rows:
+                cut[metric] = Track(*(tuple(column) for column in zip(*rows, strict=True)))
+        return cut
+
+    def find_saved(self, recording: Recording) -> str | None:
+        """The checkpoint that a save line names; a pattern that cuts the path short is helped out."""
+        named = recording.saved.path
+        rest = recording.saved.rest
+        longer = named + (rest.split()[0] if rest[:1].strip() else "")
+        candidates = dict.fromkeys([longer, named, longer.rstrip("\"'.,;:)"), (named + rest).strip()])
+        paths = [os.path.normpath(os.path.join(self._scene.folder, name)) for name in candidates if name]
+        found = [path for path in paths if os.path.lexists(path)]
+        inside = [path for path in found if path.startswith(self._scene.store + os.sep)]
+        return next(iter(inside or found), None)
+
+    def _relative(self, path: str) -> str:
+        folder = os.path.dirname(self._scene.manifest)
+        if path.startswith(folder + os.sep):
+            return os.path.relpath(path, folder)
+        self._warn(f"the checkpoint {path} lies outside the store: the golden cannot be moved to another machine")
+        return path
+
+    def _hash(self, path: str) -> str | None:
+        if path not in self._hashes:
+            self._hashes[path] = manifests.hash_checkpoint(path)
+        return self._hashes[path]
+
+
+def _in_order(tracks: Mapping[str, Any], context: GoldenContext) -> dict[str, Any]:
+    """Metrics as the file lists them, whatever the log's order."""
+    order = [pattern.metric for pattern in context.test.metrics]
+    return dict(
+        sorted(tracks.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
+    )

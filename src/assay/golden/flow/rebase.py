@@ -18,20 +18,19 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.golden import manifests
 from assay.golden.config import load_golden_file
 from assay.golden.flow.check import CHECK_PREFIX, SEED_BASE
+from assay.golden.flow.followers import SegmentFollower, describe_end
 from assay.golden.flow.gather import gather_test
-from assay.golden.flow.provenance import build_provenance
 from assay.golden.flow.replicas import Replication, cut_track, follow_specs
 from assay.golden.flow.segments import (
     GoldenContext,
     GoldenOptions,
-    SegmentFollower,
     build_check_command,
     build_context,
     build_spec,
     build_stamp,
-    describe_end,
     hide_command,
 )
+from assay.golden.flow.training import build_provenance
 from assay.golden.judge.convergence import count_peers, judge_rules
 from assay.golden.judge.drift import find_creep, find_widening, measure_drift, measure_levels
 from assay.golden.judge.noise import measure_golden_noise, summarise_noise

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.golden import manifests
+from assay.golden.flow.followers import Listening, SegmentFollower, describe_end
 from assay.golden.flow.segments import (
     GoldenContext,
-    Listening,
-    SegmentFollower,
     build_check_command,
     build_run,
     build_spec,
     build_stamp,
-    describe_end,
     run_specs,
     use_variant,
 )

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from assay.golden.judge.exact import judge_exact
-from assay.golden.judge.margin import find_failing, judge_margin
-from assay.golden.judge.margin import find_rule_problem as find_margin_problem
 from assay.golden.judge.pairing import CheckRun, Pair, describe_subject, find_labels, line_up
+from assay.golden.judge.pointwise import find_failing, judge_exact, judge_margin
+from assay.golden.judge.pointwise import find_rule_problem as find_margin_problem
 from assay.golden.judge.unmatched import judge_spikes, judge_unmatched
 from assay.golden.judge.window import find_rule_problem, judge_windows
 from assay.golden.values import Golden, Rule, Segment, Track

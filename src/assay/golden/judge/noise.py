@@ -8,21 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from assay.golden.judge.convergence import count_peers
-from assay.golden.judge.exact import has_equal_replicas
-from assay.golden.judge.pairing import Pair, describe_subject, line_up
-from assay.golden.judge.unmatched import second_half
-from assay.golden.judge.window import (
+from assay.golden.judge.effects import (
     build_distances,
-    build_limits,
     build_starts,
-    default_delta,
-    find_rule_problem,
     measure_effects,
     measure_size,
     share_variance,
     stack_golden,
     stack_variants,
 )
+from assay.golden.judge.pairing import Pair, describe_subject, line_up
+from assay.golden.judge.pointwise import has_equal_replicas
+from assay.golden.judge.unmatched import second_half
+from assay.golden.judge.window import build_limits, default_delta, find_rule_problem
 from assay.golden.values import Golden, Rule, Segment
 from assay.judge.statistics import Array, load_numpy, normal_quantile, t_quantile
 from assay.values.verdict import Finding, VerdictKind

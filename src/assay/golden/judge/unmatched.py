@@ -9,20 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from assay.golden.judge.effects import build_starts, measure_effects, stack_checks, stack_golden, stack_variants
 from assay.golden.judge.pairing import Aligned, Pair
-from assay.golden.judge.window import (
-    Report,
-    Windows,
-    build_limits,
-    build_starts,
-    decide,
-    describe_windows,
-    find_rule_problem,
-    measure_effects,
-    stack_checks,
-    stack_golden,
-    stack_variants,
-)
+from assay.golden.judge.window import Report, Windows, build_limits, decide, describe_windows, find_rule_problem
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import load_numpy
 from assay.values.verdict import Finding, VerdictKind

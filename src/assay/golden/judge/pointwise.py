@@ -1,4 +1,6 @@
-"""The original's rule: each logged value against the golden's, with a margin that is a proportion of |expected|.
+"""The rules that compare value by value: `margin` and `exact`.
+
+`margin` is the original's rule: each logged value against the golden's; the margin is a proportion of |expected|.
 
     ==   |t - e| <= margin * |e|        !=   |t - e| > margin * |e|
     <=   t <= e + margin * |e|          >=   t >= e - margin * |e|
@@ -6,18 +8,19 @@
 
 The comparison is made on the decimal numbers as they were logged and configured: 0.95 is exactly 5% below 1, though
 in binary floating point it is a little more. NaN and infinity pass under no operator.
+
+`exact` compares bit for bit. A difference is CHANGED: whether it is worse, other rules decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, get_args
 
 from assay.golden.judge.pairing import Aligned, Pair
-from assay.golden.judge.wording import render_effect
 from assay.golden.values import Operator, Rule, Track
 from assay.values.verdict import Finding, VerdictKind
 
@@ -34,6 +37,7 @@ _COMPARE: dict[str, Callable[[Any, Any, Any], bool]] = {
     "<": lambda tested, expected, allowed: tested < expected,  # noqa: ARG005
     ">": lambda tested, expected, allowed: tested > expected,  # noqa: ARG005
 }
+SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
 
 
 def find_rule_problem(operator: str | None, margin: float | None) -> str | None:
@@ -75,7 +79,7 @@ def _exact(value: float, text: str | None) -> Fraction:
         return Fraction(Decimal(repr(value)))
 
 
-# ---------------------------------------------------------------- a whole track
+# ---------------------------------------------------------------- the margin rule
 
 
 def judge_margin(rule: Rule, pair: Pair) -> list[Finding]:
@@ -139,3 +143,85 @@ def _effect(tested: float, expected: float) -> float:
     if tested == expected:
         return 0.0
     return (tested - expected) / abs(expected) if expected else math.copysign(math.inf, tested)
+
+
+# ---------------------------------------------------------------- the exact rule
+
+
+def judge_exact(pair: Pair) -> list[Finding]:
+    """One finding for the metric: the first step that differs, how many do, and by how much at most."""
+    golden = pair.golden[0].values
+    for number, replica in enumerate(pair.golden[1:], 2):
+        place = _first_difference(golden, replica.values)
+        if place is not None:
+            return [_describe_noisy(pair, number, place)]
+    differing = [_describe_difference(pair, golden, check.values) for check in pair.checks]
+    findings = [finding for finding in differing if finding]
+    if findings or not pair.is_whole:
+        return findings
+    return [Finding(VerdictKind.PASS, pair.subject, f"{pair.compared} values are equal bit for bit", effect=0.0)]
+
+
+def _first_difference(golden: Sequence[float], other: Sequence[float]) -> int | None:
+    return next((place for place, values in enumerate(zip(golden, other, strict=True)) if _differ(*values)), None)
+
+
+def _differ(one: float, other: float) -> bool:
+    """By their bits: 0.0 and -0.0 differ. A value that is missing was reported as that."""
+    return (one != other and not math.isnan(other)) or (one == 0.0 and math.copysign(1, one) != math.copysign(1, other))
+
+
+def _describe_noisy(pair: Pair, number: int, place: int) -> Finding:
+    message = (
+        f"the golden's own replicas 1 and {number} differ at step {pair.steps[place]}: "
+        "this program does not repeat itself, so ask for paired windows instead of exact values"
+    )
+    return Finding(VerdictKind.ERROR, pair.subject, message, step=pair.steps[place])
+
+
+def _describe_difference(pair: Pair, golden: Sequence[float], values: Sequence[float]) -> Finding | None:
+    places = [place for place, both in enumerate(zip(golden, values, strict=True)) if _differ(*both)]
+    if not places:
+        return None
+    first = places[0]
+    worst = max(places, key=lambda place: _relative(golden[place], values[place]))
+    largest = _relative(golden[worst], values[worst])
+    message = (
+        f"first differs at step {pair.steps[first]}: {values[first]!r}, expected {golden[first]!r}; "
+        f"{len(places)} of {len(golden)} values differ, by {100 * largest:.3g}% at most"
+    )
+    effect = math.copysign(largest, values[worst] - golden[worst])
+    return Finding(VerdictKind.CHANGED, pair.subject, message, values[worst], golden[worst], pair.steps[first], effect)
+
+
+def _relative(expected: float, value: float) -> float:
+    if expected == value:
+        return 0.0
+    return abs(value - expected) / abs(expected) if expected and math.isfinite(value) else math.inf
+
+
+def has_equal_replicas(tracks: Iterable[Sequence[float]]) -> bool:
+    """Whether all of them are the same to the last bit."""
+    first, *others = tracks
+    return all(_first_difference(first, other) is None for other in others)
+
+
+# ---------------------------------------------------------------- percentages in messages
+
+
+def render_effect(value: float) -> str:
+    """`+3.02%`, `0%`, `<0.001%`."""
+    if value == 0:
+        return "0%"
+    return "<0.001%" if abs(value) < SMALLEST else f"{100 * value:+.3g}%"
+
+
+def render_share(value: float) -> str:
+    """`0.004%`, without a sign; small ones as `2e-06%`."""
+    return f"{100 * value:.2g}%"
+
+
+def render_bounded(value: float, low: float, high: float) -> str:
+    """`+3.02% [+2.9%, +3.1%]`; the bounds only where they say more than the value does."""
+    shown, *around = (render_effect(each) for each in (value, low, high))
+    return shown if set(around) == {shown} else f"{shown} [{', '.join(around)}]"

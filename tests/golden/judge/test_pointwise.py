@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from tests.golden.judge.curves import run, segment, track
 
 from assay.golden.judge.convergence import judge_segment
-from assay.golden.judge.margin import OPERATORS, compare, find_rule_problem
+from assay.golden.judge.pointwise import (
+    OPERATORS,
+    compare,
+    find_rule_problem,
+    has_equal_replicas,
+    render_bounded,
+    render_effect,
+)
 from assay.golden.values import Rule
 from assay.values.verdict import VerdictKind
 
@@ -222,3 +229,109 @@ def test_four_values_are_four_comparisons():
     golden, check = track([4.0, 3.0, 2.0, 1.0], every=5), track([4.0, 3.0, 2.0, 1.0], every=5)
     rule = Rule("loss", "margin", operator="<=", margin=0.05)
     assert judge_segment(rule, segment(golden), [run(check)]).comparisons == 4
+
+
+# ---------------------------------------------------------------- bit for bit
+
+EXACT = Rule("loss", "exact")
+VALUES = [2.0, 1.5, 1.25, 1.125]
+
+
+def judge_exactly(golden, *checks, rule=EXACT):
+    return judge_segment(rule, segment(*golden), [run(check) for check in checks])
+
+
+def test_equal_values_pass():
+    verdict = judge_exactly([VALUES], VALUES)
+    assert verdict.kind is VerdictKind.PASS
+    assert verdict.comparisons == 4
+    assert verdict.findings[0].message == "4 values are equal bit for bit"
+
+
+def test_the_smallest_difference_is_found_with_its_step():
+    changed = [2.0, 1.5, math.nextafter(1.25, 2), 1.5]
+    verdict = judge_exactly([VALUES], changed)
+    assert verdict.kind is VerdictKind.CHANGED
+    (finding,) = verdict.findings
+    assert (finding.step, finding.value, finding.expected) == (103, 1.5, 1.125)
+    assert finding.effect == pytest.approx(1.5 / 1.125 - 1)
+    assert (
+        "first differs at step 103: 1.2500000000000002, expected 1.25; 2 of 4 values differ, by 33.3%"
+        in finding.message
+    )
+
+
+def test_every_check_is_compared():
+    assert judge_exactly([VALUES], VALUES, [*VALUES[:3], 1.0]).kind is VerdictKind.CHANGED
+
+
+def test_the_sign_of_zero_counts():
+    assert judge_exactly([[0.0]], [-0.0]).kind is VerdictKind.CHANGED
+    assert judge_exactly([[0.0]], [0.0]).kind is VerdictKind.PASS
+
+
+def test_from_zero_the_difference_is_infinite():
+    assert judge_exactly([[0.0]], [1e-9]).findings[0].effect == math.inf
+
+
+def test_a_golden_that_does_not_repeat_itself_is_an_error():
+    verdict = judge_exactly([VALUES, [2.0, 1.5, 1.25, 1.0]], VALUES)
+    assert verdict.kind is VerdictKind.ERROR
+    assert "replicas 1 and 2 differ at step 104" in verdict.findings[0].message
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_fail(bad):
+    verdict = judge_exactly([VALUES], [2.0, bad, 1.25, 1.125])
+    assert verdict.kind is VerdictKind.FAIL
+    assert verdict.findings[0].step == 102
+
+
+def test_an_exact_check_that_ends_early_does_not_pass():
+    verdict = judge_exactly([VALUES], VALUES[:3])
+    assert verdict.kind is VerdictKind.ERROR
+    assert not any(finding.kind is VerdictKind.PASS for finding in verdict.findings)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1), st.data())
+def test_any_changed_value_is_found(values, data):
+    place = data.draw(st.integers(0, len(values) - 1))
+    changed = [*values]
+    changed[place] = math.nextafter(values[place], math.inf if values[place] < 1e308 else -math.inf)
+    assert judge_exactly([values], values).kind is VerdictKind.PASS
+    verdict = judge_exactly([values], changed)
+    assert verdict.kind is VerdictKind.CHANGED
+    assert verdict.findings[0].step == 101 + place
+
+
+def test_equal_replicas():
+    assert has_equal_replicas([VALUES])
+    assert has_equal_replicas([VALUES, list(VALUES)])
+    assert not has_equal_replicas([VALUES, VALUES, [2.0, 1.5, 1.25, 1.126]])
+
+
+# ---------------------------------------------------------------- percentages in messages
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0%"),
+        (-0.0, "0%"),
+        (0.03, "+3%"),
+        (-0.0301, "-3.01%"),
+        (4.1e-8, "<0.001%"),
+        (-4.1e-8, "<0.001%"),
+        (1e-5, "+0.001%"),
+        (math.inf, "+inf%"),
+    ],
+)
+def test_an_effect_in_words(value, text):
+    assert render_effect(value) == text
+
+
+def test_bounds_are_told_where_they_say_more():
+    assert render_bounded(0.03, 0.02, 0.04) == "+3% [+2%, +4%]"
+    assert render_bounded(0.03, 0.03, 0.03) == "+3%"
+    assert render_bounded(0.03, 0.03, 0.031) == "+3% [+3%, +3.1%]"
+    assert render_bounded(0.0, 0.0, 0.0) == "0%"

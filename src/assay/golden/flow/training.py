@@ -1,7 +1,9 @@
-"""Where a golden comes from: the commit, the packages, the machine, the seeds and the command."""
+"""The training that a golden is recorded from: a new run or an interrupted one, its lock, its provenance."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -9,18 +11,25 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from assay.errors import UsageError
+from assay.errors import FormatError, InfrastructureError, UsageError
 from assay.golden import manifests
-from assay.golden.flow.segments import GoldenContext
+from assay.golden.flow.segments import (
+    GoldenContext,
+    build_gather_command,
+    build_spec,
+    build_stamp,
+)
 from assay.golden.judge.drift import build_rule_facts
 from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.stage.tree import FileEntry, Selection, load_tree
-from assay.study.api import Entry, first_program
+from assay.study.api import Entry, FoundRun, RunHooks, StopOptions, first_program, stop
+from assay.values.run import RunSpec
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
 
@@ -35,6 +44,8 @@ _SESSION = re.compile(
     r"_|PWD|OLDPWD|SHLVL|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|PS\d|PROMPT.*|HIST.*|DISPLAY|WAYLAND_.*|WINDOW.*|STY"
     r"|TMUX.*|SSH_.*|XDG_.*|DBUS_.*|VSCODE_.*|GPG_.*|INVOCATION_ID|JOURNAL_STREAM|PYTEST_.*|ASSAY_.*|NO_COLOR|FORCE_COLOR"
 )
+GATHER_PREFIX = "gather-"
+LOCK_SUFFIX = ".lock"
 
 
 def build_origin(context: GoldenContext, text: str) -> dict[str, str]:
@@ -121,3 +132,87 @@ def build_provenance(context: GoldenContext, entry: Entry) -> dict[str, object]:
 
 def _load_environment(run_dir: str) -> dict[str, Any]:
     return run_directory.load_environment(run_dir) or {}
+
+
+def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, list[str]]:
+    """The training that an interrupted or killed gathering left, where it was started from the same code, command and
+    environment; otherwise a new one, after ending whatever still writes into the same folder of checkpoints."""
+    text = build_gather_command(context)
+    origin = build_origin(context, text)
+    spec = build_spec(context, f"{GATHER_PREFIX}{build_stamp()}", text, {"mode": "gather", **origin})
+    notes: list[str] = []
+    for path in reversed(list(run_directory.find_run_dirs(context.place.dir))):
+        name, found = os.path.basename(path), _load_open(path, context)
+        if found is None:
+            continue
+        if found.id == spec.id:
+            return replace(spec, name=name), notes
+        notes.append(_end(context, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
+        hooks.warn(notes[-1])
+    return spec, notes
+
+
+def _load_open(path: str, context: GoldenContext) -> RunSpec | None:
+    """What a gathering into the same folder left without an end."""
+    if not os.path.basename(path).startswith(GATHER_PREFIX):
+        return None
+    try:
+        spec = run_directory.load_record(path).spec
+    except (OSError, FormatError):
+        return None
+    last = run_directory.load_history(path).last
+    words = [word.rstrip(os.sep) for word in spec.commands[0].text.replace("=", " ").split()]
+    if last is None or shlex.quote(context.checkpoints) not in words:
+        return None
+    is_open = last.outcome is None or (last.stop is not None and last.stop.kind == "interrupt")
+    return spec if is_open else None
+
+
+def _describe_difference(found: RunSpec, spec: RunSpec) -> str:
+    parts = [name for name in ("code", "environment") if found.params.get(name) != spec.params[name]]
+    parts += ["command"] if found.commands != spec.commands else []
+    return f"the {' and the '.join(parts)} {'have' if len(parts) > 1 else 'has'} changed"
+
+
+def _end(context: GoldenContext, path: str, why: str) -> str:
+    """Stop a training of ours; nothing to do for one that was interrupted. Raises where it may go on writing."""
+    last = run_directory.load_history(path).last
+    if last is None or last.outcome is not None:
+        return why
+    stopped = stop([FoundRun(context.place, path)], (), StopOptions(context.options.grace_s, why)).runs[0]
+    if not stopped.is_well:
+        raise InfrastructureError(f"{why}; and it cannot be ended: {stopped.text}")
+    return f"{why}; {stopped.text}"
+
+
+@contextlib.contextmanager
+def lock_store(context: GoldenContext) -> Iterator[None]:
+    """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
+    path = context.manifest + LOCK_SUFFIX
+    fd = _take_lock(path, context)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(fd)
+
+
+def _take_lock(path: str, context: GoldenContext) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
+            os.close(fd)
+            hint = f"wait for it, or end it: assay stop {context.place.name}"
+            raise UsageError(f"{owner} gathers {context.test.name} into {context.store} right now", hint) from None
+        except OSError:  # a file system without locks
+            return fd
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(fd)):  # else its owner has just removed it
+                return fd
+        os.close(fd)

@@ -9,8 +9,8 @@ import pytest
 from tests.golden.lab import Lab
 
 from assay.golden.config import load_golden_file
-from assay.golden.flow.provenance import build_provenance
 from assay.golden.flow.segments import GoldenContext, build_context, build_spec
+from assay.golden.flow.training import build_provenance
 from assay.study.attempts import RetryPolicy
 from assay.study.supervise import Entry
 from assay.values import layout

@@ -8,7 +8,7 @@ import pytest
 from tests.golden.lab import Lab
 
 from assay.golden.config import load_golden_file
-from assay.golden.flow.segment_builder import SegmentBuilder
+from assay.golden.flow.gather import SegmentBuilder
 from assay.golden.flow.segments import GoldenContext, build_context
 from assay.golden.recorder import Recording, Saved, Values
 from assay.golden.values import Track

@@ -1,0 +1,201 @@
+"""Reading the logs and metric files of golden runs while they grow, and after they have ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from assay.golden.flow.segments import COMMAND
+from assay.golden.recorder import Logged, LogReader, RunRecorder, Values
+from assay.golden.values import GoldenTest
+from assay.study.api import (
+    Entry,
+    Observer,
+    Source,
+    find_sources,
+)
+from assay.system.tail import Tail
+from assay.values import layout
+from assay.values.run import Usage
+from assay.values.study import Pattern
+
+_READ_BYTES = 1 << 20
+_TAIL_BYTES = 2000
+_LOG_BYTES = 32 << 20  # of a log that nothing was read from: enough to say why
+NO_LINE = "matches no line of the log"
+NO_STEP_LINE = "never stands on a line that says the step, so it is not read"
+
+
+class Follower(Protocol):
+    """Somebody who reads a run's files while it runs."""
+
+    def read(self, entry: Entry, final: bool) -> None: ...
+
+
+class Listening:
+    """An observer around another: each run's follower reads after every tick and once more at the end."""
+
+    def __init__(self, inner: Observer, followers: Callable[[Entry], Follower]) -> None:
+        self._inner = inner
+        self._make = followers
+        self._live: dict[str, Follower] = {}
+
+    def started(self, entry: Entry) -> None:
+        self._live[entry.dir] = self._make(entry)
+        self._inner.started(entry)
+
+    def tick(self, running: Sequence[Entry], now: float) -> None:
+        self._inner.tick(running, now)
+        for entry in running:
+            if entry.dir in self._live:
+                self._live[entry.dir].read(entry, final=False)
+
+    def usage(self, entry: Entry) -> Usage | None:
+        return self._inner.usage(entry)
+
+    def ended(self, entry: Entry) -> None:
+        follower = self._live.pop(entry.dir, None) or self._make(entry)
+        follower.read(entry, final=True)
+        self._inner.ended(entry)
+
+    def flush(self) -> None:
+        self._inner.flush()
+
+
+class LogFollower:
+    """New bytes of a run's parsed log, attempt by attempt."""
+
+    def __init__(self) -> None:
+        self._tail: Tail | None = None
+
+    def read(self, entry: Entry) -> bytes:
+        if self._tail is None:
+            name = layout.log_name(entry.spec.log_name, COMMAND, max(1, entry.attempt), "")
+            self._tail = Tail(os.path.join(entry.dir, name))
+        parts = []
+        while data := self._tail.read(_READ_BYTES):
+            parts.append(data)
+        return b"".join(parts)
+
+
+@dataclass(slots=True)
+class FileFollower:
+    """Metrics that the program writes into files: JSON lines, csv, TensorBoard, or its own `assay.log`."""
+
+    _open: dict[str, tuple[Source, Tail, dict[str, Any]]] = field(default_factory=dict)
+
+    def read(self, entry: Entry, final: bool, values: Values) -> None:
+        logs = set(layout.find_logs(os.listdir(entry.dir), entry.spec.log_name, COMMAND))
+        for source in find_sources(entry.dir, entry.spec):
+            if source.name not in logs:
+                self._open.setdefault(source.name, (source, Tail(os.path.join(entry.dir, source.name)), {}))
+        for name, (source, tail, state) in list(self._open.items()):
+            self._open[name] = (source, tail, _read_source(source, tail, state, final, values))
+
+
+def _read_source(source: Source, tail: Tail, state: dict[str, Any], final: bool, values: Values) -> dict[str, Any]:
+    """Everything that there is to read now; returns the state to go on from."""
+    while True:
+        data = tail.read(_READ_BYTES)
+        if not data and not final:
+            return state
+        is_last = len(data) < _READ_BYTES
+        columns, consumed, state = source.parse(data, dict(state), final and is_last)
+        tail.offset -= len(data) - consumed
+        _add_columns(values, columns)
+        if is_last:
+            return state
+
+
+def _add_columns(values: Values, columns: Mapping[str, tuple[Any, Any, Any]]) -> None:
+    for metric, (steps, numbers, _) in columns.items():
+        for step, number in zip(steps, numbers, strict=True):
+            if math.isfinite(step) and step == int(step):
+                values.add(int(step), Logged(metric, "", repr(float(number)), float(number)))
+
+
+class SegmentFollower:
+    """All values of one run of a segment."""
+
+    def __init__(self, test: GoldenTest) -> None:
+        reader = LogReader(test.step, test.metrics, named_groups=not test.same_line)
+        self._recorder = RunRecorder(reader, test.same_line)
+        self._log = LogFollower()
+        self._files = FileFollower() if test.files or not test.same_line else None
+        self.has_news = False
+
+    @property
+    def values(self) -> Values:
+        return self._recorder.values
+
+    def read(self, entry: Entry, final: bool) -> None:
+        data = self._log.read(entry)
+        self._recorder.feed(data)
+        if final:
+            self._recorder.finish()
+        if self._files is not None:
+            self._files.read(entry, final, self.values)
+        self.has_news |= bool(data) or self._files is not None
+
+
+def describe_end(entry: Entry) -> str:
+    """Why a run that is not done ended, with the last words of its program."""
+    reason = (entry.outcome.reason if entry.outcome else "") or f"it is {entry.state}"
+    last = load_last_words(entry)
+    return f"{reason}; its last words: {last}" if last else reason
+
+
+def find_log(entry: Entry) -> str:
+    """The log that is parsed."""
+    return os.path.join(entry.dir, layout.log_name(entry.spec.log_name, COMMAND, max(1, entry.attempt), ""))
+
+
+def load_log(entry: Entry) -> bytes:
+    try:
+        with open(find_log(entry), "rb") as file:
+            return file.read(_LOG_BYTES)
+    except OSError:
+        return b""
+
+
+def find_unread(test: GoldenTest, data: bytes) -> dict[str, str]:
+    """Patterns that match nothing in a log, and metrics that never stand where they would be read: name → why."""
+    text = data.decode("utf-8", "replace").replace("\r", "\n")
+    patterns = (test.step, test.save, *test.metrics)
+    found = {pattern.metric: NO_LINE for pattern in patterns if not count_lines(pattern, text)}
+    if test.same_line:
+        recorder = RunRecorder(LogReader(test.step, test.metrics), same_line=True)
+        recorder.feed(data)
+        recorder.finish()
+        for pattern in test.metrics:
+            if pattern.metric not in found and not recorder.values.steps_of(pattern.metric):
+                found[pattern.metric] = NO_STEP_LINE
+    return found
+
+
+def count_lines(pattern: Pattern, text: str) -> int:
+    regex = re.compile(pattern.regex)
+    return sum(regex.search(line) is not None for line in text.split("\n"))
+
+
+def load_last_words(entry: Entry) -> str:
+    """The last line on stderr, or of the only log."""
+    names = [entry.spec.log_name]
+    if entry.spec.log_stream == "stdout":
+        names.insert(0, entry.spec.other_log_name)
+    for template in names:
+        path = os.path.join(entry.dir, layout.log_name(template, COMMAND, max(1, entry.attempt), ""))
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+        except OSError:
+            continue
+        words = [line.strip() for line in lines if line.strip()]
+        if words:
+            return words[-1][-300:]
+    return ""
