@@ -1,5 +1,38 @@
-"""`python -m assay`."""
+"""`python -m assay`.
 
-from assay.cli.main import main
+`python -m assay child NAME …` starts the process of a benchmark, a model check and the like. It is what `job.sh` of a
+run calls, so that a run directory names no module of ours and can be run again after modules have moved.
+"""
 
-main()
+from __future__ import annotations
+
+import sys
+
+# Loaded by name: the process of a benchmark loads the standard library and nothing of the command line.
+CHILDREN = {
+    "bench": "assay.bench.child:main",
+    "command-profile": "assay.bench.command_profile:main",
+    "model": "assay.models.child:main",
+    "worker": "assay.models.worker:main",
+}
+
+
+def run_child(name: str) -> int | None:
+    from importlib import import_module
+
+    if name not in CHILDREN:
+        print(f"assay: no child process is called {name!r}; there are {', '.join(CHILDREN)}", file=sys.stderr)
+        return 2
+    module, function = CHILDREN[name].split(":")
+    result: int | None = getattr(import_module(module), function)()
+    return result
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        child = sys.argv[2] if len(sys.argv) > 2 else ""
+        del sys.argv[1:3]  # the rest is the child's own command line
+        sys.exit(run_child(child))
+    from assay.cli.main import main
+
+    main()

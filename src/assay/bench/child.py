@@ -1,4 +1,4 @@
-"""`python -m assay.bench.child`: one benchmark in one process; what it does is said in lines of report.jsonl.
+"""`python -m assay child bench`: one benchmark in one process; what it does is said in lines of report.jsonl.
 
     run METHOD …        begin, report …, end
     list FILTER …       the methods that filters stand for, as JSON on stdout
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m assay.bench.child", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m assay child bench", description=__doc__)
     parser.add_argument("action", choices=["run", "list"])
     parser.add_argument("methods", nargs="+")
     parser.add_argument("--output-dir", default="")

@@ -1,4 +1,4 @@
-"""`python -m assay.bench.command_profile`: windows of a command line, taken by py-spy from beside it.
+"""`python -m assay child command-profile`: windows of a command line, taken by py-spy from beside it.
 
 command.py starts it with the command, and closes its input when the command is over. The answer is a line of JSON: the
 files, and why a window has none. What runs in a command is Python or not, now or later: a window waits for one.
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m assay.bench.command_profile", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m assay child command-profile", description=__doc__)
     parser.add_argument("--profile", required=True)
     parser.add_argument("--profile-dir", required=True)
     parser.add_argument("--py-spy", required=True)

@@ -1,4 +1,4 @@
-"""The command of a model's run: `python -m assay.models.child RUN_DIR REQUEST`.
+"""The command of a model's run: `python -m assay child model RUN_DIR REQUEST`.
 
 REQUEST is JSON, or the path of a file with it. A worker process is kept for each back end, a line printed for each
 case, and `model.json` left in the run directory. What a target does wrong is in there; the exit code is the report's,

@@ -1,4 +1,4 @@
-"""`python -m assay.models.worker FD`: the process that a back end lives in.
+"""`python -m assay child worker FD`: the process that runs a back end.
 
 Two processes. The outer one is the guard: it loads nothing, waits, and ends everything below it when the work is done,
 when its own parent is gone (stdin ends), or when the inner one dies. The inner one holds the back end and takes

@@ -216,7 +216,7 @@ class _Process:
 
     def _spawn(self, env: Mapping[str, str], reply: int) -> subprocess.Popen[bytes]:
         # -P: the working directory is the user's, and may hold an onnx.py
-        argv = [sys.executable, "-P", "-m", "assay.models.worker", str(reply)]
+        argv = [sys.executable, "-P", "-m", "assay", "child", "worker", str(reply)]
         with open(self._paths["stdout"], "ab") as out, open(self._paths["stderr"], "ab") as err:
             return subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=out, stderr=err, pass_fds=[reply], env=env, start_new_session=True

@@ -337,7 +337,7 @@ def _render_command(request: BenchRequest, method: BenchMethod, variant: BenchVa
 def _python(request: BenchRequest) -> list[str]:
     """Our own interpreter; another one finds us at the end of its path, behind everything of its own."""
     if request.python is None:
-        return [sys.executable, "-m", "assay.bench.child"]
+        return [sys.executable, "-m", "assay", "child", "bench"]
     code = f"import sys; sys.path.append({_SOURCE!r}); from assay.bench.child import main; sys.exit(main())"
     return [request.python, "-c", code]
 
@@ -371,7 +371,7 @@ def _command_profiler(request: BenchRequest, output: str) -> list[str]:
     """Started beside a command, by its wrapper."""
     if not request.profile:
         return []
-    return [sys.executable, "-m", "assay.bench.command_profile", *_profile_flags(request, output)]
+    return [sys.executable, "-m", "assay", "child", "command-profile", *_profile_flags(request, output)]
 
 
 def _profile_flags(request: BenchRequest, output: str) -> list[str]:

@@ -116,7 +116,7 @@ def build_spec(request: ModelRequest, choice: RunChoice, place: StudyPlace) -> R
     stem = os.path.splitext(os.path.basename(request.model))[0]
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
     text = render_request(request, place)
-    words = [shlex.quote(sys.executable), "-m", "assay.models.child", f'"{layout.RUN_DIR_REFERENCE}"']
+    words = [shlex.quote(sys.executable), "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
     commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
     params = {
         "model": request.model,
