@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -167,12 +168,40 @@ def new_processes(before: dict[int, str]) -> dict[int, str]:
     return {pid: tag for pid, tag in tagged_processes().items() if before.get(pid) != tag}
 
 
+class ProcessStarts:
+    """Whether this process has started another since the last look: without one there is nothing new to find.
+
+    A look reads the environment of every process of the machine, which costs more than most tests do.
+    """
+
+    EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+
+    def __init__(self) -> None:
+        self.seen = True
+        sys.addaudithook(self.notice)
+
+    def notice(self, event: str, _: object) -> None:
+        if event in self.EVENTS:
+            self.seen = True
+
+
+STARTS = ProcessStarts()
+
+
 def tagged_processes() -> dict[int, str]:
-    """Processes that carry a run's tag and were started by this session.
+    """Processes that carry a run's tag and were started by this session; none when nothing was started.
 
     Other tests run beside us (xdist), and other sessions beside them, so the session's own home is the second mark:
     a run inherits it from the test that started it.
     """
+    if not STARTS.seen:
+        return {}
+    found = all_tagged_processes()
+    STARTS.seen = bool(found)
+    return found
+
+
+def all_tagged_processes() -> dict[int, str]:
     found: dict[int, str] = {}
     home = os.environ.get("HOME", "")
     for entry in os.listdir("/proc"):

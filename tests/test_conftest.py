@@ -1,4 +1,4 @@
-"""The leak detector detects leaks, and leaves an honest test alone: seen on real pytest runs of small files."""
+"""The leak detector detects leaks, and leaves an honest test alone: seen on one real pytest run of a small file."""
 
 from __future__ import annotations
 
@@ -6,97 +6,122 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).with_name("conftest.py")
+TESTS = Path(__file__).parent
+
+SOURCE = """
+import os, subprocess, sys
+import pytest
+
+def test_sets_a_variable(): os.environ['LEFT'] = 'behind'
+def test_after_a_variable(): assert 'LEFT' not in os.environ
+def test_deletes_a_variable(): del os.environ['PATH']
+def test_changes_a_variable(): os.environ['HOME'] = '/elsewhere'
+def test_changes_the_folder(): os.chdir('/')
+def test_after_a_folder(): assert os.getcwd() != '/'
+
+def test_leaves_a_process(tmp_path):
+    child = subprocess.Popen(['sleep', '600'], env=os.environ | {'ASSAY_ATTEMPT': 'abc.1'}, start_new_session=True)
+    (tmp_path.parent.parent / 'pid').write_text(str(child.pid))
+    child.__class__.__del__ = lambda self: None
+
+def test_after_a_process(): pass
+
+def test_honest(monkeypatch, tmp_path):
+    monkeypatch.setenv('SET', 'x')
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(['true'], env=os.environ | {'ASSAY_ATTEMPT': 'abc.1'}, check=True)
+
+def test_inherits_nothing(isolated_home):
+    assert os.environ['HOME'] == str(isolated_home)
+    assert os.path.expanduser('~') == str(isolated_home)
+    assert os.environ['XDG_CACHE_HOME'].startswith(str(isolated_home))
+    assert not [name for name in os.environ if name.startswith(('ASSAY_', 'SLURM_'))]
+    assert 'CUDA_VISIBLE_DEVICES' not in os.environ
+"""
+DEVELOPER = {
+    "HOME": "/somewhere",
+    "ASSAY_ROOT": "/somewhere",
+    "SLURM_JOB_ID": "7",
+    "CUDA_VISIBLE_DEVICES": "3",
+    "XDG_CACHE_HOME": "/somewhere",
+}
 
 
-def run_pytest(folder: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    shutil.copy(CONFTEST, folder / "conftest.py")
-    (folder / "test_it.py").write_text("import os, subprocess, sys\nimport pytest\n" + source)
+class Report:
+    def __init__(self, folder: Path, output: str, other: subprocess.Popen[bytes]) -> None:
+        self.folder = folder
+        self.output = output
+        self.other = other
+
+    def complaints(self, test: str) -> str:
+        """What is said of a test that leaves traces; empty when nothing is."""
+        _, found, rest = self.output.partition(f"{test} leaves traces:\n")
+        return rest.partition("\n____")[0].partition("\n====")[0] if found else ""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
+    folder = tmp_path_factory.mktemp("leaks")
+    shutil.copy(TESTS / "conftest.py", folder)
+    (folder / "test_it.py").write_text(SOURCE)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(folder / "temp")]
-    return subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider"]
+    tagged = {"ASSAY_ATTEMPT": "other.1", "HOME": str(folder / "other-home")}
+    with subprocess.Popen(["sleep", "600"], env=os.environ | tagged) as other:
+        done = subprocess.run(
+            [*command, "--basetemp", str(folder / "temp")],
+            cwd=folder,
+            env=os.environ | DEVELOPER | {"PYTHONPATH": str(TESTS.parent)},
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=False,
+        )
+        assert done.returncode == 1, done.stdout + done.stderr
+        yield Report(folder, done.stdout, other)
+        other.kill()
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("test", "complaint"),
     [
-        ("os.environ['LEFT'] = 'behind'", "environment: LEFT was None, is 'behind'"),
-        ("del os.environ['PATH']", "environment: PATH was"),
-        ("os.environ['HOME'] = '/elsewhere'", "environment: HOME was"),
-        ("os.chdir('/')", "working directory: was"),
+        ("test_sets_a_variable", "environment: LEFT was None, is 'behind'"),
+        ("test_deletes_a_variable", "environment: PATH was"),
+        ("test_changes_a_variable", "environment: HOME was"),
+        ("test_changes_the_folder", "working directory: was"),
     ],
 )
-def test_a_leak_is_an_error(tmp_path: Path, body: str, complaint: str) -> None:
-    result = run_pytest(tmp_path, f"def test_it():\n    {body}\n")
-    assert result.returncode == 1, result.stdout
-    assert "test_it leaves traces" in result.stdout
-    assert complaint in result.stdout
+def test_a_leak_is_an_error(report: Report, test: str, complaint: str) -> None:
+    assert complaint in report.complaints(test)
+    assert f"ERROR test_it.py::{test}" in report.output
 
 
-def test_the_next_test_does_not_suffer_from_a_leak(tmp_path: Path) -> None:
-    source = "def test_1():\n    os.environ['LEFT'] = 'x'\n    os.chdir('/')\n"
-    source += "def test_2():\n    assert 'LEFT' not in os.environ\n    assert os.getcwd() != '/'\n"
-    result = run_pytest(tmp_path, source)
-    assert "2 passed, 1 error" in result.stdout
+@pytest.mark.parametrize("test", ["test_after_a_variable", "test_after_a_folder", "test_after_a_process"])
+def test_the_next_test_does_not_suffer_from_a_leak(report: Report, test: str) -> None:
+    assert not report.complaints(test)
+    assert f"PASSED test_it.py::{test}" in report.output
 
 
-def test_a_process_left_behind_is_an_error_and_is_ended(tmp_path: Path) -> None:
-    source = (
-        "def test_it(tmp_path):\n"
-        "    child = subprocess.Popen(['sleep', '600'], env=os.environ | {'ASSAY_ATTEMPT': 'abc.1'},\n"
-        "                             start_new_session=True)\n"
-        "    (tmp_path.parent.parent / 'pid').write_text(str(child.pid))\n"
-        "    child.__class__.__del__ = lambda self: None\n"
-    )
-    result = run_pytest(tmp_path, source)
-    pid = int((tmp_path / "pid").read_text())
-    assert f"process {pid} is still running, tagged abc.1" in result.stdout
-    assert result.returncode == 1
+def test_a_process_left_behind_is_an_error_and_is_ended(report: Report) -> None:
+    pid = int((report.folder / "pid").read_text())
+    assert f"process {pid} is still running, tagged abc.1" in report.complaints("test_leaves_a_process")
     assert not is_alive(pid)
 
 
-def test_a_tagged_process_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    other = subprocess.Popen(
-        ["sleep", "600"], env=os.environ | {"ASSAY_ATTEMPT": "other.1", "HOME": str(tmp_path / "other-home")}
-    )
-    try:
-        result = run_pytest(tmp_path, "def test_it():\n    pass\n")
-        assert result.returncode == 0, result.stdout
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
+def test_a_tagged_process_of_somebody_else_is_left_alone(report: Report) -> None:
+    assert "tagged other.1" not in report.output
+    assert report.other.poll() is None
 
 
-def test_an_honest_test_passes(tmp_path: Path) -> None:
-    source = (
-        "def test_it(monkeypatch, tmp_path):\n"
-        "    monkeypatch.setenv('SET', 'x')\n"
-        "    monkeypatch.chdir(tmp_path)\n"
-        "    subprocess.run(['true'], env=os.environ | {'ASSAY_ATTEMPT': 'abc.1'}, check=True)\n"
-    )
-    result = run_pytest(tmp_path, source)
-    assert result.returncode == 0, result.stdout
-
-
-def test_nothing_of_the_developer_is_inherited(tmp_path: Path) -> None:
-    source = (
-        "def test_it(isolated_home):\n"
-        "    assert os.environ['HOME'] == str(isolated_home)\n"
-        "    assert os.path.expanduser('~') == str(isolated_home)\n"
-        "    assert os.environ['XDG_CACHE_HOME'].startswith(str(isolated_home))\n"
-        "    assert not [name for name in os.environ if name.startswith(('ASSAY_', 'SLURM_'))]\n"
-        "    assert 'CUDA_VISIBLE_DEVICES' not in os.environ\n"
-    )
-    own = {"HOME": "/somewhere", "ASSAY_ROOT": "/somewhere", "SLURM_JOB_ID": "7", "CUDA_VISIBLE_DEVICES": "3"}
-    result = run_pytest(tmp_path, source, XDG_CACHE_HOME="/somewhere", **own)
-    assert result.returncode == 0, result.stdout
+@pytest.mark.parametrize("test", ["test_honest", "test_inherits_nothing"])
+def test_an_honest_test_passes(report: Report, test: str) -> None:
+    assert not report.complaints(test)
+    assert f"PASSED test_it.py::{test}" in report.output
 
 
 def test_hostile_paths_exist_and_survive_a_shell_only_when_quoted(hostile_path: Path) -> None:
