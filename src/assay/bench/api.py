@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from assay.bench.child_report import load_story
     from assay.bench.commands.options import build_hooks
     from assay.bench.flow.execution_builder import load_readings
+    from assay.bench.flow.imports import add_timings
     from assay.bench.flow.run import run_benchmarks
-    from assay.bench.flow.timings import add_timings
     from assay.bench.records import load_execution, write_execution
     from assay.bench.values.execution import (
         BenchExecution,
@@ -28,8 +28,8 @@ HOMES = {
     "assay.bench.child_report": "load_story",
     "assay.bench.commands.options": "build_hooks",
     "assay.bench.flow.execution_builder": "load_readings",
+    "assay.bench.flow.imports": "add_timings",
     "assay.bench.flow.run": "run_benchmarks",
-    "assay.bench.flow.timings": "add_timings",
     "assay.bench.records": "load_execution write_execution",
     "assay.bench.values.execution": (
         "BenchExecution BenchMethod BenchReport BenchRequest BenchResult ProfileWindow parse_method parse_windows"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.bench.test_log import parse_benchmark_entries
 from assay.bench.values.execution import Story
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def parse_story(text: str) -> Story:
@@ -69,3 +71,124 @@ def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
         except ValueError as error:
             problems.append(f"{name}: {error}")
     return reports, problems
+
+
+# ---------------------------------------------------------------- TensorFlow's BenchmarkEntries, read without protobuf
+#
+#   BenchmarkEntries  1: entry*
+#   BenchmarkEntry    1: name  2: iters  3: cpu_time  4: wall_time  5: throughput  6: extras (map)  7: metrics*
+#   EntryValue        1: double_value  2: string_value
+#   MetricEntry       1: name  2: value  3: min_value (DoubleValue)  4: max_value (DoubleValue)
+#
+# The wire format is a list of (number, kind, content); an absent number is zero.
+
+
+def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
+    """Each as the keyword arguments of `report_benchmark`. Raises ValueError for what is no such message."""
+    return [_parse_entry(_as_bytes(content)) for number, content in iterate_fields(data) if number == 1]
+
+
+def _parse_entry(data: bytes) -> dict[str, Any]:
+    entry: dict[str, Any] = {"extras": {}, "metrics": []}
+    plain = {2: "iters", 3: "cpu_time", 4: "wall_time", 5: "throughput"}
+    for number, content in iterate_fields(data):
+        if number == 1:
+            entry["name"] = _as_text(content)
+        elif number in plain:
+            entry[plain[number]] = _as_signed(content) if number == 2 else _as_double(content)
+        elif number == 6:
+            key, value = _parse_extra(_as_bytes(content))
+            entry["extras"][key] = value
+        elif number == 7:
+            entry["metrics"].append(_parse_metric(_as_bytes(content)))
+    return entry
+
+
+def _parse_extra(data: bytes) -> tuple[str, float | str]:
+    key, value = "", 0.0
+    for number, content in iterate_fields(data):
+        if number == 1:
+            key = _as_text(content)
+        elif number == 2:
+            value = _parse_value(_as_bytes(content))  # type: ignore[assignment]
+    return key, value
+
+
+def _parse_value(data: bytes) -> float | str:
+    value: float | str = 0.0
+    for number, content in iterate_fields(data):
+        value = _as_double(content) if number == 1 else _as_text(content)
+    return value
+
+
+def _parse_metric(data: bytes) -> dict[str, Any]:
+    metric: dict[str, Any] = {"name": "", "value": 0.0}
+    for number, content in iterate_fields(data):
+        if number == 1:
+            metric["name"] = _as_text(content)
+        elif number == 2:
+            metric["value"] = _as_double(content)
+        elif number in (3, 4):
+            metric["min_value" if number == 3 else "max_value"] = _parse_wrapped(_as_bytes(content))
+    return metric
+
+
+def _parse_wrapped(data: bytes) -> float:
+    return next((_as_double(content) for number, content in iterate_fields(data) if number == 1), 0.0)
+
+
+def iterate_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers and contents, groups aside, which this message has none of."""
+    at = 0
+    while at < len(data):
+        key, at = _read_varint(data, at)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, at = _read_varint(data, at)
+            yield number, value
+            continue
+        if kind == _BYTES:
+            size, at = _read_varint(data, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"no benchmark report: a field of kind {kind} at byte {at}")
+        if at + size > len(data) or number == 0:
+            raise ValueError("no benchmark report, or one that is cut off")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
+    raise ValueError("no benchmark report, or one that is cut off")
+
+
+def _as_bytes(content: int | bytes) -> bytes:
+    if isinstance(content, int):
+        raise ValueError("no benchmark report: a number where a message is expected")  # noqa: TRY004 a bad file
+    return content
+
+
+def _as_text(content: int | bytes) -> str:
+    return _as_bytes(content).decode("utf-8", "replace")
+
+
+def _as_double(content: int | bytes) -> float:
+    data = _as_bytes(content)
+    if len(data) != 8:
+        raise ValueError("no benchmark report: a number of the wrong size")
+    number: float = struct.unpack("<d", data)[0]
+    return number
+
+
+def _as_signed(content: int | bytes) -> int:
+    if not isinstance(content, int):
+        raise ValueError("no benchmark report: a message where a number is expected")  # noqa: TRY004 a bad file
+    return content - (1 << 64) if content >= 1 << 63 else content

@@ -19,8 +19,8 @@ from assay.bench.flow.bisect import (
     load_answers,
 )
 from assay.bench.flow.compare import CompareOptions
+from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchRequest, parse_method
-from assay.bench.values.history import ComparisonReport, MetricComparison, Side
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

@@ -28,6 +28,7 @@ from assay.bench.flow.sides import Executions
 from assay.bench.judge.samples import ALPHA
 from assay.bench.records import Triage, add_triage
 from assay.bench.report.history import build_comparison_cases, render_comparison
+from assay.bench.values.comparison import ComparisonReport
 from assay.bench.values.execution import (
     BenchExecution,
     BenchMethod,
@@ -37,7 +38,6 @@ from assay.bench.values.execution import (
     BenchVariant,
     Peaks,
 )
-from assay.bench.values.history import ComparisonReport
 from assay.errors import NotFoundError, UsageError
 from assay.values.verdict import Finding, VerdictKind
 

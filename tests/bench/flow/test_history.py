@@ -14,8 +14,8 @@ from assay.bench.flow import history as histories
 from assay.bench.flow.archive import choose_methods
 from assay.bench.flow.history import HistoryOptions, build_history, load_histories
 from assay.bench.records import Triage, add_triage, load_triage
+from assay.bench.values.comparison import MetricHistory
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchResult
-from assay.bench.values.history import MetricHistory
 from assay.errors import NotFoundError, UsageError
 from assay.values.environment import GitState
 from assay.values.verdict import Finding, VerdictKind

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from assay.bench.importers.fields import FieldError
 from assay.bench.importers.formats import load_foreign, parse_foreign
-from assay.bench.importers.result import Figure, build_execution
+from assay.bench.importers.result import FieldError, Figure, build_execution
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
 

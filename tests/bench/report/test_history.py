@@ -16,7 +16,7 @@ from assay.bench.report.history import (
     render_history,
     render_setups,
 )
-from assay.bench.values.history import (
+from assay.bench.values.comparison import (
     Change,
     ComparisonReport,
     MetricComparison,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.test_log import iterate_fields
+from assay.bench.child_report import iterate_fields
 from assay.compat.perfzero.xplane import HOST_PLANE, render_xspace
 
 

@@ -24,7 +24,7 @@ from assay.errors import ExitCode, UsageError
 from assay.show.console_warnings import say, warn
 
 if TYPE_CHECKING:
-    from assay.bench.values.history import ComparisonReport
+    from assay.bench.values.comparison import ComparisonReport
 
 
 @click.command()

@@ -114,7 +114,7 @@ def table(
     """
     from assay.bench.flow.tables import describe_left_out, load_table
     from assay.bench.report.history import render_setups
-    from assay.bench.values.history import TAKEN_BY_ALL
+    from assay.bench.values.comparison import TAKEN_BY_ALL
     from assay.system.terminal import terminal_width
 
     if sum((as_csv, as_json, as_markdown)) > 1:

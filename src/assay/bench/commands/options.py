@@ -227,7 +227,7 @@ def _parse_directions(texts: Sequence[str]) -> dict[str, Direction]:
 
 def prepare(given: dict[str, Any]) -> None:
     """Refuse before anything runs what could not be told after it."""
-    from assay.bench.flow.alerts import check_address
+    from assay.bench.flow.options import check_address
 
     prepare_reports(given)
     if given["webhook"]:
@@ -242,7 +242,7 @@ def show(
     build_facts: Callable[[], Any],
 ) -> None:
     """The result on stdout; reports into files; the webhook last, when there is something to say."""
-    from assay.bench.flow.alerts import send_alert
+    from assay.bench.flow.options import send_alert
     from assay.bench.report.executions import build_cases_facts, render_cases_junit, render_cases_markdown
     from assay.show.json_text import render_facts
     from assay.system.terminal import terminal_width, use_color

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
-from assay.bench.flow.checkouts import Checkouts, open_workshop
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
+from assay.bench.flow.sides import Checkouts, open_workshop
 from assay.bench.records import parse_finding
+from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchRequest
-from assay.bench.values.history import ComparisonReport, MetricComparison, Side
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.bench.flow.archive import Complain, find_place, is_named, keep_quiet, load_executions, load_file_executions
-from assay.bench.flow.checkouts import open_workshop
 from assay.bench.flow.history import advise_all, list_invalid
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
@@ -21,6 +20,7 @@ from assay.bench.flow.sides import (
     describe_setups,
     find_duels,
     is_single,
+    open_workshop,
 )
 from assay.bench.importers.formats import load_foreign
 from assay.bench.judge.environments import doubt
@@ -37,9 +37,8 @@ from assay.bench.judge.samples import (
     find_fewest,
 )
 from assay.bench.records import load_triage
-from assay.bench.values.comparison import Comparison, Samples
+from assay.bench.values.comparison import Comparison, ComparisonReport, MetricComparison, Samples, Side
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest, BenchVariant
-from assay.bench.values.history import ComparisonReport, MetricComparison, Side
 from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.stage.checkout import Commit, load_commit

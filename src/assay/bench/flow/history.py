@@ -13,34 +13,33 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.bench.flow.archive import Complain, choose_metric, find_place, keep_quiet, load_executions
-from assay.bench.flow.statistics import (
+from assay.bench.judge.environments import attribute_move, attribute_trend, describe_differences
+from assay.bench.judge.history import (
     FEWEST_MOVED,
     Course,
     compare_levels,
     describe_course,
     describe_few,
+    judge_history,
     look_at_few,
 )
-from assay.bench.judge.environments import describe_differences
-from assay.bench.judge.history import judge_history
-from assay.bench.judge.origin import attribute_move, attribute_trend
 from assay.bench.judge.samples import find_median
 from assay.bench.judge.series import SHORTEST_SERIES
 from assay.bench.records import Triage, load_triage
-from assay.bench.values.comparison import Attribution
-from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
-from assay.bench.values.history import (
+from assay.bench.values.comparison import (
     CONTAMINATED,
     INTERRUPTED,
     PROFILED,
     TAKEN_BY_ALL,
     UNOBSERVED,
+    Attribution,
     Change,
     MetricHistory,
     MetricSeries,
     Point,
     Step,
 )
+from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
 from assay.errors import NotFoundError, UsageError
 from assay.values.series import Direction, direction_of
 

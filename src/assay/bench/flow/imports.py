@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from assay.bench.flow.archive import find_place
+from assay.bench.flow.execution_builder import build_fingerprint, build_setup
 from assay.bench.flow.observer import write_points
 from assay.bench.importers.formats import Foreign, load_foreign_file
 from assay.bench.importers.result import DIGEST, identify_figures
 from assay.bench.records import load_execution, write_execution
-from assay.bench.values.execution import BenchExecution
+from assay.bench.values.execution import NOT_REPORTED, STUDY, BenchExecution, BenchMetric, BenchResult
 from assay.errors import AssayError, UsageError
 from assay.execute.script import JobText, render_job
 from assay.plan.identity import spec_id
@@ -23,8 +24,10 @@ from assay.record.index.sqlite import open_index
 from assay.study.api import StudyPlace, check_writable, closing_quietly, refresh_study
 from assay.values.run import RunSpec
 from assay.values.study import CodePolicy
+from assay.values.timings import Timings
 
 _MOST_LETTERS, _MOST_BYTES = 150, 240  # of a folder's name: file systems take 255 bytes
+KIND = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +157,46 @@ def _write_run(run_dir: str, place: StudyPlace, execution: BenchExecution, label
         write_points(aside, kept)
 
     return run_directory.write_run_dir(run_dir, record, job, fill)
+
+
+# ---------------------------------------------------------------- times that another product measured
+
+
+def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchExecution:
+    """Write the run and add it to the index, so that histories and change points include it."""
+    setup = build_setup(timings.machine, None, timings.tools)
+    execution = BenchExecution(
+        execution_id=timings.id,
+        method=timings.method,
+        trial=1,
+        result=build_result(timings),
+        run_dir="",
+        output_dir="",
+        started_at=timings.started_at,
+        ended_at=timings.ended_at,
+        label=label,
+        commit=timings.commit,
+        setup=setup,
+        fingerprint=build_fingerprint(setup),
+        machine=timings.machine,
+        contaminated=timings.contaminated,
+        extra=dict(timings.extra),
+    )
+    place = StudyPlace(root, STUDY)
+    os.makedirs(place.dir, exist_ok=True)
+    write_as_run(place, execution, label, KIND)
+    with closing_quietly(open_index(place.root)) as index:
+        refresh_study(index, place, lambda _text: None)
+    return execution
+
+
+def build_result(timings: Timings) -> BenchResult:
+    whole = timings.samples.get(timings.wall_time)
+    return BenchResult(
+        name=timings.method,
+        succeeded=timings.succeeded,
+        iters=len(whole) if whole else None,
+        wall_time=min(whole) if whole else NOT_REPORTED,
+        metrics=tuple(BenchMetric(name, min(values)) for name, values in timings.samples.items()),
+        samples={name: values for name, values in timings.samples.items() if len(values) > 1},
+    )

@@ -7,15 +7,17 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from assay.bench.values.execution import BenchMethod
-from assay.errors import UsageError
+from assay.errors import InfrastructureError, UsageError
 from assay.values.secrets import hide_text
 
 _NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)=(?P<text>\S.*)", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_TIMEOUT_S = 20.0
 
 
 def parse_commands(texts: Sequence[str]) -> list[BenchMethod]:
@@ -87,3 +89,29 @@ def check_folders(paths: Sequence[str]) -> None:
     for path in paths:
         if not os.path.isdir(path):
             raise UsageError(f"--path {path}: there is no such folder")
+
+
+# ---------------------------------------------------------------- alerts: findings as JSON to a web address
+
+
+def check_address(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--webhook {url} is no address", "such as https://example.org/hook")
+
+
+def send_alert(url: str, content: Mapping[str, Any]) -> None:
+    """POST it. An address that refuses is said, since an alarm that nobody hears is none."""
+    import urllib.error
+    import urllib.request
+
+    check_address(url)
+    data = json.dumps(content).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="POST")  # noqa: S310 http only
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+            pass
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is an open answer as well
+        raise InfrastructureError(f"the alert could not be sent to {urlsplit(url).hostname}: {error}") from error

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from assay.bench.flow.archive import Complain, find_place, keep_quiet, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
+from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution
-from assay.bench.values.history import INTERRUPTED
 from assay.errors import NotFoundError, UsageError, did_you_mean
 
 BENCHMARK = "benchmark"

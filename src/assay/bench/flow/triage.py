@@ -11,7 +11,7 @@ from typing import cast
 from assay.bench.flow.archive import find_place, is_named
 from assay.bench.flow.history import HistoryOptions, last_words, load_histories
 from assay.bench.records import Judgement, Triage, add_triage, load_triage
-from assay.bench.values.history import Change, MetricHistory
+from assay.bench.values.comparison import Change, MetricHistory
 from assay.errors import NotFoundError, UsageError, did_you_mean
 
 LAST = "last"

@@ -12,8 +12,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-from assay.bench.importers.fields import FieldError, Fields, parse_number
-from assay.bench.importers.result import Figure, Note
+from assay.bench.importers.result import FieldError, Fields, Figure, Note, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.values.machine import Machine
 from assay.values.metric_direction import ASV_TRACKED

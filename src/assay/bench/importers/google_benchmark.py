@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.bench.importers.fields import FieldError, Fields, parse_number
-from assay.bench.importers.result import Figure, Note
-from assay.bench.importers.time import parse_moment
+from assay.bench.importers.result import FieldError, Fields, Figure, Note, parse_moment, parse_number
 from assay.bench.values.execution import NOT_REPORTED, WALL_TIME
 from assay.values.machine import Machine
 

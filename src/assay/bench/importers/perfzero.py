@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from assay.bench.importers.fields import Fields, parse_number
-from assay.bench.importers.result import DIGEST, Figure, build_digest
+from assay.bench.importers.result import DIGEST, Fields, Figure, build_digest, parse_number
 from assay.bench.values.execution import NOT_REPORTED, SITE_PACKAGES, Framework, Peaks
 from assay.values.machine import Machine
 

@@ -1,12 +1,15 @@
-"""Which figures may be held against each other: those of equal set-ups. Elsewhere nobody can tell code from machine."""
+"""Environment or code: which executions can be compared, and whether a change coincides with another environment."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
+from typing import Literal
 
-from assay.bench.values.comparison import Comparison
+from assay.bench.judge.likelihood import find_level
+from assay.bench.values.comparison import Attribution, Cause, ChangePoint, Comparison, EnvironmentSegment, Origin
+from assay.judge.statistics import load_numpy
 from assay.values.verdict import VerdictKind
 
 QUESTION = "environment or code?"
@@ -14,6 +17,21 @@ MOST_DIFFERENCES = 4  # that are named in a message; the others are counted
 
 Setup = Mapping[str, str]
 Setups = Mapping[str, Setup]  # fingerprint → what it stands for
+TOLERANCE = 2  # points between a change point and the split that it is put down to
+FEWEST_WITNESSES = 3  # values of one environment on each side, to say what happened within it
+Code = Literal["same", "edited", "other", "unknown"]
+_BLAMES: Mapping[Code, tuple[Origin, str]] = {  # where the environment is the same on both sides
+    "same": ("unknown", "same commit and same recorded environment on both sides"),
+    "edited": ("code", "local edits, or packages beside the commit, differ; the recorded environment is the same"),
+    "other": ("code", "the recorded environment is the same on both sides"),
+    "unknown": ("unknown", "whether the code is the same was not recorded; the recorded environment is the same"),
+}
+_MOVES: Mapping[Code, tuple[Cause, str]] = {  # where it is not
+    "same": ("environment", "the commit is the same, the set-up is not"),
+    "edited": ("either", "the set-up changed, and so did local edits or packages beside the commit"),
+    "other": ("either", "set-up and commit both changed"),
+    "unknown": ("either", "the set-up changed; whether the code is the same was not recorded"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +94,115 @@ def doubt(comparison: Comparison, differences: Sequence[str], code: str) -> Comp
         return comparison
     message = f"{QUESTION} The set-ups differ ({shorten(differences)}){code}: {comparison.message}"
     return replace(comparison, kind=VerdictKind.INCONCLUSIVE, message=message, missing_trials=0)
+
+
+# ---------------------------------------------------------------- environment or code
+
+
+def split_by_environment(fingerprints: Sequence[str | None]) -> tuple[EnvironmentSegment, ...]:
+    """Stretches with one fingerprint. An empty one is one that was not recorded."""
+    segments = []
+    start = 0
+    for fingerprint, run in groupby(fingerprint or None for fingerprint in fingerprints):
+        stop = start + sum(1 for _ in run)
+        segments.append(EnvironmentSegment(start, stop, fingerprint))
+        start = stop
+    return tuple(segments)
+
+
+def attribute_changes(
+    changes: Sequence[ChangePoint],
+    values: Sequence[float | None],
+    fingerprints: Sequence[str | None],
+    *,
+    commits: Sequence[str | None] = (),
+    tolerance: int = TOLERANCE,
+) -> tuple[Attribution, ...]:
+    """For each change point, what changed there. `fingerprints` and `commits` go with `values`, one each. A commit may
+    carry local edits behind a `+`: other edits are other code. None: it was not recorded."""
+    if len(fingerprints) != len(values) or (commits and len(commits) != len(values)):
+        raise ValueError("a fingerprint, and a commit if any, belongs to each value")
+    edges = [0, *(change.index for change in changes), len(values)]
+    splits = [segment.start for segment in split_by_environment(fingerprints)[1:]]
+    found = []
+    for place, change in enumerate(changes):
+        beside = range(edges[place], edges[place + 2])
+        split = _find_nearest(splits, change, tolerance)
+        found.append(_attribute(change, split, values, fingerprints, commits, beside))
+    return tuple(found)
+
+
+def _find_nearest(splits: Sequence[int], change: ChangePoint, tolerance: int) -> int | None:
+    """A split between the last value of the old level and the first of the new one counts as being there."""
+    near = [at for at in splits if change.last_before - tolerance < at <= change.index + tolerance]
+    return min(near, key=lambda at: abs(at - change.index), default=None)
+
+
+def _attribute(
+    change: ChangePoint,
+    split: int | None,
+    values: Sequence[float | None],
+    fingerprints: Sequence[str | None],
+    commits: Sequence[str | None],
+    beside: range,
+) -> Attribution:
+    if not (fingerprints[change.last_before] and fingerprints[change.index]):
+        return Attribution(change, "unknown", "the environment was not recorded on both sides", split)
+    code = compare_code(commits[change.last_before], commits[change.index]) if commits else "other"
+    if split is None:
+        return Attribution(change, *_BLAMES[code])
+    if code == "same":
+        return Attribution(change, "environment", "the environment changed here, and the commit did not", split)
+    return _hear_witnesses(change, split, values, fingerprints, beside)
+
+
+def compare_code(before: str | None, after: str | None) -> Code:
+    """By commits, with what was edited since behind a `+`. `edited`: the commit is the same, the edits are not."""
+    if before is None or after is None:
+        return "unknown"
+    if before == after:
+        return "same"
+    commits = {code.partition("+")[0] for code in (before, after)}
+    return "edited" if len(commits) == 1 else "other"
+
+
+def attribute_trend(before: str | None, after: str | None) -> tuple[Cause, str]:
+    """Of a level that creeps on one set-up, by the code at both ends."""
+    origin, reason = _BLAMES[compare_code(before, after)]
+    return origin, reason
+
+
+def attribute_move(before: str | None, after: str | None) -> tuple[Cause, str]:
+    """From one set-up to another, by the code on both sides: the cause, and why it is said to be that."""
+    return _MOVES[compare_code(before, after)]
+
+
+def _hear_witnesses(
+    change: ChangePoint,
+    split: int,
+    values: Sequence[float | None],
+    fingerprints: Sequence[str | None],
+    beside: range,
+) -> Attribution:
+    """Environments that measured on both sides (two machines in turns) tell code and environment apart."""
+    for fingerprint in sorted({name for place in beside if (name := fingerprints[place])}):
+        own = [place for place in beside if fingerprints[place] == fingerprint]
+        step = _measure_step(values, own, change.index)
+        if step is None:
+            continue
+        if step * change.size > 0 and abs(step) >= abs(change.size) / 2:
+            return Attribution(change, "code", "environments that measured on both sides show the step too", split)
+        return Attribution(change, "environment", "within one environment there is no such step", split)
+    return Attribution(change, "environment", "the environment changed here; measure both versions in one", split)
+
+
+def _measure_step(values: Sequence[float | None], places: Sequence[int], index: int) -> float | None:
+    """The relative step at `index` among these places, or None where they are too few to tell."""
+    np = load_numpy()
+    known = [(place, value) for place in places if (value := values[place]) is not None and np.isfinite(value)]
+    before = np.array([value for place, value in known if place < index])
+    after = np.array([value for place, value in known if place >= index])
+    if min(len(before), len(after)) < FEWEST_WITNESSES:
+        return None
+    level = find_level(before)
+    return (find_level(after) - level) / abs(level) if level else None

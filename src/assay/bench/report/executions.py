@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution, BenchReport
-from assay.bench.values.history import INTERRUPTED
 from assay.show.formatting import clean, escape_markdown, escape_xml, render_duration, render_number, render_size, wrap
 from assay.show.table import fit_columns, render_table
 from assay.values.table import Column, Table

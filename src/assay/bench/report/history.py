@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from assay.bench.report.executions import build_figure_columns, render_fitting, render_values
-from assay.bench.values.history import (
+from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     Change,
     ComparisonReport,

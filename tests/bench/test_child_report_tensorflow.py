@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assay.bench.child_report import load_story
-from assay.bench.test_log import parse_benchmark_entries
+from assay.bench.child_report import load_story, parse_benchmark_entries
 
 FULL = bytes.fromhex(
     "0ac0010a0d4d61744d756c2e73717561726510d00f19000000000000e03f210000000000428f40290000000000000440323d0a03746f7012"

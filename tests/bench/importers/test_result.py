@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.importers.fields import FieldError, Fields, parse_number
-from assay.bench.importers.time import parse_moment
+from assay.bench.importers.result import FieldError, Fields, parse_moment, parse_number
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

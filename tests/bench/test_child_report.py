@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.child_report import load_story, parse_story
-from assay.bench.test_log import parse_benchmark_entries
+from assay.bench.child_report import load_story, parse_benchmark_entries, parse_story
 
 
 def varint(number: int) -> bytes:
