@@ -90,6 +90,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
     "jinja2": ("assay.show.html",),
+    "markupsafe": ("assay.show.html",),
     "pytest": (
         "assay.pytest_plugin",
         "assay.golden.pytest_support",
@@ -97,7 +98,14 @@ HOMES: dict[str, tuple[str, ...]] = {
         "assay.compat.torq.pytest_session",
     ),
 }
-AT_TOP_LEVEL = {"click", "yaml", "starlette", "jinja2", "pytest"}  # the others only inside the function that needs them
+AT_TOP_LEVEL = {
+    "click",
+    "yaml",
+    "starlette",
+    "jinja2",
+    "markupsafe",
+    "pytest",
+}  # the others only inside the function that needs them
 EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
 
 LIGHT = {  # what importing a module may load beside the standard library

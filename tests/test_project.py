@@ -51,7 +51,13 @@ def test_the_extra_all_is_every_extra_of_a_user() -> None:
 
 
 def test_a_plain_install_is_small() -> None:
-    assert {requirement_name(one) for one in PROJECT["dependencies"]} == {"click", "nvidia-ml-py", "pyyaml", "rich"}
+    assert {requirement_name(one) for one in PROJECT["dependencies"]} == {
+        "click",
+        "jinja2",
+        "nvidia-ml-py",
+        "pyyaml",
+        "rich",
+    }
 
 
 def test_the_demo_s_extra_is_all_that_the_demo_needs() -> None:

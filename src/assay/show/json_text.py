@@ -7,6 +7,11 @@ import math
 from typing import Any
 
 from assay.show.formatting import escape_json
+from assay.values.document import Document
+
+
+def render_document(document: Document) -> str:
+    return render_facts(document.facts)
 
 
 def render_facts(value: Any) -> str:

@@ -1,15 +1,18 @@
-"""What JUnit XML of every product shares: how a verdict becomes the outcome of a test case.
+"""A document's suites as JUnit XML.
 
 JUnit knows passed, failed, in error and skipped. FAIL is a failure; ERROR (a crash, a time-out, nothing to compare) is
-an error. CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message.
+an error. CHANGED is a failure too, with its name as the `type`. INCONCLUSIVE is skipped, with its message: nothing was
+shown to be wrong, so that it is not red, and nothing to be right, so that it is not passed; the exit code, 3, says that
+a pipeline does not go on with it. Skipped as well is what did not pass and has an excuse (`CHANGED, allowed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree as ET
 
 from assay.show.formatting import escape_xml
+from assay.values.document import Case, Document, Suite
 from assay.values.verdict import VerdictKind
 
 ALLOWED = "CHANGED, allowed"
@@ -19,15 +22,70 @@ ELEMENTS = {
     VerdictKind.CHANGED: "failure",
     VerdictKind.ERROR: "error",
 }
+_COUNTED = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+
+
+def render_junit(document: Document) -> str:
+    suites = [_build_suite(suite) for suite in document.suites]
+    names = ("tests", *(plural for plural, _ in _COUNTED))
+    counts = {name: str(sum(int(suite.get(name, 0)) for suite in suites)) for name in names}
+    top = ET.Element("testsuites", {"name": escape_xml(document.suites_name), **counts})
+    _add_seconds(top, document.seconds)
+    top.extend(suites)
+    ET.indent(top)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(top, encoding="unicode") + "\n"
+
+
+def _build_suite(suite: Suite) -> ET.Element:
+    cases = [_build_case(case) for case in suite.cases]
+    top = ET.Element("testsuite", {"name": escape_xml(suite.name), "tests": str(len(cases))})
+    for plural, name in _COUNTED:
+        top.set(plural, str(sum(case.find(name) is not None for case in cases)))
+    _add_seconds(top, suite.seconds)
+    _add_properties(top, suite.properties)
+    top.extend(cases)
+    if suite.output:
+        ET.SubElement(top, "system-out").text = escape_xml(suite.output)
+    return top
+
+
+def _build_case(case: Case) -> ET.Element:
+    node = ET.Element("testcase", {"classname": escape_xml(case.classname), "name": escape_xml(case.name)})
+    _add_seconds(node, case.seconds)
+    _add_properties(node, case.properties)
+    if case.kind is not VerdictKind.PASS:
+        outcome = _add_outcome(node, case)
+        outcome.text = escape_xml(case.text) or None
+    return node
+
+
+def _add_outcome(node: ET.Element, case: Case) -> ET.Element:
+    """A failure or an error has a type; a skipped case has none in JUnit's schema: its message begins with it."""
+    kind = case.type or str(case.kind)
+    if case.excuse or ELEMENTS[case.kind] == "skipped":
+        return ET.SubElement(node, "skipped", {"message": escape_xml(f"{case.excuse or kind}: {case.message}")})
+    return ET.SubElement(node, ELEMENTS[case.kind], {"type": kind, "message": escape_xml(case.message)})
+
+
+def _add_seconds(node: ET.Element, seconds: float | None) -> None:
+    if seconds is not None:
+        node.set("time", f"{seconds:.3f}")
+
+
+def _add_properties(node: ET.Element, properties: Sequence[tuple[str, object]]) -> None:
+    if not properties:
+        return
+    inner = ET.SubElement(node, "properties")
+    for name, value in properties:
+        text = repr(value) if isinstance(value, float) else str(value)
+        ET.SubElement(inner, "property", {"name": escape_xml(name), "value": escape_xml(text)})
+
+
+# ---------------------------------------------------------------- for reports that are not documents yet
 
 
 def add_outcome(case: ET.Element, kind: VerdictKind, message: str, name: str | None = None) -> ET.Element:
-    """What a case that is no PASS is marked with. A failure or an error has a type, `name` unless it is the verdict's;
-    a skipped case has none in JUnit's schema, and says its verdict in the message."""
-    element = ELEMENTS[kind]
-    if element == "skipped":
-        return add_skipped(case, name or str(kind), message)
-    return ET.SubElement(case, element, {"type": name or str(kind), "message": escape_xml(message)})
+    return _add_outcome(case, Case("", "", kind, message, type=name or ""))
 
 
 def add_skipped(case: ET.Element, why: str, message: str) -> ET.Element:
@@ -35,7 +93,4 @@ def add_skipped(case: ET.Element, why: str, message: str) -> ET.Element:
 
 
 def add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
-    inner = ET.SubElement(element, "properties")
-    for name, value in properties:
-        text = repr(value) if isinstance(value, float) else str(value)
-        ET.SubElement(inner, "property", {"name": escape_xml(name), "value": escape_xml(text)})
+    _add_properties(element, list(properties))

@@ -44,14 +44,15 @@ def _render(section: Section, width: int | None, color: bool, plain: bool) -> It
         yield terminal.paint(section.title, "bold") if color else section.title
     indent = _INDENT if section.title else ""
     inner = width - len(indent) if width is not None else None
-    yield from (indent + line for line in _render_facts(section.facts, inner if section.folds else None, color))
+    yield from (indent + line for line in render_facts(section.facts, inner if section.folds else None, color))
     if section.table is not None and section.table.rows:
         text = render_table(section.table, width=inner, color=color, plain=plain)
         yield from (indent + line for line in text.splitlines())
     yield from (indent + line for line in section.lines)
 
 
-def _render_facts(facts: Sequence[tuple[str, str]], width: int | None, color: bool) -> Iterator[str]:
+def render_facts(facts: Sequence[tuple[str, str]], width: int | None, color: bool) -> Iterator[str]:
+    """Labels in a column, values folded under themselves."""
     column = max((formatting.display_width(formatting.clean(label)) for label, _ in facts), default=0)
     for label, value in facts:
         padded = formatting.pad(formatting.clean(label), column)

@@ -1,0 +1,192 @@
+"""The charts of a document as SVG for an HTML page.
+
+Colours come from the page's style sheet by class names, so one drawing serves the light and the dark theme. Long curves
+are thinned to what a screen can show, extremes kept. Every text is escaped here: the page takes a drawing as markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from assay.show.formatting import escape_html
+from assay.show.plot import build_ticks, render_ticks
+from assay.values.document import Area, Chart, Curve, Panel, Point, build_plain
+
+WIDTH = 560
+_LEFT, _RIGHT, _TOP = 58, 12, 10
+_GAP = 18  # between two panels
+_AXIS = 28  # below the last panel, for the numbers of the x axis
+_MOST_POINTS = 500  # of a curve
+_MOST_HOVERS = 150
+_LARGEST = 1e300  # beyond it differences overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where values lie in the drawing."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    top: float
+    height: float
+
+    def x(self, value: float) -> float:
+        return _LEFT + _fraction(value, self.x_range) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return self.top + (1 - _fraction(value, self.y_range)) * self.height
+
+    @property
+    def bottom(self) -> float:
+        return self.top + self.height
+
+
+def _fraction(value: float, bounds: tuple[float, float]) -> float:
+    low, high = bounds
+    return min(max((value - low) / (high - low), -0.05), 1.05) if high > low else 0.5
+
+
+def draw(chart: Chart) -> str:
+    """An <svg> element. Without a finite value it says so."""
+    points = [point for panel in chart.panels for point in _list_points(panel)]
+    height = _TOP + sum(panel.height for panel in chart.panels) + _GAP * (len(chart.panels) - 1) + _AXIS
+    if not points:
+        note = f'<text class="note" x="{WIDTH // 2}" y="90" text-anchor="middle">no finite values</text>'
+        return _wrap(chart, height, [note])
+    x_range = chart.x_range or _widen(min(x for x, _ in points), max(x for x, _ in points))
+    frames, top = [], float(_TOP)
+    for panel in chart.panels:
+        frames.append(Frame(x_range, panel.y_range or _fit_y(panel), top, panel.height))
+        top += panel.height + _GAP
+    bottom = frames[-1].bottom
+    parts = [
+        *_draw_marks(chart, frames[0], bottom),
+        *(part for panel, frame in zip(chart.panels, frames, strict=True) for part in _draw_panel(panel, frame)),
+        *_draw_x_axis(frames[0], height),
+        *_draw_hovers(chart, frames[0], bottom),
+    ]
+    return _wrap(chart, height, parts)
+
+
+def _wrap(chart: Chart, height: float, parts: Sequence[str]) -> str:
+    label = escape_html(chart.label or build_plain(chart.title))
+    body = "\n".join(parts)
+    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{label}">\n{body}\n</svg>'
+
+
+def _list_points(panel: Panel) -> list[Point]:
+    lines = [curve.points for curve in panel.curves]
+    lines += [line for area in panel.areas for line in (area.upper, area.lower)]
+    return [point for line in lines for point in _keep_finite(line)]
+
+
+def _keep_finite(points: Sequence[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if abs(x) <= _LARGEST and abs(y) <= _LARGEST]
+
+
+def _fit_y(panel: Panel) -> tuple[float, float]:
+    values = [y for _, y in _list_points(panel)] or [0.0]
+    return _widen(min(values), max(values), 0.05)
+
+
+def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
+    if high - low > 1e-9 * max(abs(low), abs(high)):
+        return low - margin * (high - low), high + margin * (high - low)
+    room = abs(low) * 0.01 or 1.0
+    return low - room, high + room
+
+
+# ---------------------------------------------------------------- over all panels
+
+
+def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
+    """Stretches as a stripe, single places as a line."""
+    for style, start, end in chart.spans:
+        left, right = max(frame.x(start), _LEFT), min(frame.x(end), WIDTH - _RIGHT)
+        yield _rect(style, left, _TOP, max(right - left, 2.0), bottom - _TOP)
+    for place in chart.lines:
+        x = frame.x(place)
+        yield f'<line class="first" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>'
+
+
+def _rect(style: str, x: float, y: float, width: float, height: float, *, inner: str = "") -> str:
+    shape = f'<rect class="{escape_html(style)}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f"{shape}>{inner}</rect>" if inner else f"{shape}/>"
+
+
+def _draw_x_axis(frame: Frame, height: float) -> Iterator[str]:
+    """Whole numbers: steps."""
+    values = [value for value in build_ticks(*frame.x_range, 6) if value == int(value)]
+    for value, text in zip(values, render_ticks(values) if values else [], strict=True):
+        yield f'<text class="tick" x="{frame.x(value):.1f}" y="{height - 12:g}" text-anchor="middle">{text}</text>'
+
+
+def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
+    """Invisible bars that show a text under the mouse."""
+    chosen = chart.hovers[:: max(1, math.ceil(len(chart.hovers) / _MOST_HOVERS))]
+    for place, (x, text) in enumerate(chosen):
+        left = frame.x((chosen[place - 1][0] + x) / 2) if place else frame.x(frame.x_range[0])
+        is_last = place + 1 == len(chosen)
+        right = frame.x(frame.x_range[1]) if is_last else frame.x((chosen[place + 1][0] + x) / 2)
+        inner = "\n".join(map(escape_html, text.split("\n")))
+        yield _rect("hover", left, _TOP, max(right - left, 0.5), bottom - _TOP, inner=f"<title>{inner}</title>")
+
+
+# ---------------------------------------------------------------- one panel
+
+
+def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
+    low, high = frame.y_range
+    for style, start, end in panel.limits:
+        top, bottom = frame.y(min(end, high)), frame.y(max(start, low))
+        yield _rect(style, _LEFT, top, WIDTH - _LEFT - _RIGHT, bottom - top)
+    yield from _draw_y_axis(panel, frame)
+    yield from (_draw_area(area, frame) for area in panel.areas)
+    for curve in panel.curves:
+        yield from _draw_curve(curve, frame)
+
+
+def _draw_y_axis(panel: Panel, frame: Frame) -> Iterator[str]:
+    ticks = panel.ticks
+    if ticks is None:
+        values = build_ticks(*frame.y_range, 4)
+        ticks = list(zip(values, render_ticks(values), strict=True))
+    for value, text in ticks:
+        y = frame.y(value)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape_html(text)}</text>'
+
+
+def _draw_area(area: Area, frame: Frame) -> str:
+    upper, lower = (thin(_keep_finite(line)) for line in (area.upper, area.lower))
+    return f'<path class="{escape_html(area.style)}" d="{_path(upper, frame)}{_path(lower[::-1], frame, "L")}Z"/>'
+
+
+def _draw_curve(curve: Curve, frame: Frame) -> Iterator[str]:
+    points = thin(_keep_finite(curve.points))
+    if points and curve.line:
+        yield f'<path class="{escape_html(curve.style)}" d="{_path(points, frame)}"/>'
+    if curve.marker == "dot":
+        for x, y in points:
+            yield f'<circle class="{escape_html(curve.style)}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>'
+
+
+def _path(points: Sequence[Point], frame: Frame, first: str = "M") -> str:
+    return "".join(
+        f"{first if place == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for place, (x, y) in enumerate(points)
+    )
+
+
+def thin(points: list[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """At most about `most` points: of each stretch the lowest and the highest, in their order."""
+    if len(points) <= most:
+        return points
+    size = math.ceil(2 * len(points) / most)
+    kept: list[Point] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        ends = {part.index(min(part, key=lambda each: each[1])), part.index(max(part, key=lambda each: each[1]))}
+        kept += [part[place] for place in sorted(ends)]
+    return kept

@@ -1,0 +1,229 @@
+"""A document for a terminal, or for a pipe (`width` None: nothing is wrapped or left out)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from assay.show import formatting
+from assay.show.sections import render_facts
+from assay.show.table import fit_columns, render_table, table_width
+from assay.system import terminal
+from assay.values.document import (
+    Block,
+    Code,
+    Commands,
+    Content,
+    Details,
+    Document,
+    Facts,
+    Findings,
+    Notes,
+    Section,
+    Span,
+    TableBlock,
+    Text,
+    build_spans,
+    choose_blocks,
+)
+from assay.values.table import Table
+
+_INDENT = "  "
+_LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
+_STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    width: int | None
+    color: bool
+    plain: bool
+
+    def inside(self, indent: str) -> _Look:
+        return self if self.width is None or not indent else replace(self, width=max(self.width - len(indent), 20))
+
+
+def render_terminal(document: Document, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
+    """`plain` keeps to ASCII where the texts do."""
+    return "".join(f"{line}\n" for line in _render_blocks(document.blocks, _Look(width, color, plain)))
+
+
+def _render_blocks(blocks: Sequence[Block], look: _Look) -> list[str]:
+    """A blank line around each section and each part that a page would fold."""
+    lines: list[str] = []
+    was_part = False
+    for block in choose_blocks(blocks, "terminal"):
+        is_part = isinstance(block, (Section, Details))
+        found = list(_RENDERERS[type(block)](block, look)) if type(block) in _RENDERERS else []
+        if found and lines and (is_part or was_part):
+            lines.append("")
+        lines += found
+        was_part = is_part if found else was_part
+    return lines
+
+
+def _render_section(block: Section, look: _Look) -> Iterator[str]:
+    indent = _INDENT if block.title else ""
+    inner = _render_blocks(block.blocks, look.inside(indent))
+    if inner and block.title:
+        title = formatting.clean(block.title)
+        yield terminal.paint(title, "bold") if look.color else title
+    yield from (f"{indent}{line}".rstrip() for line in inner)
+
+
+def _render_details(block: Details, look: _Look) -> Iterator[str]:
+    yield from _render_content(block.title, look)
+    yield from (f"{_INDENT}{line}".rstrip() for line in _render_blocks(block.blocks, look.inside(_INDENT)))
+
+
+def _render_content(content: Content, look: _Look, indent: int = 0, first: str = "") -> list[str]:
+    """Wrapped between words, then painted: colours take no room."""
+    spans = build_spans(content)
+    margin = _INDENT * indent
+    cleaned = [formatting.clean_lines(span.text) for span in spans]
+    text = formatting.wrap(margin + first + "".join(cleaned), look.width, _INDENT)
+    if look.color:
+        text = _paint(text, [(each, _STYLES.get(span.role, "")) for each, span in zip(cleaned, spans, strict=True)])
+    return text.split("\n")
+
+
+def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:
+    """Each span in its colour; one that was wrapped is found all the same."""
+    done, rest = "", text
+    for span, style in spans:
+        found = re.search(r"\s+".join(map(re.escape, span.split())), rest) if span.strip() else None
+        if found is None:
+            continue
+        inner = terminal.paint(found[0], style) if style else found[0]
+        done, rest = done + rest[: found.start()] + inner, rest[found.end() :]
+    return done + rest
+
+
+def _render_text(block: Text, look: _Look) -> list[str]:
+    content = block.content
+    if block.role in _STYLES and isinstance(content, str):
+        content = Span(content, block.role)
+    return _render_content(content, look, block.indent)
+
+
+def _render_notes(block: Notes, look: _Look) -> Iterator[str]:
+    for item in block.items:
+        yield from _render_content(item, look)
+
+
+def _render_findings(block: Findings, look: _Look) -> Iterator[str]:
+    for finding in block.items[: block.most]:
+        kind = str(finding.kind)
+        subject = f" {formatting.clean(finding.subject)}" if finding.subject else ""
+        head, *rest = finding.message.splitlines() or [""]
+        first, *more = _render_content(f"{kind}{subject}: {head}", replace(look, color=False))
+        yield (terminal.paint(kind, _STYLES[kind]) if look.color else kind) + first.removeprefix(kind)
+        yield from more
+        for line in rest:
+            yield from _render_content(line.strip(), look, indent=1)
+    if len(block.items) > block.most:
+        yield f"and {len(block.items) - block.most} more"
+
+
+def _render_facts(block: Facts, look: _Look) -> Iterator[str]:
+    return render_facts(block.pairs, look.width if block.folds else None, look.color)
+
+
+def _render_commands(block: Commands, _look: _Look) -> Iterator[str]:
+    """A command stays on one line, however long: it is there to be copied."""
+    wide = max((formatting.display_width(formatting.clean(what)) + 1 for what, _ in block.items if what), default=0)
+    for what, command in block.items:
+        label = formatting.pad(f"{formatting.clean(what)}:" if what else "", wide)
+        yield f"{label}{_INDENT if wide else ''}{formatting.clean(command)}"
+
+
+def _render_code(block: Code, look: _Look) -> Iterator[str]:
+    if block.wraps:
+        yield formatting.clean(block.text)
+        return
+    longest = _LONGEST_CODE_LINE if look.width is None else 2 * look.width
+    for line in block.text.splitlines():
+        yield f"| {formatting.shorten(formatting.clean(line.expandtabs(4)), longest)}".rstrip()
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _render_table(block: TableBlock, look: _Look) -> Iterator[str]:
+    if not block.table.rows:
+        return
+    table, dropped = _fit(block.table, look.width)
+    if dropped and block.split_by:
+        yield from _render_split(block, look)
+        return
+    yield from _mark_breaks(block, _render_rows(block, table, look))
+    if dropped and block.hint:
+        names = ", ".join(formatting.clean(name) for name in dropped)
+        yield from formatting.wrap(f"(no room for {names}: {block.hint})", look.width, _INDENT).split("\n")
+
+
+def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
+    """Short names first; then what is empty leaves, then the columns of the highest rank."""
+    if width is None or table_width(table) <= width:
+        return table, []
+    short = Table(tuple(each._replace(name=each.short or each.name) for each in table.columns), table.rows)
+    fitting, dropped = fit_columns(short, width)
+    if dropped:
+        fitting, dropped = fit_columns(_drop_empty(short), width)
+    return fitting, [column.name for column in dropped]
+
+
+def _drop_empty(table: Table) -> Table:
+    """Without the columns that no row has anything in; the first names the rows, and stays."""
+    full = [any(row[place] not in (None, "", "-") for row in table.rows) for place in range(len(table.columns))]
+    kept = [place for place, has_any in enumerate(full) if has_any or not place]
+    return Table(tuple(table.columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
+
+
+def _render_split(block: TableBlock, look: _Look) -> Iterator[str]:
+    names = [column.name for column in block.table.columns]
+    place = names.index(block.split_by)
+    columns = (*block.table.columns[:place], *block.table.columns[place + 1 :])
+    for value in dict.fromkeys(row[place] for row in block.table.rows):
+        rows = [[*row[:place], *row[place + 1 :]] for row in block.table.rows if row[place] == value]
+        yield formatting.shorten(formatting.clean(str(value)), look.width or 0, front=0)
+        yield from render_table(Table(columns, rows), width=look.width, color=look.color, plain=look.plain).splitlines()
+
+
+def _render_rows(block: TableBlock, table: Table, look: _Look) -> list[str]:
+    if not look.color or not any(block.roles):
+        return render_table(table, width=look.width, color=look.color, plain=look.plain).splitlines()
+    head, rule, *rows = render_table(table, width=look.width, plain=look.plain).splitlines()
+    painted = [_paint_row(row, role) for row, role in zip(rows, block.roles, strict=True)]
+    return [terminal.paint(head, "bold"), terminal.paint(rule, "dim"), *painted]
+
+
+def _paint_row(row: str, role: str) -> str:
+    kind, _, is_first = role.partition(" ")
+    style = _STYLES.get(kind, "")
+    return terminal.paint(row, f"bold {style}" if is_first else style) if style else row
+
+
+def _mark_breaks(block: TableBlock, lines: Sequence[str]) -> Iterator[str]:
+    breaks = block.breaks or {}
+    yield from lines[:2]
+    for place, line in enumerate(lines[2:]):
+        yield from ([formatting.clean(breaks[place])] if place in breaks else [])
+        yield line
+    last = len(lines) - 2
+    yield from ([formatting.clean(breaks[last])] if last in breaks else [])
+
+
+_RENDERERS: dict[type, Callable[[Any, _Look], Any]] = {
+    Text: _render_text,
+    Notes: _render_notes,
+    Findings: _render_findings,
+    Facts: _render_facts,
+    TableBlock: _render_table,
+    Commands: _render_commands,
+    Code: _render_code,
+    Section: _render_section,
+    Details: _render_details,
+}

@@ -1,0 +1,270 @@
+"""A report as a value. A product builds a `Document`; the renderers of `show` know documents and nothing else.
+
+How a product builds one (`golden/report/document.py` is a full example):
+
+    Document(
+        title="FAIL charlm.yaml",                       # of the HTML page
+        blocks=(
+            Heading("charlm", kind, level=2),           # pages and Markdown; a terminal shows no headings
+            Section((TableBlock(table),)),              # sections have a blank line between them on a terminal
+            Section((Findings(findings), Notes(warnings), Text(("charlm: ", Span("FAIL", "FAIL"), ", 3 segments")))),
+            Only(("html",), (Chart(...), Details("Provenance", (Facts(pairs),)))),
+        ),
+        suites=(Suite("charlm", cases),),               # what JUnit counts
+        facts={...},                                    # what JSON holds, exactly
+    )
+
+Renderers: `show.terminal_report.render_terminal(document, width=, color=, plain=)`, `show.markdown.render_markdown`,
+`show.html.render_html`, `show.junit.render_junit`, `show.json_text.render_document`. They clean and escape every text:
+a builder hands over raw text of users' files, logs and programs, and never markup or colours.
+
+Where the formats should differ, the builder says so with `Only`; a renderer never asks which product it serves.
+
+Text is a `str`, a `Span` (a str with a role), or a tuple of both. Roles: a verdict kind or a state of a run (its
+colour, or a badge), `code` (something to copy), `strong`, `soft` (less important). Tables hold plain values, or spans
+in cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from assay.values.table import Table
+from assay.values.verdict import Finding, VerdictKind
+
+Format = Literal["terminal", "markdown", "html"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    text: str
+    role: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Content: TypeAlias = str | Span | tuple[str | Span, ...]
+
+
+def build_spans(content: Content) -> tuple[Span, ...]:
+    parts = content if isinstance(content, tuple) else (content,)
+    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+
+
+def build_plain(content: Content) -> str:
+    return "".join(span.text for span in build_spans(content))
+
+
+# ---------------------------------------------------------------- blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Of the page (level 1) or of a part of it, with its verdict; `word` instead of the verdict's name."""
+
+    text: str
+    kind: VerdictKind | None = None
+    level: int = 2
+    word: str = ""
+    note: str = ""  # less important, behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph. `indent`: steps to the right on a terminal."""
+
+    content: Content
+    indent: int = 0
+    role: str = ""  # "soft", "answer": the sentence that the reader came for
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """One item each: a list on a page, a line on a terminal."""
+
+    items: Sequence[Content]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found, in the order given; at most `most` are shown, and how many more there are."""
+
+    items: Sequence[Finding]
+    most: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Label and value. `folds`: False for values that are copied, which only the terminal itself may break."""
+
+    pairs: Sequence[tuple[str, str]]
+    folds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableBlock:
+    """`notes`: for each row what a page shows below it. `roles`: for each row a verdict kind, or "" ; a second word
+    `first` marks the row that matters most. `breaks`: index of a row → a line before it (rows that were left out).
+
+    On a narrow terminal columns get their short names, then those of the highest rank leave, and `hint` says where
+    they are; with `split_by` (a column's name) there is one table for each value of that column instead.
+    """
+
+    table: Table
+    notes: Sequence[Sequence[Content]] = ()
+    roles: Sequence[str] = ()
+    breaks: Mapping[int, str] | None = None
+    hint: str = ""
+    split_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """To be pasted: what each does, and the command line."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Output of a program, or one long command (`wraps`); lines stay lines."""
+
+    text: str
+    wraps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks that belong together, below an optional title."""
+
+    blocks: Sequence[Block]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Folded under its title on a page and in Markdown; a terminal, which cannot fold, shows it all."""
+
+    title: Content
+    blocks: Sequence[Block]
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """For these formats alone."""
+
+    formats: Sequence[Format]
+    blocks: Sequence[Block]
+
+
+# ---------------------------------------------------------------- charts
+
+Point: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points by rising x; what is not finite is left out. `style` is a class of the style sheet."""
+
+    points: Sequence[Point]
+    style: str
+    line: bool = True
+    marker: Literal["", "dot", "cross"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Between two lines."""
+
+    upper: Sequence[Point]
+    lower: Sequence[Point]
+    style: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One part of a chart; the parts are above each other and share the x axis."""
+
+    curves: Sequence[Curve] = ()
+    areas: Sequence[Area] = ()
+    limits: Sequence[tuple[str, float, float]] = ()  # style, from y, to y: stripes over the whole width
+    y_range: tuple[float, float] | None = None  # None: what the points need
+    ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers
+    height: int = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Drawn on a page alone. `spans`: style, from x, to x; `lines`: single x; both over all panels."""
+
+    title: Content
+    panels: Sequence[Panel]
+    label: str = ""  # for who cannot see it
+    spans: Sequence[tuple[str, float, float]] = ()
+    lines: Sequence[float] = ()
+    hovers: Sequence[tuple[float, str]] = ()  # x and what the mouse shows there
+    x_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """Style, shape and meaning of what charts show. Shapes: area, line, wide, dot, dash, cross."""
+
+    keys: Sequence[tuple[str, str, str]]
+
+
+Block: TypeAlias = (
+    Heading | Text | Notes | Findings | Facts | TableBlock | Commands | Code | Section | Details | Only | Chart | Legend
+)
+
+
+# ---------------------------------------------------------------- what JUnit counts
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`type`: instead of the verdict's name; `excuse`: why it is skipped although it did not pass; `text`: the body."""
+
+    classname: str
+    name: str
+    kind: VerdictKind
+    message: str = ""
+    text: str = ""
+    seconds: float | None = None
+    properties: Sequence[tuple[str, object]] = ()
+    type: str = ""
+    excuse: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    name: str
+    cases: Sequence[Case]
+    properties: Sequence[tuple[str, object]] = ()
+    seconds: float | None = None
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    title: str
+    blocks: Sequence[Block]
+    suites: Sequence[Suite] = ()
+    suites_name: str = ""
+    seconds: float | None = None  # that all suites took
+    facts: Any = None
+
+
+def choose_blocks(blocks: Sequence[Block], form: Format) -> list[Block]:
+    """The blocks of a format, `Only` resolved."""
+    chosen: list[Block] = []
+    for block in blocks:
+        if not isinstance(block, Only):
+            chosen.append(block)
+        elif form in block.formats:
+            chosen += choose_blocks(block.blocks, form)
+    return chosen
