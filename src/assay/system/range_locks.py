@@ -1,14 +1,9 @@
-"""The locks of the artifact store: byte ranges of one file, kept by the kernel.
+"""Locks by name: byte ranges of one empty file, kept by the kernel.
 
-Each lock is one byte of `store.lock`, at a place that follows from what is locked; the file itself stays empty. So any
-number of locks costs one descriptor and no disk space (a full disk does not stop anybody from reading), nothing is left
-to clean up, and whatever a process held is free the moment it is gone, also after kill -9. They are locks of an open
-file description (OFD), not of a process: threads exclude one another, and closing some other descriptor of the file
-frees nothing.
-
-    whole(exclusive)   shared: take or publish an entry; exclusive: take entries away
-    building(key)      exclusive: who builds this key
-    hold(name)         shared: this entry is in use
+The lock of a name is one byte of the file, at an offset that follows from the name. Any number of locks costs one
+descriptor and no disk space (a full disk stops no reader), nothing has to be cleaned up, and what a process held is
+free as soon as the process has ended, also after kill -9. They are locks of an open file description (OFD), not of a
+process: threads exclude one another, and closing another descriptor of the file releases nothing.
 """
 
 from __future__ import annotations
@@ -24,80 +19,63 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 _FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, pid; padded as the compiler pads it
-_WHOLE = 0
-_BUILD_BASE = 1 << 60
-_USE_BASE = 1 << 61
 _TAKEN = (errno.EAGAIN, errno.EACCES)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOSPC, errno.EDQUOT)
 
 
-class StoreLocks:
-    """Locks by name. Without write access there are only shared ones; without the file there are none."""
+class RangeLocks:
+    """Without write access only shared locks can be taken; without the file, none: nobody could write there either."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._guard = threading.Lock()
         self._held: Counter[str] = Counter()
-        self._use_fd: int | None = None
+        self._fd: int | None = None
         self._pid = os.getpid()
 
     @contextlib.contextmanager
-    def whole(self, *, exclusive: bool) -> Iterator[None]:
-        fd = _open(self._path, write=True) if exclusive else _open_to_read(self._path)
+    def exclusive(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """False, without `wait`: somebody has a lock of this name, this process included."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            if fd is not None:
-                _set(fd, fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, _WHOLE)
-            yield
-        finally:
-            if fd is not None:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, _pack(fcntl.F_WRLCK, name))
+            taken = False
+        except OSError as error:
+            taken = error.errno in _TAKEN
+            if not taken:
                 os.close(fd)
-
-    @contextlib.contextmanager
-    def building(self, key: str) -> Iterator[None]:
-        """Waits for whoever builds it now."""
-        fd = _open(self._path, write=True)
+                raise
         try:
-            _set(fd, fcntl.F_WRLCK, _BUILD_BASE + _place(key))
-            yield
-        finally:
-            os.close(fd)
-
-    @contextlib.contextmanager
-    def if_not_building(self, key: str) -> Iterator[bool]:
-        """False where somebody builds it, this process included; else nobody can meanwhile."""
-        fd = _open(self._path, write=True)
-        try:
-            yield _try(fd, fcntl.F_WRLCK, _BUILD_BASE + _place(key))
+            yield not taken
         finally:
             os.close(fd)
 
     def hold(self, name: str) -> None:
-        """Say that an entry is in use, as often as it is taken."""
+        """Take a shared lock, until `release` was called as often or until `close`."""
         with self._guard:
             self._leave_parent()
-            if self._use_fd is None:
-                self._use_fd = _open_to_read(self._path)
-            if self._use_fd is not None and not self._held[name]:
-                _set(self._use_fd, fcntl.F_RDLCK, _USE_BASE + _place(name))
+            if self._fd is None:
+                self._fd = _open_to_read(self._path)
+            if self._fd is not None and not self._held[name]:
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _pack(fcntl.F_RDLCK, name))
             self._held[name] += 1
 
-    def let_go(self, name: str) -> None:
-        """As often as it was held; more often does nothing."""
+    def release(self, name: str) -> None:
         with self._guard:
             self._leave_parent()
             if not self._held[name]:
                 return
             self._held[name] -= 1
-            if not self._held[name] and self._use_fd is not None:
-                _set(self._use_fd, fcntl.F_UNLCK, _USE_BASE + _place(name))
+            if not self._held[name] and self._fd is not None:
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _pack(fcntl.F_UNLCK, name))
 
     def is_held(self, name: str) -> bool:
-        """By any process, this one included: the question is asked through a description of its own."""
+        """By any process, this one included: the query uses a description of its own."""
         fd = _open_to_read(self._path)
         if fd is None:
             return False
         try:
-            asked = _pack(fcntl.F_WRLCK, _USE_BASE + _place(name))
-            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _pack(fcntl.F_WRLCK, name))
             return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
         finally:
             os.close(fd)
@@ -106,56 +84,32 @@ class StoreLocks:
         with self._guard:
             self._leave_parent()
             self._held.clear()
-            if self._use_fd is not None:
-                os.close(self._use_fd)
-                self._use_fd = None
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
 
     def _leave_parent(self) -> None:
-        """A forked child shares its parent's description: what it lets go would be gone for the parent as well.
+        """A forked child shares its parent's description: what it releases would be released for the parent as well.
 
-        It begins anew, and leaves the inherited one open: what the parent held stays held while the child lives.
+        The child starts without locks and leaves the inherited descriptor open.
         """
         if self._pid != os.getpid():
-            self._pid, self._use_fd = os.getpid(), None
+            self._pid, self._fd = os.getpid(), None
             self._held.clear()
 
 
-def _place(name: str) -> int:
-    """60 bits: two names that meet protect each other for a while, which harms nobody."""
-    return int.from_bytes(blake2b(os.fsencode(name), digest_size=8).digest()) >> 4
-
-
-def _open(path: str, *, write: bool) -> int:
-    mode = os.O_RDWR if write else os.O_RDONLY
-    try:
-        return os.open(path, mode | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return os.open(path, mode | os.O_CREAT | os.O_CLOEXEC, 0o666)
-
-
 def _open_to_read(path: str) -> int | None:
-    """None in a read-only store that has no such file: nobody who could write there has ever been."""
     try:
-        return _open(path, write=False)
+        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
-            return None
-        raise
+        if error.errno not in _READ_ONLY:
+            raise
+    with contextlib.suppress(OSError):  # a file that exists, in a folder that cannot be written
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return None
 
 
-def _pack(kind: int, start: int) -> bytes:
-    return struct.pack(_FLOCK, kind, os.SEEK_SET, start, 1, 0)
-
-
-def _set(fd: int, kind: int, start: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _pack(kind, start))
-
-
-def _try(fd: int, kind: int, start: int) -> bool:
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _pack(kind, start))
-    except OSError as error:
-        if error.errno in _TAKEN:
-            return False
-        raise
-    return True
+def _pack(kind: int, name: str) -> bytes:
+    """62 bits of a hash: two names that share an offset lock each other for a while, which is harmless."""
+    offset = int.from_bytes(blake2b(os.fsencode(name), digest_size=8).digest()) >> 2
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, offset, 1, 0)

@@ -20,9 +20,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.errors import InfrastructureError
-from assay.models.store.artifacts import Artifact, ArtifactStore, build_key
-from assay.models.store.location import DEFAULT_LIMIT_BYTES
+from assay.errors import InfrastructureError, UsageError
+from assay.models.store.artifacts import (
+    DEFAULT_LIMIT_BYTES,
+    NO_LIMIT,
+    Artifact,
+    ArtifactStore,
+    build_key,
+    choose_limit,
+    choose_store_folder,
+    parse_limit,
+)
 
 PARTS: dict[str, Any] = {
     "what": "compile",
@@ -67,6 +75,15 @@ def content_of(artifact: Artifact | None) -> bytes:
 
 def files_under(folder: str | Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+def list_names(store: ArtifactStore) -> list[str]:
+    """Every folder in the folders of keys: entries, and builds that are in progress or were killed."""
+    return sorted(str(path.relative_to(Path(store.folder, "v2"))) for path in Path(store.folder, "v2").glob("*/*"))
+
+
+def name_of(artifact: Artifact) -> str:
+    return f"{artifact.key}/{Path(artifact.folder).parent.name}"
 
 
 def run_python(code: str, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
@@ -161,7 +178,7 @@ def test_what_was_made_is_found_by_everybody(store: ArtifactStore) -> None:
 def test_nothing_is_there_before_anything_is_made_and_looking_leaves_no_trace(tmp_path: Path) -> None:
     store = ArtifactStore(str(tmp_path / "cache"))
     assert store.load(build_key(PARTS)) is None
-    assert store.explain(PARTS) == "miss: nothing like it"
+    assert store.explain(PARTS) == "miss: nothing similar is stored"
     assert store.load_entries() == []
     assert store.clear().removed == 0
     assert list(tmp_path.iterdir()) == []
@@ -184,7 +201,7 @@ def test_a_builder_that_failed_leaves_nothing(store: ArtifactStore) -> None:
 
     assert store.make(build_key(PARTS), PARTS, build) == (None, False)
     assert store.load(build_key(PARTS)) is None
-    assert files_under(store.folder) == ["v1/store.lock"]
+    assert files_under(store.folder) == ["v2/lock"]
     make(store)
 
 
@@ -195,7 +212,7 @@ def test_a_builder_that_raises_leaves_nothing_and_its_exception_comes_out(store:
 
     with pytest.raises(LookupError, match="no such operator"):
         store.make(build_key(PARTS), PARTS, build)
-    assert files_under(store.folder) == ["v1/store.lock"]
+    assert files_under(store.folder) == ["v2/lock"]
     make(store)
 
 
@@ -331,7 +348,7 @@ def test_a_pipe_is_refused(store: ArtifactStore) -> None:
         os.mkfifo(f"{folder}/pipe")
         return {}
 
-    with pytest.raises(InfrastructureError, match="pipe is no file"):
+    with pytest.raises(InfrastructureError, match="pipe is not a file"):
         store.make(build_key(PARTS), PARTS, build)
     assert store.load(build_key(PARTS)) is None
 
@@ -408,14 +425,14 @@ def test_a_changed_tool_flag_or_input_is_a_miss(store: ArtifactStore, change: di
         ({"source": "34cd" * 16}, "miss: the model changed (sha 12ab… → 34cd…)"),
         ({"tools": {"iree": "3.14.0"}}, "miss: tools.iree changed: 3.13.0 → 3.14.0"),
         ({"tools": {"iree": "3.13.0", "lld": "18"}}, "miss: tools.lld is new: 18"),
-        ({"tools": {}}, "miss: tools.iree is gone: 3.13.0"),
+        ({"tools": {}}, "miss: tools.iree was removed: 3.13.0"),
         ({"inputs": "77" * 32}, "miss: inputs is new: 7777…"),
         (
             {"tools": {"iree": "3.13.0", "code lib/mine.py": "ab" * 32}},
             "miss: the back end's code changed: lib/mine.py",
         ),
-        ({"case": "m_layer_Conv_1"}, "miss: nothing like it"),
-        ({"what": "import"}, "miss: nothing like it"),
+        ({"case": "m_layer_Conv_1"}, "miss: nothing similar is stored"),
+        ({"what": "import"}, "miss: nothing similar is stored"),
         (
             {"flags": [], "source": None, "tools": {"iree": "4", "lld": "18"}},
             "miss: flags changed: without -O2 --fast; source changed: 12ab… → None; tools.iree changed: 3.13.0 → 4, and 1 more",
@@ -434,14 +451,14 @@ def test_a_hit_says_when_and_by_whom(store: ArtifactStore) -> None:
 
 def test_another_back_end_is_nothing_like_it(store: ArtifactStore) -> None:
     make(store, {**PARTS, "backend": "iree"})
-    assert store.explain({**PARTS, "backend": "command"}) == "miss: nothing like it"
+    assert store.explain({**PARTS, "backend": "command"}) == "miss: nothing similar is stored"
     assert store.explain({**PARTS, "backend": "iree", "flags": []}) == "miss: flags changed: without -O2 --fast"
 
 
 def test_what_a_run_is_given_is_no_model(store: ArtifactStore) -> None:
     make(store, {**PARTS, "what": "run"})
     reason = store.explain({**PARTS, "what": "run", "source": "34cd" * 16})
-    assert reason == "miss: what the step before it made changed (sha 12ab… → 34cd…)"
+    assert reason == "miss: the output of the previous step changed (sha 12ab… → 34cd…)"
 
 
 def test_the_nearest_of_several_is_compared_with(store: ArtifactStore) -> None:
@@ -470,13 +487,6 @@ def test_every_miss_has_a_reason_in_one_line(tmp_path: Path, old: dict[str, Any]
 
 def entry_of(artifact: Artifact) -> Path:
     return Path(artifact.folder).parent
-
-
-def damage_pointer(text: bytes) -> Callable[[Artifact], None]:
-    def damage(artifact: Artifact) -> None:
-        (entry_of(artifact).parent.parent / "keys" / artifact.key).write_bytes(text)
-
-    return damage
 
 
 def damage_file(name: str, content: bytes | None) -> Callable[[Artifact], None]:
@@ -522,16 +532,15 @@ def empty_folder(artifact: Artifact) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Artifact], None], str]] = {
-    "deleted": (damage_file("files/model.vmfb", None), "model.vmfb is gone"),
+    "deleted": (damage_file("files/model.vmfb", None), "model.vmfb is missing"),
     "truncated": (damage_file("files/model.vmfb", b"comp"), "model.vmfb has 4 bytes instead of 8"),
     "empty": (damage_file("files/model.vmfb", b""), "model.vmfb has 0 bytes instead of 8"),
     "changed": (damage_file("files/model.vmfb", b"COMPILED"), "model.vmfb has changed (sha256 "),
-    "added": (damage_file("files/other.so", b"x"), "other.so was not made with it"),
-    "folder": (turn_into_folder, "model.vmfb is not what it was"),
-    "pipe": (turn_into_pipe, "model.vmfb is not what it was"),
-    "link": (turn_into_link, "model.vmfb is not what it was"),
-    "folder gone": (empty_folder, "sub is gone"),
-    "manifest gone": (damage_file("manifest.json", None), "its manifest is gone"),
+    "added": (damage_file("files/other.so", b"x"), "other.so was added later"),
+    "folder": (turn_into_folder, "model.vmfb is of another kind"),
+    "pipe": (turn_into_pipe, "model.vmfb is of another kind"),
+    "link": (turn_into_link, "model.vmfb is of another kind"),
+    "folder gone": (empty_folder, "sub is missing"),
     "manifest empty": (damage_file("manifest.json", b""), "its manifest is damaged"),
     "manifest torn": (damage_file("manifest.json", b'{"key": "'), "its manifest is damaged"),
     "manifest binary": (damage_file("manifest.json", b"\xff\x00"), "its manifest is damaged"),
@@ -539,17 +548,14 @@ DAMAGES: dict[str, tuple[Callable[[Artifact], None], str]] = {
     "manifest deep": (damage_file("manifest.json", b"[" * 100_000), "its manifest is damaged"),
     "manifest's files": (change_manifest(files=[1]), "its manifest is damaged"),
     "manifest's sizes": (change_manifest(files={"model.vmfb": [float("inf"), "0"]}), "its manifest is damaged"),
-    "manifest's folders": (change_manifest(folders=[[1]]), "its manifest is damaged"),
-    "manifest's links": (change_manifest(links=None), "its manifest is damaged"),
+    "manifest's others": (change_manifest(others=[[1]]), "its manifest is damaged"),
+    "manifest's kinds": (change_manifest(others={"a": 1}), "its manifest is damaged"),
     "manifest's origin": (change_manifest(built_in=7), "its manifest is damaged"),
     "manifest's parts": (change_manifest(parts={"what": "other"}), "its manifest does not belong to its key"),
     "manifest of another": (
         change_manifest(parts={}, key=build_key({})),
         "its manifest belongs to another key",
     ),
-    "key empty": (damage_pointer(b""), "its manifest is gone"),
-    "key binary": (damage_pointer(b"\xff"), "its manifest is gone"),
-    "key leads away": (damage_pointer(b"../../../etc"), "its manifest is gone"),
 }
 
 
@@ -574,7 +580,38 @@ def test_a_damaged_entry_counts_as_missing_and_is_made_again(
     assert content_of(again) == b"compiled"
     assert reader.damaged == {}
     assert reader.explain(PARTS).startswith("hit: ")
-    assert len(list(Path(store.folder, "v1", "entries").iterdir())) <= 1 + kind.startswith("key")
+    assert list_names(store) == [name_of(again)]
+
+
+def test_an_entry_without_a_manifest_does_not_count_and_is_removed(store: ArtifactStore) -> None:
+    """What a removal leaves that was killed half-way."""
+    made = make(store)
+    made.close()
+    (entry_of(made) / "manifest.json").unlink()
+    assert store.load(made.key) is None
+    assert store.load_entries() == []
+    assert store.damaged == {}
+    again = make(store)
+    assert list_names(store) == [name_of(again)]
+
+
+def test_an_older_version_of_a_key_stays_while_it_is_used(store: ArtifactStore) -> None:
+    old = make(store)
+    new = make(store, recompute=True)
+    assert list_names(store) == sorted([name_of(old), name_of(new)])
+    old.close()
+    newest = make(store, recompute=True)
+    assert list_names(store) == sorted([name_of(new), name_of(newest)])
+    assert store.load(new.key) == newest
+
+
+def test_what_cannot_be_made_again_is_not_served_while_the_old_one_is_used(store: ArtifactStore) -> None:
+    old = make(store)
+    assert store.make(old.key, PARTS, lambda _folder: None, recompute=True) == (None, False)
+    assert store.load(old.key) is None
+    assert content_of(old) == b"compiled"
+    old.close()
+    assert store.clear().removed == 1
 
 
 def test_a_damaged_entry_that_others_use_is_no_longer_served_and_goes_when_they_are_done(store: ArtifactStore) -> None:
@@ -686,14 +723,14 @@ def test_a_disk_that_is_full_while_building(store: ArtifactStore) -> None:
         store.make(build_key(PARTS), PARTS, filler(b"x" * 10_000))
     assert "assay model cache clear" in str(caught.value)
     assert store.load(build_key(PARTS)) is None
-    assert files_under(store.folder) == ["v1/store.lock"]
+    assert files_under(store.folder) == ["v2/lock"]
 
 
 @pytest.mark.usefixtures("small_files")
 def test_a_disk_that_is_full_when_the_manifest_is_written(store: ArtifactStore) -> None:
     with pytest.raises(InfrastructureError, match="cannot write in the artifact cache"):
         store.make(build_key(PARTS), PARTS, filler(facts={"stderr": "x" * 10_000}))
-    assert files_under(store.folder) == ["v1/store.lock"]
+    assert files_under(store.folder) == ["v2/lock"]
 
 
 def test_other_troubles_of_a_builder_are_its_own(store: ArtifactStore) -> None:
@@ -716,7 +753,7 @@ def test_read_only_folders_that_a_tool_makes_are_removed_too(forbidden_dir: Path
         Path(folder, "sub").chmod(0o555)
 
     store.make(build_key(PARTS), PARTS, build)
-    assert os.listdir(os.path.join(store.folder, "v1", "building")) == []
+    assert files_under(store.folder) == ["v2/lock"]
 
 
 # ---------------------------------------------------------------- several at once
@@ -855,8 +892,10 @@ while killed and number < 500:
     store.close()
     store = ArtifactStore(folder)
     store.make(key, parts, build("once more"), recompute=True)
-    assert os.listdir(folder + "/v1/building") == [], (number, os.listdir(folder + "/v1/building"))
     store.close()
+    left = [name for key in os.listdir(folder + "/v2") if key != "lock" for name in os.listdir(f"{folder}/v2/{key}")]
+    assert left and "building" not in left, (number, left)
+    assert len(os.listdir(f"{folder}/v2/{key}")) == 1, number
 assert 15 < number < 500, number
 print(number, sorted(map(str, seen)))
 """
@@ -894,7 +933,7 @@ def test_who_waits_for_a_builder_that_is_killed_builds_itself(store: ArtifactSto
         waiter.join(timeout=60)
     assert files_under(made[0].folder) == ["model.vmfb", "sub/debug.txt"]
     make(store)
-    assert os.listdir(os.path.join(store.folder, "v1", "building")) == []
+    assert len(list_names(store)) == 2
 
 
 # ---------------------------------------------------------------- the limit
@@ -922,7 +961,8 @@ def small_store(tmp_path: Path) -> Iterator[ArtifactStore]:
 
 
 def use_at(store: ArtifactStore, number: int, when: float) -> None:
-    os.utime(os.path.join(store.folder, "v1", "keys", build_key(sized(number))), (when, when))
+    (entry,) = Path(store.folder, "v2", build_key(sized(number))).iterdir()
+    os.utime(entry, (when, when))
 
 
 def test_the_least_recently_used_leave(small_store: ArtifactStore) -> None:
@@ -934,8 +974,7 @@ def test_the_least_recently_used_leave(small_store: ArtifactStore) -> None:
     found.close()
     make_sized(small_store, 3).close()
     assert numbers_in(small_store) == [0, 2, 3]
-    assert len(os.listdir(os.path.join(small_store.folder, "v1", "entries"))) == 3
-    assert os.listdir(os.path.join(small_store.folder, "v1", "building")) == []
+    assert len(list_names(small_store)) == 3
 
 
 def test_what_was_replaced_leaves_first(small_store: ArtifactStore) -> None:
@@ -946,7 +985,7 @@ def test_what_was_replaced_leaves_first(small_store: ArtifactStore) -> None:
     again.close()
     make_sized(small_store, 2).close()
     assert numbers_in(small_store) == [0, 1, 2]
-    assert len(os.listdir(os.path.join(small_store.folder, "v1", "entries"))) == 3
+    assert len(list_names(small_store)) == 3
 
 
 def test_what_was_held_until_the_end_leaves_then(tmp_path: Path) -> None:
@@ -1096,9 +1135,7 @@ def test_eviction_under_concurrent_use(tmp_path: Path, rounds: int) -> None:
     store = ArtifactStore(folder, 30_000)
     make_sized(store, 99)
     assert sum(entry.size_bytes for entry in store.load_entries()) <= 30_000
-    names = os.listdir(os.path.join(folder, "v1", "entries"))
-    assert sum(int(name.rpartition(".")[2]) for name in names) <= 30_000
-    assert os.listdir(os.path.join(folder, "v1", "building")) == []
+    assert sum(int(name.rpartition(".")[2]) for name in list_names(store)) <= 30_000
 
 
 # ---------------------------------------------------------------- looking and clearing
@@ -1129,17 +1166,19 @@ def test_clear_takes_what_nobody_uses(store: ArtifactStore) -> None:
     assert content_of(held) == b"1" * 1000
     store.close()
     assert store.clear().removed == 1
-    assert files_under(store.folder) == ["v1/store.lock"]
+    assert files_under(store.folder) == ["v2/lock"]
 
 
 def test_clear_leaves_what_other_versions_and_other_people_keep_there(store: ArtifactStore) -> None:
     make(store).close()
-    other = Path(store.folder, "v2", "entries", "x")
+    other = Path(store.folder, "v3", "entries", "x")
     other.mkdir(parents=True)
+    Path(store.folder, "v1", "entries", "old").mkdir(parents=True)
     Path(store.folder, "notes.txt").write_text("mine")
     store.clear()
-    assert files_under(store.folder) == ["notes.txt", "v1/store.lock"]
+    assert files_under(store.folder) == ["notes.txt", "v2/lock"]
     assert other.is_dir()
+    assert not Path(store.folder, "v1").exists(), "the layout of earlier versions"
 
 
 def test_the_limit_comes_from_the_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1147,3 +1186,43 @@ def test_the_limit_comes_from_the_surroundings(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ASSAY_CACHE_LIMIT", "3MB")
     assert ArtifactStore(str(tmp_path)).limit_bytes == 3_000_000
     assert ArtifactStore(str(tmp_path), 5).limit_bytes == 5
+
+
+# ---------------------------------------------------------------- where it is, how large it may become
+
+
+def test_the_place(tmp_path: Path) -> None:
+    home = {"HOME": "/home/u"}
+    assert choose_store_folder(home, "/start") == "/home/u/.cache/assay/artifacts"
+    assert choose_store_folder({**home, "XDG_CACHE_HOME": "/x"}, "/start") == "/x/assay/artifacts"
+    assert choose_store_folder({**home, "ASSAY_CACHE_DIR": "/y"}, "/start") == "/y/artifacts"
+    assert choose_store_folder({**home, "ASSAY_CACHE": "/big/cache"}, "/start") == "/big/cache"
+    assert choose_store_folder({**home, "ASSAY_CACHE": "cache"}, "/start") == "/start/cache"
+    assert choose_store_folder({**home, "ASSAY_CACHE": ""}, "/start") == "/home/u/.cache/assay/artifacts"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("20GB", 20 * 10**9),
+        ("20 GiB", 20 * 2**30),
+        ("1.5g", 1_500_000_000),
+        ("512MiB", 512 * 2**20),
+        ("7", 7),
+        ("7 B", 7),
+        ("1kB", 1000),
+        ("2TiB", 2**41),
+        ("none", NO_LIMIT),
+        ("99999999999TB", NO_LIMIT),
+    ],
+)
+def test_a_limit(text: str, size: int) -> None:
+    assert parse_limit(text) == size
+    assert choose_limit({"ASSAY_CACHE_LIMIT": text}) == size
+
+
+@pytest.mark.parametrize("text", ["lots", "-1GB", "10 GBB", "GB", "1iB", "1,5GB", "ten"])
+def test_a_limit_that_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size") as caught:
+        parse_limit(text)
+    assert "20GB" in str(caught.value)

@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from assay.models.store.artifacts import ArtifactStore, Cleared, StoreEntry
-from assay.models.store.location import choose_store_folder
+from assay.models.store.artifacts import ArtifactStore, Cleared, StoreEntry, choose_store_folder
 
 
 def load_cache() -> tuple[str, list[Mapping[str, Any]]]:

@@ -34,7 +34,7 @@ from assay.models.flow.tolerance_names import (
 )
 from assay.models.flow.voter import choose_voter
 from assay.models.graph.graph import build_outline
-from assay.models.store.location import choose_store_folder, parse_limit
+from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import Tolerance
 

@@ -19,8 +19,7 @@ from assay.models.flow.stepwise import Stepwise
 from assay.models.flow.targets import load_checked_target
 from assay.models.flow.tolerance_names import find_strange_stems, join_names, refuse_general, refuse_own
 from assay.models.flow.voter import Vote, choose_voter
-from assay.models.store.artifacts import ArtifactStore
-from assay.models.store.location import choose_store_folder
+from assay.models.store.artifacts import ArtifactStore, choose_store_folder
 from assay.models.values.model import Limits, Target
 
 CHIPS = "chips"  # the folder beside that of the models

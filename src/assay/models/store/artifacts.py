@@ -1,17 +1,16 @@
-"""The artifact store: what tools made of models, found again by everything that went into it.
+"""The artifact store: what tools made of models, found by everything that went into it.
 
-<folder>/v1/
-    store.lock                         empty; its bytes are the locks, see artifact_locks
-    keys/<key>                         the name of the entry that counts for a key; its mtime: when it was last used
-    entries/<key>.<random>.<bytes>/    complete from the moment it has this name, and never changed; see artifact_entry
-    building/<key>.<random>/           a build that goes on, or one that was killed; trash.<random>: on its way out
+<folder>/v2/
+    lock                          empty; see system.range_locks
+    <key>/<version>.<bytes>/      an entry, complete from the moment it has this name, and never changed; see entry
+    <key>/building/               a build in progress, or one that was killed
 
-A key is the hash of all that went in (model bytes, tool versions, flags, inputs), so nothing is ever out of date: what
-changed has another key. An entry gets its name when it is whole, and then the key's file is replaced: a killed builder
-leaves nothing that counts, and who reads an entry that is replaced meanwhile keeps it, since the old folder stays until
-nobody uses it. What is beyond the size limit leaves, least recently used first; never what a live process uses, and
-never what was just made. Another layout gets a folder of its own, `v2`: two versions of Assay do not disturb one
-another.
+A key is the hash of all inputs (model bytes, tool versions, flags, input tensors), so an entry is never out of date: a
+changed input has another key. The newest version of a key counts. Locks: `<key>` is held exclusively by the process
+that builds it; `<key>/<version>.<bytes>` is shared by all that use the entry, and exclusive for the one that removes
+it. An entry loses its manifest first, and without one it does not count: a kill at any time leaves nothing that is
+wrong. Above the size limit entries are removed, least recently used (the mtime of their folder) first; never one that
+a live process uses, and never the one that was just made.
 """
 
 from __future__ import annotations
@@ -20,13 +19,16 @@ import contextlib
 import errno
 import os
 import pwd
+import re
+import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
-from assay.errors import InfrastructureError
+from assay.errors import InfrastructureError, UsageError
 from assay.models.store.entry import (
     FILES,
     MANIFEST,
@@ -38,20 +40,66 @@ from assay.models.store.entry import (
     check_files,
     load_manifest,
     relocate,
+    render_hit,
     render_manifest,
+    render_miss,
 )
-from assay.models.store.layout import StoreLayout, find_size, remove_tree
-from assay.models.store.location import ENV_CACHE, choose_limit
-from assay.models.store.reason import render_hit, render_miss
+from assay.system.cache_dir import cache_dir
 from assay.system.files import write_atomic
-from assay.system.range_locks import StoreLocks
+from assay.system.range_locks import RangeLocks
 
-__all__ = ["Artifact", "ArtifactStore", "Cleared", "StoreEntry", "build_key"]
+__all__ = [
+    "Artifact",
+    "ArtifactStore",
+    "Cleared",
+    "StoreEntry",
+    "build_key",
+    "choose_limit",
+    "choose_store_folder",
+    "parse_limit",
+]
 
 Build = Callable[[str], Mapping[str, Any] | None]
 
-_LAYOUT = "v1"
+ENV_CACHE = "ASSAY_CACHE"
+ENV_LIMIT = "ASSAY_CACHE_LIMIT"
+DEFAULT_LIMIT_BYTES = 10 * 1024**3
+NO_LIMIT = 2**63 - 1
+
+_LAYOUT, _OLD_LAYOUT = "v2", "v1"
+_BUILDING = "building"
+_KEY = re.compile(r"[0-9a-f]{64}")
+_VERSION = re.compile(r"(?P<number>\d+)\.(?P<bytes>\d+)")
+_LIMIT = re.compile(r"(?P<amount>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+# ---------------------------------------------------------------- where it is, how large it may become
+
+
+def choose_store_folder(env: Mapping[str, str], start: str) -> str:
+    """ASSAY_CACHE (relative: to `start`), else `artifacts` in the user's cache folder."""
+    if env.get(ENV_CACHE):
+        return os.path.abspath(os.path.join(start, env[ENV_CACHE]))
+    return os.path.join(cache_dir(env), "artifacts")
+
+
+def choose_limit(env: Mapping[str, str]) -> int:
+    return parse_limit(env[ENV_LIMIT]) if env.get(ENV_LIMIT) else DEFAULT_LIMIT_BYTES
+
+
+def parse_limit(text: str) -> int:
+    """`20GB`, `512 MiB`, `1.5g`, a number of bytes; `none`: no limit. GB is a thousand MB, GiB 1024 MiB."""
+    if text.strip().lower() == "none":
+        return NO_LIMIT
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None or (match["binary"] and not match["prefix"]):
+        raise UsageError(f"{ENV_LIMIT}={text} is not a size", "for example 20GB, 512MiB, or none for no limit")
+    power = "kmgt".index(match["prefix"].lower()) + 1 if match["prefix"] else 0
+    return min(int(float(match["amount"]) * (1024 if match["binary"] else 1000) ** power), NO_LIMIT)
+
+
+# ---------------------------------------------------------------- the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +148,28 @@ class Cleared:
     kept: int  # in use by live processes
 
 
-# ---------------------------------------------------------------- the store
-
-
 class ArtifactStore:
     """Safe between threads and processes. Nothing is written before the first `make`.
 
-    `limit_bytes=None`: ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` tells why entries were found damaged, by key.
+    `limit_bytes=None`: ASSAY_CACHE_LIMIT, else 10 GiB. `damaged` holds the reasons why entries are damaged, by key.
     """
 
     def __init__(self, folder: str, limit_bytes: int | None = None) -> None:
         self.folder = os.path.abspath(folder)
         self.limit_bytes = choose_limit(os.environ) if limit_bytes is None else limit_bytes
         self.damaged: dict[str, str] = {}
-        base = os.path.join(self.folder, _LAYOUT)
-        self._shelf = StoreLayout(base)
-        self._locks = StoreLocks(os.path.join(base, "store.lock"))
-        self._checked: dict[str, Stamps] = {}  # entry → how its files looked when they were right
-        self._has_made = False
+        self._base = os.path.join(self.folder, _LAYOUT)
+        self._locks = RangeLocks(os.path.join(self._base, "lock"))
+        self._checked: dict[str, Stamps] = {}  # entry → stamps of its files when they were intact
+        self._size_bytes: int | None = None  # of all entries, as far as this process knows; None: nothing made yet
 
     def close(self) -> None:
-        """Everything that was taken here may be evicted from now on; who made something leaves no more than the limit
-        allows."""
+        """Release everything that was loaded here, and leave no more than the limit allows."""
         self._locks.close()
-        if self._has_made:
-            self._has_made = False
+        if self._size_bytes is not None:
             with contextlib.suppress(OSError):
                 self._evict()
+            self._size_bytes = None
 
     def __enter__(self) -> Self:
         return self
@@ -134,49 +177,46 @@ class ArtifactStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------ finding
+    # ------------------------------------------------------------ loading
 
     def load(self, key: str) -> Artifact | None:
-        """None: there is none, or it was damaged and is removed; `damaged[key]` then says why."""
-        if not self._shelf.has_keys():
-            return None
-        name = self._take(key)
-        if name is None:
-            return None
+        """None: there is none, or it was damaged and is removed; `damaged[key]` then has the reason."""
         try:
-            manifest = self._check(key, name)
-        except EntryError as error:
-            self.damaged[key] = str(error)
-            self._locks.let_go(name)
-            self._retire(key, name)
-            return None
-        except BaseException:
-            self._locks.let_go(name)
-            raise
-        self._shelf.mark_used(key)
-        return self._build_artifact(name, manifest)
-
-    def _take(self, key: str) -> str | None:
-        """The entry that counts, held: under the lock nobody can take it away between the two."""
-        try:
-            with self._locks.whole(exclusive=False):
-                name = self._shelf.load_pointer(key)
-                if name is not None:
-                    self._locks.hold(name)
+            return self._load(key)
         except OSError as error:
             raise InfrastructureError(f"cannot read the artifact cache {self.folder}: {error}") from error
-        return name
+
+    def _load(self, key: str) -> Artifact | None:
+        while (name := self._find_newest(key)) is not None:
+            self._locks.hold(name)
+            try:
+                manifest = self._check(key, name)
+            except FileNotFoundError:  # removed since it was listed
+                self._locks.release(name)
+            except EntryError as error:
+                self.damaged[key] = str(error)
+                self._locks.release(name)
+                with contextlib.suppress(OSError):  # a read-only store stays as it is
+                    self._retire(name)
+                return None
+            except BaseException:
+                self._locks.release(name)
+                raise
+            else:
+                with contextlib.suppress(OSError):  # read-only: nobody evicts there
+                    os.utime(self._path(name))
+                return self._build_artifact(name, manifest)
+        return None
 
     def _check(self, key: str, name: str) -> Manifest:
-        entry = self._shelf.find_entry(name)
-        manifest = load_manifest(entry)
+        manifest = load_manifest(self._path(name))
         if manifest.key != key:
             raise EntryError("its manifest belongs to another key")
-        self._checked[name] = check_files(entry, manifest, self._checked.get(name))
+        self._checked[name] = check_files(self._path(name), manifest, self._checked.get(name))
         return manifest
 
     def _build_artifact(self, name: str, manifest: Manifest) -> Artifact:
-        folder = os.path.join(self._shelf.find_entry(name), FILES)
+        folder = os.path.join(self._path(name), FILES)
         return Artifact(
             key=manifest.key,
             folder=folder,
@@ -185,16 +225,16 @@ class ArtifactStore:
             made_at=manifest.made_at,
             made_by=manifest.made_by,
             size_bytes=manifest.size_bytes,
-            _close=partial(self._let_go_once, [name]),
+            _close=partial(self._release_once, [name]),
         )
 
-    def _let_go_once(self, names: list[str]) -> None:
-        """Closing an artifact twice must not let go what another one holds."""
+    def _release_once(self, names: list[str]) -> None:
+        """Closing an artifact twice must not release what another one holds."""
         while names:
-            self._locks.let_go(names.pop())
+            self._locks.release(names.pop())
 
     def explain(self, parts: Mapping[str, Any]) -> str:
-        """Why these parts are a hit or a miss now, in one line. Ask before `make`: afterwards it is a hit."""
+        """Why these parts are a hit or a miss now, in one line. To be called before `make`: afterwards it is a hit."""
         key = build_key(parts)
         artifact = self.load(key)
         if artifact is not None:
@@ -205,19 +245,18 @@ class ArtifactStore:
         return render_miss(parts, ((entry.parts, entry.used_at) for entry in self.load_entries()))
 
     def load_entries(self) -> list[StoreEntry]:
-        """What there is, most recently used first; the files themselves are not read."""
+        """The newest version of each key, most recently used first; the files themselves are not read."""
         found = []
-        for key in self._shelf.list_keys():
-            with contextlib.suppress(OSError, EntryError):  # gone meanwhile, or damaged: `load` tells
-                found.append(self._load_entry(key))
+        for key in self._list_keys():
+            name = self._find_newest(key)
+            with contextlib.suppress(OSError, EntryError):  # removed since it was listed, or damaged: `load` reports it
+                if name is not None:
+                    each, used_at = load_manifest(self._path(name)), os.stat(self._path(name)).st_mtime
+                    in_use = self._locks.is_held(name)
+                    found.append(
+                        StoreEntry(key, each.parts, each.size_bytes, each.made_at, used_at, each.made_by, in_use)
+                    )
         return sorted(found, key=lambda entry: (-entry.used_at, entry.key))
-
-    def _load_entry(self, key: str) -> StoreEntry:
-        used_at = self._shelf.load_used_at(key)
-        name = self._shelf.load_pointer(key) or ""
-        manifest = load_manifest(self._shelf.find_entry(name))
-        size, in_use = manifest.size_bytes, self._locks.is_held(name)
-        return StoreEntry(key, manifest.parts, size, manifest.made_at, used_at, manifest.made_by, in_use)
 
     # ------------------------------------------------------------ making
 
@@ -232,10 +271,10 @@ class ArtifactStore:
     ) -> tuple[Artifact | None, bool]:
         """The artifact, and whether it was made now. `key` is `build_key(parts)`.
 
-        `build` fills an empty folder and returns facts to keep (JSON-like), or None where it failed: then nothing is
-        kept. One process builds a key at a time; the others wait and take what it made. `recompute` builds in any case,
-        `made_since` whatever was made before that time: one session that recomputes does it once for each key. Where
-        building again fails, the old entry goes as well: what cannot be made any more is not served either.
+        `build` fills an empty folder and returns facts to store (JSON-like), or None if it failed: then nothing is
+        stored. One process builds a key at a time; the others wait and take what it made. `recompute` builds in any
+        case, `made_since` only what was made before that time: one session that recomputes builds each key once. If
+        building again fails, the old entry is removed as well.
         """
         if key != build_key(parts):
             raise ValueError(f"{key} is not the key of these parts")
@@ -243,15 +282,21 @@ class ArtifactStore:
         found = self._load_since(key, oldest)
         if found is not None:
             return found, False
-        with self._alone(key):
-            found = self._load_since(key, oldest)  # somebody may have made it while we waited
+        with contextlib.ExitStack() as stack:
+            with self._writing():
+                os.makedirs(self._base, exist_ok=True)
+                stack.enter_context(self._locks.exclusive(key))
+            found = self._load_since(key, oldest)  # another process may have made it while we waited
             if found is not None:
                 return found, False
-            made = self._build(key, parts, build)
-        if made is not None:
-            self._has_made = True
-            self._evict(keep=made[0])
-        return (None, False) if made is None else (made[1], True)
+            name = self._build(key, parts, build)
+        if name is None:
+            return None, False
+        self.damaged.pop(key, None)
+        with contextlib.suppress(OSError):  # a failure to evict is no reason to fail what was just made
+            self._limit_size(name)
+        # read back: callers see the same types whether it was made or loaded
+        return self._build_artifact(name, load_manifest(self._path(name))), True
 
     def _load_since(self, key: str, oldest: float | None) -> Artifact | None:
         if oldest == float("inf"):
@@ -262,142 +307,167 @@ class ArtifactStore:
         found.close()
         return None
 
-    @contextlib.contextmanager
-    def _alone(self, key: str) -> Iterator[None]:
-        """Nobody else builds this key."""
-        with contextlib.ExitStack() as stack:
-            with self._writing():
-                self._shelf.make_folders()
-                self._sweep()
-                stack.enter_context(self._locks.building(key))
-            yield
-
-    def _build(self, key: str, parts: Mapping[str, Any], build: Build) -> tuple[str, Artifact] | None:
-        aside = self._shelf.choose_aside(key)
-        folder = os.path.join(aside, FILES)
+    def _build(self, key: str, parts: Mapping[str, Any], build: Build) -> str | None:
+        """The name of the new entry, held. The caller has the key's lock."""
+        building = self._path(key, _BUILDING)
+        folder = os.path.join(building, FILES)
         try:
             with self._writing():
+                _remove_tree(building)
                 os.makedirs(folder)
-            with self._full_disk():
+            with self._writing(only=_FULL):  # any other error of a builder is its own
                 facts = build(folder)
-            if facts is None:
-                self._forget(key)
-                return None
             with self._writing():
-                return self._publish(key, parts, facts, aside)
+                if facts is None:
+                    for version in self._list_versions(key):
+                        self._retire(f"{key}/{version}")
+                    return None
+                return self._publish(key, parts, facts, building)
         finally:
-            remove_tree(aside)
+            _remove_tree(building)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._path(key))
 
-    def _publish(
-        self, key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], aside: str
-    ) -> tuple[str, Artifact]:
-        manifest, stamps = build_manifest(key, parts, facts, os.path.join(aside, FILES), time.time(), _describe_us())
+    def _publish(self, key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], building: str) -> str:
+        manifest, stamps = build_manifest(key, parts, facts, os.path.join(building, FILES), time.time(), _describe_us())
         text = render_manifest(manifest)
-        write_atomic(os.path.join(aside, MANIFEST), text)
-        name = f"{os.path.basename(aside)}.{manifest.size_bytes + len(text)}"
-        with self._locks.whole(exclusive=False):
-            self._locks.hold(name)
-            try:
-                self._shelf.place(aside, name)
-            except BaseException:
-                self._locks.let_go(name)
-                raise
+        write_atomic(os.path.join(building, MANIFEST), text)
+        old = self._list_versions(key)
+        number = max(time.time_ns(), 1 + max(map(_find_number, old), default=0))
+        name = f"{key}/{number}.{manifest.size_bytes + len(text)}"
+        self._locks.hold(name)
+        try:
+            os.rename(building, self._path(name))
+        except BaseException:
+            self._locks.release(name)
+            raise
         self._checked[name] = stamps
-        self.damaged.pop(key, None)
-        # read back: callers see the same types whether it was made or found
-        return name, self._build_artifact(name, load_manifest(self._shelf.find_entry(name)))
+        for version in old:
+            self._remove(f"{key}/{version}")
+        return name
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, only: tuple[int, ...] = ()) -> Iterator[None]:
         """What a disk refuses becomes an error that a user can act on."""
         try:
             yield
         except OSError as error:
-            raise self._refused(error) from error
-
-    @contextlib.contextmanager
-    def _full_disk(self) -> Iterator[None]:
-        """Of what a builder raises only this is about us."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in _FULL:
+            if only and error.errno not in only:
                 raise
-            raise self._refused(error) from error
+            path = error.filename if isinstance(error.filename, str) else self.folder
+            hint = f"set {ENV_CACHE} to a folder that can be written"
+            if error.errno in _FULL:
+                hint = f"free disk space (`assay model cache clear`), or {hint}"
+            message = f"cannot write in the artifact cache {self.folder}: {error.strerror}: {path}"
+            raise InfrastructureError(message, hint) from error
 
-    def _refused(self, error: OSError) -> InfrastructureError:
-        place = error.filename if isinstance(error.filename, str) else self.folder
-        hint = f"set {ENV_CACHE} to a folder that can be written"
-        if error.errno in _FULL:
-            hint = f"make room (`assay model cache clear`), or {hint}"
-        return InfrastructureError(f"cannot write in the artifact cache {self.folder}: {error.strerror}: {place}", hint)
-
-    # ------------------------------------------------------------ taking away
+    # ------------------------------------------------------------ removing
 
     def clear(self) -> Cleared:
-        """Everything that no live process uses."""
-        return self._remove(lambda entries: entries)
+        """Remove everything that no live process uses, and what an older Assay left in its own layout."""
+        _remove_tree(os.path.join(self.folder, _OLD_LAYOUT))
+        names = self._list_names()
+        with self._writing():
+            removed = [name for name in names if self._remove(name)]
+            self._remove_remains()
+        return Cleared(len(removed), sum(map(_find_size, removed)), len(names) - len(removed))
+
+    def _limit_size(self, made: str) -> None:
+        """Others may add entries at the same time; `close` counts again."""
+        if self._size_bytes is not None:
+            self._size_bytes += _find_size(made)
+        if self._size_bytes is None or self._size_bytes > self.limit_bytes:
+            self._evict(keep=made)
 
     def _evict(self, keep: str = "") -> None:
-        if self._shelf.measure() <= self.limit_bytes:
-            return
-        with contextlib.suppress(InfrastructureError):  # too much is no reason to fail what was just made
-            self._remove(lambda entries: self._choose_surplus(entries, keep))
+        names = self._list_names()
+        size = sum(map(_find_size, names))
+        if size > self.limit_bytes:
+            for name in sorted(names, key=self._find_used_at):
+                if size > self.limit_bytes and name != keep and self._remove(name):
+                    size -= _find_size(name)
+        self._size_bytes = size
+        self._remove_remains()
 
-    def _choose_surplus(self, entries: list[str], keep: str) -> list[str]:
-        """`entries`, least recently used first: those to go until the rest fits. What is in use stays, and counts."""
-        surplus = sum(map(find_size, entries)) - self.limit_bytes
-        chosen = []
-        for name in entries:
-            if surplus > 0 and name != keep and not self._locks.is_held(name):
-                chosen.append(name)
-                surplus -= find_size(name)
-        return chosen
+    def _find_used_at(self, name: str) -> float:
+        try:
+            os.stat(self._path(name, MANIFEST))
+            return os.stat(self._path(name)).st_mtime
+        except OSError:  # removed in part: first of all
+            return 0.0
 
-    def _remove(self, choose: Callable[[list[str]], list[str]]) -> Cleared:
-        """Under the lock entries only lose their names, which is quick; then they are deleted."""
-        if not self._shelf.has_entries():
-            return Cleared(0, 0, 0)
-        with self._writing():
-            self._shelf.make_folders()
-            with self._locks.whole(exclusive=True):
-                self._shelf.remove_torn()
-                chosen = choose(self._shelf.list_by_use())
-                removed = [name for name in chosen if self._discard(name)]
-        self._sweep()
-        return Cleared(len(removed), sum(map(find_size, removed)), len(chosen) - len(removed))
-
-    def _discard(self, name: str) -> bool:
-        """The caller has the lock. False: somebody uses it."""
-        if self._locks.is_held(name):
-            return False
-        self._shelf.take_down(name)
+    def _remove(self, name: str) -> bool:
+        """False: it is in use."""
+        key = os.path.dirname(name)
+        with self._locks.exclusive(name, wait=False) as is_free:
+            if not is_free:
+                return False
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                os.unlink(self._path(name, MANIFEST))
+            _remove_tree(self._path(name))
         self._checked.pop(name, None)
+        with self._locks.exclusive(key, wait=False) as is_free, contextlib.suppress(OSError):
+            if is_free:
+                os.rmdir(self._path(key))
         return True
 
-    def _forget(self, key: str) -> None:
-        name = self._shelf.load_pointer(key)
-        if name is not None:
-            self._retire(key, name)
+    def _retire(self, name: str) -> None:
+        """It does not count any more; if it is in use, its files stay until a later removal."""
+        if not self._remove(name):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(name, MANIFEST))
 
-    def _retire(self, key: str, name: str) -> None:
-        """From now on it does not count; its folder goes when nobody uses it. A read-only store stays as it is."""
-        with contextlib.suppress(OSError):
-            with self._locks.whole(exclusive=True):
-                self._shelf.forget_key(key, name)
-                self._discard(name)
-            self._sweep()
+    def _remove_remains(self) -> None:
+        """Of builds and removals that were killed."""
+        for key in self._list_keys():
+            names = _list(self._path(key))
+            if not names or _BUILDING in names:
+                with self._locks.exclusive(key, wait=False) as is_free, contextlib.suppress(OSError):
+                    if is_free:
+                        _remove_tree(self._path(key, _BUILDING))
+                        os.rmdir(self._path(key))
 
-    def _sweep(self) -> None:
-        """Delete what is on its way out, and what killed builders left: nobody builds that key now."""
-        with contextlib.suppress(OSError):
-            for path, key in self._shelf.find_leftovers():
-                if key is None:
-                    remove_tree(path)
-                    continue
-                with self._locks.if_not_building(key) as is_left:
-                    if is_left:
-                        remove_tree(path)
+    # ------------------------------------------------------------ names
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self._base, *names)
+
+    def _list_keys(self) -> list[str]:
+        return list(filter(_KEY.fullmatch, _list(self._base)))
+
+    def _list_versions(self, key: str) -> list[str]:
+        return list(filter(_VERSION.fullmatch, _list(self._path(key))))
+
+    def _list_names(self) -> list[str]:
+        return [f"{key}/{version}" for key in self._list_keys() for version in self._list_versions(key)]
+
+    def _find_newest(self, key: str) -> str | None:
+        versions = sorted(self._list_versions(key), key=_find_number, reverse=True)
+        return next((f"{key}/{each}" for each in versions if os.path.exists(self._path(key, each, MANIFEST))), None)
+
+
+def _find_number(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def _find_size(name: str) -> int:
+    return int(name.rpartition(".")[2])
+
+
+def _list(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _remove_tree(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if os.path.isdir(path):  # of a tool that makes read-only folders
+        for folder, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                os.chmod(folder, stat.S_IRWXU)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _describe_us() -> str:

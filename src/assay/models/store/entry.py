@@ -1,11 +1,11 @@
-"""One entry of the artifact store: a folder of files, and beside it a manifest with the size and sha256 of each.
+"""One entry of the artifact store: its key, its files and the manifest that describes them.
 
 <entry>/
-    manifest.json   key, parts, facts, files, folders, links, built_in, made_at, made_by
+    manifest.json   key, parts, facts, files, others, built_in, made_at, made_by
     files/          what the builder made
 
-Whatever does not agree with the manifest is damage, and damage means that the entry is not there: a file that is
-missing, longer, shorter or different, and also one that was not made with the others, since a tool may pick it up.
+An entry whose files differ from the manifest is damaged and counts as missing: a file that is missing, longer, shorter
+or different, and also one that was added later, since a tool may read it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC
 from hashlib import file_digest, sha256
 from typing import Any
 
 from assay.errors import InfrastructureError
-from assay.values.plain import check_types
+from assay.values.plain import check_types, render_date
 
 MANIFEST = "manifest.json"
 FILES = "files"
-NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # a process at its limits says nothing about a file
 
-Stamp = tuple[int, int, int]  # mtime in ns, size, inode
-Stamps = dict[str, Stamp]
+Stamps = Mapping[str, tuple[int, int, int]]  # path → mtime in ns, size, inode
+
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the file
+_FOLDER, _LINK, _SPECIAL = "/", "-> ", "?"
 
 
 class EntryError(Exception):
@@ -40,8 +42,7 @@ class Manifest:
     parts: Mapping[str, Any]
     facts: Mapping[str, Any]
     files: Mapping[str, tuple[int, str]]  # relative path → size, sha256
-    folders: tuple[str, ...]
-    links: Mapping[str, str]
+    others: Mapping[str, str]  # folders and links
     built_in: str  # where the builder saw the folder: paths in the facts begin with it
     made_at: float
     made_by: str
@@ -51,23 +52,10 @@ class Manifest:
         return sum(size for size, _ in self.files.values())
 
 
-@dataclass(slots=True)
-class Survey:
-    """What lies in a folder; nothing is opened for it."""
-
-    files: Stamps = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)
-    links: dict[str, str] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)  # sockets, pipes, devices
-
-
-# ---------------------------------------------------------------- parts and key
-
-
 def build_key(parts: Mapping[str, Any]) -> str:
     """The sha256 of the parts as canonical JSON: the order of names does not count, everything else does.
 
-    Only what JSON has can be a part, and names are text: {1: …} and {"1": …} must not become the same.
+    Only what JSON has can be a part, and names are strings: {1: …} and {"1": …} must not get the same key.
     """
     text = json.dumps(_canonical(parts), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -76,7 +64,7 @@ def build_key(parts: Mapping[str, Any]) -> str:
 def _canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
-            raise TypeError(f"names of parts must be text: {list(value)!r}")
+            raise TypeError(f"names of parts must be strings: {list(value)!r}")
         return {name: _canonical(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_canonical(each) for each in value]
@@ -85,50 +73,45 @@ def _canonical(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be part of a key: {value!r}")
 
 
-# ---------------------------------------------------------------- making one
+# ---------------------------------------------------------------- the manifest
 
 
 def build_manifest(
     key: str, parts: Mapping[str, Any], facts: Mapping[str, Any], folder: str, made_at: float, made_by: str
 ) -> tuple[Manifest, Stamps]:
-    """Reads everything in `folder`. Raises InfrastructureError for what cannot be kept."""
-    survey = survey_folder(folder)
-    _require_keepable(survey, folder)
-    files = {path: (stamp[1], hash_file(os.path.join(folder, path))) for path, stamp in survey.files.items()}
-    manifest = Manifest(
-        key, parts, facts, files, tuple(survey.folders), survey.links, os.path.abspath(folder), made_at, made_by
-    )
-    return manifest, survey.files
+    """Reads everything in `folder`. Raises InfrastructureError for what cannot be stored."""
+    stamps, others = _list_contents(folder)
+    for path, kind in others.items():
+        problem = "is not a file" if kind == _SPECIAL else "" if _stays_inside(path, kind) else "leads outside"
+        if problem:
+            raise InfrastructureError(
+                f"the artifact cannot be stored: {path} {problem}",
+                f"the tool made it in {folder}; only files, folders and links inside it can be stored",
+            )
+    files = {path: (size, _hash_file(os.path.join(folder, path))) for path, (_, size, _) in stamps.items()}
+    return Manifest(key, parts, facts, files, others, os.path.abspath(folder), made_at, made_by), stamps
 
 
-def _require_keepable(survey: Survey, folder: str) -> None:
-    outside = [path for path, target in survey.links.items() if not _stays_inside(path, target)]
-    for path, what in (
-        *((path, "is no file") for path in survey.others),
-        *((path, "leads outside") for path in outside),
-    ):
-        raise InfrastructureError(
-            f"the artifact cannot be kept: {path} {what}", f"the tool made it in {folder}; only files and folders last"
-        )
+def _stays_inside(path: str, kind: str) -> bool:
+    target = kind.removeprefix(_LINK)
+    end = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return kind == _FOLDER or not (os.path.isabs(target) or end == ".." or end.startswith("../"))
 
 
-def _stays_inside(path: str, target: str) -> bool:
-    led = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    return not os.path.isabs(target) and led != ".." and not led.startswith("../")
-
-
-def survey_folder(folder: str) -> Survey:
-    survey = Survey()
+def _list_contents(folder: str) -> tuple[Stamps, dict[str, str]]:
+    """Regular files, and everything else by kind. Nothing is opened."""
+    stamps, others = {}, {}
     for path, entry in _walk(folder, ""):
         if entry.is_symlink():
-            survey.links[path] = os.readlink(entry.path)
+            others[path] = _LINK + os.readlink(entry.path)
         elif entry.is_dir(follow_symlinks=False):
-            survey.folders.append(path)
+            others[path] = _FOLDER
         elif entry.is_file(follow_symlinks=False):
-            survey.files[path] = _stamp(entry.stat(follow_symlinks=False))
+            status = entry.stat(follow_symlinks=False)
+            stamps[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
         else:
-            survey.others.append(path)
-    return survey
+            others[path] = _SPECIAL
+    return stamps, others
 
 
 def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -141,11 +124,7 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
             yield from _walk(entry.path, f"{path}/")
 
 
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def hash_file(path: str) -> str:
+def _hash_file(path: str) -> str:
     with open(path, "rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
@@ -154,69 +133,55 @@ def render_manifest(manifest: Manifest) -> str:
     return json.dumps(asdict(manifest)) + "\n"
 
 
-# ---------------------------------------------------------------- reading one
-
-
 def load_manifest(entry: str) -> Manifest:
-    """Raises EntryError for whatever is not as it was written."""
+    """Raises FileNotFoundError, and EntryError for a manifest that is not as it was written."""
     path = os.path.join(entry, MANIFEST)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise EntryError("its manifest is no file")
-        with open(path, "rb") as file:
-            return _parse_manifest(file.read())
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            content = json.loads(file.read())
+        files = {path: tuple(each) for path, each in content["files"].items()}
+        manifest = check_types(Manifest(**{**content, "files": files}))
+        is_intact = build_key(manifest.parts) == manifest.key
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise _as_entry_error(error, "its manifest") from error
-
-
-def _parse_manifest(text: bytes) -> Manifest:
-    try:
-        content = json.loads(text)
-        files = {path: tuple(entry) for path, entry in content["files"].items()}
-        manifest = check_types(Manifest(**{**content, "files": files, "folders": tuple(content["folders"])}))
-        intact = build_key(manifest.parts) == manifest.key
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise EntryError("its manifest is damaged") from None
-    if not intact:
+    if not is_intact:
         raise EntryError("its manifest does not belong to its key")
     return manifest
 
 
 def check_files(entry: str, manifest: Manifest, known: Stamps | None) -> Stamps:
-    """Every file against the manifest; `known`: how the files looked when they were last found right.
+    """Compare every file with the manifest; `known`: the stamps of the files when they were last found intact.
 
-    A file that still looks like that is not read again. Returns how they look now.
+    A file whose stamp is the same is not read again. Returns the present stamps.
     """
     folder = os.path.join(entry, FILES)
     try:
-        survey = survey_folder(folder)
+        stamps, others = _list_contents(folder)
     except OSError as error:
         raise _as_entry_error(error, "its folder") from error
-    _check_names(survey, manifest)
-    for path, stamp in survey.files.items():
-        if known is None or known.get(path) != stamp:
-            _check_file(folder, path, stamp, *manifest.files[path])
-    return survey.files
-
-
-def _check_names(survey: Survey, manifest: Manifest) -> None:
-    found = {**dict.fromkeys(survey.files, ""), **dict.fromkeys(survey.folders, "/"), **survey.links}
-    made = {**dict.fromkeys(manifest.files, ""), **dict.fromkeys(manifest.folders, "/"), **manifest.links}
-    found |= dict.fromkeys(survey.others, "?")
+    found, made = {**dict.fromkeys(stamps, ""), **others}, {**dict.fromkeys(manifest.files, ""), **manifest.others}
     for path in sorted(found.keys() | made.keys()):
         if path not in found:
-            raise EntryError(f"{path} is gone")
+            raise EntryError(f"{path} is missing")
         if path not in made:
-            raise EntryError(f"{path} was not made with it")
+            raise EntryError(f"{path} was added later")
         if found[path] != made[path]:
-            raise EntryError(f"{path} is not what it was")
+            raise EntryError(f"{path} is of another kind")
+    for path, stamp in stamps.items():
+        if known is None or known.get(path) != stamp:
+            _check_file(folder, path, stamp[1], *manifest.files[path])
+    return stamps
 
 
-def _check_file(folder: str, path: str, stamp: Stamp, size: int, digest: str) -> None:
-    if stamp[1] != size:
-        raise EntryError(f"{path} has {stamp[1]} bytes instead of {size}")
+def _check_file(folder: str, path: str, found_size: int, size: int, digest: str) -> None:
+    if found_size != size:
+        raise EntryError(f"{path} has {found_size} bytes instead of {size}")
     try:
-        found = hash_file(os.path.join(folder, path))
+        found = _hash_file(os.path.join(folder, path))
     except OSError as error:
         raise _as_entry_error(error, path) from error
     if found != digest:
@@ -224,15 +189,14 @@ def _check_file(folder: str, path: str, stamp: Stamp, size: int, digest: str) ->
 
 
 def _as_entry_error(error: OSError, what: str) -> Exception:
-    """A process without descriptors or memory must not take good entries for bad ones."""
-    if error.errno in NOT_ITS_FAULT:
+    """A process without descriptors or memory must not take intact entries for damaged ones."""
+    if error.errno in _OUT_OF_RESOURCES:
         return InfrastructureError(f"cannot read the artifact cache: {error.strerror}: {error.filename}")
-    reason = "is gone" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-    return EntryError(f"{what} {reason}")
+    return EntryError(f"{what} cannot be read ({error.strerror})")
 
 
 def relocate(value: Any, old: str, new: str) -> Any:
-    """Facts name files where the builder saw them; they lie in the entry's folder now."""
+    """Facts name files where the builder saw them; they are in the entry's folder now."""
     if isinstance(value, str):
         return value.replace(old, new)
     if isinstance(value, Mapping):
@@ -240,3 +204,97 @@ def relocate(value: Any, old: str, new: str) -> Any:
     if isinstance(value, list | tuple):
         return [relocate(each, old, new) for each in value]
     return value
+
+
+# ---------------------------------------------------------------- why the store has something or not
+
+_NAMES = {"source": "the model", "model": "the model", "inputs": "the inputs"}
+_NAMES_OF_RUN = {**_NAMES, "source": "the output of the previous step"}
+_CODE = "tools.code "  # of a user's own back end: the file follows
+_ABSENT = object()
+_MOST_CHANGES = 3
+_LONGEST = 60
+
+
+def render_hit(made_at: float, made_by: str) -> str:
+    return f"hit: made {render_date(made_at, '%Y-%m-%d %H:%M:%S UTC', UTC)} by {made_by}"
+
+
+def render_miss(parts: Mapping[str, Any], entries: Iterable[tuple[Mapping[str, Any], float]]) -> str:
+    """`entries`: parts of each stored entry and when it was last used; the most similar of the same kind is named."""
+    similar = [
+        (sum(1 for _ in _find_changes(old, parts)), -used_at, old)
+        for old, used_at in entries
+        if all(old.get(name) == parts.get(name) for name in ("what", "case", "backend"))
+    ]
+    if not similar:
+        return "miss: nothing similar is stored"
+    _, _, old = min(similar, key=lambda each: each[:2])
+    names = _NAMES_OF_RUN if parts.get("what") == "run" else _NAMES
+    changes = [_render_change(*change, names) for change in _find_changes(old, parts)]
+    more = f", and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
+    return f"miss: {'; '.join(changes[:_MOST_CHANGES])}{more}"
+
+
+def _find_changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """What differs, as (name, old, new); inside of mappings `tools.iree`."""
+    for name in sorted({*old, *new}):
+        before, after = old.get(name, _ABSENT), new.get(name, _ABSENT)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _find_changes(before, after, f"{prefix}{name}.")
+        elif _differ(before, after):
+            yield f"{prefix}{name}", before, after
+
+
+def _differ(before: Any, after: Any) -> bool:
+    """As the key sees it: a list is a tuple, and 1 is neither 1.0 nor true."""
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        return len(before) != len(after) or any(map(_differ, before, after))
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return any(_find_changes(before, after))
+    return type(before) is not type(after) or repr(before) != repr(after)
+
+
+def _render_change(name: str, before: Any, after: Any, names: Mapping[str, str]) -> str:
+    if name.startswith(_CODE):
+        return f"the back end's code changed: {_render_value(name.removeprefix(_CODE))}"
+    name = _render_value(name)
+    if name in names and _is_digest(before) and _is_digest(after):
+        return f"{names[name]} changed (sha {_render_value(before)} → {_render_value(after)})"
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        return f"{name} changed: {_render_lists(before, after)}"
+    if before is _ABSENT:
+        return f"{name} is new: {_render_value(after)}"
+    if after is _ABSENT:
+        return f"{name} was removed: {_render_value(before)}"
+    return f"{name} changed: {_render_value(before)} → {_render_value(after)}"
+
+
+def _render_lists(before: list[Any] | tuple[Any, ...], after: list[Any] | tuple[Any, ...]) -> str:
+    """Only what was added and removed: a compiler has many flags."""
+    removed = [each for each in before if each not in after]
+    added = [each for each in after if each not in before]
+    if removed and added:
+        return f"{_join(removed)} → {_join(added)}"
+    if removed or added:
+        return f"without {_join(removed)}" if removed else f"with {_join(added)}"
+    return "another order" if len(before) == len(after) else f"{_join(before)} → {_join(after)}"
+
+
+def _join(values: Iterable[Any]) -> str:
+    return _shorten(" ".join(_render_value(each) for each in values))
+
+
+def _render_value(value: Any) -> str:
+    if _is_digest(value):
+        return f"{value[:4]}…"
+    text = value if isinstance(value, str) and value else repr(value)
+    return _shorten(" ".join(text.split()))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{32,}", value) is not None
