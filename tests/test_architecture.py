@@ -65,7 +65,7 @@ IN_USERS_PROGRAMS = (
 ALIASES = ("assay.probe", "assay.flows")
 
 # Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
-COMMANDS = ("assay.study.commands", "assay.golden.commands", "assay.bench.commands", "assay.models.commands")
+COMMANDS = ("assay.golden.commands", "assay.bench.commands", "assay.models.commands")
 HOMES: dict[str, tuple[str, ...]] = {
     "click": ("assay.cli", "assay.compat", "assay.show.report_files", *COMMANDS),
     "yaml": ("assay.config", "assay.record.originals", "assay.golden.harness_file", "assay.examine"),

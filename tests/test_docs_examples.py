@@ -171,7 +171,10 @@ def section_of(command: str) -> str:
 
 def options_of(command: click.Command) -> set[str]:
     """Every spelling of every option, those of its subcommands included."""
-    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    inner = []
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        inner = [each for name in command.list_commands(context) if (each := command.get_command(context, name))]
     own = {word for option in command.params if isinstance(option, click.Option) for word in option.opts}
     return own.union(*map(options_of, inner))
 

@@ -14,8 +14,8 @@ from assay.errors import MissingExtraError
 from assay.observe.events import parse_events_columns
 from assay.record.index.base import Index
 from assay.record.index.sqlite import SqliteIndex
+from assay.study.commands.tables import write_hparams_events
 from assay.study.locations import StudyPlace
-from assay.study.tensorboard import write_hparams_events
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from assay.errors import ExitCode
+from assay.show.console import Console
 from assay.show.formatting import wrap
 from assay.system.terminal import terminal_width
+from assay.values.options import Request, option
 
 if TYPE_CHECKING:
     from assay.cli.demo_project import Edit
@@ -20,26 +20,29 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 110  # of the narration where there is no terminal
 
 
-@click.command()
-@click.option("--dir", "folder", default="assay-demo", metavar="DIR", help="Where to play.", show_default=True)
-@click.option("--plain", is_flag=True, help="Lines instead of the live view.")
-def command(folder: str, plain: bool) -> int:
-    """A sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
+Call = Callable[[Sequence[str]], int]
+
+
+class DemoRequest(Request):
+    folder: str = option("--dir", default="assay-demo", metavar="DIR", help="Where to put the project.")
+    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+
+
+def demo(request: DemoRequest, console: Console, call: Call) -> int:  # noqa: ARG001 it prints through the commands
+    """Run a sweep with its table and plot, then a convergence check; under a minute, without GPU or network."""
     from assay.cli.demo_project import lay_out, use_this_python
 
-    target = lay_out(Path(folder))
+    target = lay_out(Path(request.folder))
     use_this_python()
     start, where = os.getcwd(), os.path.relpath(target)
     os.chdir(target)
     try:
-        return _tell_story(plain, where)
+        return _tell_story(request.plain, where, call)
     finally:
         os.chdir(start)
 
 
-def _tell_story(plain: bool, where: str) -> int:
-    from assay.cli.main import run
-
+def _tell_story(plain: bool, where: str, run: Call) -> int:
     say = _Narrator()
     say(
         f"Assay in a minute. The program and the study are in {where}: charlm.py trains a small character-level "
@@ -65,7 +68,7 @@ def _tell_story(plain: bool, where: str) -> int:
     return code
 
 
-def _tell_convergence(say: _Narrator, run: Callable[[Sequence[str]], int]) -> int:
+def _tell_convergence(say: _Narrator, run: Call) -> int:
     """Gather, a change that does no harm, a bug; 0 when each was judged as it has to be."""
     from assay.cli.demo_project import BROKEN, HARMLESS
 
@@ -88,7 +91,7 @@ def _tell_convergence(say: _Narrator, run: Callable[[Sequence[str]], int]) -> in
     return int(ExitCode.OK if is_right else ExitCode.FAILED)
 
 
-def _check_edit(say: _Narrator, run: Callable[[Sequence[str]], int], edit: Edit) -> int | None:
+def _check_edit(say: _Narrator, run: Call, edit: Edit) -> int | None:
     from assay.cli.demo_project import edited
 
     with edited(Path("charlm.py"), edit) as is_there:
@@ -111,7 +114,7 @@ class _Narrator:
     def shows(self, name: str, text: str) -> None:
         print(f"\n{self._dim(f'--- {name}')}\n{text}{self._dim('---')}", flush=True)
 
-    def runs(self, line: str, run: Callable[[Sequence[str]], int]) -> int:
+    def runs(self, line: str, run: Call) -> int:
         print(f"\n{self._bold('$ ' + line)}", flush=True)
         code: int = run(line.split()[1:])
         sys.stderr.flush()

@@ -8,79 +8,62 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay import __version__
-from assay.errors import AssayError, ExitCode, did_you_mean, explain_refusal
+from assay.cli.options import LazyGroup
+from assay.errors import AssayError, ExitCode, explain_refusal
+from assay.show.console import Console, silence
 from assay.show.formatting import guard
+from assay.study.commands import COMMANDS as STUDY_COMMANDS
+from assay.values.options import Group
 
 if TYPE_CHECKING:
     from assay.values.timings import Timings
 
-# name → (module, what it does): a command is imported when it is called, not to list it
-COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("study.commands.run", "Expand a study file and run it; ours, runx's or mlrunner's."),
-    "ls": ("study.commands.ls", "List studies, or the runs of a study."),
-    "show": ("study.commands.show", "Everything about one run."),
-    "logs": ("study.commands.logs", "Print a run's output, or follow it."),
-    "stop": ("study.commands.stop", "Stop runs and everything they started."),
-    "rerun": ("study.commands.rerun", "Run finished runs again, with their own code."),
-    "diff": ("study.commands.diff", "Compare two runs: parameters, code, environment, results."),
-    "plot": ("study.commands.plot", "Plot metrics over steps."),
-    "sum": ("study.commands.sum", "The summary table of one or more studies."),
-    "golden": ("golden.commands.group", "Record a training that is good; check that it still converges."),
-    "bench": ("bench.commands.group", "Is it slower, since when, and is it the code or the machine?"),
-    "model": ("models.commands.group", "Which layer of an ONNX model does a target get wrong?"),
-    "index": ("study.commands.index", "Look after the index: rebuild, reparse, ingest."),
-    "doctor": ("cli.doctor", "What works on this machine, and how to get the rest."),
-    "demo": ("cli.demo", "The whole story in a minute, without GPU or network."),
-    "runx": ("compat.runx.command", "runx's own flags and files."),
-    "sumx": ("compat.runx.sumx_command", "sumx's own flags and table."),
-    "mlrunner": ("compat.mlrunner.command", "mlrunner's own flags and files."),
-    "convergence": ("compat.harness.command", "The convergence harness's own flags and files."),
-    "perfzero": ("compat.perfzero.command", "PerfZero's own flags, workspace and summaries."),
-}
-
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-class LazyGroup(click.Group):
-    """Knows its commands by name; the module `assay.<module>` holds `command`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click calls it so
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"assay.{COMMANDS[cmd_name][0]}").command
-        return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        name = args[0] if args else ""
-        if name not in COMMANDS:
-            hint = did_you_mean(name, COMMANDS) or "see assay --help"
-            raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings=_CONTEXT)
-@click.version_option(__version__, prog_name="assay")
-def cli() -> None:
+GROUP = Group(
     """Assay launches machine-learning runs and proves that they still behave.
 
     \b
     assay demo                a sweep, a table and a plot in under a minute
     assay run study.yml       run a study; again: only what is not finished
     assay sum STUDY           which run won
-    """
+    """,
+    {
+        **STUDY_COMMANDS,
+        "golden": (
+            "assay.golden.commands.group:command",
+            "Record a training that is good; check that it still converges.",
+        ),
+        "bench": ("assay.bench.commands.group:command", "Is it slower, since when, and is it the code or the machine?"),
+        "model": ("assay.models.commands.group:command", "Which layer of an ONNX model does a target get wrong?"),
+        "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
+        "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
+        "runx": ("assay.compat.runx.command:command", "runx's own flags and files."),
+        "sumx": ("assay.compat.runx.sumx_command:command", "sumx's own flags and table."),
+        "mlrunner": ("assay.compat.mlrunner.command:command", "mlrunner's own flags and files."),
+        "convergence": ("assay.compat.harness.command:command", "The convergence harness's own flags and files."),
+        "perfzero": ("assay.compat.perfzero.command:command", "PerfZero's own flags, workspace and summaries."),
+    },
+)
+
+
+def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
+    """What `assay model` does with its times: products do not know one another."""
+    from assay.bench.api import add_timings
+
+    add_timings(root, timings, label)
+
+
+cli = LazyGroup(
+    "assay",
+    GROUP,
+    {"keep_timings": _keep_timings, "call": lambda arguments: run(arguments)},  # noqa: PLW0108 defined below
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+click.version_option(__version__, prog_name="assay")(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -122,16 +105,6 @@ def _hear_signals() -> None:
             signal.signal(number, interrupt)
 
 
-def silence(stream: Any) -> None:
-    """What cannot be written is dropped from here on: also what Python flushes when it ends."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-    except (OSError, ValueError):
-        pass
-
-
 def _flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -167,13 +140,6 @@ def _explain(error: OSError) -> int | None:
 _READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may begin again: they only read
 
 
-def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
-    """What `assay model` does with its times: products do not know one another."""
-    from assay.bench.api import add_timings
-
-    add_timings(root, timings, label)
-
-
 def _call(arguments: list[str]) -> Any:
     """Call the command; a reading one once more where the index was found damaged, since it is empty then."""
     try:
@@ -181,9 +147,7 @@ def _call(arguments: list[str]) -> Any:
     except AssayError as error:
         if type(error).__name__ != "IndexDamagedError" or not arguments or arguments[0] not in _READING:
             raise
-        from assay.show.console_warnings import warn
-
-        warn(f"{error.message}; it is built again from the run directories")
+        Console().warning(f"{error.message}; it is rebuilt from the run directories")
         return cli.main(args=arguments, prog_name="assay", standalone_mode=False, obj=_keep_timings)
 
 
@@ -221,10 +185,8 @@ def _report_interruption(error: BaseException) -> int:
 
 
 def _complain(error: AssayError) -> int:
-    from assay.show.console_warnings import say
-
     text = "\n".join(error.render().splitlines())
-    say(text if getattr(error, "problems", None) else f"assay: {text}")
+    Console().error(text if getattr(error, "problems", None) else f"assay: {text}")
     return int(error.exit_code)
 
 

@@ -1,61 +1,171 @@
-"""Words to whoever listens. A reader that has left (`assay run … | head`) is no reason to leave the runs alone."""
+"""Where a command prints: results on stdout, everything else on stderr.
+
+A reader that has gone (`assay run … | head`) does not end the command: what it would have read is dropped, and the exit
+code is that of the work. A result that cannot be written for another reason, such as a full disk, is an error; a
+message that cannot be written is not.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from typing import TextIO
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from assay.show.sections import Section
+    from assay.values.table import Table
 
 
-def tell(text: str, stream: TextIO | None = None) -> None:
-    """A text as it is, on standard output unless said otherwise."""
-    out = sys.stdout if stream is None else stream
-    try:
-        out.write(text)
-        out.flush()
-    except OSError:  # nobody reads it any more, or the disk is full: no reason to leave the runs alone
-        _silence(out)
+class Console:
+    """`quiet`: no messages; results, warnings and errors are still printed."""
+
+    def __init__(self, *, quiet: bool = False, results_on_stderr: bool = False) -> None:
+        self.quiet = quiet
+        self._results_on_stderr = results_on_stderr
+
+    def quieted(self, quiet: bool = True) -> Console:
+        return Console(quiet=self.quiet or quiet, results_on_stderr=self._results_on_stderr)
+
+    def on_stderr(self, is_wanted: bool = True) -> Console:
+        """For results while stdout belongs to a report (`--html -`)."""
+        return Console(quiet=self.quiet, results_on_stderr=is_wanted)
+
+    # ---------------------------------------------------------------- results
+
+    @property
+    def out(self) -> TextIO:
+        return sys.stderr if self._results_on_stderr else sys.stdout
+
+    def write(self, text: str) -> None:
+        """A result, as it is."""
+        try:
+            self.out.write(text)
+            self.out.flush()
+        except BrokenPipeError:
+            silence(self.out)
+
+    def print(self, line: str = "") -> None:
+        """A result of one line."""
+        from assay.show.formatting import clean
+
+        self.write(f"{clean(line)}\n")
+
+    def write_bytes(self, data: bytes) -> None:
+        """A run's own output, byte for byte."""
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            silence(sys.stdout)
+
+    def write_json(self, content: object) -> None:
+        from assay.show.json_text import render_facts
+
+        self.write(render_facts(content))
+
+    def write_table(self, table: Table) -> None:
+        from assay.show.table import render_table
+
+        self.write(render_table(table, width=self.width, color=self.color, plain=self.is_plain))
+
+    def write_sections(self, sections: Sequence[Section]) -> None:
+        from assay.show.sections import render_sections
+
+        self.write(render_sections(sections, width=self.width, color=self.color, plain=self.is_plain))
+
+    # ---------------------------------------------------------------- messages
+
+    def message(self, text: str) -> None:
+        if not self.quiet:
+            self.error(text)
+
+    def warning(self, text: str) -> None:
+        self.error(f"warning: {text}")
+
+    def error(self, text: str) -> None:
+        """A message that is printed even with `quiet`, in lines that end between words; a pipe gets one line."""
+        from assay.show.formatting import clean_lines, wrap
+        from assay.system.terminal import terminal_width
+
+        self.write_message(f"{wrap(clean_lines(text), terminal_width(sys.stderr), '  ')}\n")
+
+    def write_message(self, text: str) -> None:
+        """On stderr, as it is."""
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            silence(sys.stderr)
+
+    # ---------------------------------------------------------------- what the stream of the results can show
+
+    @property
+    def width(self) -> int | None:
+        """None: not a terminal, so that nothing is shortened."""
+        from assay.system.terminal import terminal_width
+
+        return terminal_width(self.out)
+
+    @property
+    def color(self) -> bool:
+        from assay.system.terminal import use_color
+
+        return use_color(self.out)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only ASCII can be written."""
+        from assay.system.terminal import can_encode
+
+        return not can_encode(self.out, "…─±┤⣿░█")
 
 
-def say(line: str) -> None:
-    tell(f"{_clean(line)}\n")
+class SilentConsole(Console):
+    """Prints nothing at all: what library functions use unless a caller passes a console."""
+
+    def write(self, text: str) -> None:
+        pass
+
+    def write_bytes(self, data: bytes) -> None:
+        pass
+
+    def write_message(self, text: str) -> None:
+        pass
 
 
-def note(line: str) -> None:
-    """On standard error."""
-    tell(f"{_clean(line)}\n", sys.stderr)
+SILENT = SilentConsole(quiet=True)
 
 
-def _clean(text: str) -> str:
-    from assay.show.formatting import clean_lines
-
-    return clean_lines(text)
-
-
-def echo(data: bytes) -> None:
-    """A run's own output, byte for byte."""
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        _silence(sys.stdout)
-
-
-def _silence(stream: TextIO) -> None:
-    """What waits in the buffer would fail again with every word, and once more at the exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
+def silence(stream: TextIO) -> None:
+    """Drop what is written from here on, also what Python flushes when it ends."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
-        with contextlib.suppress(OSError):
-            stream.flush()
-    finally:
         os.close(null)
+        stream.flush()
 
 
 def build_same_call() -> str:
-    """The command line that this process was called with, to be pasted."""
+    """The command line of this process, to be pasted."""
     from assay.values.shell import build_command
 
     return build_command(("assay", *sys.argv[1:]))
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    Console(results_on_stderr=stream is sys.stderr).write(text)
+
+
+def say(line: str) -> None:
+    Console().print(line)
+
+
+def note(line: str) -> None:
+    Console().error(line)
+
+
+def echo(data: bytes) -> None:
+    Console().write_bytes(data)

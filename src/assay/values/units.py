@@ -32,15 +32,7 @@ def parse_size(text: str) -> int | None:
     return int(float(match[1]) * base ** _SIZE_POWERS[match[2].lower()])
 
 
-def parse_timeout(text: str | None) -> float | None:
-    return _parse_flag("--timeout", text)
-
-
-def parse_wait(text: str | None) -> float | None:
-    return _parse_flag("--max-wait", text)
-
-
-def _parse_flag(flag: str, text: str | None) -> float | None:
+def parse_timeout(text: str | None, flag: str = "--timeout") -> float | None:
     seconds = parse_duration(text) if text is not None else None
     if text is not None and not seconds:
         raise UsageError(f"{flag} {text!r} is not a duration", f"write for example {flag} 90s, 30m, 2h or 1h30m")

@@ -137,7 +137,7 @@ def _decorate(function: Options, options: Sequence[Callable[[Options], Options]]
 def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any) -> BenchRequest:
     from assay.bench.flow.options import check_python, parse_arguments, parse_commands, parse_pairs
     from assay.bench.values.execution import BenchRequest, parse_method
-    from assay.values.units import parse_timeout, parse_wait
+    from assay.values.units import parse_timeout
 
     chosen = (*map(parse_method, methods), *parse_commands(given["commands"]))
     if not chosen:
@@ -155,7 +155,7 @@ def build_request(methods: Sequence[str], given: dict[str, Any], **further: Any)
         env=parse_pairs(given["env"], "--env"),
         patterns=parse_pairs(given["patterns"], "--metric"),
         refuse_contaminated=given["refuse_contaminated"],
-        max_wait_s=parse_wait(given["max_wait"]),
+        max_wait_s=parse_timeout(given["max_wait"], "--max-wait"),
         foreign_limit=given["foreign_limit"],
         command_line=tuple(sys.argv),
         **{key: value for key, value in further.items() if key != "default_trials"},

@@ -56,7 +56,7 @@ def reduce(**given: Any) -> int:
 
 def _go(given: dict[str, Any], goal: Goal) -> int:
     from assay.models.flow.run import RunChoice, run_model
-    from assay.values.units import parse_timeout, parse_wait
+    from assay.values.units import parse_timeout
 
     takes_stdout = prepare_reports(given)
     request = build_request(given, goal)
@@ -66,7 +66,7 @@ def _go(given: dict[str, Any], goal: Goal) -> int:
         tuple(sys.argv),
         given["label"],
         given["jobs"],
-        parse_wait(given["max_wait"]),
+        parse_timeout(given["max_wait"], "--max-wait"),
     )
     with following(given) as hooks:
         finished = run_model(request, choice, hooks, click.get_current_context().obj)

@@ -1,1 +1,14 @@
-"""The commands for studies and runs."""
+"""The commands on studies and runs."""
+
+COMMANDS = {
+    "run": ("assay.study.commands.run:run", "Expand a study file and run it; ours, runx's or mlrunner's."),
+    "ls": ("assay.study.commands.runs:ls", "List studies, or the runs of a study."),
+    "show": ("assay.study.commands.runs:show", "Show everything about one run."),
+    "logs": ("assay.study.commands.runs:logs", "Print a run's output, or follow it."),
+    "stop": ("assay.study.commands.run:stop", "Stop runs and everything they started."),
+    "rerun": ("assay.study.commands.run:rerun", "Run finished runs again, with their own code."),
+    "diff": ("assay.study.commands.runs:diff", "Compare two runs: parameters, code, environment, results."),
+    "plot": ("assay.study.commands.tables:plot", "Plot metrics over steps."),
+    "sum": ("assay.study.commands.tables:summarise", "Print the summary table of one or more studies."),
+    "index": ("assay.study.commands.index:GROUP", "Maintain the index: rebuild, reparse, ingest."),
+}

@@ -3,67 +3,73 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
-import click
-
-from assay.show.console import say
-from assay.show.console_warnings import warn
-from assay.show.formatting import clean
+from assay.show.console import Console
+from assay.show.formatting import render_count
+from assay.values.options import Group, Request, argument, json_option, option, root_option
 
 if TYPE_CHECKING:
     from assay.study.index_maintenance import Reparsed
 
+GROUP = Group(
+    """Maintain the index: a copy of what the run directories say, from which tables and plots are made.
 
-@click.group(short_help="Look after the index: rebuild, reparse, ingest.")
-def command() -> None:
-    """Look after the index: a copy of what the run directories say, from which tables and plots are made.
+    It may be lost at any time; the run directories are what counts.
+    """,
+    {
+        "status": ("assay.study.commands.index:status", "Show where the index is, how large, and what is in it."),
+        "rebuild": ("assay.study.commands.index:rebuild", "Build the index again from the run directories."),
+        "reparse": ("assay.study.commands.index:reparse", "Read the metrics of STUDY again from its logs."),
+        "ingest": ("assay.study.commands.index:ingest", "Add what runx, logx or mlrunner left in DIR."),
+    },
+)
 
-    It may be lost at any time; what is true lies in the run directories.
-    """
+
+class StatusRequest(Request):
+    root: str | None = root_option()
+    as_json: bool = json_option()
 
 
-@command.command()
-@click.option("--root", metavar="DIR", help="Output root.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(root: str | None, as_json: bool) -> int:
-    """Where the index is, how large, and what is in it."""
+def status(request: StatusRequest, console: Console) -> int:
+    """Show where the index is, how large, and what is in it."""
     from dataclasses import asdict
 
-    from assay.show.json_text import render_facts
     from assay.show.sections import Section
-    from assay.study.commands.show import render
     from assay.study.index_maintenance import build_status_facts, load_status
     from assay.study.lookup import load_roots
 
-    found = [load_status(each) for each in load_roots(root)]
-    if as_json:
-        sys.stdout.write(render_facts([asdict(each) for each in found]))
+    found = [load_status(each) for each in load_roots(request.root)]
+    if request.as_json:
+        console.write_json([asdict(each) for each in found])
     else:
-        sys.stdout.write(render([Section(facts=build_status_facts(each)) for each in found]))
+        console.write_sections([Section(facts=build_status_facts(each)) for each in found])
     return 0
 
 
-@command.command()
-@click.option("--root", metavar="DIR", help="Output root.")
-def rebuild(root: str | None) -> int:
-    """Make the index anew from the run directories."""
+class RebuildRequest(Request):
+    root: str | None = root_option()
+
+
+def rebuild(request: RebuildRequest, console: Console) -> int:
+    """Build the index again from the run directories."""
     from assay.study import index_maintenance
     from assay.study.lookup import load_roots
 
-    for path, count in index_maintenance.rebuild(load_roots(root), warn):
-        say(f"{path}: {count} {'run' if count == 1 else 'runs'} read")
+    for path, count in index_maintenance.rebuild(load_roots(request.root), console.warning):
+        console.print(f"{path}: {render_count(count, 'run')} read")
     return 0
 
 
-@command.command()
-@click.argument("study")
-@click.option(
-    "--file", metavar="STUDY.yml", help="Use the metrics of this file instead of those the runs were made with."
-)
-@click.option("--root", metavar="DIR", help="Output root.")
-def reparse(study: str, file: str | None, root: str | None) -> int:
+class ReparseRequest(Request):
+    study: str = argument()
+    file: str | None = option(
+        "--file", metavar="STUDY.yml", help="Use the metrics of this file instead of those the runs were made with."
+    )
+    root: str | None = root_option()
+
+
+def reparse(request: ReparseRequest, console: Console) -> int:
     """Read the metrics of STUDY again from its logs; nothing is run.
 
     With --file, its patterns take the place of those that the runs were made with, until the index is rebuilt.
@@ -71,10 +77,10 @@ def reparse(study: str, file: str | None, root: str | None) -> int:
     from assay.study import index_maintenance
     from assay.study.lookup import find_places, open_index_of
 
-    (place,) = find_places([study], root)
+    (place,) = find_places([request.study], request.root)
     with open_index_of([place]) as index:
-        result = index_maintenance.reparse(index, place, file, warn)
-    say(clean(_describe(place.name, result)))
+        result = index_maintenance.reparse(index, place, request.file, console.warning)
+    console.print(_describe(place.name, result))
     return 0
 
 
@@ -83,29 +89,27 @@ def _describe(name: str, result: Reparsed) -> str:
     gone = sorted(set(result.metrics_before) - set(result.metrics_after))
     changes = [f"new: {', '.join(new)}"] if new else []
     changes += [f"gone: {', '.join(gone)}"] if gone else []
-    said = ", ".join(result.metrics_after) or "no metrics"
-    return f"{name}: {result.runs} {'run' if result.runs == 1 else 'runs'} read again: {said}" + (
-        f" ({'; '.join(changes)})" if changes else ""
-    )
+    metrics = ", ".join(result.metrics_after) or "no metrics"
+    changed = f" ({'; '.join(changes)})" if changes else ""
+    return f"{name}: {render_count(result.runs, 'run')} read again: {metrics}{changed}"
 
 
-@command.command()
-@click.argument("folder", metavar="DIR")
-def ingest(folder: str) -> int:
+class IngestRequest(Request):
+    folder: str = argument("DIR")
+
+
+def ingest(request: IngestRequest, console: Console) -> int:
     """Add what runx, logx or mlrunner left in DIR (a study, or a folder of studies)."""
     from assay.study.index_maintenance import ingest_folder
     from assay.study.locations import StudyPlace
     from assay.study.lookup import show_command
 
-    found = ingest_folder(folder, warn)
-    made = ", ".join(f"{count} by {origin}" for origin, count in found.origins)
-    studies = "1 study" if len(found.studies) == 1 else f"{len(found.studies)} studies"
-    say(clean(f"{studies}, {found.runs} runs ({made}) under {_near(found.root)}"))
-    say(clean(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{' …' if len(found.metrics) > 12 else ''}"))
-    say(clean(f"next: {show_command(['sum'], StudyPlace(found.root, found.studies[0]))}"))
+    found = ingest_folder(request.folder, console.warning)
+    origins = ", ".join(f"{count} by {origin}" for origin, count in found.origins)
+    relative = os.path.relpath(found.root)
+    root = found.root if relative.startswith("..") else relative
+    more = " …" if len(found.metrics) > 12 else ""
+    console.print(f"{render_count(len(found.studies), 'study', 'studies')}, {found.runs} runs ({origins}) under {root}")
+    console.print(f"metrics: {', '.join(found.metrics[:12]) or 'none'}{more}")
+    console.print(f"next: {show_command(['sum'], StudyPlace(found.root, found.studies[0]))}")
     return 0
-
-
-def _near(path: str) -> str:
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative

@@ -1,4 +1,4 @@
-"""`assay run`."""
+"""`assay run`, `assay rerun` and `assay stop`."""
 
 from __future__ import annotations
 
@@ -8,122 +8,141 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import click
-
-from assay.errors import ExitCode
-from assay.show.console import build_same_call, note, say, tell
-from assay.show.console_warnings import warn
+from assay.errors import ExitCode, UsageError
+from assay.show.console import Console, build_same_call
 from assay.show.formatting import escape_json
 from assay.values import layout
+from assay.values.options import (
+    Request,
+    argument,
+    jobs_option,
+    json_option,
+    option,
+    quiet_option,
+    root_option,
+    slots_option,
+)
 from assay.values.slots import parse_slot_flags
-from assay.values.state import RETRY
+from assay.values.state import RETRY, State
 from assay.values.verdict import Verdict, VerdictKind
 
 if TYPE_CHECKING:
     from assay.study.locations import StudyPlace
-    from assay.study.prepared import Prepared, Report
+    from assay.study.lookup import FoundRun
+    from assay.study.prepared import Prepared, Report, RunOptions
 
 _MOST_FINDINGS = 20
+_MANY_RUNS = 20  # of a study that is stopped: of more only those that were running are of interest
 
 
-@click.command()
-@click.argument("file")
-@click.option("-n", "--dry-run", is_flag=True, help="Print what would run; write nothing.")
-@click.option("--slots", metavar="LIST", help="Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: found.")
-@click.option("-j", "--jobs", type=click.IntRange(min=1), metavar="N", help="N runs at once on the CPU: --slots cpu:N.")
-@click.option("--on", metavar="FARM", help="Submit to this farm of the file; `local` runs here.")
-@click.option("--root", metavar="DIR", help="Output root.  [default: ./runs]")
-@click.option("--study", metavar="NAME", help="Another name for the study.")
-@click.option("-t", "--title", multiple=True, metavar="T", help="Only the parts of the file with this title.")
-@click.option("-c", "--command", "commands", multiple=True, metavar="C", help="Only these commands.")
-@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="A random part of each sweep.")
-@click.option("--seed", type=int, metavar="N", help="Makes --sample repeatable.")
-@click.option("--retry", multiple=True, type=click.Choice(list(RETRY)), help="Run these again as well.")
-@click.option("--force", is_flag=True, help="Run everything again, finished or not.")
-@click.option("--code", type=click.Choice(["snapshot", "live"]), help="Run a copy of the code, or where it lies.")
-@click.option("--new-code", is_flag=True, help="Repeated runs get the code of now, not their own copy.")
-@click.option("--detach", is_flag=True, help="Leave the supervisor in the background.")
-@click.option("--quiet", is_flag=True, help="Say nothing until the end.")
-@click.option("--plain", is_flag=True, help="Lines instead of the live view.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
-def command(
-    file: str,
-    dry_run: bool,
-    slots: str | None,
-    jobs: int | None,
-    on: str | None,
-    root: str | None,
-    study: str | None,
-    title: tuple[str, ...],
-    commands: tuple[str, ...],
-    sample: int | None,
-    seed: int | None,
-    retry: tuple[str, ...],
-    force: bool,
-    code: str | None,
-    new_code: bool,
-    detach: bool,
-    quiet: bool,
-    plain: bool,
-    as_json: bool,
-) -> int:
+def _parse_retry(names: tuple[str, ...], _flag: str) -> frozenset[State]:
+    return frozenset(state for name in names for state in RETRY[name])
+
+
+class RunRequest(Request):
+    file: str = argument()
+    dry_run: bool = option("-n", "--dry-run", default=False, help="Print what would run; write nothing.")
+    slots: str | None = slots_option()
+    jobs: int | None = jobs_option()
+    on: str | None = option("--on", metavar="FARM", help="Submit to this farm of the file; `local` runs here.")
+    root: str | None = root_option("Output root.  [default: ./runs]")
+    study: str | None = option("--study", metavar="NAME", help="Another name for the study.")
+    titles: tuple[str, ...] = option(
+        "-t", "--title", multiple=True, metavar="T", help="Only the parts of the file with this title."
+    )
+    commands: tuple[str, ...] = option("-c", "--command", multiple=True, metavar="C", help="Only these commands.")
+    sample: int | None = option("--sample", type=int, minimum=1, metavar="N", help="A random part of each sweep.")
+    seed: int | None = option("--seed", type=int, metavar="N", help="Make --sample repeatable.")
+    retry: frozenset[State] = option(
+        "--retry", multiple=True, choices=tuple(RETRY), parse=_parse_retry, help="Run these again as well."
+    )
+    force: bool = option("--force", default=False, help="Run everything again, finished or not.")
+    code: str | None = option(
+        "--code", choices=("snapshot", "live"), help="Run a copy of the code, or the code where it is."
+    )
+    new_code: bool = option(
+        "--new-code", default=False, help="Repeated runs get the current code, not their own snapshot."
+    )
+    detach: bool = option("--detach", default=False, help="Leave the supervisor in the background.")
+    quiet: bool = quiet_option()
+    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    as_json: bool = json_option("Print the outcome as JSON.")
+
+
+def run(request: RunRequest, console: Console) -> int:
     """Expand FILE and run what is not finished yet.
 
     FILE is a study of ours, or one of runx's or mlrunner's; it is recognised by its content. Called again, finished
-    runs are kept, running ones are watched, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
+    runs are kept, running ones are followed, interrupted ones are continued. Ctrl-C stops the runs; --detach leaves
     them.
     """
     from assay.study.preflight import check_prepared
-    from assay.study.prepared import Again, RunOptions
     from assay.study.sweep import prepare
 
-    kept = {"--root": root, "--study": study, "--slots": slots, "-j": jobs, "--on": on, "--code": code}
-    words = [word for flag, value in kept.items() if value is not None for word in (flag, str(value))]
-    words += [word for value in title for word in ("-t", value)] + [word for c in commands for word in ("-c", c)]
-    is_chance = sample is not None and seed is None  # another call would draw other runs
-    words += ["--sample", str(sample), "--seed", str(seed)] if sample is not None else []
-    options = RunOptions(
-        file=file,
-        root=root,
-        study=study,
-        slots=parse_slot_flags(slots, jobs),
-        on=on,
-        titles=title or None,
-        commands=commands or None,
-        sample=sample,
-        seed=seed,
-        retry=frozenset(state for name in retry for state in RETRY[name]),
-        force=force,
-        new_code=new_code,
-        code=code,
-        command_line=tuple(sys.argv),
-        again=None if is_chance else Again(("assay", "run"), file, tuple(words)),
-    )
-    prepared = prepare(options)
+    prepared = prepare(_build_options(request))
     for warning in prepared.warnings:
-        note(f"warning: {warning}")
-    if dry_run:
-        return show_plan(prepared, as_json)
+        console.warning(str(warning))
+    if request.dry_run:
+        return _show_plan(prepared, request.as_json, console)
     check_prepared(prepared)
-    if not prepared.root_was_asked and not quiet:
-        note(f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)")
-    if detach and not _go_to_background(prepared.place):
+    if not prepared.root_was_asked:
+        console.quieted(request.quiet).message(
+            f"runs go to {os.path.relpath(prepared.place.dir)} (choose with --root or ASSAY_ROOT)"
+        )
+    if request.detach and not _go_to_background(prepared.place, console):
         return int(ExitCode.OK)
-    return supervise(prepared, quiet=quiet or as_json, plain=plain or detach, as_json=as_json)
+    plain = request.plain or request.detach
+    return _supervise(prepared, console.quieted(request.quiet or request.as_json), plain, request.as_json)
 
 
-def show_plan(prepared: Prepared, as_json: bool) -> int:
+def _build_options(request: RunRequest) -> RunOptions:
+    from assay.study.prepared import Again, RunOptions
+
+    kept = {
+        "--root": request.root,
+        "--study": request.study,
+        "--slots": request.slots,
+        "-j": request.jobs,
+        "--on": request.on,
+        "--code": request.code,
+    }
+    words = [word for flag, value in kept.items() if value is not None for word in (flag, str(value))]
+    words += [word for title in request.titles for word in ("-t", title)]
+    words += [word for command in request.commands for word in ("-c", command)]
+    is_random = request.sample is not None and request.seed is None  # another call would draw other runs
+    words += ["--sample", str(request.sample), "--seed", str(request.seed)] if request.sample is not None else []
+    return RunOptions(
+        file=request.file,
+        root=request.root,
+        study=request.study,
+        slots=parse_slot_flags(request.slots, request.jobs),
+        on=request.on,
+        titles=request.titles or None,
+        commands=request.commands or None,
+        sample=request.sample,
+        seed=request.seed,
+        retry=request.retry,
+        force=request.force,
+        new_code=request.new_code,
+        code=request.code,
+        command_line=tuple(sys.argv),
+        again=None if is_random else Again(("assay", "run"), request.file, tuple(words)),
+    )
+
+
+def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
     """What would run, one command line each; exactly what a run would do, and nothing is written."""
     from assay.study.dry_run import build_dry_lines, build_dry_rows
 
     if as_json:
-        print(escape_json(json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)))
-        return int(ExitCode.OK)
-    sys.stdout.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
+        rows = json.dumps(build_dry_rows(prepared), indent=1, ensure_ascii=False, default=str)
+        console.write(f"{escape_json(rows)}\n")
+    else:
+        console.write("".join(f"{line}\n" for line in build_dry_lines(prepared)))
     return int(ExitCode.OK)
 
 
-def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> int:
+def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool) -> int:
     from assay.show.progress import choose_progress
     from assay.show.study_report import render_report
     from assay.study.progress_view import Watcher, build_study_report
@@ -131,33 +150,27 @@ def supervise(prepared: Prepared, quiet: bool, plain: bool, as_json: bool) -> in
     from assay.system.terminal import terminal_width, use_color
 
     began = time.time()
-    progress = choose_progress(sys.stderr, quiet=quiet, live=False if plain else None)
+    progress = choose_progress(sys.stderr, quiet=console.quiet, live=False if plain else None)
     watcher = Watcher(progress, prepared.place.name)
     hooks = RunHooks(
         listen=watcher.listen,
         draw=watcher.draw,
         finish=watcher.finish,
-        note=(lambda _line: None) if quiet else note,
-        warn=warn if quiet else lambda text: progress.message(f"warning: {text}"),
+        note=console.message,
+        warn=console.warning if console.quiet else lambda text: progress.message(f"warning: {text}"),
         owns_process=True,
     )
     report = run_study(prepared, hooks)
     if as_json:
-        say(escape_json(json.dumps(build_json(report), indent=1, ensure_ascii=False)))
+        console.write(f"{escape_json(json.dumps(_build_json(report), indent=1, ensure_ascii=False))}\n")
     else:
-        tell(
-            render_report(
-                build_study_report(report, time.time() - began),
-                color=use_color(sys.stderr),
-                width=terminal_width(sys.stderr),
-            ),
-            sys.stderr,
-        )
-        tell("".join(f"{line}\n" for line in describe_checks(report.verdict)), sys.stderr)
+        shown = build_study_report(report, time.time() - began)
+        text = render_report(shown, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
+        console.write_message(text + "".join(f"{line}\n" for line in describe_checks(report.verdict)))
     if report.problem:
-        note(f"assay: {report.problem}")
+        console.error(f"assay: {report.problem}")
     if report.interrupted:
-        note(f"interrupted by {report.interrupted}; go on with: {build_same_call()}")
+        console.error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
     return int(report.exit_code)
 
 
@@ -171,7 +184,7 @@ def describe_checks(verdict: Verdict | None) -> list[str]:
     return lines if len(bad) <= _MOST_FINDINGS else [*lines, f"  and {len(bad) - _MOST_FINDINGS} more"]
 
 
-def build_json(report: Report) -> dict[str, object]:
+def _build_json(report: Report) -> dict[str, object]:
     return {
         "study": report.prepared.place.name,
         "dir": report.prepared.place.dir,
@@ -193,7 +206,7 @@ def build_json(report: Report) -> dict[str, object]:
     }
 
 
-def _go_to_background(place: StudyPlace) -> bool:
+def _go_to_background(place: StudyPlace, console: Console) -> bool:
     """Fork; True in the supervisor that goes on alone, with its output in a file."""
     from assay.study.lookup import show_command
 
@@ -202,8 +215,9 @@ def _go_to_background(place: StudyPlace) -> bool:
     hints = [show_command([word], place) for word in ("ls", "stop")]
     pid = os.fork()
     if pid:
-        print(f"supervisor {pid} goes on in the background; its output is in {os.path.relpath(log)}")
-        print(f"next: {hints[0]}\n      {hints[1]}")
+        console.print(f"supervisor {pid} runs in the background; its output is in {os.path.relpath(log)}")
+        console.print(f"next: {hints[0]}")
+        console.print(f"      {hints[1]}")
         return False
     os.setsid()
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -211,3 +225,105 @@ def _go_to_background(place: StudyPlace) -> bool:
     for source, target in ((null, 0), (fd, 1), (fd, 2)):
         os.dup2(source, target)
     return True
+
+
+# ---------------------------------------------------------------- rerun
+
+
+class RerunRequest(Request):
+    names: tuple[str, ...] = argument("NAME...", multiple=True)
+    commands: tuple[str, ...] = option(
+        "-c", "--command", multiple=True, metavar="C", help="Only these commands; the others must have finished."
+    )
+    slots: str | None = slots_option()
+    jobs: int | None = jobs_option()
+    new_code: bool = option(
+        "--new-code", default=False, help="With the current code; the old snapshot is kept as code.N."
+    )
+    quiet: bool = quiet_option()
+    plain: bool = option("--plain", default=False, help="Lines instead of the live view.")
+    as_json: bool = json_option("Print the outcome as JSON.")
+    root: str | None = root_option()
+
+
+def rerun(request: RerunRequest, console: Console) -> int:
+    """Run studies, runs or patterns again: a new attempt of each, with the code that it had.
+
+    All commands are run, also those that an earlier attempt finished. Results of earlier attempts are kept.
+    """
+    from assay.study.locations import HOW_TO_START
+    from assay.study.lookup import find_runs
+    from assay.study.rerun import RerunOptions, find_damaged, prepare_rerun, renew_code
+
+    found = {run.dir: run for name in request.names for run in find_runs(name, request.root)}
+    if not found:
+        raise UsageError(f"{', '.join(request.names)}: no runs yet", HOW_TO_START)
+    runs = list(found.values())
+    slots = parse_slot_flags(request.slots, request.jobs)
+    options = RerunOptions(request.commands or None, slots, request.new_code, command_line=tuple(sys.argv))
+    prepared = prepare_rerun(runs, options)
+    if request.as_json and len(prepared) > 1:
+        raise UsageError("--json reports one study at a time", "name the runs of one study only")
+    if request.new_code:
+        console.error(f"the code has changed for {renew_code(runs)} of {len(runs)} runs")
+    damaged = find_damaged(runs)
+    for text in damaged:
+        console.warning(text)
+    quieted = console.quieted(request.quiet or request.as_json)
+    codes = [ExitCode(_supervise(each, quieted, request.plain, request.as_json)) for each in prepared]
+    return int(ExitCode.worst([*codes, *([ExitCode.INTERNAL] if damaged else [])]))
+
+
+# ---------------------------------------------------------------- stop
+
+
+class StopRequest(Request):
+    names: tuple[str, ...] = argument("NAME...", multiple=True)
+    grace: float = option(
+        "--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds between TERM and KILL."
+    )
+    reason: str = option("--reason", default="", metavar="TEXT", help="Why; kept with the run.")
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def stop(request: StopRequest, console: Console) -> int:
+    """Stop runs and everything they started: studies, runs, or patterns such as 'STUDY/lr=0.1*'.
+
+    The supervisor of a study that is named as a whole is stopped too, so that none of its runs starts any more.
+    """
+    from assay.study.lookup import find_runs
+    from assay.study.stop import StopOptions
+    from assay.study.stop import stop as stop_runs
+
+    runs: dict[str, FoundRun] = {}
+    whole = {}
+    for name in request.names:
+        found = find_runs(name, request.root)
+        runs.update({run.dir: run for run in found})
+        whole.update({run.place.dir: run.place for run in found if _names_study(name, run)})
+    report = stop_runs(list(runs.values()), whole.values(), StopOptions(request.grace, request.reason))
+    if request.as_json:
+        console.write_json(
+            [
+                {"run": run.key, "state": str(run.state), "was_running": run.was_running, "text": run.text}
+                for run in report.runs
+            ]
+        )
+    else:
+        only_running = len(report.runs) > _MANY_RUNS
+        for run in report.runs:
+            if run.was_running or not run.is_well or not only_running:
+                console.print(f"{run.key}: {run.text}")
+        idle = sum(not run.was_running for run in report.runs)
+        if only_running and idle:
+            console.print(f"{idle} were not running")
+        for line in "\n".join(report.notes).splitlines():
+            console.print(line)
+    if not report.runs:
+        console.error(f"{', '.join(request.names)}: no runs yet")
+    return int(ExitCode.OK if report.is_well else ExitCode.FAILED)
+
+
+def _names_study(name: str, run: FoundRun) -> bool:
+    return name.rstrip("/") == run.place.name or os.path.abspath(name) == run.place.dir

@@ -1,0 +1,95 @@
+"""Click commands made from what the products declare: a request with options, and a handler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from assay.errors import did_you_mean
+from assay.show.console import Console
+from assay.values.options import Group, Option, Request
+
+
+class LazyGroup(click.Group):
+    """Loads a command when it is called; the list of commands needs none of them.
+
+    `services`: what commands get from other products, by the name of the handler's parameter.
+    """
+
+    def __init__(self, name: str, group: Group, services: Mapping[str, object], **attributes: Any) -> None:
+        super().__init__(name, help=inspect.cleandoc(group.help), **attributes)
+        self._group = group
+        self._services = services
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click calls it so
+        return list(self._group.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._group.commands:
+            return None
+        module, _, attribute = self._group.commands[cmd_name][0].partition(":")
+        return build_command(cmd_name, getattr(import_module(module), attribute), self._services)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if name not in self._group.commands:
+            hint = did_you_mean(name, self._group.commands) or f"see {ctx.command_path} --help"
+            raise click.UsageError(f"there is no command {name!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._group.commands.items()])
+
+
+def build_command(name: str, found: Any, services: Mapping[str, object]) -> click.Command:
+    """`found`: a group, a handler, or a command of click's as `compat` has them."""
+    if isinstance(found, click.Command):
+        return found
+    if isinstance(found, Group):
+        return LazyGroup(name, found, services)
+    request: type[Request] = found.__globals__[found.__annotations__["request"]]
+    further = {key: value for key, value in services.items() if key in found.__annotations__}
+
+    def call(**given: Any) -> Any:
+        return found(request.build(given), Console(), **further)
+
+    parameters = [build_parameter(field, declared) for field, declared in request.OPTIONS.items()]
+    return click.Command(name, callback=call, params=parameters, help=inspect.cleandoc(found.__doc__ or ""))
+
+
+def build_parameter(field: str, declared: Option) -> click.Parameter:
+    several = declared.multiple
+    if not declared.names:
+        nargs = -1 if several else 1
+        required = declared.required
+        return click.Argument(
+            [field], nargs=nargs, required=required, metavar=declared.metavar, type=_build_type(declared)
+        )
+    if declared.is_flag:
+        return click.Option([*declared.names, field], is_flag=True, help=declared.help)
+    default = None if declared.required or several else declared.default
+    return click.Option(
+        [*declared.names, field],
+        default=default,
+        show_default=default not in (None, ""),
+        metavar=declared.metavar,
+        help=declared.help,
+        multiple=several,
+        required=declared.required,
+        type=_build_type(declared),
+    )
+
+
+def _build_type(declared: Option) -> Any:
+    if declared.choices:
+        return click.Choice(declared.choices)
+    if declared.minimum is None and declared.maximum is None:
+        return declared.type
+    low: Any = declared.minimum
+    high: Any = declared.maximum
+    return click.IntRange(low, high) if declared.type is int else click.FloatRange(low, high)

@@ -1,0 +1,209 @@
+"""`assay ls`, `assay show`, `assay logs` and `assay diff`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from assay.errors import UsageError
+from assay.show.console import Console
+from assay.values import layout
+from assay.values.options import Request, argument, json_option, option, root_option
+from assay.values.state import State
+
+
+def parse_states(words: tuple[str, ...], _flag: str) -> frozenset[State] | None:
+    return frozenset(map(State, words)) or None
+
+
+def states_option(text: str) -> frozenset[State] | None:
+    found: frozenset[State] | None = option(
+        "--state", multiple=True, choices=tuple(map(str, State)), parse=parse_states, help=text
+    )
+    return found
+
+
+class LsRequest(Request):
+    study: str | None = argument(required=False)
+    states: frozenset[State] | None = states_option("Only runs in this state.")
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def ls(request: LsRequest, console: Console) -> int:
+    """List all studies, or the runs of STUDY (a name or a folder)."""
+    if request.study is None:
+        return _list_studies(request, console)
+    return _list_runs(request.study, request, console)
+
+
+def _list_studies(request: LsRequest, console: Console) -> int:
+    from assay.show.table import render_json
+    from assay.study.listing import build_study_facts, build_study_table, list_studies
+    from assay.study.locations import HOW_TO_START, show_path
+    from assay.study.lookup import load_roots
+
+    roots = load_roots(request.root)
+    studies = list_studies(roots, console.warning)
+    if request.states is not None:
+        studies = [each for each in studies if any(each.row.counts.get(state) for state in request.states)]
+    if request.as_json:
+        console.write(render_json(build_study_facts(studies)))
+    elif studies:
+        console.write_table(build_study_table(studies, time.time()))
+    else:
+        such = f" with a run that is {' or '.join(sorted(request.states))}" if request.states else ""
+        console.error(f"no study{such} under {', '.join(map(show_path, roots))}; {HOW_TO_START}")
+    return 0
+
+
+def _list_runs(name: str, request: LsRequest, console: Console) -> int:
+    from assay.show.formatting import clean, wrap
+    from assay.show.table import render_json
+    from assay.study.listing import build_run_facts, build_run_table, describe_total, list_runs
+    from assay.study.lookup import find_places, open_index_of
+
+    (place,) = find_places([name], request.root)
+    with open_index_of([place]) as index:
+        runs = list_runs(index, place, request.states, console.warning)
+    if request.as_json:
+        console.write(render_json(build_run_facts(runs, place, time.time())))
+    elif runs:
+        found = build_run_table(runs, time.time(), console.width)
+        console.write_table(found.table)
+        console.write("".join(f"{wrap(clean(remark), console.width, '  ')}\n" for remark in found.remarks))
+        console.print(describe_total(runs))
+    else:
+        console.error(f"{place.name}: no run{' in this state' if request.states else 's yet'}")
+    return 0
+
+
+# ---------------------------------------------------------------- show
+
+
+class ShowRequest(Request):
+    run: str = argument()
+    with_environment: bool = option("--env", default=False, help="The environment as well: host, GPUs, packages, git.")
+    job: bool = option("--job", default=False, help="Print the run's job.sh instead.")
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def show(request: ShowRequest, console: Console) -> int:
+    """Show everything about RUN: state, attempts, parameters, commands, metrics, resources, origin, files.
+
+    RUN is STUDY/RUN, a run's name or id, or its folder.
+    """
+    from assay.study.lookup import find_one_run, open_index_of
+    from assay.study.run_description import build_facts, build_sections, describe_run
+
+    if request.job and (request.as_json or request.with_environment):
+        raise UsageError("--job prints the script and nothing else", "leave out --json and --env")
+    found = find_one_run(request.run, request.root)
+    if request.job:
+        return _print_file(os.path.join(found.dir, layout.JOB_FILE), console)
+    with open_index_of([found.place]) as index:
+        description = describe_run(index, found.place, found.dir)
+    if request.as_json:
+        console.write_json(build_facts(description))
+    else:
+        console.write_sections(build_sections(description, with_environment=request.with_environment))
+    return 0
+
+
+def _print_file(path: str, console: Console) -> int:
+    try:
+        with open(path, "rb") as file:
+            console.write_bytes(file.read())
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist", "a run that a script opened by itself has no job.sh") from error
+    return 0
+
+
+# ---------------------------------------------------------------- logs
+
+
+class LogsRequest(Request):
+    run: str = argument()
+    follow: bool = option(
+        "-f", "--follow", default=False, help="Go on until the run is finished; with a study: all its runs."
+    )
+    command: str | None = option("-c", "--command", metavar="C", help="The output of this command.")
+    lines: int | None = option("-n", "--lines", type=int, minimum=0, metavar="N", help="Only the last N lines.")
+    attempt: int | None = option(
+        "--attempt", type=int, minimum=1, metavar="N", help="Of this attempt instead of the last."
+    )
+    root: str | None = root_option()
+
+
+def logs(request: LogsRequest, console: Console) -> int:
+    """Print the output of RUN: of the command that failed, else of the last one that began."""
+    from assay.study.logs import copy_log, find_log
+    from assay.study.lookup import find_one_run
+
+    if request.follow and request.attempt is not None:
+        raise UsageError("--follow goes with the attempt that runs", "leave out --attempt, or --follow")
+    if request.follow:
+        return _follow(request, console)
+    found = find_one_run(request.run, request.root)
+    path = find_log(found.dir, request.command, request.attempt)
+    if sys.stdout.isatty():
+        console.error(f"{os.path.relpath(path)}:")
+    copy_log(path, request.lines, _write)
+    return 0
+
+
+def _follow(request: LogsRequest, console: Console) -> int:
+    from assay.study.logs import follow_run, follow_study
+    from assay.study.lookup import find_runs
+
+    runs = find_runs(request.run, request.root)
+    if len(runs) == 1 and runs[0].place.name != request.run.rstrip("/"):
+        follow_run(runs[0].dir, request.command, request.lines, _write)
+        return 0
+    places = {run.place for run in runs}
+    if len(places) != 1:
+        raise UsageError(
+            f"{request.run!r} names {len(runs)} runs of {len(places)} studies", "follow one study at a time"
+        )
+    (place,) = places
+    if not follow_study(place.dir, request.command, request.lines, _write):
+        console.error(f"nothing is running in {place.name}")
+    return 0
+
+
+def _write(data: bytes) -> None:
+    """At once, and byte for byte; a reader that has gone ends the command, which would follow a run for ever."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+# ---------------------------------------------------------------- diff
+
+
+class DiffRequest(Request):
+    first: str = argument()
+    second: str = argument()
+    code: bool = option("--code", default=False, help="The code line by line, as diff -u shows it.")
+    as_json: bool = json_option()
+    root: str | None = root_option()
+
+
+def diff(request: DiffRequest, console: Console) -> int:
+    """Compare two runs: parameters, commands, environment, code, metrics."""
+    from assay.study.lookup import find_one_run, open_index_of
+    from assay.study.run_diff import build_facts, build_sections, compare, render_code_diff
+
+    if request.code and request.as_json:
+        raise UsageError("--code prints a diff, not JSON", "leave out one of --code and --json")
+    left, right = find_one_run(request.first, request.root), find_one_run(request.second, request.root)
+    with open_index_of([left.place]) as index, open_index_of([right.place]) as other_index:
+        comparison = compare(index, other_index, left, right)
+    if request.code:
+        console.write("".join(f"{line}\n" for line in render_code_diff(comparison)))
+    elif request.as_json:
+        console.write_json(build_facts(comparison))
+    else:
+        console.write_sections(build_sections(comparison))
+    return 0

@@ -1,0 +1,171 @@
+"""Options of a command, declared once on its request: `cli`, pytest and the reference page are made from them.
+
+    class StopRequest(Request):
+        names: tuple[str, ...] = argument("NAME...", multiple=True)
+        grace: float = option("--grace", type=float, minimum=0, default=10.0, metavar="S", help="Seconds …")
+        as_json: bool = json_option()
+
+An option whose default is False is a flag. An option that is `multiple` is a tuple. `parse` gets the text (of a
+`multiple` option the tuple of texts) and the option's name, and raises UsageError with that name in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+
+Parse = Callable[[Any, str], Any]
+
+
+class Option(NamedTuple):
+    """What a field declares. Without names it is an argument, known by its position."""
+
+    names: tuple[str, ...]
+    help: str
+    metavar: str | None
+    type: type
+    default: Any
+    multiple: bool
+    required: bool
+    choices: tuple[str, ...]
+    minimum: float | None
+    maximum: float | None
+    parse: Parse | None
+
+    @property
+    def is_flag(self) -> bool:
+        return self.default is False
+
+    @property
+    def name(self) -> str:
+        """As messages name it: the long spelling."""
+        return self.names[-1] if self.names else ""
+
+
+def option(
+    *names: str,
+    help: str,  # noqa: A002 as click, argparse and pytest call it
+    default: Any = None,
+    metavar: str | None = None,
+    type: type = str,  # noqa: A002
+    multiple: bool = False,
+    required: bool = False,
+    choices: tuple[str, ...] = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    parse: Parse | None = None,
+) -> Any:
+    return Option(
+        names,
+        help,
+        metavar,
+        type,
+        () if multiple and default is None else default,
+        multiple,
+        required,
+        choices,
+        minimum,
+        maximum,
+        parse,
+    )
+
+
+def argument(
+    metavar: str | None = None, *, multiple: bool = False, required: bool = True, choices: tuple[str, ...] = ()
+) -> Any:
+    """A word of the command line that has no name: FILE, STUDY…"""
+    return option(help="", metavar=metavar, multiple=multiple, required=required, choices=choices)
+
+
+@dataclass_transform(frozen_default=True)
+class Request:
+    """A frozen dataclass of options: defined without generated code, since every start of a command defines several."""
+
+    OPTIONS: ClassVar[Mapping[str, Option]] = {}
+
+    def __init_subclass__(cls) -> None:
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
+        inherited = {name: each for base in reversed(cls.__mro__[1:]) for name, each in _options_of(base).items()}
+        cls.OPTIONS = {**inherited, **own}
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        given = {**dict(zip(self.OPTIONS, values, strict=False)), **named}
+        missing = [name for name, each in self.OPTIONS.items() if each.required and name not in given]
+        unknown = [name for name in given if name not in self.OPTIONS]
+        if missing or unknown or len(values) > len(self.OPTIONS):
+            raise TypeError(f"{type(self).__name__}: missing {missing}, unknown {unknown}")
+        for name, each in self.OPTIONS.items():
+            object.__setattr__(self, name, given.get(name, each.default))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} is read-only")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    def replace(self, **changes: Any) -> Self:
+        return type(self)(**{**vars(self), **changes})
+
+    @classmethod
+    def build(cls, given: Mapping[str, Any]) -> Self:
+        """From the texts of a command line; raises UsageError where the parser of an option refuses one."""
+        values: dict[str, Any] = {}
+        for name, each in cls.OPTIONS.items():
+            value = tuple(given[name] or ()) if each.multiple else given[name]
+            if each.parse is not None and value is not None:
+                value = each.parse(value, each.name)
+            values[name] = value
+        return cls(**values)
+
+
+def _options_of(base: type) -> Mapping[str, Option]:
+    found: Mapping[str, Option] = vars(base).get("OPTIONS", {})
+    return found
+
+
+class Group(NamedTuple):
+    """Commands under one word. `commands`: name → (`module:handler`, what it does); loaded when it is called.
+
+    A handler is a function `(request, console) -> exit code`. The type of its first argument is the request, and its
+    docstring is the help text.
+    """
+
+    help: str
+    commands: Mapping[str, tuple[str, str]]
+
+
+# ---------------------------------------------------------------- options that many commands have
+
+
+def root_option(text: str = "Output root.") -> Any:
+    return option("--root", metavar="DIR", help=text)
+
+
+def json_option(text: str = "Print JSON.") -> Any:
+    return option("--json", default=False, help=text)
+
+
+def quiet_option() -> Any:
+    return option("--quiet", default=False, help="Print nothing until the end.")
+
+
+def slots_option(default: str = "found") -> Any:
+    return option(
+        "--slots", metavar="LIST", help=f"Slots: 0,1 (GPUs), 0+1 (one slot of two), cpu:4. Default: {default}."
+    )
+
+
+def jobs_option(text: str = "N runs at once on the CPU: --slots cpu:N.") -> Any:
+    return option("-j", "--jobs", type=int, minimum=1, metavar="N", help=text)
+
+
+def split_commas(value: Any, _flag: str) -> tuple[str, ...]:
+    """`A,B`, or several of these."""
+    texts = (value,) if isinstance(value, str) else value
+    return tuple(part for text in texts for part in text.split(","))
