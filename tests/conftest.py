@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -268,6 +269,17 @@ def forbidden_dir() -> Iterator[Path]:
             if os.getuid() == 0:
                 os.seteuid(0)
             os.chmod(folder, 0o700)
+
+
+# ---------------------------------------------------------------- the network
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 # ---------------------------------------------------------------- contracts

@@ -20,7 +20,7 @@ TRAINING = r"""
 import argparse, json, os, subprocess, sys, time
 from pathlib import Path
 
-here = Path(__file__).parents[1]
+here = Path(__file__).parent
 change = json.loads((here / "change.json").read_text()) if (here / "change.json").exists() else {}
 parser = argparse.ArgumentParser()
 parser.add_argument("--ckpt"); parser.add_argument("--load"); parser.add_argument("--save-every", type=int, default=10)

@@ -132,12 +132,6 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     server.server_close()
 
 
-@pytest.fixture
-def closed_port() -> int:
-    """Where nobody listens."""
-    return free_port()
-
-
 # ---------------------------------------------------------------- emulators
 
 

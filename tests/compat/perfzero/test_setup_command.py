@@ -144,7 +144,7 @@ def test_an_image_is_built_with_assay_in_its_context(tools: StandIns, call: Call
     assert Path(argv[argv.index("-f") + 1]).name == "Dockerfile_ubuntu_1804_tf_v2"
     assert sorted(os.listdir(argv[-1])) == ["EMPTY", build_wheel_name()]
     with zipfile.ZipFile(Path(argv[-1]) / build_wheel_name()) as archive:
-        assert "assay/cli/perfzero_setup.py" in archive.namelist()
+        assert "assay/compat/perfzero/setup_command.py" in archive.namelist()
     assert "#1 [internal] load build definition" in result.err, "docker's own words are seen"
     assert "built perfzero/tensorflow" in result.out
     assert "docker run --gpus all -it --rm" in result.out

@@ -38,7 +38,10 @@ def test_every_module_and_every_data_file_is_in_it(packed: Path) -> None:
         names = set(archive.namelist())
     assert {f"assay/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} <= names
     assert "assay/py.typed" in names
-    assert {"assay/docker/Dockerfile_ubuntu_1804_tf_v1", "assay/docker/Dockerfile_ubuntu_1804_tf_v2"} <= names
+    assert {
+        "assay/compat/perfzero/docker/Dockerfile_ubuntu_1804_tf_v1",
+        "assay/compat/perfzero/docker/Dockerfile_ubuntu_1804_tf_v2",
+    } <= names
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
 
 

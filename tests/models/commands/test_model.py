@@ -23,7 +23,7 @@ from tests.models.models import EXAMPLES, hide_library, write_chain, write_long_
 
 from assay.cli.main import run
 
-HERE = Path(__file__).parents[2] / "flows" / "model"
+HERE = Path(__file__).parents[1] / "flow"
 TARGETS = """
 [targets.wrong]
 backend = "faulty:FaultyBackend"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from assay.record.index.chunk import build_series
 from assay.record.index.digest import (
     Digest,
+    MetricDigest,
     Packed,
-    Standing,
     build_empty,
     build_metric_columns,
     find_metrics,
@@ -29,7 +29,7 @@ digests = st.dictionaries(
 
 
 def build_digest(given_values: dict[int, tuple[list[float], int]]) -> Digest:
-    return {number: Standing(tally_of(values), loose) for number, (values, loose) in given_values.items()}
+    return {number: MetricDigest(tally_of(values), loose) for number, (values, loose) in given_values.items()}
 
 
 def tally_of(values: list[float]) -> Tally:
@@ -54,15 +54,15 @@ def test_a_run_without_metrics_takes_no_room() -> None:
 
 
 def test_runs_with_the_same_metrics_are_packed_alike() -> None:
-    first = pack_digest({2: Standing(tally_of([1.0])), 1: Standing(tally_of([2.0]))})
-    second = pack_digest({1: Standing(tally_of([2.0])), 2: Standing(tally_of([1.0]))})
+    first = pack_digest({2: MetricDigest(tally_of([1.0])), 1: MetricDigest(tally_of([2.0]))})
+    second = pack_digest({1: MetricDigest(tally_of([2.0])), 2: MetricDigest(tally_of([1.0]))})
     assert first == second
     assert first.metrics == array("q", [1, 2]).tobytes()
 
 
 def test_a_standing_begins_with_nothing_of_another() -> None:
-    Standing().tally.extend(build_series((None, [1.0], None)))
-    assert (Standing().tally.count, Standing().loose) == (0, 0)
+    MetricDigest().tally.extend(build_series((None, [1.0], None)))
+    assert (MetricDigest().tally.count, MetricDigest().loose) == (0, 0)
 
 
 def test_summaries_are_split_where_they_meet() -> None:
@@ -112,7 +112,7 @@ def test_metrics_are_found_by_name() -> None:
 
 
 def test_a_value_that_is_not_a_number_stays_in_its_place() -> None:
-    packed = [pack_digest({1: Standing(tally_of(values))}) for values in ([nan], [2.0])]
+    packed = [pack_digest({1: MetricDigest(tally_of(values))}) for values in ([nan], [2.0])]
     last = build_metric_columns([one.metrics for one in packed], [open_summaries(*one[:2]) for one in packed], NAMES)[
         "loss"
     ].last
