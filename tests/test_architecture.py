@@ -110,6 +110,7 @@ EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager"
 
 LIGHT = {  # what importing a module may load beside the standard library
     "assay": set(),
+    "assay.api": set(),
     "assay.script": set(),
     "assay.logx": set(),
     "assay.examine": set(),

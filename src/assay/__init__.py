@@ -4,23 +4,50 @@ Importing this package loads nothing but the standard library, so a training scr
 
     import assay
     assay.log(loss=0.25, step=100)
+
+Programs that launch and read runs use the names below as well (`docs/reference/python.md`); they load on first use.
 """
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "log", "runs"]
+__all__ = [
+    "AssayError",
+    "__version__",
+    "check_golden",
+    "check_model",
+    "compare_benchmarks",
+    "load_study",
+    "log",
+    "run",
+    "runs",
+]
 
 TYPE_CHECKING = False  # what `typing.TYPE_CHECKING` is to type checkers, without importing typing
 if TYPE_CHECKING:
+    from assay.api import check_golden as check_golden
+    from assay.api import check_model as check_model
+    from assay.api import compare_benchmarks as compare_benchmarks
+    from assay.api import load_study as load_study
+    from assay.api import run as run
+    from assay.errors import AssayError as AssayError
     from assay.runs import runs as runs
     from assay.script import log as log
 
-_HOMES = {"log": "assay.script", "runs": "assay.runs"}
+_HOMES = {
+    "AssayError": "assay.errors",
+    "check_golden": "assay.api",
+    "check_model": "assay.api",
+    "compare_benchmarks": "assay.api",
+    "load_study": "assay.api",
+    "log": "assay.script",
+    "run": "assay.api",
+    "runs": "assay.runs",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Fetch `log` and `runs` on first use; later uses find them here without passing this way."""
+    """Fetch a name on first use; later uses find it here without passing this way."""
     if name not in _HOMES:
         raise AttributeError(f"module 'assay' has no attribute {name!r}")
     from importlib import import_module

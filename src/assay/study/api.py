@@ -9,7 +9,7 @@ from assay.system.lazy import build_getattr
 if TYPE_CHECKING:
     from assay.study.attempts import RetryPolicy
     from assay.study.collect import Source, closing_quietly, find_sources
-    from assay.study.dry_run import build_dry_lines, build_line
+    from assay.study.dry_run import build_dry_lines, build_dry_rows, build_line
     from assay.study.locations import StudyPlace, check_writable, choose_root
     from assay.study.logs import find_log
     from assay.study.lookup import FoundRun, find_places, load_fresh_table, open_index_of, show_command
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from assay.study.run_status import load_states
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
+    from assay.study.summary import SummaryOptions, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
 
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
     "assay.study.collect": "Source closing_quietly find_sources",
-    "assay.study.dry_run": "build_dry_lines build_line",
+    "assay.study.dry_run": "build_dry_lines build_dry_rows build_line",
     "assay.study.locations": "StudyPlace check_writable choose_root",
     "assay.study.logs": "find_log",
     "assay.study.lookup": "FoundRun find_places load_fresh_table open_index_of show_command",
@@ -43,6 +44,7 @@ HOMES = {
     "assay.study.run_status": "load_states",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
+    "assay.study.summary": "SummaryOptions summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
 }

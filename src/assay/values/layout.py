@@ -54,6 +54,7 @@ CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
 PRESENCE_FILE = "supervisors.lock"  # inside .assay: every supervisor holds a shared lock on it
+SUPERVISOR_LOG = "supervisor.log"  # inside .assay: what supervisors without a terminal report
 SUPERVISOR_PREFIX = "supervisor."  # inside .assay: one file for each supervisor that is there
 NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the place of code/ before the next attempt
 ADHOC_STUDY = "adhoc"

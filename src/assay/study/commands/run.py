@@ -211,7 +211,7 @@ def _go_to_background(place: StudyPlace, console: Console) -> bool:
     from assay.study.lookup import show_command
 
     os.makedirs(os.path.join(place.dir, layout.STUDY_META_DIR), exist_ok=True)
-    log = os.path.join(place.dir, layout.STUDY_META_DIR, "supervisor.log")
+    log = os.path.join(place.dir, layout.STUDY_META_DIR, layout.SUPERVISOR_LOG)
     hints = [show_command([word], place) for word in ("ls", "stop")]
     pid = os.fork()
     if pid:
