@@ -72,7 +72,7 @@ def test_a_study_from_file_to_table(bench: Bench) -> None:
     assert study.table(sort=["test.acc"]).splitlines()[2].split()[:2] == ["lr=0.1,n=8", "done"]
     assert study.wait(0) is outcome
     assert study.stop() is outcome
-    record = json.loads((bench.root / "fit" / "lr=0.1,n=7" / "run.json").read_text())
+    record = json.loads((bench.root / "fit" / "lr=0.1,n=7" / "environment.json").read_text())
     assert record["command_line"][:2] == ["assay", "run"]
 
 

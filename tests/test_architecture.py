@@ -30,7 +30,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("study",),
     ("golden", "bench", "models"),
     ("compat",),
-    ("script", "logx", "checkpoint", "api", "runs", "convergence", "examine"),
+    ("script", "logx", "checkpoint", "runs", "convergence", "examine"),
+    ("api",),
     ("assay",),  # assay/__init__.py: its names load on first use
     ("web", "pytest_plugin"),
     ("cli",),

@@ -178,6 +178,9 @@ def _text(path: Path | None) -> str | None:
 class StudyHandle:
     """A study that `assay.run` has started. As a context manager it waits at the end, or stops after an exception."""
 
+    name: str
+    root: str
+
     def __init__(self, name: str, root: str, words: Sequence[str]) -> None:
         import tempfile
 

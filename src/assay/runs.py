@@ -61,6 +61,9 @@ class Run:
 class Runs:
     """The runs of a study. Iterable, and subscriptable by a run's name."""
 
+    study: str
+    root: str
+
     def __init__(self, study: str, root: str, runs: list[Run]) -> None:
         self.study = study
         self.root = root
