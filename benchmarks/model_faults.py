@@ -38,7 +38,7 @@ from assay.models.flow.artifact_builder import Workshop  # noqa: E402
 from assay.models.flow.bisect import bisect_model  # noqa: E402 behind the path
 from assay.models.flow.cases import Cases  # noqa: E402
 from assay.models.flow.check import Examination, build_source, check_model  # noqa: E402
-from assay.models.flow.voter import VoterTests  # noqa: E402
+from assay.models.flow.targets import VoterTests  # noqa: E402
 from assay.models.store.artifacts import ArtifactStore  # noqa: E402
 from assay.models.values.model import InputChoice, Layer, ModelRequest, Target  # noqa: E402
 from assay.values.verdict import VerdictKind  # noqa: E402

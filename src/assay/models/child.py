@@ -17,8 +17,8 @@ from assay.errors import AssayError, InfrastructureError
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
-from assay.models.flow.metrics import write_figures, write_trace
 from assay.models.flow.reduce import reduce_failure
+from assay.models.flow.timings import write_figures, write_trace
 from assay.models.records import write_report
 from assay.models.report.terminal import render_case_line
 from assay.models.store.artifacts import ArtifactStore

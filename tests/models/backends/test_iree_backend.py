@@ -17,8 +17,8 @@ from tests.models.backends import lab
 
 from assay.errors import UsageError
 from assay.models.backends.base import BackendError
+from assay.models.backends.iree_backend import _choose_entry, _guess_op, _to_view
 from assay.models.backends.iree_compiler import explain, name_mlir_type, parse_io, render_io, render_shape
-from assay.models.backends.iree_module import _choose_entry, _guess_op, _to_view
 from assay.models.backends.registry import build_backend
 from assay.models.graph.tensorfile import load_tensors
 from assay.models.values.model import Ending, Limits, Step, Target

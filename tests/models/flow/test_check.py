@@ -26,10 +26,9 @@ from tests.models.models import (
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.cases import Cases, is_quantized
 from assay.models.flow.check import build_source, check_model
-from assay.models.flow.signature import WRONG
-from assay.models.graph.signature import find_newer_use
+from assay.models.graph.onnx_library import find_newer_use
 from assay.models.graph.tensorfile import load_array
-from assay.models.values.model import Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
+from assay.models.values.model import WRONG, Ending, InputChoice, ModelReport, Step, StepOutcome, Target, Tolerances
 from assay.models.values.tensors import Tolerance
 from assay.values.verdict import VerdictKind
 

@@ -13,7 +13,7 @@ from assay.errors import UsageError
 from assay.models.graph import convert
 from assay.models.graph.convert import build_converted, convert_opset, find_newest_opset
 from assay.models.graph.graph import load_model
-from assay.models.graph.signature import find_opset
+from assay.models.graph.onnx_library import find_opset
 
 OLD = "g (float[2,1] x) => (float[2] y) { a = Squeeze<axes = [1]>(x)  y = Clip<min = 0.0, max = 6.0>(a) }"
 

@@ -14,7 +14,7 @@ from assay.models.graph.fold import (
     find_shape_made,
     find_shape_operands,
 )
-from assay.models.graph.wiring import build_wiring
+from assay.models.graph.onnx_library import build_wiring
 
 SHAPES = """g (float[2,n,4] x) => (float[m,l] y) <int64 one = {1}, int64[1] zero = {0}, int64[1] rest = {-1}> {
     s = Shape(x)

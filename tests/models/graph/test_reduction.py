@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 from tests.models.model_shelf import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.errors import UsageError
+from assay.models.graph.onnx_library import build_spec
 from assay.models.graph.reduction import Candidate, Reduced, State, candidates, count_nodes, reduce_model
-from assay.models.graph.signature import build_spec
 
 Samples = Sequence[Mapping[str, Any]]
 EXAMPLES = load_examples().MODELS

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.models.model_shelf import activate, assert_equal, load_examples, parse, run, sample
 
 from assay.models.graph.graph import build_outline, load_model
-from assay.models.graph.signature import build_spec
+from assay.models.graph.onnx_library import build_spec
 from assay.models.graph.split import LayerModel, build_layers, check
 
 EXAMPLES = load_examples().MODELS

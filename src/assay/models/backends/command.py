@@ -30,20 +30,21 @@ from typing import Any
 from assay.errors import UsageError, did_you_mean
 from assay.models.backends.base import Backend, BackendError, Made
 from assay.models.backends.captured_output import CapturedOutput, run_program
-from assay.models.backends.dependencies import (
+from assay.models.backends.iree_compiler import import_model, name_mlir_type
+from assay.models.backends.onnx_file import copy_model, find_model
+from assay.models.backends.programs import (
     NO_NAME,
+    ask_version,
     describe_behind,
     describe_environment,
     describe_program,
     describe_words,
     find_matching,
+    find_program,
     hash_path,
 )
-from assay.models.backends.iree_compiler import import_model, name_mlir_type
-from assay.models.backends.onnx_file import copy_model, find_model
 from assay.models.backends.template import Template, Value, fill_text, find_names, parse_template
 from assay.models.backends.tensors_io import is_numpy_type, write_outputs, write_raw
-from assay.models.backends.tool import ask_version, find_program
 from assay.models.graph.tensorfile import load_array, load_refs
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.values.tensors import Dim, TensorRef, TensorSpec

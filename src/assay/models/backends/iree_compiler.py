@@ -18,8 +18,7 @@ from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError, name_program
 from assay.models.backends.captured_output import overhear_stderr, run_program
 from assay.models.backends.onnx_file import build_input_specs, build_output_specs, find_external
-from assay.models.graph.onnx_library import Model
-from assay.models.graph.signature import find_opset
+from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.values.model import Ending
 from assay.models.values.tensors import TensorSpec
 

@@ -11,10 +11,8 @@ import shutil
 from typing import Any
 
 from assay.models.backends.base import BackendError
-from assay.models.graph.external import find_locations
-from assay.models.graph.onnx_library import Model
-from assay.models.graph.signature import build_spec
-from assay.models.graph.skeleton import load_skeleton
+from assay.models.graph.onnx_library import Model, build_spec
+from assay.models.graph.weights import find_locations, load_skeleton
 from assay.models.values.tensors import TensorSpec
 
 MODEL_FILE = "model.onnx"

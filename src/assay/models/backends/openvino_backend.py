@@ -19,8 +19,7 @@ from assay.models.backends.onnx_file import (
     find_model,
     load_outline,
 )
-from assay.models.backends.tensors_io import load_inputs, unpack, write_outputs
-from assay.models.backends.warm_up import rehearse
+from assay.models.backends.tensors_io import load_inputs, rehearse, unpack, write_outputs
 from assay.models.graph.tensorfile import parse_dtype
 from assay.models.values.model import Ending, Job, Step, Target
 

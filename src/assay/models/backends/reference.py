@@ -16,9 +16,8 @@ from assay.models.backends.onnx_file import (
     find_model,
     load_outline,
 )
-from assay.models.backends.tensors_io import load_inputs, write_outputs
-from assay.models.backends.warm_up import rehearse
-from assay.models.graph.signature import find_opset
+from assay.models.backends.tensors_io import load_inputs, rehearse, write_outputs
+from assay.models.graph.onnx_library import find_opset
 from assay.models.values.model import Ending, Job, Step
 
 _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain '(?P<domain>[^']*)'")

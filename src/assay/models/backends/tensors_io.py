@@ -1,19 +1,23 @@
-"""What goes into a model and what comes out of it, held against what the model says.
+"""Inputs and outputs of a model, checked against its signature; and the first, untimed run of a library.
 
-Some runtimes take whatever they are given: OpenVINO computes with memory that nobody filled where an input is missing.
-So every back end checks its inputs here first.
+Some runtimes accept any input: OpenVINO computes with uninitialised memory if an input is missing. So every back end
+checks its inputs here first. What a library does once, at its first model (load kernels, register operators, start
+threads), happens before anything is timed: else the first case, which is the full model, would include it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from assay.models.backends.base import BackendError
+from assay.models.backends.base import BackendError, Made
+from assay.models.graph.onnx_library import import_onnx
 from assay.models.graph.tensorfile import load_ref, load_tensors, name_dtype, parse_dtype, write_tensors
-from assay.models.values.model import Ending, Job
+from assay.models.values.model import Ending, Job, Step
 from assay.models.values.tensors import TensorRef, TensorSpec
 
 Array = Any  # numpy.ndarray
@@ -122,3 +126,38 @@ def unpack(raw: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
         sign = 1 << (bits - 1)
         return ((flat.astype(np.int8) ^ sign) - sign).astype(dtype).reshape(shape)
     return flat.view(dtype).reshape(shape)
+
+
+_OPSET, _IR_VERSION = 13, 7  # old enough for every library
+Perform = Callable[[Job], Made]
+
+
+def rehearse(*steps: tuple[Step, Perform]) -> None:
+    """Take a model of one node through these steps. Whatever is wrong is said by the first real job."""
+    with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
+        made = _write_model(folder)
+        inputs = _write_inputs(folder)
+        for step, perform in steps:
+            job = Job(step, made, tempfile.mkdtemp(dir=folder), inputs=inputs, outputs=("y",), case="rehearsal")
+            made = perform(replace(job, inputs=inputs if step is Step.RUN else None)).path
+
+
+def _write_model(folder: str) -> str:
+    onnx = import_onnx()
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["x", "x"], ["y"])], "rehearsal", ends[:1], ends[1:])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION
+    )  # fmt: skip
+    path = os.path.join(folder, "rehearsal.onnx")
+    with open(path, "wb") as file:
+        file.write(model.SerializeToString())
+    return path
+
+
+def _write_inputs(folder: str) -> str:
+    import numpy as np
+
+    path = os.path.join(folder, "inputs")
+    write_tensors(path, {"x": np.ones(4, np.float32)})
+    return path

@@ -48,8 +48,7 @@ def split(**given: Any) -> int:
 def layers(model: str, groups: tuple[str, ...], as_json: bool) -> int:
     """List the cases of MODEL: what `check` would compute. Nothing is executed, no weight is read."""
     from assay.models.flow.options import choose_groups
-    from assay.models.flow.pieces import load_outline
-    from assay.models.report.outline import render_outline
+    from assay.models.flow.pieces import load_outline, render_outline
     from assay.show.json_text import render_facts
     from assay.values.plain import build_plain
 

@@ -21,15 +21,14 @@ from assay.errors import UsageError
 from assay.models.backends.base import BackendError
 from assay.models.backends.onnx_file import find_external
 from assay.models.backends.registry import build_backend
-from assay.models.flow.dump_folders import DumpFolders
-from assay.models.flow.failure_files import keep_failure
-from assay.models.flow.profiling import finish_profiles
+from assay.models.flow.step_files import DumpFolders, keep_failure
 from assay.models.graph.graph import load_model, write_model
-from assay.models.graph.signature import find_newer_use
+from assay.models.graph.onnx_library import find_newer_use
+from assay.models.profiles import finish_profiles
 from assay.models.store.artifacts import Artifact, ArtifactStore, build_key
+from assay.models.trace import Slice
 from assay.models.values.model import Job, Limits, Step, StepOutcome, Target
 from assay.models.values.tensors import TensorSpec
-from assay.models.values.trace import Slice
 from assay.models.worker_process import WorkerProcess
 from assay.values.plain import build_plain, parse_plain
 

@@ -25,10 +25,19 @@ from assay.models.flow.check import (
     quiet,
     select,
 )
-from assay.models.flow.signature import WRONG, Signature, build_signature, sign_failure
 from assay.models.graph.mark import build_cut
 from assay.models.judge.layers import Blame, Localisation, localise
-from assay.models.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome
+from assay.models.values.model import (
+    WRONG,
+    CaseReport,
+    Layer,
+    ModelReport,
+    ModelRequest,
+    Signature,
+    StepOutcome,
+    build_signature,
+    sign_failure,
+)
 from assay.models.values.tensors import TensorComparison
 from assay.values.verdict import Finding, VerdictKind
 

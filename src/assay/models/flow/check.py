@@ -18,14 +18,23 @@ from typing import Any
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Work
 from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, name_kind
-from assay.models.flow.signature import WRONG, build_signature, find_same
-from assay.models.flow.voter import VoterTests
+from assay.models.flow.targets import VoterTests
 from assay.models.graph.tensorfile import write_tensors
-from assay.models.judge.layers import Blame, Localisation, localise
+from assay.models.judge.layers import Blame, Localisation, judge_votes, localise
 from assay.models.judge.tensors import judge_outputs
 from assay.models.judge.tolerances import step_tolerance
-from assay.models.judge.voting import judge_votes
-from assay.models.values.model import CaseReport, Layer, ModelReport, ModelRequest, StepOutcome, Target, Tolerances
+from assay.models.values.model import (
+    WRONG,
+    CaseReport,
+    Layer,
+    ModelReport,
+    ModelRequest,
+    StepOutcome,
+    Target,
+    Tolerances,
+    build_signature,
+    find_same,
+)
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind
 

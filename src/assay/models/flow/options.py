@@ -20,7 +20,7 @@ from assay.models.config.settings import (
     parse_tolerance_text,
 )
 from assay.models.flow.discovery import find_models, list_stems
-from assay.models.flow.targets import load_checked_target
+from assay.models.flow.targets import choose_voter, load_checked_target
 from assay.models.flow.tolerance_names import (
     Names,
     find_strange_stems,
@@ -32,7 +32,6 @@ from assay.models.flow.tolerance_names import (
     refuse_general,
     refuse_own,
 )
-from assay.models.flow.voter import choose_voter
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
 from assay.models.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances

@@ -13,7 +13,8 @@ from assay.models.graph.convert import convert_opset
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.tensorfile import write_tensors
 from assay.models.store.artifacts import ArtifactStore
-from assay.models.values.model import ModelRequest, Outline
+from assay.models.values.model import Layer, ModelRequest, Outline
+from assay.show import formatting
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,20 @@ def convert_model(path: str, target: str, opset: int) -> str:
     """What was done, in one line."""
     done = convert_opset(path, target, opset)
     return f"opset {done.before} → {done.after}, {done.nodes} nodes: {done.path}"
+
+
+_COLUMNS = 4  # the case, its operators, the nodes' own names, what goes in and comes out
+
+
+def render_outline(outline: Outline) -> str:
+    """In columns; one that no layer has anything for is not there."""
+    rows = [_build_row(layer) for layer in outline.layers]
+    told = [place for place in range(_COLUMNS) if any(row[place] for row in rows)]
+    widths = {place: max(formatting.display_width(row[place]) for row in rows) for place in told}
+    lines = ["  ".join(formatting.pad(row[place], widths[place]) for place in told).rstrip() for row in rows]
+    return "".join(f"{line}\n" for line in (*lines, formatting.clean(outline.full_name)))
+
+
+def _build_row(layer: Layer) -> list[str]:
+    flow = f"{', '.join(layer.inputs)} → {', '.join(layer.outputs)}"
+    return [formatting.clean(text) for text in (layer.name, "+".join(layer.ops), layer.title, flow)]

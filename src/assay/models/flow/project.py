@@ -16,9 +16,8 @@ from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
 from assay.models.flow.discovery import ModelFile, find_models
 from assay.models.flow.options import find_settings_folder
 from assay.models.flow.stepwise import Stepwise
-from assay.models.flow.targets import load_checked_target
+from assay.models.flow.targets import Vote, choose_voter, load_checked_target
 from assay.models.flow.tolerance_names import find_strange_stems, join_names, refuse_general, refuse_own
-from assay.models.flow.voter import Vote, choose_voter
 from assay.models.store.artifacts import ArtifactStore, choose_store_folder
 from assay.models.values.model import Limits, Target
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
-from assay.models.flow.history import MachineObserver, build_timings
+from assay.models.flow.timings import MachineObserver, build_timings
 from assay.models.records import load_report
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
 from assay.plan.identity import spec_id

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from assay.errors import UsageError
-from assay.models.backends.dependencies import hash_tree
+from assay.models.backends.programs import hash_tree
 from assay.models.backends.registry import build_backend
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps, Product, Wants, load_product
 from assay.models.flow.cases import Arrays, Case, Cases, Source, StepFailedError, Tensors, Trial

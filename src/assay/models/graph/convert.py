@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from assay.errors import UsageError
 from assay.models.graph.graph import load_model, measure_weights, write_model
-from assay.models.graph.onnx_library import Model, import_onnx
-from assay.models.graph.signature import find_opset
+from assay.models.graph.onnx_library import Model, find_opset, import_onnx
 
 _CONVERTED_BYTES = 1_800_000_000  # the library converts a model in one piece
 _TRIED_BYTES = 100_000_000  # a second or so

@@ -10,10 +10,9 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from assay.models.graph.mark import build_cut
-from assay.models.graph.onnx_library import Model, Node, import_onnx
+from assay.models.graph.onnx_library import DEFAULT_DOMAINS, Model, Node, Wiring, find_subgraphs, import_onnx
 from assay.models.graph.submodel import describe_array
 from assay.models.graph.tensorfile import Array
-from assay.models.graph.wiring import DEFAULT_DOMAINS, Wiring, find_subgraphs
 
 SMALL = 4096  # elements: what is computed from shapes may still be a large mask, and stays an activation then
 

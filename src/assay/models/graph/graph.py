@@ -6,11 +6,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from assay.errors import InfrastructureError, UsageError
-from assay.models.graph.external import load_external
-from assay.models.graph.onnx_library import Model, import_onnx, parse_message
-from assay.models.graph.signature import build_spec, find_opset, name_elem_type
-from assay.models.graph.skeleton import build_skeleton, load_skeleton, measure_tensor
-from assay.models.graph.wiring import Wiring, build_wiring, is_constant_node
+from assay.models.graph.onnx_library import (
+    Model,
+    Wiring,
+    build_spec,
+    build_wiring,
+    find_opset,
+    import_onnx,
+    is_constant_node,
+    name_elem_type,
+    parse_message,
+)
+from assay.models.graph.weights import build_skeleton, load_external, load_skeleton, measure_tensor
 from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
 

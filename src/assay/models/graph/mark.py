@@ -7,10 +7,9 @@ from typing import Any
 
 from assay.errors import NotFoundError, UsageError
 from assay.models.graph.graph import infer_specs
-from assay.models.graph.onnx_library import Model, import_onnx
-from assay.models.graph.skeleton import copy_fields
+from assay.models.graph.onnx_library import Model, Wiring, build_wiring, import_onnx
 from assay.models.graph.submodel import NON_TENSORS, build_submodel, build_value
-from assay.models.graph.wiring import Wiring, build_wiring
+from assay.models.graph.weights import copy_fields
 from assay.models.values.tensors import TensorSpec
 
 Types = Mapping[str, TensorSpec]

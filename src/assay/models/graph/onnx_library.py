@@ -1,10 +1,13 @@
-"""The onnx library: loaded where it is first used, what is said without it, and how its messages are read."""
+"""ONNX models in memory: the library, the connections of a graph, types and operator sets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import MissingExtraError
+from assay.models.values.tensors import Dim, TensorSpec
 
 Model = Any  # onnx.ModelProto: the library is loaded inside functions only
 Node = Any  # onnx.NodeProto
@@ -29,3 +32,174 @@ def parse_message(message: Any, content: bytes) -> Any:
     except DecodeError as error:
         raise ValueError(error) from error
     return message
+
+
+# ---------------------------------------------------------------- which node makes and which reads each tensor
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The top graph of a model; nodes inside If, Loop and Scan belong to the node that holds them."""
+
+    nodes: tuple[Node, ...]
+    reads: tuple[tuple[str, ...], ...]  # of each node: its inputs, then what its sub-graphs take from outside
+    inputs: tuple[str, ...]  # initialisers that are listed as inputs do not count
+    outputs: tuple[str, ...]
+    weights: Mapping[str, Any]  # initialisers, sparse ones included
+    constants: Mapping[str, int]  # outputs of Constant nodes → the node
+    producers: Mapping[str, int]  # outputs of the other nodes → the node
+    consumers: Mapping[str, tuple[int, ...]]
+
+    def is_constant(self, name: str) -> bool:
+        return name in self.weights or name in self.constants
+
+    def is_output(self, name: str) -> bool:
+        return name in self.outputs
+
+    @property
+    def intermediates(self) -> tuple[str, ...]:
+        """What nodes make, in their order; constants and outputs of the graph do not count."""
+        return tuple(name for name in self.producers if name not in self.outputs)
+
+    def find_ancestors(self, names: Iterable[str], stop: Iterable[str] = ()) -> list[int]:
+        """The nodes that these tensors need, Constant nodes included, in the graph's order; `stop` needs nothing."""
+        seen = set(stop)
+        wanted = [name for name in names if name not in seen]
+        nodes: set[int] = set()
+        while wanted:
+            name = wanted.pop()
+            place = self.producers.get(name, self.constants.get(name))
+            if name in seen or place is None:
+                continue
+            seen.add(name)
+            if place not in nodes:
+                nodes.add(place)
+                wanted.extend(self.reads[place])
+        return sorted(nodes)
+
+
+def build_wiring(graph: Graph) -> Wiring:
+    nodes = tuple(graph.node)
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    weights |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
+    reads = tuple(tuple(dict.fromkeys(find_reads(node))) for node in nodes)
+    made = [(name, place) for place, node in enumerate(nodes) for name in node.output if name]
+    consumers: dict[str, list[int]] = {}
+    for place, names in enumerate(reads):
+        for name in names:
+            consumers.setdefault(name, []).append(place)
+    return Wiring(
+        nodes=nodes,
+        reads=reads,
+        inputs=tuple(value.name for value in graph.input if value.name not in weights),
+        outputs=tuple(value.name for value in graph.output),
+        weights=weights,
+        constants={name: place for name, place in made if is_constant_node(nodes[place])},
+        producers={name: place for name, place in made if not is_constant_node(nodes[place])},
+        consumers={name: tuple(places) for name, places in consumers.items()},
+    )
+
+
+def is_constant_node(node: Node) -> bool:
+    return bool(node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS)
+
+
+def find_reads(node: Node) -> Iterator[str]:
+    """Names that the node needs from the graph it stands in; one that is left out is no name."""
+    yield from (name for name in node.input if name)
+    for graph in find_subgraphs(node):
+        yield from _find_captured(graph)
+
+
+def find_subgraphs(node: Node) -> Iterator[Graph]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _find_captured(graph: Graph) -> Iterator[str]:
+    """What a sub-graph takes from outside: an output of it may come straight from there, too."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own |= {tensor.values.name for tensor in graph.sparse_initializer}
+    own |= {name for node in graph.node for name in node.output}
+    for node in graph.node:
+        yield from (name for name in find_reads(node) if name not in own)
+    yield from (value.name for value in graph.output if value.name not in own)
+
+
+# ---------------------------------------------------------------- inputs, outputs, types and versions
+
+_KINDS = {"sequence_type": "sequence", "optional_type": "optional", "map_type": "map", "sparse_tensor_type": "sparse"}
+
+
+def build_spec(value: Any) -> TensorSpec:
+    """What a graph says of a value; `dtype` is "sequence", "optional" or "map" for what is no tensor."""
+    kind = value.type.WhichOneof("value")
+    if kind in _KINDS:
+        return TensorSpec(value.name, _KINDS[kind])
+    tensor = value.type.tensor_type
+    return TensorSpec(value.name, name_elem_type(tensor.elem_type), _build_shape(tensor))
+
+
+def _build_shape(tensor: Any) -> tuple[Dim, ...] | None:
+    return tuple(_build_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
+
+
+def _build_dim(dim: Any) -> Dim:
+    kind = dim.WhichOneof("value")
+    if kind == "dim_value":
+        return int(dim.dim_value) if dim.dim_value >= 0 else None  # some exporters write -1 for what is open
+    return (dim.dim_param or None) if kind else None
+
+
+def name_elem_type(elem_type: int) -> str:
+    """ONNX's number of a type by numpy's name; "" where there is none."""
+    onnx = import_onnx()
+    if elem_type == onnx.TensorProto.STRING:
+        return "string"
+    try:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type).name) if elem_type else ""
+    except KeyError:
+        return ""
+
+
+def find_opset(model: Model) -> int:
+    """Of ONNX's own operators; 0: the model uses none."""
+    return max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=0)
+
+
+_NEW_TYPES = {  # IR version → the types that came with it
+    9: ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"),
+    10: ("UINT4", "INT4"),
+    11: ("FLOAT4E2M1",),
+    12: ("FLOAT8E8M0",),
+    13: ("UINT2", "INT2"),
+}
+_NEW_FIELDS = {8: ("functions",), 11: ("configuration",)}  # of a model
+
+
+def find_newer_use(model: Model, most: int) -> str:
+    """What a model uses that came after an IR version; empty: nothing that is known of."""
+    kinds = import_onnx().TensorProto.DataType
+    newer = [name for version, names in _NEW_TYPES.items() if version > most for name in names]
+    numbers = {kinds.Value(name): name for name in newer if name in kinds.keys()}  # noqa: SIM118 a protobuf enum
+    for number in _list_types(model):
+        if number in numbers:
+            return numbers[number]
+    fields = [name for version, names in _NEW_FIELDS.items() if version > most for name in names]
+    return next((name for name in fields if getattr(model, name, None)), "")
+
+
+def _list_types(message: Any) -> Iterator[int]:
+    """Every type of a tensor or of a value in it, also in sub-graphs and attributes."""
+    for field, value in message.ListFields():
+        if field.name in ("data_type", "elem_type") and isinstance(value, int):
+            yield value
+        elif field.name in ("to", "i"):
+            yield from [value] if isinstance(value, int) else []
+        elif field.message_type is not None:
+            for each in value if field.is_repeated else (value,):
+                yield from _list_types(each)

@@ -11,10 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from assay.models.graph.onnx_library import Model, Node, import_onnx
-from assay.models.graph.signature import find_opset
+from assay.models.graph.onnx_library import DEFAULT_DOMAINS, Model, Node, Wiring, build_wiring, find_opset, import_onnx
 from assay.models.graph.tensorfile import Array
-from assay.models.graph.wiring import DEFAULT_DOMAINS, Wiring, build_wiring
 
 Inputs = Sequence[Any]  # arrays; None: an optional input that is left out
 Attributes = Mapping[str, Any]

@@ -16,12 +16,10 @@ from typing import cast
 from assay.errors import UsageError
 from assay.models.graph.fold import build_folding, evaluate
 from assay.models.graph.graph import infer_specs
-from assay.models.graph.onnx_library import Model, import_onnx
-from assay.models.graph.signature import name_elem_type
-from assay.models.graph.skeleton import KEPT_BYTES, build_skeleton, measure_tensor
+from assay.models.graph.onnx_library import Model, Wiring, build_wiring, import_onnx, name_elem_type
 from assay.models.graph.submodel import build_submodel, build_value, describe_array
 from assay.models.graph.tensorfile import Array
-from assay.models.graph.wiring import Wiring, build_wiring
+from assay.models.graph.weights import KEPT_BYTES, build_skeleton, measure_tensor
 from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
 

@@ -6,11 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.errors import UsageError
-from assay.models.graph.external import is_external, load_external_tensor
-from assay.models.graph.onnx_library import Model, Node, import_onnx
-from assay.models.graph.signature import find_elem_type
-from assay.models.graph.tensorfile import Array, import_numpy, name_dtype
-from assay.models.graph.wiring import Wiring, find_subgraphs, is_constant_node
+from assay.models.graph.onnx_library import (
+    Model,
+    Node,
+    Wiring,
+    find_subgraphs,
+    import_onnx,
+    is_constant_node,
+)
+from assay.models.graph.tensorfile import Array, import_numpy, name_dtype, parse_dtype
+from assay.models.graph.weights import is_external, load_external_tensor
 from assay.models.values.tensors import TensorSpec
 
 PRODUCER = "assay"
@@ -88,6 +93,15 @@ def build_value(spec: TensorSpec) -> Any:
     if not spec.dtype:
         return onnx.ValueInfoProto(name=spec.name)
     return onnx.helper.make_tensor_value_info(spec.name, find_elem_type(spec.dtype), spec.shape)
+
+
+def find_elem_type(dtype: str) -> int:
+    """The other way round. Raises UsageError for a type that ONNX lacks."""
+    onnx = import_onnx()
+    try:
+        return int(onnx.helper.np_dtype_to_tensor_dtype(parse_dtype(dtype)))
+    except (KeyError, ValueError):
+        raise UsageError(f"ONNX has no tensor of type {dtype}") from None
 
 
 def describe_array(name: str, array: Array) -> TensorSpec:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from assay.models.graph.onnx_library import Model, Node, import_onnx
+from assay.models.graph.onnx_library import Model, Node, Wiring, build_wiring, import_onnx
 from assay.models.graph.submodel import build_constant
-from assay.models.graph.wiring import Wiring, build_wiring
 from assay.models.values.tensors import TensorSpec
 
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from assay.models.judge.tensor_blocks import Array, Block, load_numpy, name_dtype
+from assay.models.judge.tensor_blocks import Array, Block, Scale, load_numpy, name_dtype
 from assay.models.judge.tensor_errors import Errors, walk_errors
-from assay.models.judge.tensor_scale import Scale
 from assay.models.values.tensors import Element, Number, Tolerance
 
 _LEAST = 1e-300  # nothing is divided by less

@@ -16,10 +16,19 @@ from functools import partial
 from typing import Any
 
 from assay.errors import did_you_mean
-from assay.models.judge.tensor_blocks import Array, Kind, Survey, load_numpy, name_dtype, survey, walk_blocks
+from assay.models.judge.tensor_blocks import (
+    FEWEST,
+    Array,
+    Kind,
+    Survey,
+    build_scale,
+    load_numpy,
+    name_dtype,
+    survey,
+    walk_blocks,
+)
 from assay.models.judge.tensor_errors import find_common_kind
 from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
-from assay.models.judge.tensor_scale import FEWEST, build_scale
 from assay.models.judge.tolerances import complete_tolerance, default_tolerance, is_zero_telling, rounding_units
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import (

@@ -1,24 +1,132 @@
-"""Models as tests: which cases there are, what they are called, and which of them are expected to fail.
+"""Models as tests: which cases there are, their names, and which of them are expected to fail.
 
-A test that asks for `assay_case`, itself or through a fixture, is run once for each case of each model: every layer and
-the full model, for each target or hardware type, for each chip. Names come from the graphs; nothing runs before a test.
+A test that uses `assay_case`, itself or through a fixture, runs once for each case of each model: every layer and the
+full model, for each target or hardware type, for each chip. Names come from the graphs; nothing runs before a test.
+
+Cases that are expected to fail are in `<module>-xfails.txt` next to the test file, or in the file of the settings:
+
+    # a comment
+    test_onnx_model[net_layer_Conv_3-sim-default] owner/repo#12
+
+A line names a test by its name, its whole node id, or the part between the brackets, and may link an issue. The case is
+not run; if it runs, with --try-xfails or --issue, and passes, that is a failure: the list is out of date.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from assay.models.pytest_support import expected_failures, fixtures
+from assay.models.pytest_support import fixtures
 from assay.models.pytest_support import report as model_report
+from assay.models.pytest_support.case import CACHE_SECTION, Given, Plan, get_plan, set_plan
 from assay.models.pytest_support.options import ModelOptions
-from assay.models.pytest_support.plan import CACHE_SECTION, Given, Plan, get_plan, set_plan
 from assay.models.pytest_support.report import tell_reasons
+
+_LINE = re.compile(
+    r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    issue: str | None
+    path: str  # of the list
+    line: int
+
+    @property
+    def where(self) -> str:
+        return f"{os.path.basename(self.path)}:{self.line}"
+
+    @property
+    def reason(self) -> str:
+        return f"expected to fail ({self.where})" + (f": {self.issue}" if self.issue else "")
+
+    @property
+    def label(self) -> str:
+        """Between the brackets."""
+        match = re.search(r"\[(.*)\]$", self.name)
+        return match[1] if match else self.name
+
+    def is_linked(self, issue: str) -> bool:
+        """`12`, `#12` or `owner/repo#12`."""
+        if self.issue is None:
+            return False
+        number = re.split(r"[#/]", self.issue)[-1]
+        return issue == self.issue or issue.removeprefix("#") == number
+
+
+def parse_entries(text: str, path: str) -> Iterator[Entry]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _LINE.fullmatch(line.strip())
+        if match is not None and not line.lstrip().startswith("#"):
+            yield Entry(match["name"], match["issue"], path, number)
+
+
+def load_entries(path: str) -> tuple[Entry, ...]:
+    """Nothing where there is no such file. Raises UsageError for one that cannot be read: it is not passed over."""
+    from assay.errors import UsageError
+
+    try:
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the list of expected failures {path} cannot be read: {error}") from error
+    return tuple(parse_entries(text, path))
+
+
+class Lists:
+    """The lists that hold for a session, each read once."""
+
+    def __init__(self, common: str | None, folder: str) -> None:
+        self._loaded: dict[str, tuple[Entry, ...]] = {}
+        self._common = os.path.join(folder, common) if common else None
+        if self._common is not None and not os.path.exists(self._common):
+            from assay.errors import UsageError
+
+            raise UsageError(f"the list of expected failures {self._common} does not exist")
+
+    def find(self, item: pytest.Item) -> Entry | None:
+        spelled = (item.name, item.nodeid, find_label(item.name))
+        names = {name for each in spelled for name in (each, _unescape(each, item))}
+        return next((entry for entry in self._entries_of(item) if entry.name in names), None)
+
+    def _entries_of(self, item: pytest.Item) -> Iterator[Entry]:
+        beside = f"{os.path.splitext(str(item.path))[0]}-xfails.txt"
+        for path in (beside, self._common):
+            if path is not None:
+                if path not in self._loaded:
+                    self._loaded[path] = load_entries(path)
+                yield from self._loaded[path]
+
+    def find_strange(self, cases: Sequence[str]) -> list[Entry]:
+        """Entries of no case, whatever the hardware and the chip: mistyped, or of a model that is gone."""
+        entries = [entry for entries in self._loaded.values() for entry in entries]
+        spelled = [name for case in cases for name in (case, case.encode("unicode_escape").decode())]
+        return [entry for entry in entries if not any(entry.label.startswith(f"{case}-") for case in spelled)]
+
+
+def _unescape(name: str, item: pytest.Item) -> str:
+    """With the case's name as the file spells it: pytest writes letters beyond ASCII as `\\xe9`."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    label = getattr(params.get("assay_case"), "label", None)
+    return name if label is None else name.replace(find_label(item.name), label)
+
+
+def find_label(name: str) -> str:
+    match = re.search(r"\[(.*)\]$", name)
+    return match[1] if match else name
+
 
 CASE, TARGET, HARDWARE, CHIP = "assay_case", "assay_target", "assay_hardware", "assay_chip"
 
@@ -131,9 +239,9 @@ def expect_failures(config: pytest.Config, items: Sequence[pytest.Item]) -> None
 
     plan = get_plan(config)
     for item in items:
-        item.user_properties.append((model_report.PROPERTY_CASE, expected_failures.find_label(item.name)))
+        item.user_properties.append((model_report.PROPERTY_CASE, find_label(item.name)))
     try:
-        lists = expected_failures.Lists(plan.project.settings.expected_failures, plan.project.folder)
+        lists = Lists(plan.project.settings.expected_failures, plan.project.folder)
         for item in items:
             _mark(item, lists.find(item), plan.options)
         strange = lists.find_strange([case.shown for model in plan.models for case in model.cases])
@@ -153,7 +261,7 @@ def _warn_of_models(plan: Plan) -> None:
         warnings.warn(pytest.PytestWarning(text), stacklevel=1)
 
 
-def _mark(item: pytest.Item, entry: expected_failures.Entry | None, options: ModelOptions) -> None:
+def _mark(item: pytest.Item, entry: Entry | None, options: ModelOptions) -> None:
     if entry is None:
         return
     runs = options.try_xfails or (options.issue is not None and entry.is_linked(options.issue))

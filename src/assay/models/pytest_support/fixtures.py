@@ -22,8 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from assay.models.pytest_support.case import ModelCase, build_arrays, clear_keep, telling
-from assay.models.pytest_support.plan import CACHE_SECTION, Given, Plan, get_plan
+from assay.models.pytest_support.case import (
+    CACHE_SECTION,
+    Given,
+    ModelCase,
+    Plan,
+    build_arrays,
+    clear_keep,
+    get_plan,
+    telling,
+)
 from assay.models.pytest_support.report import build_failure
 
 if TYPE_CHECKING:

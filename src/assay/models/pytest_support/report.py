@@ -1,12 +1,74 @@
-"""Why a test of a model did not pass, in one line: for pytest's short summary, and wherever pytest shows it."""
+"""What a test of a model says when it does not pass: everything that a person needs to go on, and nothing of ours."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from typing import Any
+import shlex
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from assay.errors import AssayError
+    from assay.models.values.model import CaseReport, StepOutcome
+
+
+_ALLOWED = "tolerance = {allow_constant = true} in the model's settings"
+_MOST_LINES = 200  # of a tool's output: the first and the last of them
+
+
+def render_failed_step(fixture: str, error: AssayError, outcome: StepOutcome, model: str) -> str:
+    """Which step, its command line, and all that the tool said."""
+    parts = [f"{fixture}: {error.message}"]
+    if outcome.command:
+        parts.append(f"command: {outcome.command}")
+    parts += [f"{name}:\n{_shorten_output(text)}" for name, text in _said(outcome)]
+    if error.hint:
+        parts.append(f"what to do: {_name_model(error.hint, model)}")
+    return "\n".join(parts)
+
+
+def _said(outcome: StepOutcome) -> Iterator[tuple[str, str]]:
+    for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        yield name, text.strip("\n") if text.strip() else "(nothing)"
+
+
+def _shorten_output(text: str) -> str:
+    lines = text.splitlines()
+    if len(lines) <= _MOST_LINES:
+        return text
+    half = _MOST_LINES // 2
+    return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} lines left out …", *lines[-half:]])
+
+
+def _name_model(hint: str, model: str) -> str:
+    """A command in a hint is one that can be pasted: the file is the model's, not that of a layer cut out of it."""
+    return hint.replace(" MODEL ", f" {shlex.quote(model)} ")
+
+
+def render_error(fixture: str, error: AssayError, model: str) -> str:
+    hint = f"\n  {_name_model(error.hint, model)}" if error.hint else ""
+    return f"{fixture}: {error.message}{hint}"
+
+
+def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
+    """The numbers, and the command that shows them."""
+    from assay.models.report.tensor_diff import render_diffs
+    from assay.models.report.text import build_diff_commands, find_bad, tell
+    from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff
+
+    bad = [each for each in report.local if each.verdict.kind != "PASS"]
+    found = "; ".join(tell(finding, report) for finding in find_bad(report))
+    differs = any(each.verdict.kind == "FAIL" for each in bad) or report.verdict.kind != "INCONCLUSIVE"
+    lines = [f"{label}: {report.target} {'differs from' if differs else 'cannot be told from'} {reference}: {found}"]
+    files = dict(zip([each.name for each in bad], report.diffs, strict=False))
+    diffs = [TensorDiff(each, *files.get(each.name, ("-", "-"))) for each in bad]
+    if diffs:
+        lines.append(render_diffs(diffs, report.verdict, width=110, plain=True).rstrip())
+    lines += [f"look at it: {command}" for command in build_diff_commands(report)]
+    return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)
+
 
 PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a test
 _REASON = "assay_reason"
@@ -43,7 +105,7 @@ def pytest_runtest_makereport(
 def tell_reasons(reporter: Any) -> None:
     """Of tests whose names fill the whole line of pytest's own summary."""
     lines = [
-        f"{word} {_shorten(report.nodeid)}: {getattr(report, _REASON)}"
+        f"{word} {_shorten_id(report.nodeid)}: {getattr(report, _REASON)}"
         for kind, word in _WORDS.items()
         for report in reporter.stats.get(kind, ())
         if hasattr(report, _REASON) and not _has_room(reporter, report.nodeid)
@@ -59,7 +121,7 @@ def _has_room(reporter: Any, nodeid: str) -> bool:
     return len(nodeid) + _ROOM <= width
 
 
-def _shorten(nodeid: str) -> str:
+def _shorten_id(nodeid: str) -> str:
     """What stands between the brackets."""
     match = re.search(r"\[(.*)\]$", nodeid)
     return match[1] if match else nodeid

@@ -1,25 +1,122 @@
-"""What a command depends on: every way in which it can change is another description of it."""
+"""Programs by variable and by PATH, and what they say of themselves."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 import pytest
 
-from assay.models.backends import dependencies
-from assay.models.backends.dependencies import (
+from assay.errors import InfrastructureError
+from assay.models.backends import programs
+from assay.models.backends.programs import (
+    ask_version,
     describe_behind,
     describe_environment,
     describe_program,
     describe_words,
     find_matching,
+    find_program,
     hash_file,
     hash_tree,
+    name_variable,
 )
 
 
-def make_program(path, text="#!/bin/sh\necho hello"):
+def make_program(folder, name, text="#!/bin/sh\necho hello"):
+    path = folder / name
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("program", "variable"),
+    [("torq-compile", "TORQ_COMPILE"), ("torq-run-module", "TORQ_RUN_MODULE"), ("python3.11", "PYTHON3_11")],
+)
+def test_the_variable_of_a_program(program, variable):
+    assert name_variable(program) == variable
+
+
+def test_a_program_that_is_nowhere_names_both_places(tmp_path):
+    with pytest.raises(InfrastructureError) as caught:
+        find_program("torq-compile", {"PATH": str(tmp_path)}, str(tmp_path))
+    assert "torq-compile is not to be found: $TORQ_COMPILE is not set, and it is not in PATH" in str(caught.value)
+    assert "export TORQ_COMPILE=/path/to/torq-compile" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.write_text(""), "may not be executed"),
+    ],
+)
+def test_a_variable_that_leads_nowhere(tmp_path, make, reason):
+    path = tmp_path / "tool"
+    make(path)
+    with pytest.raises(InfrastructureError, match=rf"\$MY_TOOL is .*tool, which {reason}"):
+        find_program("my-tool", {"PATH": "/bin", "MY_TOOL": str(path)}, str(tmp_path))
+    with pytest.raises(InfrastructureError, match=reason):
+        find_program("./tool", {}, str(tmp_path))
+
+
+def test_the_variable_goes_before_path(tmp_path):
+    (tmp_path / "bin").mkdir()
+    inside, outside = make_program(tmp_path / "bin", "my-tool"), make_program(tmp_path, "other tool")
+    env = {"PATH": str(tmp_path / "bin")}
+    assert find_program("my-tool", env, "/") == [str(inside)]
+    assert find_program("my-tool", {**env, "MY_TOOL": str(outside)}, "/") == [str(outside)]
+    assert find_program("my-tool", {**env, "MY_TOOL": ""}, "/") == [str(inside)]
+
+
+def test_a_variable_may_hold_a_command(tmp_path):
+    env = {"PATH": os.environ["PATH"], "MY_TOOL": f"{sys.executable} -u 'a script.py'"}
+    assert find_program("my-tool", env, "/") == [sys.executable, "-u", "a script.py"]
+
+
+def test_a_path_is_relative_to_the_project(tmp_path):
+    path = make_program(tmp_path, "tool")
+    assert find_program("./tool", {}, str(tmp_path)) == [str(path)]
+
+
+@pytest.mark.parametrize("given", ["./bin/my-tool", "bin/my-tool --k 1"])
+def test_a_path_in_a_variable_is_relative_to_where_one_stands(tmp_path, monkeypatch, given):
+    """The program runs elsewhere: there the same words would be another program, or none."""
+    (tmp_path / "bin").mkdir()
+    path = make_program(tmp_path / "bin", "my-tool")
+    monkeypatch.chdir(tmp_path)
+    env = {"PATH": "/bin", "MY_TOOL": given}
+    assert find_program("my-tool", env, "/") == [str(path), *given.split()[1:]]
+    assert find_program("my-tool", {"PATH": "bin"}, "/") == [str(path)]
+
+
+# ---------------------------------------------------------------- versions
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo tool 1.2; echo more", "tool 1.2 more"),
+        ("echo no >&2; exit 1", ""),
+        ("exec sleep 1000", ""),
+        ("yes", ""),
+        ("cat; echo asked", "asked"),
+    ],
+)
+def test_versions_are_asked_carefully(tmp_path, monkeypatch, text, said):
+    monkeypatch.setattr("assay.models.backends.programs.VERSION_S", 0.5)
+    program = make_program(tmp_path, "tool", f"#!/bin/sh\n{text}\n")
+    assert ask_version([str(program), "--version"], os.environ, str(tmp_path)) == said
+
+
+def test_a_version_of_nothing(tmp_path):
+    assert ask_version([str(tmp_path / "none")], {}, str(tmp_path)) == ""
+
+
+def write_program(path, text="#!/bin/sh\necho hello"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -93,7 +190,7 @@ def test_links_in_a_folder_are_followed_and_loops_end(tmp_path):
 def test_a_file_that_is_edited_is_read_again_even_with_its_old_date(tmp_path, monkeypatch):
     path = tmp_path / "tool"
     path.write_text("one")
-    monkeypatch.setattr(dependencies, "_FRESH_NS", -(10**18))  # everything is old
+    monkeypatch.setattr(programs, "_FRESH_NS", -(10**18))  # everything is old
     first = hash_file(str(path))
     date = path.stat()
     assert hash_file(str(path)) == first
@@ -107,26 +204,26 @@ def test_a_file_that_was_just_written_is_not_remembered(tmp_path):
     path = tmp_path / "tool"
     path.write_text("one")
     hash_file(str(path))
-    assert str(path) not in dependencies._hashes
+    assert str(path) not in programs._hashes
 
 
 # ---------------------------------------------------------------- programs
 
 
 def test_arguments_of_a_program_count(tmp_path):
-    tool = str(make_program(tmp_path / "tool"))
+    tool = str(write_program(tmp_path / "tool"))
     assert describe_program([tool, "--k", "1"]) != describe_program([tool, "--k", "2"])
 
 
 def test_one_content_in_two_places_is_two_programs(tmp_path):
     """Two virtual environments have one python, and other packages."""
-    one, two = make_program(tmp_path / "a" / "tool"), make_program(tmp_path / "b" / "tool")
+    one, two = write_program(tmp_path / "a" / "tool"), write_program(tmp_path / "b" / "tool")
     assert describe_program([str(one)]) != describe_program([str(two)])
 
 
 def test_where_a_link_leads_to_counts(tmp_path):
-    make_program(tmp_path / "v1" / "tool")
-    make_program(tmp_path / "v2" / "tool")
+    write_program(tmp_path / "v1" / "tool")
+    write_program(tmp_path / "v2" / "tool")
     link = tmp_path / "current"
     link.symlink_to("v1")
     first = describe_program([str(link / "tool")])
@@ -154,19 +251,19 @@ def behind(path, *folders):
     ],
 )
 def test_what_a_wrapper_calls_counts(tmp_path, text):
-    real = make_program(tmp_path / "real")
+    real = write_program(tmp_path / "real")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "real-tool").symlink_to(real)
-    tool = make_program(tmp_path / "tool", text.format(folder=tmp_path))
+    tool = write_program(tmp_path / "tool", text.format(folder=tmp_path))
     first = behind(tool, tmp_path / "bin")
     real.write_text("#!/bin/sh\necho changed")
     assert behind(tool, tmp_path / "bin") != first
 
 
 def test_a_wrapper_of_a_wrapper(tmp_path):
-    real = make_program(tmp_path / "real")
-    inner = make_program(tmp_path / "inner", f"#!/bin/sh\nexec {real}\n")
-    tool = make_program(tmp_path / "tool", f"#!/bin/sh\nexec {inner}\n{tmp_path}/tool\n")
+    real = write_program(tmp_path / "real")
+    inner = write_program(tmp_path / "inner", f"#!/bin/sh\nexec {real}\n")
+    tool = write_program(tmp_path / "tool", f"#!/bin/sh\nexec {inner}\n{tmp_path}/tool\n")
     first = behind(tool)
     real.write_text("#!/bin/sh\necho changed")
     assert behind(tool) != first
@@ -174,16 +271,16 @@ def test_a_wrapper_of_a_wrapper(tmp_path):
 
 def test_another_interpreter_in_path_counts(tmp_path):
     """The same script is started by what `env` finds."""
-    tool = make_program(tmp_path / "tool", "#!/usr/bin/env my-python\nprint(1)\n")
+    tool = write_program(tmp_path / "tool", "#!/usr/bin/env my-python\nprint(1)\n")
     for name in ("a", "b"):
-        make_program(tmp_path / name / "my-python")
+        write_program(tmp_path / name / "my-python")
     assert behind(tool, tmp_path / "a") != behind(tool, tmp_path / "b")
 
 
 def test_packages_of_the_python_that_runs_it_count(tmp_path):
     """`pip install -U` leaves the script as it is."""
-    make_program(tmp_path / "bin" / "python")
-    tool = make_program(tmp_path / "tool", f"#!{tmp_path}/bin/python\nfrom vendor import main\n")
+    write_program(tmp_path / "bin" / "python")
+    tool = write_program(tmp_path / "tool", f"#!{tmp_path}/bin/python\nfrom vendor import main\n")
     record = tmp_path / "lib" / "python3.12" / "site-packages" / "vendor-1.0.dist-info" / "RECORD"
     record.parent.mkdir(parents=True)
     record.write_text("vendor/__init__.py,sha256=1,1")
@@ -194,8 +291,8 @@ def test_packages_of_the_python_that_runs_it_count(tmp_path):
 
 
 def test_packages_are_looked_at_again_when_one_is_installed_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(dependencies, "_FRESH_NS", -(10**18))  # everything is old, and so remembered
-    make_program(tmp_path / "bin" / "python")
+    monkeypatch.setattr(programs, "_FRESH_NS", -(10**18))  # everything is old, and so remembered
+    write_program(tmp_path / "bin" / "python")
     record = tmp_path / "lib" / "python3.12" / "site-packages" / "vendor-1.0.dist-info" / "RECORD"
     record.parent.mkdir(parents=True)
     record.write_text("vendor/__init__.py,sha256=1,1")
@@ -210,8 +307,8 @@ def test_packages_are_looked_at_again_when_one_is_installed_anew(tmp_path, monke
 
 
 def test_a_long_script_is_not_searched_and_its_interpreter_counts(tmp_path):
-    other = make_program(tmp_path / "other")
-    tool = make_program(tmp_path / "tool", "#!/bin/sh\n" + f"{other}\n" * 10_000)
+    other = write_program(tmp_path / "other")
+    tool = write_program(tmp_path / "tool", "#!/bin/sh\n" + f"{other}\n" * 10_000)
     assert str(other) not in behind(tool)
     assert "/bin/sh" in behind(tool)
 
@@ -235,7 +332,7 @@ def test_path_is_not_hashed():
     assert describe_environment({"PATH": "/usr/bin:/bin"}, "/", {}) == {}
 
 
-@pytest.mark.parametrize("name", dependencies.SEARCHED)
+@pytest.mark.parametrize("name", programs.SEARCHED)
 def test_where_programs_look_for_their_parts_counts(name):
     seen = [describe_environment({}, "/", {name: value, "HOME": value}) for value in ("", "/opt/v1", "/opt/v2")]
     assert seen == [{}, {name: "/opt/v1"}, {name: "/opt/v2"}]

@@ -1,8 +1,8 @@
-"""What the result of a program depends on beside the model, by content: the program, and all that its words name.
+"""Programs of a target: where they are, which version they are, and what their results depend on.
 
-A changed tool must never be served from the artifact store. So the words themselves count, the file that each of them
-is, a folder with everything in it, the program that a script is for and those that a wrapper calls, and the packages of
-a Python that runs it. Too much costs a needless run; too little would pass what is wrong.
+A changed tool must never be served from the artifact store. So these count, by content: the words of a command, the
+file that each of them names, a folder with everything in it, the program that a script runs, those that a wrapper
+calls, and the packages of a Python that runs it. Too much costs a needless run; too little would pass what is wrong.
 """
 
 from __future__ import annotations
@@ -11,9 +11,87 @@ import glob
 import hashlib
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+
+from assay.errors import InfrastructureError
+from assay.models.backends.captured_output import Excerpt
+
+VERSION_S = 10.0  # a program that takes longer to say its version is asked no further
+
+
+def name_variable(program: str) -> str:
+    """`torq-compile` → TORQ_COMPILE."""
+    return re.sub(r"\W", "_", program).upper()
+
+
+def find_program(program: str, env: Mapping[str, str], folder: str) -> list[str]:
+    """The words to start it with. First the variable of its name, then PATH; a name with a slash is a path.
+
+    The variable may hold a path, or a command with arguments of its own; a path in it is relative to where one stands,
+    not to where the program will run. Raises InfrastructureError.
+    """
+    if "/" in program:
+        path = os.path.normpath(os.path.join(folder, os.path.expanduser(program)))
+        if not os.access(path, os.X_OK) or os.path.isdir(path):
+            raise InfrastructureError(f"{program} is not a program: {path} {_reason(path)}")
+        return [path]
+    variable = name_variable(program)
+    if env.get(variable):
+        return _parse_variable(variable, env[variable], env)
+    found = shutil.which(program, path=env.get("PATH"))
+    if found is None:
+        raise InfrastructureError(
+            f"{program} is not to be found: ${variable} is not set, and it is not in PATH",
+            f"install it, or export {variable}=/path/to/{program}",
+        )
+    return [os.path.abspath(found)]
+
+
+def _parse_variable(variable: str, value: str, env: Mapping[str, str]) -> list[str]:
+    words = [value] if os.path.isfile(value) else _split(value)
+    found = shutil.which(words[0], path=env.get("PATH")) if words else None
+    if found is None:
+        raise InfrastructureError(f"${variable} is {value}, which {_reason(words[0] if words else value)}")
+    return [os.path.abspath(found), *words[1:]]
+
+
+def _split(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        return [value]
+
+
+def _reason(path: str) -> str:
+    if not os.path.exists(path):
+        return "does not exist"
+    return "is a folder" if os.path.isdir(path) else "may not be executed"
+
+
+# ---------------------------------------------------------------- versions
+
+
+def ask_version(words: Sequence[str], env: Mapping[str, str], cwd: str) -> str:
+    """What it says when it is asked, in one line; nothing where it does not know the question, or takes long."""
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=VERSION_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if done.returncode:
+        return ""
+    excerpt = Excerpt(2000)
+    excerpt.add(done.stdout)
+    return " ".join(excerpt.render().split())[:500]
+
+
+# ---------------------------------------------------------------- what a result depends on
 
 NO_NAME = "\0"  # in a word: something that is not known yet, and so is part of no file's name
 SEARCHED = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")  # where programs find their own parts

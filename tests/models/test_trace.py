@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.models.report.trace import build_lanes, render_chrome, render_perfetto, render_slices_csv
-from assay.models.values.trace import Slice
+from assay.models.trace import Slice, build_lanes, render_chrome, render_perfetto, render_slices_csv
 
 # name, number, type (as descriptor.proto numbers them), message, repeated
 UINT64, INT64, DOUBLE, STRING, MESSAGE, UINT32, INT32, BOOL = 4, 3, 1, 9, 11, 13, 5, 8

@@ -1,17 +1,97 @@
-"""A model without its weights: read from the file's wire format, so that gigabytes are neither read nor copied.
+"""The weights of a model: external data in other files, and models read without their weights.
 
-Collecting tests asks every model of a folder for the names of its layers; for that, a tensor's type and dimensions are
-enough. Small tensors stay: they are the shapes and axes that shape inference asks for.
+Collecting tests needs the names of the layers of every model in a folder; for that, the type and dimensions of a tensor
+are enough. So a model's file is read by its wire format, and gigabytes are neither read nor copied. Small tensors stay:
+they are the shapes and axes that shape inference needs.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from assay.models.graph.onnx_library import Model, import_onnx, parse_message
+from assay.errors import UsageError
+from assay.models.graph.onnx_library import Graph, Model, Node, find_subgraphs, import_onnx, parse_message
+from assay.values import protobuf
+
+# ---------------------------------------------------------------- external data
+
+
+def walk_tensors(model: Model) -> Iterator[Any]:
+    """Every constant tensor, also those of nodes' attributes, of sub-graphs and of the model's own functions."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+
+
+def _graph_tensors(graph: Graph) -> Iterator[Any]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[Node]) -> Iterator[Any]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for graph in find_subgraphs(node):
+            yield from _graph_tensors(graph)
+
+
+def find_locations(model: Model) -> list[str]:
+    """The files' names, as the model gives them: relative to it."""
+    entries = (entry for tensor in walk_tensors(model) for entry in tensor.external_data)
+    return sorted({str(entry.value) for entry in entries if entry.key == "location"})
+
+
+def load_external(model: Model, folder: str) -> None:
+    """Bring external data into the model."""
+    tensors = [tensor for tensor in walk_tensors(model) if is_external(tensor)]
+    check_external(tensors, folder)
+    for tensor in tensors:
+        load_external_tensor(tensor, folder)
+
+
+def is_external(tensor: Any) -> bool:
+    return bool(tensor.HasField("data_location") and tensor.data_location == type(tensor).EXTERNAL)
+
+
+def check_external(tensors: Iterable[Any], folder: str) -> None:
+    """All files that are missing or too short, at once. Raises UsageError."""
+    problems: dict[str, str] = {}
+    for tensor in tensors:
+        entry = {pair.key: pair.value for pair in tensor.external_data}
+        location = entry.get("location", "")
+        path = os.path.join(folder, location)
+        needed = int(entry.get("offset") or 0) + int(entry.get("length") or 0)
+        if not location or not os.path.isfile(path):
+            problems[location] = f"{path} is missing (the tensor {tensor.name!r} lies there)"
+        elif os.path.getsize(path) < needed:
+            problems[location] = f"{path} has {os.path.getsize(path)} bytes, {tensor.name!r} ends at {needed}"
+    if problems:
+        raise UsageError(
+            "the model's external data cannot be read: " + "; ".join(problems.values()),
+            "put the file beside the model, under the name that the model gives it",
+        )
+
+
+def load_external_tensor(tensor: Any, folder: str) -> None:
+    onnx = import_onnx()
+    try:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, folder)
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise UsageError(f"the external data of {tensor.name!r} cannot be read: {error}") from error
+    tensor.ClearField("data_location")
+    del tensor.external_data[:]
+
+
+# ---------------------------------------------------------------- models without their weights
 
 KEPT_BYTES = 4096  # a tensor message up to this size stays whole
 
@@ -94,7 +174,7 @@ def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:
             parts.append(content[begin:end])
         else:
             slim = _strip(content, body, end) if message == "tensor" else _skim(content, body, end, message)
-            parts.append(_varint(number << 3 | _BYTES) + _varint(len(slim)) + slim)
+            parts.append(protobuf.message(number, slim))
     return b"".join(parts)
 
 
@@ -136,12 +216,3 @@ def _read_varint(content: mmap.mmap, place: int) -> tuple[int, int]:
             return value, place
         shift += 7
     raise ValueError("a number is too long")
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.models.judge.tensor_pictures import build_heat, build_histogram, can_draw, find_longest
+from assay.models.judge.tensor_errors import build_heat, build_histogram, can_draw, find_longest
 from assay.models.judge.tensors import compare_tensors
 from assay.models.values.tensors import Tolerance
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from assay.errors import UsageError
 from assay.models.flow.cases import StepFailedError
-from assay.models.pytest_support.text import render_error, render_failed_step
+from assay.models.pytest_support.report import render_error, render_failed_step
 from assay.models.values.model import Ending, Step, StepOutcome
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.report import model_reports as made
 
-from assay.models.flow.signature import Signature, build_signature, find_same, normalise
-from assay.models.values.model import CaseReport, Ending, Step
+from assay.models.values.model import CaseReport, Ending, Signature, Step, build_signature, find_same, normalise
 from assay.values.verdict import VerdictKind
 
 

@@ -1,0 +1,180 @@
+"""Files that steps leave: the inputs of a failed step, and dumps of tools.
+
+A step works on files in temporary folders. What a failure needs of them is copied next to the tensors that differ, and
+the texts of the outcome name the copies, so that its command line can be run again.
+
+Dumps get one folder per case, and in it one for each further sample. Users may have files there as well. So a dump
+records what it wrote, and only that is removed before the next one: passes of two compilations must not be mixed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from assay.errors import InfrastructureError
+from assay.models.backends.base import BackendError
+from assay.models.backends.onnx_file import find_external
+from assay.models.values.model import Job, StepOutcome, Target
+
+MOST_BYTES = 64 * 1024 * 1024  # of one thing: what is larger stays where it is, and its command with it
+
+
+def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcome) -> StepOutcome:
+    """The outcome with paths that stay. A full disk costs the copy, not the outcome."""
+    if not failure_dir:
+        return outcome
+    place = os.path.join(failure_dir, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
+    shutil.rmtree(place, ignore_errors=True)
+    moved = {old: new for old, new in _list_moves(job, place) if _copy(old, new)}
+    return _rewrite(outcome, moved)
+
+
+def _list_moves(job: Job, place: str) -> Iterator[tuple[str, str]]:
+    yield job.folder, os.path.join(place, "made")
+    yield job.source, os.path.join(place, os.path.basename(job.source))
+    if job.inputs:
+        yield job.inputs, os.path.join(place, "inputs")
+
+
+def _copy(old: str, new: str) -> bool:
+    """False: it is too large, or cannot be copied."""
+    pairs = [(os.path.normpath(os.path.join(old, name)), os.path.join(new, name)) for name in _find_files(old)]
+    with suppress(OSError):
+        if sum(os.path.getsize(source) for source, _ in pairs) > MOST_BYTES:
+            return False
+        if os.path.isdir(old):
+            for folder, _, _ in os.walk(old):  # a command writes into them, empty or not
+                os.makedirs(os.path.normpath(os.path.join(new, os.path.relpath(folder, old))), exist_ok=True)
+        for source, copy in pairs:
+            copied = os.path.normpath(copy)
+            os.makedirs(os.path.dirname(copied), exist_ok=True)
+            shutil.copyfile(source, copied)
+        return True
+    return False
+
+
+def _find_files(path: str) -> Iterator[str]:
+    """Names relative to it; a model's external data lies beside it."""
+    if os.path.isdir(path):
+        for folder, _, names in os.walk(path):
+            yield from (os.path.relpath(os.path.join(folder, name), path) for name in names)
+        return
+    yield "."
+    if path.endswith(".onnx"):
+        with suppress(BackendError):
+            yield from (os.path.join("..", name) for name in find_external(path))
+
+
+def _rewrite(outcome: StepOutcome, moved: Mapping[str, str]) -> StepOutcome:
+    """The longest path first: one may lie in another."""
+
+    def change(text: str) -> str:
+        for old in sorted(moved, key=len, reverse=True):
+            text = text.replace(old, moved[old])
+        return text
+
+    return replace(
+        outcome,
+        message=change(outcome.message),
+        command=_change_words(outcome.command, change),
+        stdout=change(outcome.stdout),
+        stderr=change(outcome.stderr),
+        hint=change(outcome.hint),
+    )
+
+
+def _change_words(command: str, change: Callable[[str], str]) -> str:
+    """Word by word: a new path may need quotes where the old one needed none. What is no line for a shell has none."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return change(command)
+    if _join(words) != command:
+        return change(command)
+    return _join([change(word) for word in words])
+
+
+def _join(words: list[str]) -> str:
+    return " ".join(word if word == "&&" else shlex.quote(word) for word in words)
+
+
+NOTE = ".assay-dump"  # names of the files that a dump wrote, one in a line
+
+Looks = dict[str, tuple[int, int]]  # name below the folder → size and date
+
+
+@dataclass(slots=True)
+class DumpFolders:
+    """Those of one process."""
+
+    _samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, step → what went in, in turn
+    _begun: dict[str, Looks] = field(default_factory=dict)  # folder → what was there before us
+
+    def choose(self, base: str, case: str, step: str, sha: str) -> str:
+        """The first sample's, or the model's where all samples share it, is the case's own; then `sample_2`, … Steps
+        may share a folder."""
+        folder = os.path.join(os.path.abspath(base), case)
+        known = self._samples.setdefault((folder, step), [])
+        if sha not in known:
+            known.append(sha)
+        number = known.index(sha) + 1
+        return _make(folder if number == 1 else os.path.join(folder, f"sample_{number}"))
+
+    def clear(self, folder: str) -> None:
+        """What an earlier dump wrote goes; once for each process."""
+        if folder in self._begun:
+            return
+        for name in _load_note(folder):
+            _remove(folder, os.path.normpath(os.path.join(folder, name)))
+        self._begun[folder] = survey(folder)
+
+    def note(self, folder: str) -> None:
+        """What is there now and was not before, or has changed."""
+        before = self._begun.get(folder, {})
+        names = sorted(name for name, looks in survey(folder).items() if before.get(name) != looks and name != NOTE)
+        path = os.path.join(folder, NOTE)
+        with suppress(OSError):  # without it the next dump clears nothing
+            if not names:
+                os.unlink(path)
+                return
+            with open(f"{path}.{os.getpid()}", "w", encoding="utf-8", errors="surrogateescape") as stream:
+                stream.write("".join(f"{name}\n" for name in names if "\n" not in name))
+            os.replace(f"{path}.{os.getpid()}", path)
+
+
+def survey(folder: str) -> Looks:
+    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    found = {os.path.relpath(path, folder): os.lstat(path) for path in paths}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+def _load_note(folder: str) -> list[str]:
+    try:
+        with open(os.path.join(folder, NOTE), encoding="utf-8", errors="surrogateescape") as stream:
+            return stream.read().splitlines()
+    except OSError:
+        return []
+
+
+def _remove(folder: str, path: str) -> None:
+    """With the folders in between that are empty then: tools make some for their passes. Never outside."""
+    if not path.startswith(folder + os.sep):
+        return
+    with suppress(OSError):
+        os.unlink(path)
+        while (path := os.path.dirname(path)) != folder:
+            os.rmdir(path)
+
+
+def _make(folder: str) -> str:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InfrastructureError(f"the folder {folder} cannot be made: {error.strerror}") from error
+    return folder
