@@ -1,5 +1,5 @@
-# Needs bash, a Python of at least 3.11 and a way to its package registry; each target works as the first command in
-# a fresh clone. Virtual environments: .venv (development), .venv-demo (the demo's few needs), .venv-peers (benchmarks),
+# Needs bash, git, a Python of at least 3.11 and a way to its package registry; each target works as the first command
+# in a fresh clone; `make test-services` also installs system packages, when root. Virtual environments: .venv (development), .venv-demo (the demo's few needs), .venv-peers (benchmarks),
 # .venv-tf (TensorFlow, for its own test).
 
 SHELL := bash
@@ -11,9 +11,8 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 JOBS ?= 2
 ARGS ?=
-TEST_TOOLS := git tmux
 # tool:package that brings it
-TEST_SERVICES := sshd:openssh-server npm:npm
+TEST_SERVICES := sshd:openssh-server ssh:openssh-client npm:npm
 BENCH_TOOLS := parallel
 PIP_FLAGS := --quiet --disable-pip-version-check
 
@@ -61,7 +60,7 @@ endef
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: .venv-demo/.stamp ## the whole story in a minute: a sweep, its table and its plot
@@ -76,12 +75,10 @@ demo: .venv-demo/.stamp ## the whole story in a minute: a sweep, its table and i
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.stamp ## .venv with every extra and the development tools; system packages that tests need, when root
+setup: .venv/.stamp ## .venv with every extra and the development tools
 
 .venv/.stamp: pyproject.toml constraints.txt
 	@$(FIND_PYTHON); \
-	install_missing $(TEST_TOOLS); \
-	PATH="$$PATH:/usr/sbin" install_services $(TEST_SERVICES); \
 	[ -x $(BIN)/python ] && $(BIN)/python -c '' 2>/dev/null || { \
 	  echo "Making .venv ..."; "$$python" -m venv --clear .venv; }; \
 	echo "Installing into .venv ..."; \
@@ -93,12 +90,17 @@ setup: .venv/.stamp ## .venv with every extra and the development tools; system 
 	@$(FIND_PYTHON); \
 	echo "Setting up .venv-tf ..."; \
 	"$$python" -m venv --clear .venv-tf; \
-	.venv-tf/bin/python -m pip install $(PIP_FLAGS) tensorflow-cpu==2.21.0 \
-	  || echo "Could not install tensorflow-cpu (the tests with it will be skipped)." >&2
+	.venv-tf/bin/python -m pip install $(PIP_FLAGS) tensorflow-cpu==2.21.0 || { \
+	  echo "Could not install tensorflow-cpu (the tests with it will be skipped)." >&2; rm -rf .venv-tf/bin; }
 	@touch $@
 
+.tools/services/.stamp:
+	@$(INSTALL_PACKAGES); \
+	PATH="$$PATH:/usr/sbin" install_services $(TEST_SERVICES)
+	@mkdir -p .tools/services && touch $@
+
 # Azure's store on loopback, from npm.
-.tools/azurite/.stamp:
+.tools/azurite/.stamp: | .tools/services/.stamp
 	@mkdir -p .tools/azurite; \
 	timeout 300 npm install --silent --no-audit --no-fund --no-save --no-package-lock --fetch-retries=1 \
 	  --fetch-timeout=60000 --prefix .tools/azurite azurite@3.37.0 >/dev/null 2>&1 \
@@ -112,16 +114,23 @@ setup: .venv/.stamp ## .venv with every extra and the development tools; system 
 	  || echo "Could not fetch the models of benchmarks/models.txt (the tests with them will be skipped)." >&2
 	@touch $@
 
-TEST_NEEDS := .venv/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp
+# worksteal: each worker has a run of neighbours, which share what their file made, until one has nothing left to do.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 10
+SERVICES := .venv/.stamp .tools/services/.stamp .venv-tf/.stamp .tools/azurite/.stamp .tools/models/.stamp
 
 .PHONY: test
-test: $(TEST_NEEDS) ## the tests, except the long ones (ARGS='-k name' to choose)
-	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
+test: .venv/.stamp ## the tests that need Python and git alone (ARGS='-k name' to choose)
+	@$(FAST_TMP); $(PYTEST) -m 'not services and not long' $(ARGS)
+
+.PHONY: test-services
+test-services: $(SERVICES) ## the tests with sshd, Azurite, TensorFlow, real models and every compiler
+	@$(FAST_TMP); $(PYTEST) -m 'services and not long' $(ARGS)
 
 .PHONY: test-long
-test-long: $(TEST_NEEDS) ## the tests that do a large count of something, and generated cases that nobody has seen yet
-	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m long $(ARGS)
-	@$(FAST_TMP); $(BIN)/python -m pytest -n $(JOBS) -m hypothesis --hypothesis-profile=exploring $(ARGS)
+test-long: $(SERVICES) ## large counts, kills, generated cases that nobody has seen yet, and all others in random order
+	@$(FAST_TMP); $(PYTEST) -m long $(ARGS)
+	@$(FAST_TMP); $(PYTEST) -m hypothesis --hypothesis-profile=exploring $(ARGS)
+	@$(FAST_TMP); $(PYTEST) -m 'not long' --random-order $(ARGS)
 
 .PHONY: lint
 lint: .venv/.stamp ## ruff (rules and format) and mypy strict

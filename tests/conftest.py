@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import signal
 import socket
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.services import SERVICES, hide_programs
 
 pytest_plugins = ["tests.command_line"]
 
@@ -56,6 +59,65 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("exploring", derandomize=False, deadline=None)
 settings.load_profile("steady")
+
+
+# ---------------------------------------------------------------- services
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("this suite")
+    group.addoption(
+        "--require-services", action="store_true", help="a service that is missing is a failure, not a skip"
+    )
+    group.addoption(
+        "--random-order",
+        nargs="?",
+        const="",
+        metavar="SEED",
+        help="files in random order, and the tests in each of them",
+    )
+
+
+class Paths:
+    """PATH as it is for tests with the mark `services`, and without the programs that no other test may need."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="assay-path-"))
+        self.whole = os.environ.get("PATH", os.defpath)
+        self.plain = hide_programs(self.whole, self.folder)
+
+
+PATHS = pytest.StashKey[Paths]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("random_order") == "":
+        config.option.random_order = str(random.randrange(10**6))  # before the workers start: it is theirs as well
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    seed = config.getoption("random_order")
+    return [f"random order: --random-order={seed}"] if seed else []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[PATHS] = Paths()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    shutil.rmtree(session.config.stash[PATHS].folder)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    names = [name for mark in item.iter_markers("services") for name in mark.args]
+    paths = item.config.stash[PATHS]
+    os.environ["PATH"] = paths.whole if names else paths.plain
+    for name in names:
+        missing = SERVICES[name].find_missing()
+        if missing:
+            leave = pytest.fail if item.config.getoption("require_services") else pytest.skip
+            leave(f"{name} is missing ({', '.join(missing)}): {SERVICES[name].install}")
 
 
 # ---------------------------------------------------------------- names
@@ -282,15 +344,33 @@ def closed_port() -> int:
         return int(listener.getsockname()[1])
 
 
-# ---------------------------------------------------------------- contracts
+# ---------------------------------------------------------------- which tests, in which order
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`not_for` takes a test out of the list instead of skipping it: a skip means that something is missing here."""
+    for item in items:
+        for mark in item.iter_markers("services"):
+            if not mark.args or not SERVICES.keys() >= set(mark.args):
+                raise pytest.UsageError(f"{item.nodeid}: `services` names one of {', '.join(SERVICES)}")
     out = [item for item in items if _is_not_for(item)]
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if item not in set(out)]
+    if config.getoption("random_order"):
+        items[:] = shuffle_by_file(items, random.Random(config.getoption("random_order")))
+
+
+def shuffle_by_file(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:
+    """The tests of a file stay together: what they share is made once."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    blocks = list(files.values())
+    generator.shuffle(blocks)
+    for block in blocks:
+        generator.shuffle(block)
+    return [item for block in blocks for item in block]
 
 
 def _is_not_for(item: pytest.Item) -> bool:

@@ -1,8 +1,10 @@
-"""The leak detector detects leaks, and leaves an honest test alone: seen on one real pytest run of a small file."""
+"""What `conftest.py` does for every test, seen on one real pytest run of a small file: leaks are found, an honest test
+is left alone, services are hidden from tests without the mark, and files stay together in a random order."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +16,14 @@ import pytest
 TESTS = Path(__file__).parent
 
 SOURCE = """
-import os, subprocess, sys
+import os, shutil, subprocess, sys
 import pytest
+
+@pytest.mark.services('sshd')
+def test_with_a_mark(): assert shutil.which('sshd') and shutil.which('ordinary')
+def test_without_a_mark(): assert shutil.which('ordinary') and not shutil.which('sshd') and not shutil.which('npm')
+@pytest.mark.services('tensorflow')
+def test_with_a_service_that_is_missing(): raise AssertionError
 
 def test_sets_a_variable(): os.environ['LEFT'] = 'behind'
 def test_after_a_variable(): assert 'LEFT' not in os.environ
@@ -49,6 +57,7 @@ DEVELOPER = {
     "SLURM_JOB_ID": "7",
     "CUDA_VISIBLE_DEVICES": "3",
     "XDG_CACHE_HOME": "/somewhere",
+    "ASSAY_TF_PYTHON": "/nowhere/python",
 }
 
 
@@ -65,23 +74,49 @@ class Report:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaks")
     shutil.copy(TESTS / "conftest.py", folder)
     (folder / "test_it.py").write_text(SOURCE)
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-rA", "-q", "-p", "no:cacheprovider"]
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    services(*names): needs these\n")
+    (folder / "bin").mkdir()
+    for name in ("sshd", "ssh", "ssh-keygen", "npm", "ordinary"):
+        (folder / "bin" / name).write_text("#!/bin/sh\n")
+        (folder / "bin" / name).chmod(0o755)
+    return folder
+
+
+def call_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(TESTS.parent),
+    }
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-rA",
+            "-p",
+            "no:cacheprovider",
+            "--basetemp",
+            str(folder / "temp"),
+            *arguments,
+        ],
+        cwd=folder,
+        env=os.environ | DEVELOPER | path,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Iterator[Report]:
     tagged = {"ASSAY_ATTEMPT": "other.1", "HOME": str(folder / "other-home")}
     with subprocess.Popen(["sleep", "600"], env=os.environ | tagged) as other:
-        done = subprocess.run(
-            [*command, "--basetemp", str(folder / "temp")],
-            cwd=folder,
-            env=os.environ | DEVELOPER | {"PYTHONPATH": str(TESTS.parent)},
-            capture_output=True,
-            text=True,
-            timeout=250,
-            check=False,
-        )
+        done = call_pytest(folder)
         assert done.returncode == 1, done.stdout + done.stderr
         yield Report(folder, done.stdout, other)
         other.kill()
@@ -118,7 +153,20 @@ def test_a_tagged_process_of_somebody_else_is_left_alone(report: Report) -> None
     assert report.other.poll() is None
 
 
-@pytest.mark.parametrize("test", ["test_honest", "test_inherits_nothing"])
+def test_a_service_that_is_missing_is_skipped_with_the_way_to_install_it(report: Report) -> None:
+    assert "tensorflow is missing (/nowhere/python): make .venv-tf/.stamp" in report.output
+    assert "ERROR test_it.py::test_with_a_service" not in report.output
+
+
+def test_a_service_that_is_required_fails_and_the_order_is_said(folder: Path) -> None:
+    done = call_pytest(folder, "--require-services", "--random-order", "-k", "mark or missing")
+    assert done.returncode == 1
+    assert "ERROR test_it.py::test_with_a_service_that_is_missing" in done.stdout
+    assert re.search(r"^random order: --random-order=\d+$", done.stdout, re.MULTILINE)
+    assert "2 passed" in done.stdout
+
+
+@pytest.mark.parametrize("test", ["test_honest", "test_inherits_nothing", "test_with_a_mark", "test_without_a_mark"])
 def test_an_honest_test_passes(report: Report, test: str) -> None:
     assert not report.complaints(test)
     assert f"PASSED test_it.py::{test}" in report.output

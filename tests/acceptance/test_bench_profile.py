@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services import TF_PYTHON
 
 PLAIN = """
 import time
@@ -39,7 +40,6 @@ class P(Benchmark):
 """
 BIN = Path(sys.executable).parent
 TOP = Path(__file__).parent.parent.parent
-TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 needs_py_spy = pytest.mark.skipif(
     shutil.which("py-spy", path=f"{BIN}{os.pathsep}{os.environ['PATH']}") is None, reason="py-spy is not installed"
@@ -149,7 +149,7 @@ def test_torch_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: 
     assert "aten::matmul" in names
 
 
-@pytest.mark.skipif(not os.access(TF_PYTHON, os.X_OK), reason=f"no interpreter with TensorFlow at {TF_PYTHON}")
+@pytest.mark.services("tensorflow")
 def test_tensorflow_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: Path) -> None:
     source = INSIDE.format(module="tensorflow", is_on="True", more_s=4)  # it does not tell
     execution = run(tmp_path, source, "--profile", "0.3:", "--python", TF_PYTHON)

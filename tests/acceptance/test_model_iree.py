@@ -15,13 +15,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+from tests.services import MODELS
 
-MODEL = Path(__file__).parents[2] / ".tools" / "models" / "faster_whisper" / "assets" / "silero_vad_v6.onnx"
+MODEL = MODELS / "faster_whisper" / "assets" / "silero_vad_v6.onnx"
 SENTENCE = "'linalg.generic' op inferred input/output operand #1 has shape's dimension #2 to be 4, but found 3"
 
-pytestmark = [
-    pytest.mark.skipif(not MODEL.exists(), reason="the model is not there: make .tools/models/.stamp"),
-]
+pytestmark = pytest.mark.services("models")
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from tests.compat.perfzero.test_summary import load_schema
+from tests.services import TF_PYTHON
 from tests.show.json_schema import problems
 
 TOP = Path(__file__).parent.parent.parent
-TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
 
 LOCAL = """
 import os, time
@@ -201,18 +201,12 @@ def test_an_interrupted_call_keeps_what_it_has(lab: Lab) -> None:
 # ---------------------------------------------------------------- TensorFlow
 
 
-@pytest.fixture(scope="module")
-def tensorflow() -> str:
-    if not os.access(TF_PYTHON, os.X_OK):
-        pytest.skip(f"no interpreter with TensorFlow at {TF_PYTHON}: make .venv-tf/.stamp")
-    return TF_PYTHON
-
-
-def test_a_class_of_tensorflow_runs_unchanged(lab: Lab, tensorflow: str) -> None:
+@pytest.mark.services("tensorflow")
+def test_a_class_of_tensorflow_runs_unchanged(lab: Lab) -> None:
     (lab.folder / "tf_bench.py").write_text(TENSORFLOW)
     code, _, err = lab.call(
         "--benchmark_methods=tf_bench.MatMul.square",
-        f"--python={tensorflow}",
+        f"--python={TF_PYTHON}",
         "--root_data_dir=data",
         "--profiler_enabled_time=0:0.3,0.5:",
         "--execution_label=tf",
@@ -247,9 +241,10 @@ def test_a_class_of_tensorflow_runs_unchanged(lab: Lab, tensorflow: str) -> None
     assert all(str(trace) in err for trace in traces), "and it is said where"
 
 
-def test_what_tensorflow_s_classes_do_wrong_is_recorded(lab: Lab, tensorflow: str) -> None:
+@pytest.mark.services("tensorflow")
+def test_what_tensorflow_s_classes_do_wrong_is_recorded(lab: Lab) -> None:
     (lab.folder / "tf_bench.py").write_text(TENSORFLOW)
-    code, _, err = lab.call("--benchmark_methods=tf_bench.MatMul.filter:(low|never)", f"--python={tensorflow}")
+    code, _, err = lab.call("--benchmark_methods=tf_bench.MatMul.filter:(low|never)", f"--python={TF_PYTHON}")
     assert code == 1, err
     found = {summary["benchmark_result"]["name"].rpartition(".")[2]: summary for summary in lab.load()}
     assert set(found) == {"low", "never"}
@@ -273,11 +268,12 @@ print(len(profile.finish()))
 """
 
 
-def test_tensorflow_survives_its_windows(tensorflow: str, tmp_path: Path) -> None:
+@pytest.mark.services("tensorflow")
+def test_tensorflow_survives_its_windows(tmp_path: Path) -> None:
     """With a timer's signal instead of a thread its heap is broken within a second, in nine of ten tries."""
     env = {**os.environ, "PYTHONPATH": str(TOP / "src"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
-        [tensorflow, "-c", SURVIVOR, str(tmp_path)], env=env, capture_output=True, text=True, timeout=200, check=False
+        [TF_PYTHON, "-c", SURVIVOR, str(tmp_path)], env=env, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) >= 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services import AZURITE
 
 START_S = 60
-AZURITE = "npm install --prefix .tools/azurite azurite@3.37.0 --no-save --no-package-lock"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # everybody's
 
 
@@ -220,14 +219,10 @@ def gcs_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture(scope="session")
 def azure_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     need_module("adlfs", "adlfs")
-    installed = Path(__file__).parents[2] / ".tools" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
-    program = str(installed) if installed.exists() else shutil.which("azurite-blob")
-    if program is None:
-        pytest.skip(f"azurite is not installed: {AZURITE}")
     # the emulator lags behind the library's newest protocol version; what we use of it is old
     quiet = ["--inMemoryPersistence", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     yield from start_emulator(
-        lambda port: [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), *quiet],
+        lambda port: [AZURITE, "--blobHost", "127.0.0.1", "--blobPort", str(port), *quiet],
         tmp_path_factory.mktemp("azurite"),
     )
 
@@ -272,7 +267,7 @@ def open_store(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     return store
 
 
-@pytest.fixture(params=list(BUILDERS))
+@pytest.fixture(params=["s3", "gcs", pytest.param("azure", marks=pytest.mark.services("azurite"))])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Each of the three in turn."""
     return open_store(request.param, request, monkeypatch)

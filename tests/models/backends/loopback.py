@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -13,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.services import find_program
 
-SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-NEEDS_SSHD = pytest.mark.skipif(
-    SSHD is None or shutil.which("ssh") is None,
-    reason="needs sshd and ssh: apt-get install -y --no-install-recommends openssh-server openssh-client",
-)
+NEEDS_SSHD = pytest.mark.services("sshd")
 PATIENCE_S = 30.0
 
 
@@ -63,7 +59,7 @@ class Loopback:
         return self.folder / "board.lock"
 
     def start(self):
-        argv = [SSHD, "-D", "-e", "-f", "/dev/null", "-p", str(self.port)]
+        argv = [find_program("sshd"), "-D", "-e", "-f", "/dev/null", "-p", str(self.port)]
         for name, value in self._settings().items():
             argv += ["-o", f"{name}={value}"]
         with open(self.folder / "sshd.log", "ab") as log:

@@ -1,0 +1,70 @@
+"""What tests marked `services` need beside Python, git and packages: where each is found, and how it is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).parent.parent
+SBIN = ("/usr/sbin", "/usr/local/sbin")
+TF_PYTHON = os.environ.get("ASSAY_TF_PYTHON") or str(TOP / ".venv-tf" / "bin" / "python")
+AZURITE = str(TOP / ".tools" / "azurite" / "node_modules" / ".bin" / "azurite-blob")
+MODELS = TOP / ".tools" / "models"
+
+
+@dataclass(frozen=True)
+class Service:
+    programs: tuple[str, ...]
+    install: str
+
+    def find_missing(self) -> list[str]:
+        return [name for name in self.programs if find_program(name) is None]
+
+
+SERVICES = {
+    "sshd": Service(("sshd", "ssh", "ssh-keygen"), "apt-get install -y openssh-server openssh-client"),
+    "azurite": Service((AZURITE, "node"), "make .tools/azurite/.stamp"),
+    "tensorflow": Service((TF_PYTHON,), "make .venv-tf/.stamp"),
+    "models": Service((str(MODELS / "faster_whisper"),), "make .tools/models/.stamp"),
+    "backends": Service((), ""),  # compilers from packages: nothing is missing, but a case takes seconds
+}
+
+# Hidden from every other test, so that it fails here when it needs one.
+HIDDEN = (
+    "tmux",
+    "screen",
+    "node",
+    "npm",
+    "npx",
+    "sshd",
+    "ssh",
+    "scp",
+    "sftp",
+    "ssh-keygen",
+    "rsync",
+    "docker",
+    "podman",
+)
+HIDDEN += ("sbatch", "srun", "squeue", "ray", "psql", "postgres", "chromium", "google-chrome", "firefox", "parallel")
+
+
+def find_program(name: str) -> str | None:
+    if os.path.isabs(name):
+        return name if os.access(name, os.X_OK) else None
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *SBIN]))
+
+
+def hide_programs(path: str, folder: Path) -> str:
+    """`path` without the hidden programs: a folder that has one is replaced by links to its other programs."""
+    return os.pathsep.join(_hide_in(entry, folder / str(number)) for number, entry in enumerate(path.split(os.pathsep)))
+
+
+def _hide_in(entry: str, links: Path) -> str:
+    if not any(os.path.lexists(os.path.join(entry, name)) for name in HIDDEN):
+        return entry
+    links.mkdir(parents=True)
+    for name in set(os.listdir(entry)).difference(HIDDEN):
+        os.symlink(os.path.join(os.path.abspath(entry), name), links / name)
+    return str(links)
