@@ -53,6 +53,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# ---------------------------------------------------------------- threads
+
+# One each: the workers of the suite fill the cores, and threads that wait for each other there spin away most of them.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+os.environ.update(dict.fromkeys(THREADS, "1"))  # before numpy is imported
+
+
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.

@@ -252,6 +252,8 @@ def test_the_same_device_twice_is_two_places(shop: Workshop) -> None:
 
 def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
     write_study(shop, SHOW)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        del shop.env[name]
     assert shop.run("--slots", "cpu:2").code == 0
     share = str(max(1, len(os.sched_getaffinity(0)) // 2))
     seen = env_of(shop)

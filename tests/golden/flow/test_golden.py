@@ -52,8 +52,6 @@ def native(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path)
     monkeypatch.chdir(EXAMPLES / "charlm")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     lab.file = EXAMPLES / "charlm" / "golden.yml"
     assert lab.gather().exit_code() is ExitCode.OK
     golden = load_manifest(str(lab.store / "charlm_convergence_harness_manifest.json"), "charlm")
@@ -73,8 +71,6 @@ def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch:
 def test_the_example_passes_fifty_times_of_fifty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(tmp_path)
     monkeypatch.chdir(EXAMPLES / "charlm")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     lab.file = EXAMPLES / "charlm" / "golden.yml"
     assert lab.gather().exit_code() is ExitCode.OK
     assert [int(lab.check().exit_code()) for _ in range(50)] == [0] * 50
@@ -804,10 +800,16 @@ def test_metrics_from_tensorboard(native: Lab) -> None:
     if importlib.util.find_spec("tensorboardX") is None:  # importing it here would change our environment
         pytest.skip("tensorboardX is not installed")
     script = native.folder / "training.py"
-    light = 'import sys; sys.modules["torch"] = sys.modules["google.cloud.storage"] = None\n'  # each takes a second
-    setup = light + 'from tensorboardX import SummaryWriter\nwriter = SummaryWriter(os.environ["ASSAY_RUN_DIR"] + "/tb")\nfirst = change'
+    setup = [
+        'import sys; sys.modules["torch"] = sys.modules["google.cloud.storage"] = None',  # each takes a second
+        "from tensorboardX import SummaryWriter",
+        'writer = SummaryWriter(os.environ["ASSAY_RUN_DIR"] + "/tb")',
+        "first = change",
+    ]
     line = '        writer.add_scalar("grad", 0.5 + step, step); writer.flush()\n        for again in'
-    script.write_text(script.read_text().replace("first = change", setup).replace("        for again in", line))
+    script.write_text(
+        script.read_text().replace("first = change", "\n".join(setup)).replace("        for again in", line)
+    )
     text = NATIVE.replace("  loss: 'Loss", "  file: {tensorboard: tb}\n  loss: 'Loss").replace(
         "{loss: exact}", "{grad: exact}"
     )
