@@ -18,15 +18,16 @@ from tests.models.report import model_reports
 
 from assay.bench.report.executions import render_cases_junit, render_cases_markdown
 from assay.bench.report.history import render_history
-from assay.golden.report.html import render_html
-from assay.golden.report.junit import render_junit
-from assay.golden.report.markdown import render_markdown
-from assay.golden.report.terminal import build_golden_facts, render_golden
+from assay.golden.report.document import build_document as build_golden
 from assay.models.report.html import render_model_html
 from assay.models.report.junit import render_model_junit
 from assay.models.report.terminal import build_model_facts, render_model, render_model_markdown
 from assay.show.formatting import UNSAFE
-from assay.show.json_text import render_facts
+from assay.show.html import render_html
+from assay.show.json_text import render_document, render_facts
+from assay.show.junit import render_junit
+from assay.show.markdown import render_markdown
+from assay.show.terminal_report import render_terminal
 
 TRICKS = "\x1b]0;owned\x07\x1b[2J\x9b1m<script>alert(1)</script>\"'><img src=x onerror=alert(1)>|`x`[l](javascript:1)\u202e\r\n# h"
 KEPT = {"min", "max", "loss", ""}  # words that mean something to us
@@ -49,15 +50,15 @@ def poison(value: Any) -> Any:
     return value
 
 
-GOLDEN, MODEL = poison(golden_reports.bad_report()), poison(model_reports.bad_report())
+GOLDEN, MODEL = build_golden(poison(golden_reports.bad_report())), poison(model_reports.bad_report())
 HISTORY = poison(build_history())
 POISONED_CASES = poison(CASES)
 
 TEXTS: dict[str, Callable[[], str]] = {
-    "golden": lambda: render_golden(GOLDEN, width=100),
+    "golden": lambda: render_terminal(GOLDEN, width=100),
     "model": lambda: render_model(MODEL, color=False, width=100, every=True),
     "history": lambda: render_history(HISTORY, color=False, width=100),
-    "golden json": lambda: render_facts(build_golden_facts(GOLDEN)),
+    "golden json": lambda: render_document(GOLDEN),
     "model json": lambda: render_facts(build_model_facts(MODEL)),
 }
 MARKDOWN = {

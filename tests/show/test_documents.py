@@ -143,7 +143,7 @@ def test_more_findings_than_are_shown_are_counted():
 
 def test_a_painted_span_is_found_after_wrapping():
     text = render_terminal(build(Text(("one two three ", Span("four five", "FAIL"), " six"))), width=20, color=True)
-    assert text == "one two three \x1b[31mfour\n  five\x1b[0m six\n"
+    assert text == "one two three \x1b[1m\x1b[31mfour\n  five\x1b[0m six\n"
 
 
 def test_columns_that_do_not_fit_are_named():

@@ -56,7 +56,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     found = call.excinfo
     if found is None or found.type.__module__ != _HELPER or not hasattr(found.value, "report"):
         return
-    from assay.golden.report.terminal import describe_headline
+    from assay.golden.report.rows import describe_headline
 
     headline, text = describe_headline(found.value.report), str(found.value)
     if not text.startswith(headline):
@@ -173,10 +173,13 @@ def _judge(report: GoldenReport, arguments: dict[str, Any], folder: str) -> None
 
 
 def _tell(report: GoldenReport, folder: str) -> str:
-    from assay.golden.report.html import render_html
-    from assay.golden.report.terminal import describe_headline, render_golden
+    from assay.golden.report.document import build_document
+    from assay.golden.report.rows import describe_headline
+    from assay.show.html import render_html
+    from assay.show.terminal_report import render_terminal
 
+    document = build_document(report)
     path = os.path.join(folder, "report.html")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(render_html(report))
-    return f"{describe_headline(report)}\n{render_golden(report)}curves: {path}\nruns: {folder}"
+        file.write(render_html(document))
+    return f"{describe_headline(report)}\n{render_terminal(document, width=80)}curves: {path}\nruns: {folder}"

@@ -1,12 +1,13 @@
-"""What a bisection found, in words."""
+"""What a bisection found, as parts of a document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from assay.show import formatting
 from assay.system import terminal
+from assay.values.document import Span, Text
 
 
 class Commit(Protocol):
@@ -26,6 +27,18 @@ class Commit(Protocol):
 
 def render_commit(commit: Commit) -> str:
     return f"{commit.short} {formatting.clean(commit.subject)!r}"
+
+
+def build_culprit(commit: Commit) -> list[Text]:
+    return [
+        Text(Span(f"culprit: {commit.short} {commit.subject!r}", "culprit")),
+        Text(f"by {commit.author}, {commit.authored_at}", indent=1),
+    ]
+
+
+def build_suspects(commits: Sequence[Commit]) -> list[Text]:
+    lines = [Text(f"{commit.short} {commit.subject!r}", indent=1) for commit in commits]
+    return [Text("one of these, and the trials cannot tell which:"), *lines]
 
 
 def render_culprit(commit: Commit, color: bool = False) -> Iterator[str]:

@@ -19,7 +19,6 @@ _LEFT, _RIGHT, _TOP = 58, 12, 10
 _GAP = 18  # between two panels
 _AXIS = 28  # below the last panel, for the numbers of the x axis
 _MOST_POINTS = 500  # of a curve
-_MOST_HOVERS = 150
 _LARGEST = 1e300  # beyond it differences overflow
 
 
@@ -125,11 +124,11 @@ def _draw_x_axis(frame: Frame, height: float) -> Iterator[str]:
 
 def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Invisible bars that show a text under the mouse."""
-    chosen = chart.hovers[:: max(1, math.ceil(len(chart.hovers) / _MOST_HOVERS))]
-    for place, (x, text) in enumerate(chosen):
-        left = frame.x((chosen[place - 1][0] + x) / 2) if place else frame.x(frame.x_range[0])
-        is_last = place + 1 == len(chosen)
-        right = frame.x(frame.x_range[1]) if is_last else frame.x((chosen[place + 1][0] + x) / 2)
+    hovers = chart.hovers
+    for place, (x, text) in enumerate(hovers):
+        left = frame.x((hovers[place - 1][0] + x) / 2) if place else frame.x(frame.x_range[0])
+        is_last = place + 1 == len(hovers)
+        right = frame.x(frame.x_range[1]) if is_last else frame.x((hovers[place + 1][0] + x) / 2)
         inner = "\n".join(map(escape_html, text.split("\n")))
         yield _rect("hover", left, _TOP, max(right - left, 0.5), bottom - _TOP, inner=f"<title>{inner}</title>")
 

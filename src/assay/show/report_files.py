@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from assay.errors import InfrastructureError, UsageError
 
 if TYPE_CHECKING:
-    pass
+    from assay.values.document import Document
 
 STDOUT = "-"
 FORMS = ("md", "junit", "html")
@@ -49,3 +49,40 @@ def write_text(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise InfrastructureError(f"the report {path} cannot be written: {error.strerror}") from error
+
+
+def print_document(document: Document, *, as_json: bool = False, stream: TextIO | None = None) -> None:
+    """On stdout, as wide and as colourful as that is; JSON where it was asked for."""
+    from assay.system.terminal import can_encode, terminal_width, use_color
+
+    out = stream or sys.stdout
+    if as_json:
+        from assay.show.json_text import render_document
+
+        sys.stdout.write(render_document(document))
+        return
+    from assay.show.terminal_report import render_terminal
+
+    plain = not can_encode(out, "…─⣿±┤")
+    out.write(render_terminal(document, width=terminal_width(out), color=use_color(out), plain=plain))
+
+
+def write_document(document: Document, given: Mapping[str, Any]) -> None:
+    """Into each file that was asked for with --md, --junit or --html."""
+    for name in FORMS:
+        if given.get(name):
+            write_text(given[name], _render(document, name))
+
+
+def _render(document: Document, name: str) -> str:
+    if name == "md":
+        from assay.show.markdown import render_markdown
+
+        return render_markdown(document)
+    if name == "junit":
+        from assay.show.junit import render_junit
+
+        return render_junit(document)
+    from assay.show.html import render_html
+
+    return render_html(document)

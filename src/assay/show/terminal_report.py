@@ -29,6 +29,7 @@ from assay.values.document import (
     choose_blocks,
 )
 from assay.values.table import Table
+from assay.values.verdict import VerdictKind
 
 _INDENT = "  "
 _LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
@@ -85,8 +86,14 @@ def _render_content(content: Content, look: _Look, indent: int = 0, first: str =
     cleaned = [formatting.clean_lines(span.text) for span in spans]
     text = formatting.wrap(margin + first + "".join(cleaned), look.width, _INDENT)
     if look.color:
-        text = _paint(text, [(each, _STYLES.get(span.role, "")) for each, span in zip(cleaned, spans, strict=True)])
+        text = _paint(text, [(each, _choose_style(span.role)) for each, span in zip(cleaned, spans, strict=True)])
     return text.split("\n")
+
+
+def _choose_style(role: str) -> str:
+    """A verdict in a sentence is what the reader looks for."""
+    style = _STYLES.get(role, "")
+    return f"bold {style}" if role in VerdictKind.__members__ else style
 
 
 def _paint(text: str, spans: Sequence[tuple[str, str]]) -> str:

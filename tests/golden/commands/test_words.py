@@ -6,16 +6,16 @@ import pytest
 from click.testing import CliRunner
 from tests.golden.report import golden_reports as made
 
-from assay.golden.commands.bisect import describe
 from assay.golden.commands.group import command
 from assay.golden.commands.rebase import render as render_rebased
 from assay.golden.commands.selftest import build_table, shorten_table
 from assay.golden.flow.bisect import BisectReport, Tried
 from assay.golden.flow.rebase import Rebased
 from assay.golden.flow.selftest import Injected, SelftestReport
-from assay.golden.report.terminal import render_evidence
+from assay.golden.report.bisection import build_document
 from assay.golden.values import Fault
 from assay.show.table import render_table, table_width
+from assay.show.terminal_report import render_terminal
 from assay.stage.checkout import Commit
 from assay.values.verdict import VerdictKind
 
@@ -49,9 +49,11 @@ def test_faults_with_long_names_get_a_number(name, shown):
 def test_trials_are_counted_over_the_same_commits_that_were_announced():
     end = Commit("a" * 40, "s", "n", "d")
     report = BisectReport(end, end, "dir", 5, (Tried("x", VerdictKind.PASS), Tried("y", VerdictKind.FAIL)))
-    assert list(describe(report))[-1] == "2 of 6 commits tried, 2 trials; log: dir"
+    assert render_terminal(build_document(report)).splitlines()[-1] == "2 of 6 commits tried, 2 trials; log: dir"
 
 
 def test_an_interval_that_says_no_more_than_the_effect_is_left_out():
     told = Tried("x", VerdictKind.FAIL, "m", "s", 0.03, (0.03, 0.03), 101.0)
-    assert next(iter(render_evidence(told))) == "  effect: +3%, first shows from step 101"
+    end = Commit("a" * 40, "s", "n", "d")
+    text = render_terminal(build_document(BisectReport(end, end, "dir", 5, (told,), evidence=told)))
+    assert "  effect: +3%, first shows from step 101\n" in text

@@ -24,8 +24,9 @@ from assay.execute import process
 from assay.golden.config import load_golden_file
 from assay.golden.flow.files import RunHooks, check_file, gather_file, validate_file
 from assay.golden.manifests import load_manifest
-from assay.golden.report.junit import render_junit
+from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
+from assay.show.junit import render_junit
 from assay.study.supervise import Entry, Event
 from assay.values.run import State
 from assay.values.verdict import VerdictKind
@@ -270,7 +271,10 @@ def test_an_early_stop_gives_one_line_and_no_finding_for_each_other_metric(lab: 
     assert [metric.metric for metric in first.metrics] == ["loss"]
     assert {finding.kind for finding in first.verdict.findings} == {VerdictKind.FAIL}
     assert test.notes.count("segment 9 was stopped at step 12; not judged there: acc, same") == 1
-    cases = [(case.get("classname"), case.get("name")) for case in ET.fromstring(render_junit(report)).iter("testcase")]
+    cases = [
+        (case.get("classname"), case.get("name"))
+        for case in ET.fromstring(render_junit(build_document(report))).iter("testcase")
+    ]
     assert [name for place, name in cases if place == "demo.segment 9"] == ["loss"]
 
 

@@ -7,12 +7,16 @@ from html.parser import HTMLParser
 import pytest
 from tests.golden.report import golden_reports as made
 
-from assay.golden.report.html import render_html
-from assay.golden.report.svg import Panel, build_band, describe_step, render_panel, thin
-from assay.golden.values import GoldenReport
-from assay.show.style import STYLE
+from assay.golden.report.charts import build_band, build_chart, describe_step
+from assay.golden.report.document import build_document
+from assay.golden.values import GoldenReport, Track
+from assay.show import charts, html
 
 VOID = {"meta", "br", "path", "rect", "line"}
+
+
+def render_html(report: GoldenReport) -> str:
+    return html.render_html(build_document(report))
 
 
 class Reader(HTMLParser):
@@ -110,31 +114,32 @@ def test_two_labels_are_two_drawings_and_marks_go_to_their_own():
 # ---------------------------------------------------------------- drawings
 
 
-def panel(**changes):
+def draw(**changes):
     steps = tuple(range(20))
-    base = {"golden": ((steps, [1.0] * 20),), "check": ((steps, [1.1] * 20),)}
-    return Panel("loss", **{**base, **changes})
+    given = {"golden": ((steps, [1.0] * 20),), "check": ((steps, [1.1] * 20),), **changes}
+    golden, check = ([Track(*each) for each in given.pop(name)] for name in ("golden", "check"))
+    return charts.draw(build_chart("loss", ("loss",), golden, check, **given))
 
 
 def test_nothing_finite_says_so():
-    drawing = render_panel(panel(golden=(), check=(((1, 2), (float("nan"), float("inf"))),)))
+    drawing = draw(golden=(), check=(((1, 2), (float("nan"), float("inf"))),))
     assert "no finite values" in drawing
 
 
 def test_values_that_are_not_finite_leave_the_rest_alone():
-    drawing = render_panel(panel(check=(((1, 2, 3), (1.0, float("nan"), 1e308)),)))
+    drawing = draw(check=(((1, 2, 3), (1.0, float("nan"), 1e308)),))
     assert "nan" not in drawing.replace("finance", "")
     assert "inf" not in drawing
 
 
 def test_a_constant_and_a_single_step_can_be_drawn():
-    assert "<path" in render_panel(panel(golden=(((5,), (0.0,)),), check=(((5,), (0.0,)),)))
+    assert "<path" in draw(golden=(((5,), (0.0,)),), check=(((5,), (0.0,)),))
 
 
 def test_a_hundred_thousand_steps_stay_small():
     steps = tuple(range(100_000))
     values = tuple(1.0 / (step + 1) for step in steps)
-    drawing = render_panel(panel(golden=((steps, values),) * 3, check=((steps, values),)))
+    drawing = draw(golden=((steps, values),) * 3, check=((steps, values),))
     assert len(drawing) < 150_000
 
 
@@ -142,7 +147,7 @@ def test_thinning_keeps_the_extremes():
     points = [(float(n), 0.0) for n in range(10_000)]
     points[4321] = (4321.0, 9.0)
     points[77] = (77.0, -9.0)
-    kept = thin(points, 100)
+    kept = charts.thin(points, 100)
     assert len(kept) <= 110
     assert (4321.0, 9.0) in kept
     assert (77.0, -9.0) in kept
@@ -150,7 +155,7 @@ def test_thinning_keeps_the_extremes():
 
 
 def test_the_band_is_of_all_recordings():
-    band = build_band([((1, 2), (1.0, 5.0)), ((1, 3), (3.0, float("nan")))])
+    band = build_band([Track((1, 2), (1.0, 5.0)), Track((1, 3), (3.0, float("nan")))])
     assert band == {1: (1.0, 2.0, 3.0), 2: (5.0, 5.0, 5.0)}
 
 
@@ -166,7 +171,7 @@ def read_strip_ticks(drawing: str) -> list[str]:
 
 
 def test_the_lower_part_has_three_ticks_and_names_the_effect():
-    ticks = read_strip_ticks(render_panel(panel(effect=0.1, delta=0.005)))
+    ticks = read_strip_ticks(draw(effect=0.1, delta=0.005))
     assert len(ticks) >= 3
     assert {"0%", "10%"} <= set(ticks)
 
@@ -174,14 +179,14 @@ def test_the_lower_part_has_three_ticks_and_names_the_effect():
 @pytest.mark.parametrize("effect", [None, 0.0, 1e-16, 0.0004, -0.03, 5.0, 3e7, float("inf"), float("nan")])
 def test_ticks_of_the_lower_part_never_fail(effect):
     steps = tuple(range(20))
-    ticks = read_strip_ticks(render_panel(panel(effect=effect, check=((steps, [1.0] * 20),))))
+    ticks = read_strip_ticks(draw(effect=effect, check=((steps, [1.0] * 20),)))
     assert len(ticks) >= 3
     assert len(set(ticks)) == len(ticks)
 
 
 def test_a_difference_in_the_last_digit_does_not_become_a_scale():
     steps = tuple(range(20))
-    ticks = read_strip_ticks(render_panel(panel(check=((steps, [1.0 + 2e-16] * 20),))))
+    ticks = read_strip_ticks(draw(check=((steps, [1.0 + 2e-16] * 20),)))
     assert set(ticks) == {"-0.1%", "0%", "0.1%"}
 
 
@@ -193,10 +198,10 @@ def test_what_was_found_names_its_label():
 
 def test_the_golden_line_stays_visible_under_an_equal_check():
     """It is drawn first, and wider than the check that covers it."""
-    width = {
-        name: float(found) for name, found in re.findall(r"svg (path|\.golden) \{[^}]*stroke-width: ([\d.]+)", STYLE)
-    }
-    assert width[".golden"] >= 2 * width["path"]
+    page = render_html(made.good_report())
+    found = re.findall(r"svg (path|\.reference) \{[^}]*stroke-width: ([\d.]+)", page)
+    width = {name: float(each) for name, each in found}
+    assert width[".reference"] >= 2 * width["path"]
     steps, values = (1, 2, 3), (3.0, 2.0, 1.0)
-    svg = render_panel(Panel("loss", ((steps, values),), ((steps, values),)))
-    assert svg.index('class="golden"') < svg.index('class="check"')
+    svg = draw(golden=((steps, values),), check=((steps, values),))
+    assert svg.index('class="reference"') < svg.index('class="measured"')

@@ -2,7 +2,13 @@ from __future__ import annotations
 
 from tests.golden.report import golden_reports as made
 
-from assay.golden.report.markdown import render_markdown
+from assay.golden.report.document import build_document
+from assay.golden.values import GoldenReport
+from assay.show import markdown
+
+
+def render_markdown(report: GoldenReport) -> str:
+    return markdown.render_markdown(build_document(report))
 
 
 def test_a_pass_is_a_heading_and_a_table():

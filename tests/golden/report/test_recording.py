@@ -1,31 +1,26 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from tests.golden.report import golden_reports as made
 
 from assay.errors import UsageError
-from assay.golden.report.recording import build_charts, build_sections, render_charts
+from assay.golden.flow.recordings import Recording, Sensitivity
+from assay.golden.report.recording import build_charts, build_document, render_charts
 from assay.golden.values import Golden, Segment, Track
-from assay.show.sections import render_sections
+from assay.show.terminal_report import render_terminal
 
 
-@dataclass(frozen=True)
-class Told:
-    metric: str = "loss"
-    rule: str = "paired"
-    per_step: float = 0.001
-    per_window: float = 0.0002
-    delta: float | None = 0.005
-    first_delta: float | None = None
-    one_check: float = 0.0061
-    most_checks: float = 0.0055
-    outside: float | None = 0.0008
+def told(metric: str = "loss", rule: str = "paired", **changes: float | None) -> Sensitivity:
+    fields = {"delta": 0.005, "one_check": 0.0061, "most_checks": 0.0055, "outside": 0.0008, **changes}
+    return Sensitivity(
+        metric=metric, rule=rule, per_step=0.001, per_window=0.0002, suggested_delta=None, replicas=3, **fields
+    )
 
 
-def render(golden: Golden, *told: Told) -> str:
-    return render_sections(build_sections(golden, "store/m.json", told))
+def render(golden: Golden, *sensitivity: Sensitivity, **look: int) -> str:
+    return render_terminal(build_document(Recording(golden, "store/m.json", (), sensitivity)), **look)
 
 
 def test_origin_segments_and_sensitivity():
@@ -35,7 +30,7 @@ def test_origin_segments_and_sensitivity():
         "hardware": {"cpu": "a cpu", "gpus": [{"name": "H200"}]},
         "packages": {f"package{n}": "1" for n in range(12)},
     }
-    text = render(made.golden(provenance=origin), Told(), Told("lr", "exact", delta=None, outside=None))
+    text = render(made.golden(provenance=origin), told(), told("lr", "exact", delta=None, outside=None))
     assert "segments    1 of 20 steps, at 100" in text
     assert "recordings  3 of each segment" in text
     assert "commit      abcdef0123456789 with local changes" in text
@@ -52,8 +47,8 @@ def test_a_manifest_of_the_original_and_an_incomplete_one_say_so():
 
 
 def test_eighty_columns_hold_every_heading_and_both_limits_of_a_gradient_norm():
-    told = (Told("grad_norm", delta=0.05, first_delta=0.01), Told("lr", "exact", delta=None))
-    text = render_sections(build_sections(made.golden(), "m.json", told), width=80)
+    sensitivity = (told("grad_norm", delta=0.05, first_delta=0.01), told("lr", "exact", delta=None))
+    text = render(made.golden(), *sensitivity, width=80)
     assert "metric     rule    sd/step  sd/window  CHANGED        delta  1 check  3 checks" in text
     assert "1%, then 5%" in text
 

@@ -10,7 +10,6 @@ import click
 
 from assay.show.console_warnings import warn as warn_user
 from assay.show.formatting import clean, clean_lines
-from assay.show.report_files import FORMS, write_text
 from assay.values.slots import parse_slot_flags
 from assay.values.units import parse_timeout
 
@@ -107,37 +106,19 @@ def show_report(
     stream: TextIO | None = None,
     every_row: bool = True,
 ) -> int:
-    from assay.golden.report.terminal import build_golden_facts, render_golden
-    from assay.show.json_text import render_facts
-    from assay.system.terminal import can_encode, terminal_width, use_color
+    from assay.golden.report.document import build_document
+    from assay.show.report_files import print_document
 
-    if as_json:
-        sys.stdout.write(render_facts(build_golden_facts(report, allow_changed)))
-    else:
-        out = stream or sys.stdout
-        plain = not can_encode(out, "…─")
-        look = {"color": use_color(out), "plain": plain, "every_row": every_row}
-        out.write(render_golden(report, width=terminal_width(out), **look))
+    document = build_document(report, allow_changed=allow_changed, every_row=every_row)
+    print_document(document, as_json=as_json, stream=stream)
     if report.problem:
         warn(f"assay: {report.problem}")
     return int(report.exit_code(allow_changed))
 
 
 def write_reports(report: GoldenReport, given: Mapping[str, Any], allow_changed: bool = False) -> None:
-    for name in FORMS:
-        if given.get(name):
-            write_text(given[name], _render(name, report, allow_changed))
+    from assay.golden.report.document import build_document
+    from assay.show.report_files import FORMS, write_document
 
-
-def _render(name: str, report: GoldenReport, allow_changed: bool) -> str:
-    if name == "md":
-        from assay.golden.report.markdown import render_markdown
-
-        return render_markdown(report)
-    if name == "junit":
-        from assay.golden.report.junit import render_junit
-
-        return render_junit(report, allow_changed)
-    from assay.golden.report.html import render_html
-
-    return render_html(report)
+    if any(given.get(name) for name in FORMS):
+        write_document(build_document(report, allow_changed=allow_changed), given)

@@ -64,7 +64,7 @@ def render(outcome: Rebased) -> str:
 
 
 def _describe(outcome: Rebased) -> Iterator[str]:
-    from assay.golden.report.terminal import render_percent
+    from assay.golden.report.rows import render_percent
     from assay.show import formatting
     from assay.show.table import render_table
     from assay.system.terminal import can_encode

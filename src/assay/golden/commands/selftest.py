@@ -110,14 +110,14 @@ def _list_faults(report: SelftestReport, width: int) -> list[str]:
 
 
 def _speak(injected: Injected) -> str:
-    from assay.golden.report.terminal import choose_finding
+    from assay.golden.report.rows import choose_finding
 
     found = choose_finding(injected.report.verdict.findings)
     return found.message.split("\n")[0] if found else ""
 
 
 def build_table(report: SelftestReport) -> Table:
-    from assay.golden.report.terminal import choose_finding, render_percent, render_step
+    from assay.golden.report.rows import choose_finding, render_percent, render_step
     from assay.values.table import Column, Table
 
     columns = (

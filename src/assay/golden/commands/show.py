@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +38,7 @@ def show(path: str, store: str | None, manifest_name: str, metrics: tuple[str, .
     if given["html"]:
         _write_html(path, recordings, given["html"])
     if given["as_json"]:
+        from assay.golden.report.recording import build_facts
         from assay.show.json_text import render_facts
 
         sys.stdout.write(render_facts([build_facts(each) for each in recordings]))
@@ -51,43 +51,17 @@ def show(path: str, store: str | None, manifest_name: str, metrics: tuple[str, .
 
 
 def _render(recording: Recording, metrics: Sequence[str], with_plot: bool) -> str:
-    from assay.golden.report.recording import build_charts, build_sections, render_charts
-    from assay.show.sections import render_sections
+    from assay.golden.report.recording import build_charts, build_document, render_charts
+    from assay.show.terminal_report import render_terminal
     from assay.system.terminal import can_encode, terminal_width, use_color
 
     color, plain = use_color(sys.stdout), not can_encode(sys.stdout, "⣿─┤±…")
     charts = build_charts(recording.golden, metrics)
-    sections = build_sections(recording.golden, recording.manifest, recording.sensitivity)
-    text = render_sections(sections, width=terminal_width(sys.stdout), color=color, plain=plain)
+    text = render_terminal(build_document(recording), width=terminal_width(sys.stdout), color=color, plain=plain)
     if not with_plot:
         return text
     columns = terminal_width(sys.stdout, 80) or 80
     return text + "".join(f"\n{chart}" for chart in render_charts(charts, width=columns, color=color, plain=plain))
-
-
-def build_facts(recording: Recording) -> dict[str, Any]:
-    golden = recording.golden
-    return {
-        "test": golden.test,
-        "manifest": recording.manifest,
-        "format": golden.version,
-        "complete": golden.complete,
-        "steps_per_segment": golden.steps_per_segment,
-        "segments": [
-            {
-                "start_step": each.start_step,
-                "checkpoint": each.checkpoint,
-                "recordings": each.replicas,
-                "variants": list(each.variants),
-            }
-            for each in golden.segments
-        ],
-        "noise": dict(golden.noise),
-        "sensitivity": [asdict(each) for each in recording.sensitivity],
-        "provenance": dict(golden.provenance),
-        "history": [dict(entry) for entry in golden.history],
-        "notes": list(golden.notes),
-    }
 
 
 def _write_html(path: str, recordings: Sequence[Recording], target: str) -> None:

@@ -3,53 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import UsageError
-from assay.golden.report.terminal import count_recordings, render_percent, render_share
+from assay.golden.report.rows import count_recordings, render_percent, render_share
 from assay.golden.values import Golden
 from assay.show.plot import Chart, Line, build_bands, render_plot
-from assay.show.sections import Section
+from assay.values.document import Document, Facts, Section, TableBlock
 from assay.values.table import Column, Table
+
+if TYPE_CHECKING:
+    from assay.golden.flow.recordings import Recording, Sensitivity
 
 _PACKAGES = 8  # of the environment; the manifest has all
 
 
-class Sensitivity(Protocol):
-    """What is shown of a metric's noise."""
-
-    @property
-    def metric(self) -> str: ...
-    @property
-    def rule(self) -> str: ...
-    @property
-    def per_step(self) -> float: ...
-    @property
-    def per_window(self) -> float: ...
-    @property
-    def delta(self) -> float | None: ...
-    @property
-    def first_delta(self) -> float | None: ...
-    @property
-    def one_check(self) -> float: ...
-    @property
-    def most_checks(self) -> float: ...
-    @property
-    def outside(self) -> float | None: ...
-
-
-def build_sections(golden: Golden, manifest: str, sensitivity: Sequence[Sensitivity]) -> list[Section]:
-    return [
-        Section("", facts=list(_build_facts(golden, manifest))),
-        Section(
-            "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail",
-            table=_build_noise(sensitivity),
+def build_document(recording: Recording) -> Document:
+    golden = recording.golden
+    title = "Noise; from where on CHANGED; the smallest effect that 1 and 3 checks fail"
+    return Document(
+        golden.test,
+        (
+            Section((Facts(list(_list_facts(golden, recording.manifest))),)),
+            Section((TableBlock(_build_noise(recording.sensitivity)),), title),
+            Section((TableBlock(_build_drift(golden)),), "Drift"),
         ),
-        Section("Drift", table=_build_drift(golden)),
-    ]
+        facts=build_facts(recording),
+    )
 
 
-def _build_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
+def build_facts(recording: Recording) -> dict[str, Any]:
+    golden = recording.golden
+    return {
+        "test": golden.test,
+        "manifest": recording.manifest,
+        "format": golden.version,
+        "complete": golden.complete,
+        "steps_per_segment": golden.steps_per_segment,
+        "segments": [
+            {
+                "start_step": each.start_step,
+                "checkpoint": each.checkpoint,
+                "recordings": each.replicas,
+                "variants": list(each.variants),
+            }
+            for each in golden.segments
+        ],
+        "noise": dict(golden.noise),
+        "sensitivity": [asdict(each) for each in recording.sensitivity],
+        "provenance": dict(golden.provenance),
+        "history": [dict(entry) for entry in golden.history],
+        "notes": list(golden.notes),
+    }
+
+
+def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
     origin = golden.provenance
     starts = ", ".join(str(segment.start_step) for segment in golden.segments)
     yield "test", golden.test

@@ -6,9 +6,14 @@ from xml.etree import ElementTree as ET
 import pytest
 from tests.golden.report import golden_reports as made
 
-from assay.golden.report.junit import render_junit
+from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport
+from assay.show import junit
 from assay.values.verdict import VerdictKind
+
+
+def render_junit(report: GoldenReport, **options: bool) -> str:
+    return junit.render_junit(build_document(report, **options))
 
 
 def parse(report: GoldenReport, **options: bool) -> ET.Element:

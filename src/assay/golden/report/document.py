@@ -1,0 +1,368 @@
+"""What a gathering or a check came to, as a document: for a terminal, Markdown, an HTML page, JUnit and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from assay.golden.report.charts import LEGEND, build_check_charts, build_recording_charts
+from assay.golden.report.rows import (
+    RUN,
+    Row,
+    build_step,
+    build_test_rows,
+    count_recordings,
+    describe_extent,
+    describe_golden,
+    describe_outcome,
+    describe_savings,
+    render_interval,
+    render_percent,
+    render_rule,
+    render_step,
+    sort_findings,
+)
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, MetricReport, SegmentReport, Track
+from assay.show import formatting
+from assay.show.json_text import to_json
+from assay.show.junit import ALLOWED
+from assay.values.document import (
+    Block,
+    Case,
+    Details,
+    Document,
+    Facts,
+    Findings,
+    Heading,
+    Notes,
+    Only,
+    Section,
+    Span,
+    Suite,
+    TableBlock,
+    Text,
+)
+from assay.values.table import Column, Table
+from assay.values.verdict import Verdict, VerdictKind
+
+_MOST_ROWS = 24  # of a table on a terminal; of more only those that did not pass, and the first and the last that did
+_MOST_REASONS = 5  # below a row of a page
+
+
+def build_document(report: GoldenReport, *, allow_changed: bool = False, every_row: bool = True) -> Document:
+    """`every_row`: a terminal shows all rows, however many there are."""
+    what = "Convergence check" if report.mode == "check" else "Golden recording"
+    word = "recorded" if report.mode == "gather" and report.kind is VerdictKind.PASS else ""
+    took = f", {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
+    head = Only(("html",), (Heading(what, report.kind, 1, word), Text(f"{report.source}{took}", role="soft")))
+    return Document(
+        title=f"{report.kind} {report.source}",
+        blocks=(head, *(Section(list(_build_test(report, test, every_row))) for test in report.tests)),
+        suites=[_build_suite(test, allow_changed) for test in report.tests],
+        suites_name=f"assay golden {report.mode}",
+        seconds=report.elapsed_s,
+        facts=build_facts(report, allow_changed),
+    )
+
+
+def render_golden(report: GoldenReport) -> str:
+    """For the message of an exception or a failed test."""
+    from assay.show.terminal_report import render_terminal
+
+    return render_terminal(build_document(report), width=80)
+
+
+def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -> Iterator[Block]:
+    rows = build_test_rows(test)
+    took = f" in {formatting.render_duration(report.elapsed_s)}" if report.elapsed_s else ""
+    extent, savings = describe_extent(test, report.mode), describe_savings(test)
+    golden = f"golden: {', '.join(describe_golden(test.golden))}" if test.golden else ""
+    warnings = [f"warning: {text}" for text in test.warnings]
+    word = describe_outcome(report, test)
+    yield Heading(test.test, test.verdict.kind, word=word)
+    yield Only(("markdown",), (Text(f"{extent}{took}{'; ' + savings if savings else ''}"),))
+    yield Only(("html",), [Text(text, role="soft") for text in (extent, savings, golden) if text])
+    yield Only(("html",), (Notes(warnings), _build_page_table(rows, "recorded" if report.mode == "gather" else "")))
+    if report.mode == "check" and test.segments:
+        shown = rows if every_row else choose_rows(rows)
+        yield Only(("terminal",), (Section((_build_terminal_table(rows, shown),)),))
+        yield Only(("markdown",), (TableBlock(build_table(rows)),))
+    found = sort_findings(
+        replace(each, subject=row.place_of(each))
+        for row in rows
+        for each in row.findings
+        if each.kind is not VerdictKind.PASS
+    )
+    yield Only(("terminal", "markdown"), (Findings(found), Notes(warnings)))
+    yield Only(("markdown",), [Text(golden)] if golden else [])
+    manifest = f"manifest: {test.manifest}" if report.mode == "gather" and test.golden else ""
+    lines = [*test.notes, *(text for text in (savings, golden, manifest) if text)]
+    outcome = (f"{test.test}: ", Span(word, test.verdict.kind), f", {extent}{took if len(report.tests) == 1 else ''}")
+    yield Only(("terminal",), (Notes(lines), Text(outcome)))
+    yield Only(("html",), list(_build_page(report, test)))
+
+
+# ---------------------------------------------------------------- tables
+
+
+def choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """Of many rows those that did not pass, and the first and the last segment that did."""
+    passed = [row for row in rows if row.kind is VerdictKind.PASS]
+    if len(rows) <= _MOST_ROWS or not passed:
+        return rows
+    ends = {passed[0].segment, passed[-1].segment}
+    return [row for row in rows if row.kind is not VerdictKind.PASS or row.segment in ends]
+
+
+def _build_terminal_table(rows: Sequence[Row], shown: Sequence[Row]) -> TableBlock:
+    hidden = len(rows) - len(shown)
+    return TableBlock(
+        build_table(shown), breaks={len(shown): f"{hidden} more passed; --all shows them"} if hidden else None
+    )
+
+
+def _build_page_table(rows: Sequence[Row], good: str) -> TableBlock:
+    """`good`: the word for what went well; a gathering has judged nothing."""
+    notes = []
+    for row in rows:
+        worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
+        notes.append([row.tell(each) for each in worst[:_MOST_REASONS]])
+    return TableBlock(build_table(rows, good), notes, [str(row.kind) for row in rows])
+
+
+def build_table(rows: Sequence[Row], good: str = "") -> Table:
+    """Without the column of intervals where no row has one."""
+    columns = (
+        Column("segment", "number"),
+        Column("metric"),
+        Column("rule"),
+        Column("verdict", "state"),
+        Column("effect", align="right"),
+        Column("interval", align="right"),
+        Column("step", align="right"),
+        Column("values", "number"),
+    )
+    cells = [_build_cells(row, good) for row in rows]
+    kept = [
+        place for place, column in enumerate(columns) if column.name != "interval" or any(row[place] for row in cells)
+    ]
+    return Table(tuple(columns[place] for place in kept), [[row[place] for place in kept] for row in cells])
+
+
+def _build_cells(row: Row, good: str) -> list[Any]:
+    finding = row.finding
+    step = finding.step if finding and row.kind is not VerdictKind.PASS else None
+    kind = str(row.kind)
+    return [
+        row.segment,
+        row.metric,
+        render_rule(row.rule) or None,
+        Span(good, kind) if good and row.kind is VerdictKind.PASS else kind,
+        render_percent(finding.effect if finding else None) or None,
+        render_interval(finding.interval if finding else None) or None,
+        render_step(step) or None,
+        row.comparisons,
+    ]
+
+
+# ---------------------------------------------------------------- a page has room for more
+
+
+def _build_page(report: GoldenReport, test: GoldenTestReport) -> Iterator[Block]:
+    if report.mode == "gather" and test.golden:
+        yield from build_recording_charts(test.golden)
+    elif any(segment.metrics for segment in test.segments):
+        yield LEGEND
+        yield from build_check_charts(test)
+    yield Details("Provenance", (Facts(list(_list_origin(test))),))
+    runs = [*test.runs, *(run for segment in test.segments for run in segment.runs)]
+    if runs:
+        columns = (Column("run"), Column("state", "state"), Column("took", "duration"), Column("note"))
+        rows = [
+            [
+                Span(run.dir, "code"),
+                str(run.state),
+                run.elapsed_s,
+                "; ".join(text for text in (run.reason, run.stopped_early or "") if text) or None,
+            ]
+            for run in runs
+        ]
+        yield Details(formatting.render_count(len(runs), "run"), (TableBlock(Table(columns, rows)),))
+
+
+def _list_origin(test: GoldenTestReport) -> Iterator[tuple[str, str]]:
+    yield "manifest", test.manifest
+    yield from (("note", note) for note in test.notes)
+    if test.golden is None:
+        return
+    for key, value in test.golden.provenance.items():
+        if value not in (None, "", {}, [], ()):
+            yield key.replace("_", " "), _flatten(value)
+    for item in test.golden.history:
+        yield "rebased", _flatten({key: item.get(key) for key in ("at", "reason") if item.get(key)})
+
+
+def _flatten(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_flatten(each)}" for key, each in value.items() if each not in (None, "", {}, []))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_flatten(each) for each in value)
+    return "yes" if value is True else "no" if value is False else str(value)
+
+
+# ---------------------------------------------------------------- JUnit: one case for each segment and metric
+
+
+def _build_suite(test: GoldenTestReport, allow_changed: bool) -> Suite:
+    """A metric that an early stop left undecided has no case: the one that failed has."""
+    return Suite(
+        test.test,
+        [_build_case(test, row, allow_changed) for row in build_test_rows(test)],
+        list(_describe_suite(test)),
+        sum(run.elapsed_s or 0.0 for segment in test.segments for run in segment.runs),
+        "\n".join([*(f"warning: {text}" for text in test.warnings), *test.notes]),
+    )
+
+
+def _describe_suite(test: GoldenTestReport) -> Iterator[tuple[str, object]]:
+    yield "manifest", test.manifest
+    yield "verdict", test.verdict.kind
+    yield "comparisons", test.verdict.comparisons
+    yield "saved_steps", test.saved_steps
+    origin = test.golden.provenance if test.golden else {}
+    for name in ("gathered_at", "commit", "host", "config_hash"):
+        if origin.get(name):
+            yield f"golden.{name}", origin[name]
+
+
+def _build_case(test: GoldenTestReport, row: Row, allow_changed: bool) -> Case:
+    excuse = ALLOWED if allow_changed and row.kind is VerdictKind.CHANGED else ""
+    text = "\n".join(f"{each.kind} {each.subject}: {each.message}" for each in row.findings)
+    return Case(
+        f"{test.test}.{'golden' if row.segment is None else f'segment {row.segment}'}",
+        row.metric,
+        row.kind,
+        row.message,
+        "" if excuse else text,
+        _case_seconds(test, row),
+        list(_describe_case(row)),
+        excuse=excuse,
+    )
+
+
+def _case_seconds(test: GoldenTestReport, row: Row) -> float:
+    """A segment's runs serve all its metrics: their time is counted once, in the first case."""
+    for segment in test.segments:
+        if segment.start_step == row.segment:
+            first = segment.metrics[0].metric if segment.metrics else RUN
+            return sum(run.elapsed_s or 0.0 for run in segment.runs) if row.metric == first else 0.0
+    return 0.0
+
+
+def _describe_case(row: Row) -> Iterator[tuple[str, object]]:
+    """`effect`: how far `value` is from `expected`, as a fraction of it; both are means over the window with the
+    largest effect, or values of the worst step where single steps are compared. `step`: where it first shows."""
+    yield "verdict", row.kind
+    if row.rule is not None:
+        yield "rule", render_rule(row.rule)
+    yield "comparisons", row.comparisons
+    finding = row.finding
+    if finding is not None:
+        label = row.label_of(finding)
+        if label:
+            yield "label", label
+        named = (("effect", finding.effect), ("value", finding.value), ("expected", finding.expected))
+        yield from ((name, value) for name, value in (*named, ("step", build_step(finding.step))) if value is not None)
+        if finding.interval is not None:
+            yield from zip(("interval_low", "interval_high"), finding.interval, strict=True)
+    if row.noise is not None:
+        yield "noise", row.noise
+
+
+# ---------------------------------------------------------------- facts
+
+
+def build_facts(report: GoldenReport, allow_changed: bool = False) -> dict[str, Any]:
+    """Everything, for JSON. Values that are not finite become words, never a silent null."""
+    facts = {
+        "mode": report.mode,
+        "source": report.source,
+        "verdict": str(report.kind),
+        "exit_code": int(report.exit_code(allow_changed)),
+        "elapsed_s": report.elapsed_s,
+        "interrupted": report.interrupted,
+        "problem": report.problem,
+        "tests": [_build_test_facts(test) for test in report.tests],
+    }
+    found: dict[str, Any] = to_json(facts)
+    return found
+
+
+def _build_test_facts(test: GoldenTestReport) -> dict[str, Any]:
+    return {
+        "test": test.test,
+        "manifest": test.manifest,
+        **_build_verdict_facts(test.verdict),
+        "saved_steps": test.saved_steps,
+        "saved_s": test.saved_s,
+        "notes": list(test.notes),
+        "warnings": list(test.warnings),
+        "golden": _build_recording_facts(test.golden) if test.golden else None,
+        "segments": [_build_segment_facts(segment) for segment in test.segments],
+        "runs": [_build_plain(run) for run in test.runs],
+    }
+
+
+def _build_verdict_facts(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "verdict": str(verdict.kind),
+        "comparisons": verdict.comparisons,
+        "findings": [{**_build_plain(each), "step": build_step(each.step)} for each in verdict.findings],
+    }
+
+
+def _build_plain(value: Any) -> dict[str, Any]:
+    return {key: str(each) if hasattr(each, "name") else each for key, each in asdict(value).items()}
+
+
+def _build_recording_facts(golden: Golden) -> dict[str, Any]:
+    return {
+        "version": golden.version,
+        "complete": golden.complete,
+        "segments": [segment.start_step for segment in golden.segments],
+        "steps_per_segment": golden.steps_per_segment,
+        "recordings": count_recordings(golden),
+        "noise": dict(golden.noise),
+        "provenance": dict(golden.provenance),
+        "history": [dict(item) for item in golden.history],
+    }
+
+
+def _build_segment_facts(segment: SegmentReport) -> dict[str, Any]:
+    return {
+        "start_step": segment.start_step,
+        "checkpoint": segment.checkpoint,
+        **_build_verdict_facts(segment.verdict),
+        "metrics": [_build_metric_facts(metric) for metric in segment.metrics],
+        "runs": [_build_plain(run) for run in segment.runs],
+    }
+
+
+def _build_metric_facts(metric: MetricReport) -> dict[str, Any]:
+    rule = {key: value for key, value in asdict(metric.rule).items() if value not in (None, ()) and key != "position"}
+    return {
+        "metric": metric.metric,
+        "rule": rule,
+        "noise": metric.noise,
+        **_build_verdict_facts(metric.verdict),
+        "golden": _build_tracks(metric.golden),
+        "check": _build_tracks(metric.check),
+    }
+
+
+def _build_tracks(tracks: Mapping[str, Sequence[Track]]) -> dict[str, Any]:
+    return {
+        label: [{"steps": list(track.steps), "values": list(track.values)} for track in found]
+        for label, found in tracks.items()
+    }

@@ -1,0 +1,228 @@
+"""The rows of a report on a gathering or a check, and its numbers as text.
+
+`build_rows` is what the report is made from: one row for each segment and metric, and one for whatever kept a segment
+or a whole test from being judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from assay.golden.values import Golden, GoldenReport, GoldenTestReport, Rule, SegmentReport
+from assay.show import formatting
+from assay.values.verdict import Finding, VerdictKind
+
+RUN = "run"  # stands for the metric in a row about a segment's runs
+RECORDING = "golden"  # and in one about the whole test
+_SEVERITY = (VerdictKind.ERROR, VerdictKind.FAIL, VerdictKind.INCONCLUSIVE, VerdictKind.CHANGED, VerdictKind.PASS)
+_SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One judged thing. `finding` speaks for it: the worst one, and of those the one with the largest effect."""
+
+    test: str
+    segment: int | None
+    metric: str
+    kind: VerdictKind
+    finding: Finding | None
+    findings: tuple[Finding, ...]
+    comparisons: int = 0
+    rule: Rule | None = None
+    noise: float | None = None
+
+    @property
+    def message(self) -> str:
+        return self.tell(self.finding) if self.finding else ""
+
+    @property
+    def place(self) -> str:
+        """`segment 100 loss`."""
+        segment = "" if self.segment is None else f"segment {self.segment} "
+        return f"{segment}{self.metric}"
+
+    def place_of(self, finding: Finding) -> str:
+        """`segment 100 loss MLM`: of several labels the one that the finding is about."""
+        return f"{self.place}{self.label_of(finding, ' ')}"
+
+    def label_of(self, finding: Finding, before: str = "") -> str:
+        """What the finding's subject says beyond the metric; nothing for a metric without labels."""
+        if self.segment is None and finding.subject.startswith("segment at "):  # what gathering refuses
+            return f"{before}{finding.subject}"
+        start = f"segment at {self.segment}: {self.metric}"
+        rest = finding.subject.removeprefix(start) if finding.subject.startswith(start) else ""
+        if rest[:1] == ",":  # `, second half`
+            return rest if before else rest[1:].strip()
+        return f"{before}{rest.strip()}" if rest[:1] == " " else ""
+
+    def tell(self, finding: Finding) -> str:
+        """The message, with its label in front where there is one."""
+        label = self.label_of(finding)
+        return f"{label}: {finding.message}" if label else finding.message
+
+
+def build_rows(report: GoldenReport) -> tuple[Row, ...]:
+    return tuple(row for test in report.tests for row in build_test_rows(test))
+
+
+def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
+    rows = [row for segment in test.segments for row in _build_segment_rows(test.test, segment)]
+    told = {finding for segment in test.segments for finding in segment.verdict.findings}
+    rest = tuple(finding for finding in test.verdict.findings if finding not in told)
+    bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
+    if bad or not rows:
+        kind = _worst(bad or rest, test.verdict.kind)
+        rows.append(
+            Row(
+                test.test,
+                None,
+                RECORDING,
+                kind,
+                choose_finding(bad or rest),
+                bad or rest,
+                0 if rows else test.verdict.comparisons,
+            )
+        )
+    return tuple(rows)
+
+
+def _build_segment_rows(test: str, segment: SegmentReport) -> Iterator[Row]:
+    """What befell the runs comes first: it is the cause of what is missing behind it."""
+    told = {finding for metric in segment.metrics for finding in metric.verdict.findings}
+    rest = tuple(finding for finding in segment.verdict.findings if finding not in told)
+    if rest or not segment.metrics:
+        yield Row(test, segment.start_step, RUN, _worst(rest, segment.verdict.kind), choose_finding(rest), rest)
+    for metric in segment.metrics:
+        verdict = metric.verdict
+        yield Row(
+            test,
+            segment.start_step,
+            metric.metric,
+            verdict.kind,
+            choose_finding(verdict.findings),
+            verdict.findings,
+            verdict.comparisons,
+            metric.rule,
+            metric.noise,
+        )
+
+
+def _worst(findings: Sequence[Finding], otherwise: VerdictKind) -> VerdictKind:
+    kinds = {finding.kind for finding in findings}
+    return next((kind for kind in _SEVERITY if kind in kinds), otherwise)
+
+
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first."""
+    return sorted(findings, key=lambda each: _SEVERITY.index(each.kind))
+
+
+def choose_finding(findings: Sequence[Finding]) -> Finding | None:
+    return min(findings, key=lambda each: (_SEVERITY.index(each.kind), -abs(each.effect or 0.0)), default=None)
+
+
+# ---------------------------------------------------------------- words
+
+
+def render_percent(value: float | None, digits: int = 3) -> str:
+    """`+0.31%`; nothing for nothing."""
+    if value is None:
+        return ""
+    if value == 0:
+        return "0%"
+    if abs(value) < _SMALLEST:
+        return "<0.001%"
+    return f"{'+' if value > 0 else '-'}{formatting.render_number(abs(100.0 * value), digits)}%"
+
+
+def render_interval(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return ""
+    low, high = (render_percent(each, 2) for each in interval)
+    return low if low == high else f"{low} to {high}"
+
+
+def render_rule(rule: Rule | None) -> str:
+    """`paired`, `margin <= 20%`."""
+    if rule is None:
+        return ""
+    if rule.kind == "margin":
+        return f"{rule.operator} {render_share(rule.margin or 0.0)}"
+    delta = f" {render_share(rule.delta)}" if rule.delta is not None else ""
+    return f"{rule.kind}{delta}"
+
+
+def render_share(value: float) -> str:
+    """`0.5%`."""
+    return f"{formatting.render_number(100.0 * value, 3)}%"
+
+
+def render_step(step: float | None) -> str:
+    return "" if step is None else formatting.render_number(build_step(step) or 0)
+
+
+def build_step(step: float | None) -> float | None:
+    """101, not 101.0."""
+    return int(step) if step is not None and math.isfinite(step) and step == int(step) else step
+
+
+def describe_golden(golden: Golden) -> list[str]:
+    """Where a recording comes from, in short facts."""
+    origin = golden.provenance
+    facts = [str(origin["gathered_at"])] if origin.get("gathered_at") else []
+    if origin.get("commit"):
+        facts.append(f"commit {str(origin['commit'])[:12]}{' with local changes' if origin.get('dirty') else ''}")
+    if origin.get("host"):
+        facts.append(f"on {origin['host']}")
+    facts.append(formatting.render_count(count_recordings(golden), "recording") + " of each segment")
+    return facts
+
+
+def count_recordings(golden: Golden) -> int:
+    return min((segment.replicas for segment in golden.segments), default=0)
+
+
+def describe_savings(test: GoldenTestReport) -> str:
+    if not test.saved_steps:
+        return ""
+    count = sum(run.stopped_early is not None for segment in test.segments for run in segment.runs)
+    stopped, steps = formatting.render_count(count, "run"), formatting.render_count(test.saved_steps, "step")
+    return f"{stopped} stopped early: {steps} saved, about {formatting.render_duration(test.saved_s)}"
+
+
+def describe_extent(test: GoldenTestReport, mode: str) -> str:
+    """`3 segments, 540 values compared`."""
+    count = len(test.segments) or len(test.golden.segments if test.golden else ())
+    verb = "compared" if mode == "check" else "recorded"
+    values = formatting.render_count(test.verdict.comparisons, "value")
+    return f"{formatting.render_count(count, 'segment')}, {values} {verb}"
+
+
+def describe_outcome(report: GoldenReport, test: GoldenTestReport) -> str:
+    """The verdict; a gathering has judged nothing, so what went well was recorded."""
+    kind = test.verdict.kind
+    return "recorded" if report.mode == "gather" and kind is VerdictKind.PASS else str(kind)
+
+
+def describe_headline(report: GoldenReport) -> str:
+    """One line that says what is wrong: `charlm: FAIL, loss +20% from step 1`."""
+    bad = [test for test in report.tests if test.verdict.kind is not VerdictKind.PASS] or list(report.tests)
+    return "; ".join(_describe_worst(report, test) for test in bad)
+
+
+def _describe_worst(report: GoldenReport, test: GoldenTestReport) -> str:
+    outcome = f"{formatting.clean(test.test)}: {describe_outcome(report, test)}"
+    bad = [row for row in build_test_rows(test) if row.kind is test.verdict.kind and row.finding]
+    if not bad or test.verdict.kind is VerdictKind.PASS:
+        return outcome
+    row = min(bad, key=lambda each: each.finding.step if each.finding and each.finding.step is not None else math.inf)
+    assert row.finding is not None
+    effect, step = render_percent(row.finding.effect), render_step(row.finding.step)
+    if not effect:
+        lines = row.finding.message.splitlines() or [""]
+        return f"{outcome}, {formatting.clean(f'{row.place_of(row.finding)}: {lines[0]}')}"
+    name = formatting.clean(f"{row.metric}{row.label_of(row.finding, ' ')}")
+    return f"{outcome}, {name} {effect}{f' from step {step}' if step else ''}"
