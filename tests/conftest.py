@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import random
 import shutil
@@ -60,6 +61,14 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 os.environ.update(dict.fromkeys(THREADS, "1"))  # before numpy is imported
 
 
+# ---------------------------------------------------------------- byte code
+
+# Where somebody has switched it off, each of the thousand processes that the tests start would compile all of `src`.
+SOURCE = Path(__file__).parent.parent / "src"
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 # ---------------------------------------------------------------- generated cases
 
 # The short suite says the same of the same code each time; `make test-long` looks for cases that nobody has seen yet.
@@ -108,6 +117,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # once, before the workers start
+        compileall.compile_dir(SOURCE, quiet=2)
     session.config.stash[PATHS] = Paths()
 
 

@@ -265,6 +265,7 @@ def test_cpu_slots_divide_the_cores(shop: Workshop) -> None:
 
 def test_a_machine_without_gpus_gets_cpu_slots(shop: Workshop) -> None:
     write_study(shop, SHOW)
+    del shop.env["OMP_NUM_THREADS"]
     (shop.base / "nvml.json").write_text('{"reason": "no driver"}')
     assert shop.run(ASSAY_FAKE_NVML=str(shop.base / "nvml.json")).code == 0
     seen = env_of(shop)
