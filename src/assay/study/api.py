@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from assay.study.summary import SummaryOptions, summarise
     from assay.study.supervise import Entry, Event, Observer
     from assay.study.sweep import Listen, RunHooks, prepare, run_study
+    from assay.study.verdicts import record_verdicts
 
 HOMES = {
     "assay.study.attempts": "RetryPolicy",
@@ -47,5 +48,6 @@ HOMES = {
     "assay.study.summary": "SummaryOptions summarise",
     "assay.study.supervise": "Entry Event Observer",
     "assay.study.sweep": "Listen RunHooks prepare run_study",
+    "assay.study.verdicts": "record_verdicts",
 }
 __getattr__ = build_getattr(__name__, HOMES)

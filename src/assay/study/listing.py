@@ -13,6 +13,7 @@ from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
 from assay.show import formatting
+from assay.show.console_warnings import warn
 from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyPlace, find_studies
 from assay.study.refresh import refresh_root, refresh_study
@@ -47,7 +48,7 @@ def list_studies(roots: Sequence[str], complain: Complain) -> list[ListedStudy]:
         names = list(find_studies(root))
         if not names:
             continue
-        with open_index(root) as index:
+        with open_index(root, warn) as index:
             refresh_root(index, root, complain)
             known = {row.name: row for row in index.load_studies()}
         found += [ListedStudy(root, _add_planned(root, known.get(name) or StudyRow(name, {}, None))) for name in names]

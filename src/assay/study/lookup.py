@@ -12,6 +12,7 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.record.folders import find_changes, find_run_dirs, is_run_dir
 from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
+from assay.show.console_warnings import warn
 from assay.study.locations import (
     HOW_TO_START,
     Roots,
@@ -214,7 +215,7 @@ def open_index_of(places: Sequence[StudyPlace]) -> Index:
         raise UsageError(
             "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
         )
-    return open_index(roots.pop())
+    return open_index(roots.pop(), warn)
 
 
 def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Callable[[str], None]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -17,6 +18,7 @@ from assay.record.index.base import Index, RunRow
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, build_row, read_sources
 from assay.study.locations import StudyPlace, find_studies
+from assay.study.verdicts import read_verdicts
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness, RunSpec, State
 from assay.values.secrets import hide_named
@@ -32,6 +34,8 @@ def refresh_root(index: Index, root: str, complain: Complain = lambda _text: Non
 
 def refresh_study(index: Index, place: StudyPlace, complain: Complain = lambda _text: None) -> int:
     """Read what changed since the index saw it; how many runs that were."""
+    with suppress(OSError):
+        read_verdicts(index, place)
     return apply_changes(index, place, find_changes(place.dir, place.name, index.load_runs([place.name])), complain)
 
 

@@ -232,9 +232,13 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     with suppress(OSError):  # a full disk: what matters is written, or refused, later
         run_directory.write_plan(prepared.place.dir, {spec.name: spec.id for spec in prepared.plan.runs})
     builder = DirBuilder(prepared)
-    for line in (*slots.warnings, *builder.describe_size()):
+
+    def warn(line: str) -> None:
         _unheard(hooks.note)(f"warning: {line}")
-    with closing_quietly(open_index(prepared.place.root)) as index:
+
+    for line in (*slots.warnings, *builder.describe_size()):
+        warn(line)
+    with closing_quietly(open_index(prepared.place.root, warn)) as index:
         collector = Collector(index, prepared.place, slots.devices, hooks.echo)
         repairs = builder.repair(prepared.plan.runs)
         if prepared.study.dialect == "mlrunner":
@@ -259,9 +263,9 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
             run_directory.remove_plan(prepared.place.dir)
         if is_over and not any(map(_is_interrupted, entries)):
             _leave_passes(prepared, entries)
-        verdict = _judge(prepared, entries, index)
+        verdict, doubts = _judge(prepared, entries, index)
     report = replace(_build_report(prepared, supervisor, builder), verdict=verdict)
-    report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else [])]
+    report.notes += [*repairs, *builder.notes, *([collector.failure] if collector.failure else []), *doubts]
     unfinished = describe_unfinished(prepared, _list_attempts(entries)) if is_over else []
     report.notes += [note for note, _ in unfinished]
     report.advice += [command for _, command in unfinished]
@@ -317,16 +321,23 @@ def _run(supervisor: Supervisor, hooks: RunHooks, collector: Collector) -> None:
             supervisor.executor.close()
 
 
-def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> Verdict | None:
-    """The study's checks on every run that is done; a run that is not done has no result to judge."""
+def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[Verdict | None, list[str]]:
+    """The study's checks on every run that is done; a run that is not done has no result to judge.
+
+    Recorded are the verdicts on runs that ended during this call. Also returned: warnings of what was not recorded.
+    """
     done = {prepared.place.key(entry.dir): entry for entry in entries if entry.state is State.DONE}
     checks = prepared.study.checks
     if not checks or not done:
-        return None
+        return None, []
+    from assay.study.verdicts import record_verdicts
+
     summaries = index.load_summaries(keys=list(done))
-    verdicts = [judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()]
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
-    return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts))
+    verdicts = {key: judge_checks(checks, entry.spec.name, summaries.get(key, {})) for key, entry in done.items()}
+    new = {os.path.basename(done[key].dir): verdicts[key] for key in done if done[key].finished_here}
+    warnings = record_verdicts(prepared.place, "checks", new, index)
+    findings = [finding for verdict in verdicts.values() for finding in verdict.findings]
+    return Verdict.of(findings, sum(verdict.comparisons for verdict in verdicts.values())), warnings
 
 
 def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:

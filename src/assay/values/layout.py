@@ -23,6 +23,7 @@
         model.json              models: what a check came to, case by case
         trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
         tensors/<case>/         models: outputs that differ, and what a failed step was given
+    .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks
     .assay/triage.jsonl         benchmarks: what people said about changes (ack, invalid, wontfix)
 """
 
@@ -50,6 +51,7 @@ STUDY_META_DIR = ".assay"
 CODES_FILE = "codes.json"  # inside .assay: run id -> hash of the code it was planned with
 PLAN_FILE = "plan.json"  # inside .assay: the runs of the last call, until all of them have a directory and are over
 PASS_PREFIX = "pass-"  # inside .assay: name -> last attempt before a --force, until that has come to its end
+VERDICTS_FILE = "verdicts.jsonl"  # inside .assay: what was judged, a line for each call
 CODE_STORE_DIR = "code"  # inside .assay: snapshots by content hash
 DAMAGED_DIR = "damaged"  # inside .assay: folders that could not be repaired, and were built again
 TEMPORARY_PREFIX = ".tmp-"
@@ -101,7 +103,7 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
-_META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, BENCH_TRIAGE_FILE))
+_META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, BENCH_TRIAGE_FILE, VERDICTS_FILE))
 _META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, MODEL_REQUEST_PREFIX, PASS_PREFIX, "set.", "environment-")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")

@@ -259,10 +259,10 @@ def test_small_chunks_are_merged(index: SqliteIndex) -> None:
 
 
 def test_a_full_chunk_is_not_written_again(index: SqliteIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.record.index.points.FULL_CHUNK_POINTS", 100)
+    monkeypatch.setattr("assay.record.index.writing.FULL_CHUNK_POINTS", 100)
     for number in range(400):
         put_points(index, "grid/a", [float(number)])
-    sizes = [size // 8 for (size,) in index._db.execute('SELECT length("values") FROM chunks ORDER BY id')]
+    sizes = [size // 8 for (size,) in index._db.execute("SELECT length(value_data) FROM chunks ORDER BY chunk")]
     assert sizes[:3] == [130, 130, 130]  # twice 65 loose chunks make a full one
     assert list(index.load_series("grid/a", "loss").values) == [float(number) for number in range(400)]
     assert list(index.load_series("grid/a", "loss").steps) == [float(number) for number in range(400)]
@@ -277,7 +277,7 @@ def test_a_batch_makes_one_chunk_of_many_calls(index: SqliteIndex) -> None:
 
 def test_columns_without_anything_take_no_room(index: SqliteIndex) -> None:
     index.add_columns("grid/a", "a.log", Cursor(1), {"loss": (None, [1.0] * 100, None)}, expected_offset=0)
-    sizes = index._db.execute('SELECT length(steps), length("values"), length(times) FROM chunks').fetchall()
+    sizes = index._db.execute("SELECT length(step_data), length(value_data), length(time_data) FROM chunks").fetchall()
     assert sizes == [(0, 800, 0)]
 
 
@@ -286,10 +286,11 @@ def test_forgetting_leaves_no_rows_behind(index: SqliteIndex) -> None:
     put_points(index, "grid/a", [1.0], source="b.log")
     index.forget_points("grid/a", "a.log")
     index.forget_points("grid/a", "b.log")
-    assert [count_rows(index, table) for table in ("chunks", "cursors")] == [0, 0]
+    assert [count_rows(index, table) for table in ("chunks", "cursors", "metric_summaries")] == [0, 0, 0]
     put_points(index, "grid/a", [1.0])
     index.forget_runs(["grid/a"])
-    assert [count_rows(index, table) for table in ("chunks", "cursors", "runs")] == [0, 0, 0]
+    tables = ("chunks", "cursors", "metric_summaries", "run_cache", "runs")
+    assert [count_rows(index, table) for table in tables] == [0] * 5
 
 
 # ---------------------------------------------------------------- batches and failures
@@ -386,3 +387,15 @@ def test_the_garbage_collector_is_left_as_it_was(index: SqliteIndex) -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_an_older_index_is_announced_when_it_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_CACHE_DIR", str(tmp_path / "cache"))
+    said: list[str] = []
+    with open_index(tmp_path, said.append) as index:
+        index._db.execute("PRAGMA user_version = 3")
+    assert said == []
+    open_index(tmp_path, said.append).close()
+    assert len(said) == 1
+    assert "format 3" in said[0]
+    assert "run directories" in said[0]

@@ -35,7 +35,7 @@ from assay.golden.values import (
     SegmentRun,
     Track,
 )
-from assay.study.api import Entry, Report, RunHooks
+from assay.study.api import Entry, Report, RunHooks, record_verdicts
 from assay.values.run import RunSpec, State
 from assay.values.study import Problem
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -63,10 +63,12 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
         findings.append(
             Finding(VerdictKind.ERROR, context.test.name, f"not everything was run: {end.interrupted or end.problem}")
         )
+    verdict = Verdict.of(findings, sum(report.verdict.comparisons for report in reports))
+    doubts = record_verdicts(context.place, "golden check", {None: verdict})
     return GoldenTestReport(
         test=context.test.name,
         manifest=context.manifest,
-        verdict=Verdict.of(findings, sum(report.verdict.comparisons for report in reports)),
+        verdict=verdict,
         golden=golden,
         segments=reports,
         notes=(
@@ -76,6 +78,7 @@ def check_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
             *_describe_acceptance(context, findings),
         ),
         warnings=(
+            *doubts,
             *_build_warnings(context, golden),
             *_describe_counting(states),
             *(f"{found.subject}: {found.message}" for _, found in refusals),

@@ -18,7 +18,7 @@ from assay.models.flow.timings import MachineObserver, build_timings
 from assay.models.records import load_report
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
 from assay.plan.identity import spec_id
-from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, run_study
+from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, record_verdicts, run_study
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain
@@ -77,9 +77,13 @@ def run_model(
         prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
     )
     finished = conclude(watched)
+    if finished.report is not None:
+        verdicts = {os.path.basename(finished.run_dir): finished.report.verdict}
+        notes = record_verdicts(place, f"model {request.goal}", verdicts)
+        finished = replace(finished, notes=(*finished.notes, *notes))
     if keep_timings is not None and finished.report is not None:
         outcome = watched.entries[0].outcome
-        notes: list[str] = [*finished.notes]
+        notes = [*finished.notes]
         try:
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
             timings = build_timings(request, finished.report, observer, cpu_s, notes.append)

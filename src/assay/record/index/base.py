@@ -50,6 +50,24 @@ class RunRow(NamedTuple):
     stamp: float = 0.0  # the newest modification time seen in the directory when it was read
 
 
+class VerdictRow(NamedTuple):
+    """One finding of a verdict, as a study's verdict file holds it."""
+
+    key: str | None  # the run that was judged; None: the verdict is about the study
+    judged_at: float
+    source: str  # what judged: "checks", "golden check", ...
+    result: str  # the whole verdict
+    kind: str  # this finding
+    subject: str
+    message: str
+    value: float | None = None
+    expected: float | None = None
+    step: float | None = None
+    effect: float | None = None
+    interval_low: float | None = None
+    interval_high: float | None = None
+
+
 class StudyRow(NamedTuple):
     name: str
     counts: Mapping[State, int]
@@ -205,6 +223,21 @@ class Index(ABC):
     @abstractmethod
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         """By name."""
+
+    # ---------------------------------------------------------------- verdicts
+
+    @abstractmethod
+    def load_verdict_offset(self, study: str) -> int:
+        """How much of the study's verdict file has been read."""
+
+    @abstractmethod
+    def add_verdicts(
+        self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
+    ) -> bool:
+        """Store what `start` to `end` of the study's verdict file hold, if the stored offset is the expected one.
+
+        A start of 0 replaces everything that is known of the study: its file was read from the beginning.
+        """
 
     # ---------------------------------------------------------------- grouping
 

@@ -1,13 +1,9 @@
-"""The tables of the SQLite index, and how a file becomes one.
+"""The tables and views of the index, and how a file becomes one. `docs/reference/formats.md` describes them for users.
 
-runs        one row per run. `row` is the whole RunRow, by `marshal`: read three times as fast as columns of
-            their own. A run without one only lends its number to points that came before it.
-            `metrics`, `summaries` and `carried` say what its metrics come to (digest.py)
-names       numbers for the names of metrics and sources; never deleted, so processes may remember them
-cursors     how far each source of a run has been read
-chunks      points: packed doubles, in the order of `id`
+The statements below are the logical schema. Types in braces are filled in for each database: SQLite today, and
+PostgreSQL can be a second entry. Column names are chosen so that none needs quotes in either.
 
-There are no migrations: the index is a copy, so a file of another version is set aside and made anew.
+There are no migrations: the index is a copy, so a file of another version is set aside and built again.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
 _DAMAGED = (
@@ -26,23 +22,70 @@ _DAMAGED = (
     *("SQLITE_CONSTRAINT", "SQLITE_MISMATCH", "SQLITE_TOOBIG", "SQLITE_RANGE"),
 )
 
-_TABLES = """
-CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+TYPES = {
+    "number": "INTEGER PRIMARY KEY",  # given by the database when a row is inserted
+    "integer": "INTEGER",
+    "real": "REAL",
+    "json": "TEXT",
+    "bytes": "BLOB",
+    "clustered": "WITHOUT ROWID",  # stored in the order of the primary key
+}
+
+TABLES = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) {clustered};
+
 CREATE TABLE runs (
-    num INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, state TEXT, active_at REAL, row BLOB,
-    metrics BLOB, summaries BLOB, carried BLOB
+    run {number}, key TEXT NOT NULL UNIQUE, study TEXT NOT NULL, name TEXT, id TEXT, state TEXT, attempt {integer},
+    params {json}, title TEXT, tag TEXT, created_at {real}, started_at {real}, ended_at {real}, host TEXT, slot TEXT,
+    exit_code {integer}, reason TEXT, code_hash TEXT, git_commit TEXT, peak_rss_bytes {integer}, cpu_s {real},
+    origin TEXT, active_at {real}
 );
 CREATE INDEX runs_study ON runs (study);
-CREATE TABLE names (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, seal BLOB NOT NULL);
+CREATE TABLE names (number {number}, name TEXT NOT NULL UNIQUE, checksum {bytes} NOT NULL);
+CREATE TABLE metric_summaries (
+    run {integer} NOT NULL, metric {integer} NOT NULL, count {integer} NOT NULL, bad {integer} NOT NULL,
+    last {real}, last_step {real}, min {real}, min_step {real}, max {real}, max_step {real}, mean {real},
+    first_time {real}, last_time {real}, PRIMARY KEY (run, metric)
+) {clustered};
+CREATE TABLE verdicts (
+    verdict {number}, study TEXT NOT NULL, key TEXT, judged_at {real} NOT NULL, source TEXT NOT NULL,
+    result TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, message TEXT NOT NULL, value {real},
+    expected {real}, step {real}, effect {real}, interval_low {real}, interval_high {real}
+);
+CREATE INDEX verdicts_study ON verdicts (study, judged_at);
+CREATE TABLE verdict_files (study TEXT PRIMARY KEY, bytes_read {integer} NOT NULL) {clustered};
+
 CREATE TABLE cursors (
-    run INTEGER NOT NULL, source INTEGER NOT NULL, offset INTEGER NOT NULL, state TEXT NOT NULL,
+    run {integer} NOT NULL, source {integer} NOT NULL, bytes_read {integer} NOT NULL, state TEXT NOT NULL,
     PRIMARY KEY (run, source)
-) WITHOUT ROWID;
+) {clustered};
 CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, metric INTEGER NOT NULL, parts BLOB NOT NULL,
-    steps BLOB NOT NULL, "values" BLOB NOT NULL, times BLOB NOT NULL
+    chunk {number}, run {integer} NOT NULL, metric {integer} NOT NULL, parts {bytes} NOT NULL,
+    step_data {bytes} NOT NULL, value_data {bytes} NOT NULL, time_data {bytes} NOT NULL
 );
 CREATE INDEX chunks_series ON chunks (run, metric);
+CREATE TABLE run_cache (
+    run {number}, run_row {bytes}, metrics {bytes}, summaries {bytes}, carried {bytes}
+);
+
+CREATE VIEW studies AS
+    SELECT study, count(*) AS runs, sum(CASE WHEN state = 'done' THEN 1 ELSE 0 END) AS done,
+        sum(CASE WHEN state IN ('failed', 'timeout', 'lost', 'damaged') THEN 1 ELSE 0 END) AS failed,
+        sum(CASE WHEN state = 'running' THEN 1 ELSE 0 END) AS running,
+        min(created_at) AS created_at, max(active_at) AS active_at
+    FROM runs WHERE state IS NOT NULL GROUP BY study;
+CREATE VIEW metrics AS
+    SELECT r.run, r.key, r.study, n.name AS metric, s.count, s.bad, s.last, s.last_step, s.min, s.min_step,
+        s.max, s.max_step, s.mean, s.first_time, s.last_time
+    FROM metric_summaries s JOIN runs r ON r.run = s.run JOIN names n ON n.number = s.metric;
+"""
+
+# Each database opens a JSON object in its own way.
+PARAMETERS = """
+CREATE VIEW parameters AS
+    SELECT r.run, r.key, r.study, p.key AS parameter, p.type AS type,
+        CASE p.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE p.value END AS value
+    FROM runs r, json_each(r.params) p;
 """
 
 
@@ -105,7 +148,7 @@ def _find_fault(connection: sqlite3.Connection) -> str | None:
             return _find_foreign(connection)
         if version != VERSION:
             return f"it has format {version}, this Assay uses {VERSION}"
-        connection.execute("SELECT num FROM runs LIMIT 1").fetchall()
+        connection.execute("SELECT run FROM runs LIMIT 1").fetchall()
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
@@ -123,7 +166,7 @@ def _create(connection: sqlite3.Connection, root: str) -> None:
     connection.execute("PRAGMA page_size = 8192")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
-    for statement in _TABLES.split(";"):
+    for statement in (TABLES.format_map(TYPES) + PARAMETERS).split(";"):
         connection.execute(statement)
     connection.execute("INSERT INTO about VALUES ('root', ?)", (os.fsencode(root).decode("utf-8", "backslashreplace"),))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -6,13 +6,13 @@ import gc
 import os
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from assay.errors import InfrastructureError
-from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table
+from assay.record.index.base import Cursor, Refused, RunRow, Series, StudyRow, Table, VerdictRow
 from assay.record.index.buffer import Buffer, BufferedIndex
 from assay.record.index.chunk import fill_series, join_series, name_owner, unpack_chunk
 from assay.record.index.digest import (
@@ -23,7 +23,7 @@ from assay.record.index.digest import (
     open_summaries,
     split_summaries,
 )
-from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, storable, unpack_rows
+from assay.record.index.row import DamagedError, checksum, last_activity, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.tally import LAYOUT, parse_summaries
 from assay.system.cache_dir import index_path
@@ -32,30 +32,41 @@ from assay.values.state import State
 if TYPE_CHECKING:
     from assay.values.series import Summary
 
-_PUT = """INSERT INTO runs (key, study, state, active_at, row) VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
-    SET study = excluded.study, state = excluded.state, active_at = excluded.active_at, row = excluded.row"""
-_CURSOR = """SELECT c.run, c.source, c.offset, c.state FROM runs r JOIN cursors c ON c.run = r.num
-    WHERE r.key = ? AND c.source = (SELECT num FROM names WHERE name = ?)"""
-_CURSORS = """SELECT r.key, c.run, c.source, c.offset, c.state FROM cursors c JOIN runs r ON r.num = c.run
-    WHERE c.source = (SELECT num FROM names WHERE name = ?)"""
-_SERIES = """SELECT run, metric, parts, steps, "values", times FROM chunks
-    WHERE run = (SELECT num FROM runs WHERE key = ?) AND metric = (SELECT num FROM names WHERE name = ?) ORDER BY id"""
-_COUNT = """SELECT metrics, summaries, (SELECT num FROM names WHERE name = ?) FROM runs WHERE key = ?"""
+_CURSOR = """SELECT c.run, c.source, c.bytes_read, c.state FROM runs r JOIN cursors c ON c.run = r.run
+    WHERE r.key = ? AND c.source = (SELECT number FROM names WHERE name = ?)"""
+_CURSORS = """SELECT r.key, c.run, c.source, c.bytes_read, c.state FROM cursors c JOIN runs r ON r.run = c.run
+    WHERE c.source = (SELECT number FROM names WHERE name = ?)"""
+_SERIES = """SELECT run, metric, parts, step_data, value_data, time_data FROM chunks
+    WHERE run = (SELECT run FROM runs WHERE key = ?) AND metric = (SELECT number FROM names WHERE name = ?)
+    ORDER BY chunk"""
+_COUNT = """SELECT metrics, summaries, (SELECT number FROM names WHERE name = ?) FROM run_cache
+    WHERE run = (SELECT run FROM runs WHERE key = ?)"""
+_CACHED = "FROM runs r JOIN run_cache c ON c.run = r.run WHERE"
+_VERDICT_OFFSET = "SELECT bytes_read FROM verdict_files WHERE study = ?"
 
 
 _AGAIN = "it was set aside; give the command again, and it is built again from the run directories"
+
+
+_OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with rows of a run, besides `runs`
 
 
 class IndexDamagedError(InfrastructureError):
     """The index was damaged and is empty now: whoever only reads begins again, and finds it filled."""
 
 
-def open_index(root: str | os.PathLike[str]) -> SqliteIndex:
-    """The index of a root. Where none can be kept, one that lives as long as this process."""
+def open_index(root: str | os.PathLike[str], warn: Callable[[str], None] = lambda _text: None) -> SqliteIndex:
+    """The index of a root. Where none can be kept, one that lives as long as this process.
+
+    `warn` hears that an older or damaged file was set aside: what it held is read again from the run directories.
+    """
     try:
-        return SqliteIndex(index_path(root, os.environ), os.path.realpath(root))
+        index = SqliteIndex(index_path(root, os.environ), os.path.realpath(root))
     except InfrastructureError:
         return SqliteIndex(":memory:", os.path.realpath(root))
+    if index.was_reset:
+        warn(f"the index of {os.fspath(root)} is built again from the run directories: {index.reset_reason}")
+    return index
 
 
 @contextmanager
@@ -138,12 +149,12 @@ class SqliteIndex(BufferedIndex):
 
     @_collector_paused()
     def _write(self, buffer: Buffer) -> list[Refused]:
-        from assay.record.index.points import forget_points, write_points  # a reader has no need of them
+        from assay.record.index.writing import forget_points, write_points, write_rows  # a reader has no need of them
 
         with self._transaction() as db:
             for key, source in buffer.forgotten:
                 forget_points(db, key, None if source is None else storable(source))
-            db.executemany(_PUT, map(pack_row, buffer.rows.values()))
+            write_rows(db, buffer.rows.values())
             return write_points(db, buffer.entries, self._number)
 
     def _number(self, name: str) -> int:
@@ -156,26 +167,39 @@ class SqliteIndex(BufferedIndex):
         return number
 
     def _add_name(self, text: str) -> int:
-        found: tuple[int] | None = self._db.execute("SELECT num FROM names WHERE name = ?", (text,)).fetchone()
+        found: tuple[int] | None = self._db.execute("SELECT number FROM names WHERE name = ?", (text,)).fetchone()
         if found is not None:
             return found[0]
-        number = self._db.execute("INSERT INTO names (name, seal) VALUES (?, x'')", (text,)).lastrowid or 0
-        self._db.execute("UPDATE names SET seal = ? WHERE num = ?", (_seal_name(number, text), number))
+        number = self._db.execute("INSERT INTO names (name, checksum) VALUES (?, x'')", (text,)).lastrowid or 0
+        self._db.execute("UPDATE names SET checksum = ? WHERE number = ?", (_seal_name(number, text), number))
         return number
 
     def forget_runs(self, keys: Iterable[str]) -> None:
         self._write_waiting()
         chosen = _list(list(keys))
+        of_run = f"WHERE run IN (SELECT run FROM runs WHERE {_among('key')})"  # noqa: S608
         with self._transaction() as db:
-            for table in ("chunks", "cursors"):
-                db.execute(f"DELETE FROM {table} WHERE run IN (SELECT num FROM runs WHERE {_among('key')})", (chosen,))  # noqa: S608
-            db.execute(f"DELETE FROM runs WHERE {_among('key')}", (chosen,))  # noqa: S608
+            for table in (*_OF_RUN, "runs"):
+                db.execute(f"DELETE FROM {table} {of_run}", (chosen,))  # noqa: S608
 
     def clear(self) -> None:
         self._write_waiting()
         with self._transaction() as db:
-            for table in ("chunks", "cursors", "runs"):
+            for table in (*_OF_RUN, "runs", "verdicts", "verdict_files"):
                 db.execute(f"DELETE FROM {table}")  # noqa: S608
+
+    def add_verdicts(
+        self, study: str, rows: Sequence[VerdictRow], *, start: int, end: int, expected_offset: int
+    ) -> bool:
+        from assay.record.index.writing import write_verdicts
+
+        study = storable(study)
+        with self._transaction() as db:
+            found = db.execute(_VERDICT_OFFSET, (study,)).fetchone()
+            if (found[0] if found else 0) != expected_offset:
+                return False
+            write_verdicts(db, study, rows, start, end)
+        return True
 
     def close(self) -> None:
         try:
@@ -197,11 +221,16 @@ class SqliteIndex(BufferedIndex):
             found = db.execute(f"{_CURSORS}{where}", [storable(source), *chosen]).fetchall()
             return {key: _build_cursor(*cursor) for key, *cursor in found}
 
+    def load_verdict_offset(self, study: str) -> int:
+        with self._translated():
+            found = self._db.execute(_VERDICT_OFFSET, (storable(study),)).fetchone()
+        return int(found[0]) if found else 0
+
     @_collector_paused()
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
-            found = db.execute(f"SELECT row FROM runs r WHERE row IS NOT NULL{where} ORDER BY num", chosen)  # noqa: S608
+            found = db.execute(f"SELECT run_row {_CACHED} run_row IS NOT NULL{where} ORDER BY r.run", chosen)
             return sorted(unpack_rows([row for (row,) in found]), key=_creation)
 
     def load_studies(self) -> list[StudyRow]:
@@ -240,7 +269,7 @@ class SqliteIndex(BufferedIndex):
         metrics: Sequence[str] | None = None,
     ) -> dict[str, dict[str, Summary]]:
         where, chosen = _build_choice(studies, keys)
-        query = f"SELECT key, metrics, summaries FROM runs r WHERE metrics IS NOT NULL{where} ORDER BY num"  # noqa: S608
+        query = f"SELECT key, metrics, summaries {_CACHED} metrics IS NOT NULL{where} ORDER BY r.run"
         with self._reading() as db:
             names = self._load_names()
             found = db.execute(query, chosen).fetchall()
@@ -253,7 +282,7 @@ class SqliteIndex(BufferedIndex):
         return by_run if metrics is None else _only(by_run, metrics)
 
     def _load_names(self) -> dict[int, str]:
-        found = self._db.execute("SELECT num, name, seal FROM names").fetchall()
+        found = self._db.execute("SELECT number, name, checksum FROM names").fetchall()
         if any(_seal_name(number, name) != seal for number, name, seal in found):
             raise DamagedError("a checksum does not fit")
         return {number: name for number, name, _ in found}
@@ -261,7 +290,7 @@ class SqliteIndex(BufferedIndex):
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
         where, chosen = _build_choice(studies, None)
-        query = f"SELECT row, metrics, summaries FROM runs r WHERE row IS NOT NULL{where} ORDER BY num"  # noqa: S608
+        query = f"SELECT run_row, metrics, summaries {_CACHED} run_row IS NOT NULL{where} ORDER BY r.run"
         with self._reading() as db:
             rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
             names = self._load_names()
@@ -277,7 +306,7 @@ class SqliteIndex(BufferedIndex):
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         where, chosen = _build_choice(studies, None)
-        query = f"SELECT metrics, summaries FROM runs r WHERE metrics IS NOT NULL{where}"  # noqa: S608
+        query = f"SELECT metrics, summaries {_CACHED} metrics IS NOT NULL{where}"
         with self._reading() as db:
             found = [metrics for metrics, summaries in db.execute(query, chosen) if open_summaries(metrics, summaries)]
             names = self._load_names()
@@ -324,7 +353,7 @@ def _seal_name(number: int, name: str) -> bytes:
 
 
 def _build_cursor(run: int, source: int, offset: int, sealed: str) -> Cursor:
-    from assay.record.index.points import open_cursor
+    from assay.record.index.writing import open_cursor
 
     return Cursor(offset, _load_state(open_cursor(run, source, offset, sealed)))
 

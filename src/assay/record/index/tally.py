@@ -113,9 +113,10 @@ class Tally:
         finite = self.count - self.bad
         return self.total / finite if finite else nan
 
-    def pack(self) -> bytes:
-        """For the index; `total` goes beside it."""
-        return LAYOUT.pack(
+    @property
+    def fields(self) -> tuple[float, ...]:
+        """In the order of FIELDS."""
+        return (
             self.count,
             self.bad,
             self.last,
@@ -128,6 +129,10 @@ class Tally:
             self.first_time,
             self.last_time,
         )
+
+    def pack(self) -> bytes:
+        """For the compact copy; `total` is stored next to it."""
+        return LAYOUT.pack(*self.fields)
 
 
 def parse_summaries(metrics: Iterable[str], packed: Iterable[bytes]) -> list[Summary]:

@@ -1,12 +1,18 @@
-"""Points into the SQLite index: everything here happens inside the caller's transaction."""
+"""Rows, points and verdicts into the SQLite index: everything here happens inside the caller's transaction.
+
+Each fact is written twice: in plain columns for whoever queries the file, and in `run_cache` for our own tables.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from assay.record.index.base import RunRow, VerdictRow
 from assay.record.index.chunk import (
     FULL_CHUNK_POINTS,
     MAX_LOOSE_CHUNKS,
@@ -18,22 +24,82 @@ from assay.record.index.chunk import (
     unpack_chunk,
 )
 from assay.record.index.digest import Digest, MetricDigest, Packed, pack_digest, unpack_digest
-from assay.record.index.row import DamagedError, checksum
+from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, plain_object, storable
+from assay.record.index.tally import FIELDS
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from assay.record.index.base import Refused
     from assay.record.index.buffer import Entry
     from assay.record.index.chunk import Chunk
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
-_ADD_CHUNK = 'INSERT INTO chunks (run, metric, parts, steps, "values", times) VALUES (?, ?, ?, ?, ?, ?)'
-_SET_CHUNK = 'UPDATE chunks SET parts = ?, steps = ?, "values" = ?, times = ? WHERE id = ?'
-_LOAD_CHUNKS = 'SELECT id, parts, steps, "values", times FROM chunks WHERE run = ? AND metric = ? ORDER BY id DESC'
-_LOAD_DIGEST = "SELECT metrics, summaries, carried FROM runs WHERE num = ?"
-_SET_DIGEST = "UPDATE runs SET metrics = ?, summaries = ?, carried = ? WHERE num = ?"
-_SET_CURSOR = "INSERT OR REPLACE INTO cursors (run, source, offset, state) VALUES (?, ?, ?, ?)"
+_encode = json.JSONEncoder(separators=(",", ":"), default=plain_object).encode
+_encode_strictly = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=plain_object).encode
+_STATE, _PARAMS = RunRow._fields.index("state"), RunRow._fields.index("params")
+_RUN_COLUMNS = (
+    *(field if field != "commit" else "git_commit" for field in RunRow._fields if field != "stamp"),
+    "active_at",
+)
+_PUT_RUN = f"""INSERT INTO runs ({", ".join(_RUN_COLUMNS)}) VALUES ({", ".join("?" * len(_RUN_COLUMNS))})
+    ON CONFLICT (key) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _RUN_COLUMNS[1:])}"""  # noqa: S608
+_PUT_ROW = """INSERT INTO run_cache (run, run_row) SELECT run, ? FROM runs WHERE key = ?
+    ON CONFLICT (run) DO UPDATE SET run_row = excluded.run_row"""
+_ADD_CHUNK = "INSERT INTO chunks (run, metric, parts, step_data, value_data, time_data) VALUES (?, ?, ?, ?, ?, ?)"
+_SET_CHUNK = "UPDATE chunks SET parts = ?, step_data = ?, value_data = ?, time_data = ? WHERE chunk = ?"
+_LOAD_CHUNKS = """SELECT chunk, parts, step_data, value_data, time_data FROM chunks
+    WHERE run = ? AND metric = ? ORDER BY chunk DESC"""
+_LOAD_DIGEST = "SELECT metrics, summaries, carried FROM run_cache WHERE run = ?"
+_SET_DIGEST = """INSERT INTO run_cache (metrics, summaries, carried, run) VALUES (?, ?, ?, ?) ON CONFLICT (run)
+    DO UPDATE SET metrics = excluded.metrics, summaries = excluded.summaries, carried = excluded.carried"""
+_SET_SUMMARY = f"INSERT OR REPLACE INTO metric_summaries VALUES (?, ?, {', '.join('?' * len(FIELDS))})"  # noqa: S608
+_SET_CURSOR = "INSERT OR REPLACE INTO cursors (run, source, bytes_read, state) VALUES (?, ?, ?, ?)"
+_VERDICT_COLUMNS = ("study", *VerdictRow._fields)
+_ADD_VERDICT = f"""INSERT INTO verdicts ({", ".join(_VERDICT_COLUMNS)})
+    VALUES ({", ".join("?" * len(_VERDICT_COLUMNS))})"""  # noqa: S608
+_LARGEST = 2**63 - 1
+
+
+# ---------------------------------------------------------------- rows
+
+
+def write_rows(db: sqlite3.Connection, rows: Collection[RunRow]) -> None:
+    plain = list(map(_build_plain, rows))
+    try:
+        db.executemany(_PUT_RUN, plain)
+    except (UnicodeEncodeError, OverflowError, sqlite3.ProgrammingError, sqlite3.InterfaceError):
+        db.executemany(_PUT_RUN, [tuple(map(_storable_value, row)) for row in plain])  # a value that SQLite cannot hold
+    db.executemany(_PUT_ROW, [(pack_row(row), row.key) for row in rows])
+
+
+def _build_plain(row: RunRow) -> tuple[Any, ...]:
+    """The columns of `runs`."""
+    head, tail = row[:_STATE], row[_PARAMS + 1 : -1]
+    return (*head, row.state.value, row.attempt, encode_params(row.params), *tail, last_activity(row))
+
+
+def encode_params(params: Mapping[str, Any]) -> str:
+    """Numbers that JSON does not have become text: one malformed object would make the whole view fail."""
+    try:
+        text = _encode_strictly(dict(params))
+    except ValueError:
+        text = _encode_strictly(_replace_numbers(json.loads(_encode(dict(params)))))
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _replace_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_numbers(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_replace_numbers(each) for each in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _storable_value(value: Any) -> Any:
+    if isinstance(value, int):
+        return value if abs(value) <= _LARGEST else None
+    return value if value is None or isinstance(value, float) else storable(str(value))
+
+
+# ---------------------------------------------------------------- points
 
 
 @dataclass(slots=True)
@@ -91,17 +157,17 @@ def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
     runs = _load_numbers(db, list(keys))
     chosen = json.dumps(list(runs.values()))
     among = "WHERE run IN (SELECT value FROM json_each(?))"
-    offsets = db.execute(f"SELECT run, source, offset, state FROM cursors {among}", (chosen,))  # noqa: S608
+    offsets = db.execute(f"SELECT run, source, bytes_read, state FROM cursors {among}", (chosen,))  # noqa: S608
     known = {(run, source): offset for run, source, offset, state in offsets if open_cursor(run, source, offset, state)}
     if not known:  # no cursor, no points
         return _Work(runs, {}, {})
-    query = "SELECT num, metrics, summaries, carried FROM runs WHERE num IN (SELECT value FROM json_each(?))"
+    query = f"SELECT run, metrics, summaries, carried FROM run_cache {among}"  # noqa: S608
     return _Work(runs, known, {run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,))})
 
 
 def _load_numbers(db: sqlite3.Connection, keys: list[str]) -> dict[str, int]:
     """The runs' numbers; a run that was not put yet gets an empty row."""
-    query = "SELECT key, num FROM runs WHERE key IN (SELECT value FROM json_each(?))"
+    query = "SELECT key, run FROM runs WHERE key IN (SELECT value FROM json_each(?))"
     numbers: dict[str, int] = dict(db.execute(query, (json.dumps(keys),)).fetchall())
     for key in keys:
         if key not in numbers:
@@ -120,6 +186,7 @@ def _write_work(db: sqlite3.Connection, work: _Work) -> None:
     for (run, metric), digested in work.touched.items():
         if digested.loose > MAX_LOOSE_CHUNKS:
             _merge(db, run, metric, digested)
+    db.executemany(_SET_SUMMARY, [(*place, *digested.tally.fields) for place, digested in work.touched.items()])
     changed = dict.fromkeys(run for run, _ in work.touched)
     db.executemany(_SET_DIGEST, [(*pack_digest(work.digests[run]), run) for run in changed])
 
@@ -130,7 +197,7 @@ def _merge(db: sqlite3.Connection, run: int, metric: int, digested: MetricDigest
     chunks = [unpack_chunk(name_owner(run, metric), *row[1:]) for row in found]
     start = 1 if len(found) > digested.loose and len(chunks[0].series.values) >= FULL_CHUNK_POINTS else 0
     _set_chunk(db, found[start][0], join_chunks(chunks[start:]), name_owner(run, metric))
-    db.executemany("DELETE FROM chunks WHERE id = ?", [(row[0],) for row in found[start + 1 :]])
+    db.executemany("DELETE FROM chunks WHERE chunk = ?", [(row[0],) for row in found[start + 1 :]])
     digested.loose = 0
 
 
@@ -154,13 +221,14 @@ def open_cursor(run: int, source: int, offset: int, sealed: str) -> str:
 
 
 def forget_points(db: sqlite3.Connection, key: str, source: str | None) -> None:
-    row = db.execute("SELECT num FROM runs WHERE key = ?", (key,)).fetchone()
+    row = db.execute("SELECT run FROM runs WHERE key = ?", (key,)).fetchone()
     if row is None:
         return
-    sources = db.execute("SELECT source, name FROM cursors JOIN names ON num = source WHERE run = ?", row).fetchall()
+    query = "SELECT source, name FROM cursors JOIN names ON number = source WHERE run = ?"
+    sources = db.execute(query, row).fetchall()
     kept = [number for number, name in sources if source is not None and name != source]
     if not kept:
-        for table in ("chunks", "cursors"):
+        for table in ("chunks", "cursors", "metric_summaries"):
             db.execute(f"DELETE FROM {table} WHERE run = ?", row)  # noqa: S608
         db.execute(_SET_DIGEST, (*Packed(), row[0]))
         return
@@ -174,6 +242,8 @@ def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
     kept = {metric: _keep_others(db, run, metric, source) for metric in known}
     remaining = {metric: digested for metric, digested in kept.items() if digested.loose}
     db.execute(_SET_DIGEST, (*pack_digest(remaining), run))
+    db.execute("DELETE FROM metric_summaries WHERE run = ?", (run,))
+    db.executemany(_SET_SUMMARY, [(run, metric, *each.tally.fields) for metric, each in remaining.items()])
 
 
 def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> MetricDigest:
@@ -183,10 +253,20 @@ def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> 
         chunk = unpack_chunk(name_owner(run, metric), *packed)
         kept = drop_source(chunk, source)
         if kept is None:
-            db.execute("DELETE FROM chunks WHERE id = ?", (number,))
+            db.execute("DELETE FROM chunks WHERE chunk = ?", (number,))
             continue
         if kept.parts != chunk.parts:
             _set_chunk(db, number, kept, name_owner(run, metric))
         digested.tally.extend(kept.series)
         digested.loose += 1
     return digested
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def write_verdicts(db: sqlite3.Connection, study: str, rows: Iterable[VerdictRow], start: int, end: int) -> None:
+    if start == 0:
+        db.execute("DELETE FROM verdicts WHERE study = ?", (study,))
+    db.executemany(_ADD_VERDICT, [(study, *map(_storable_value, row)) for row in rows])
+    db.execute("INSERT OR REPLACE INTO verdict_files (study, bytes_read) VALUES (?, ?)", (study, end))
