@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from assay.show import formatting
-from assay.system import terminal
 from assay.values.document import Span, Text
 
 
@@ -25,10 +23,6 @@ class Commit(Protocol):
     def authored_at(self) -> str: ...
 
 
-def render_commit(commit: Commit) -> str:
-    return f"{commit.short} {formatting.clean(commit.subject)!r}"
-
-
 def build_culprit(commit: Commit) -> list[Text]:
     return [
         Text(Span(f"culprit: {commit.short} {commit.subject!r}", "culprit")),
@@ -39,12 +33,6 @@ def build_culprit(commit: Commit) -> list[Text]:
 def build_suspects(commits: Sequence[Commit]) -> list[Text]:
     lines = [Text(f"{commit.short} {commit.subject!r}", indent=1) for commit in commits]
     return [Text("one of these, and the trials cannot tell which:"), *lines]
-
-
-def render_culprit(commit: Commit, color: bool = False) -> Iterator[str]:
-    line = f"culprit: {render_commit(commit)}"
-    yield terminal.paint(line, "bold red") if color else line
-    yield f"  by {formatting.clean(commit.author)}, {commit.authored_at}"
 
 
 def build_commit_facts(commit: Commit) -> dict[str, Any]:

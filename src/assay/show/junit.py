@@ -88,9 +88,5 @@ def add_outcome(case: ET.Element, kind: VerdictKind, message: str, name: str | N
     return _add_outcome(case, Case("", "", kind, message, type=name or ""))
 
 
-def add_skipped(case: ET.Element, why: str, message: str) -> ET.Element:
-    return ET.SubElement(case, "skipped", {"message": escape_xml(f"{why}: {message}")})
-
-
 def add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
     _add_properties(element, list(properties))

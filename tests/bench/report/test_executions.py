@@ -89,8 +89,8 @@ def test_nothing_at_all_is_rendered() -> None:
 
 def test_markdown_lists_what_is_not_good() -> None:
     text = render_cases_markdown("title", CASES)
-    assert text.startswith("## title: ERROR")
-    assert "| FAIL | m.C.g | wall\\_time | worse \\| than\\\\x00before | +10.0% [+5.0%, +15.0%] |" in text
+    assert text.startswith("## ❌ title: ERROR")
+    assert "| FAIL | m.C.g | wall\\_time | worse \\| than\\\\x00before | +10.0% \\[+5.0%, +15.0%\\] |" in text
     assert "m.C.f" not in text
     assert "|" not in render_cases_markdown("t", CASES[:1])
 

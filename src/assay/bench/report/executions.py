@@ -1,4 +1,4 @@
-"""Benchmarks for people and machines: executions, comparisons and histories as text, Markdown, JUnit and JSON."""
+"""Executions of benchmarks as a document, and what the documents of all benchmark reports share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution, BenchReport
-from assay.show.formatting import clean, escape_markdown, escape_xml, render_duration, render_number, render_size, wrap
-from assay.show.table import fit_columns, render_table
+from assay.show.formatting import clean, render_duration, render_number, render_size
+from assay.show.junit import ALLOWED, render_junit
+from assay.show.markdown import render_markdown
+from assay.show.terminal_report import render_terminal
+from assay.values.document import Block, Case, Document, Heading, Notes, Only, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
@@ -29,15 +31,14 @@ _PERCENT = re.compile(r"(\d+)%")
 # ---------------------------------------------------------------- executions
 
 
-def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
+def build_run_document(report: BenchReport) -> Document:
     """One row for each method: the median over its trials, and the spread; then everything that is to be said."""
     groups = group_executions(report.executions)
-    text = render_fitting(build_run_table(groups), "--json has them", color=color, width=width) if groups else ""
     lines = [line for (method, label), found in groups.items() for line in _describe_trouble(method, label, found)]
     lines += _advise_busy(report.executions)
     lines += _describe_files(report.executions)
-    lines += list(report.notes)
-    return text + "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
+    blocks: list[Block] = [TableBlock(build_run_table(groups), hint="--json has them"), Notes([*lines, *report.notes])]
+    return build_bench_document("assay bench run", build_run_cases(report), blocks, build_report_facts(report))
 
 
 def _advise_busy(executions: Sequence[BenchExecution]) -> list[str]:
@@ -99,25 +100,6 @@ def build_run_table(groups: Mapping[tuple[str, str], Sequence[BenchExecution]]) 
 def build_figure_columns(names: Sequence[str]) -> list[Column]:
     """A figure that is cut off is none: where there is no room, the last ones leave; the first always stays."""
     return [Column(name, "text", "right", rank=rank, cut="never") for rank, name in enumerate(names)]
-
-
-def render_fitting(table: Table, hint: str, *, color: bool = False, width: int | None = None) -> str:
-    """As many metrics as there is room for, and the names of the others."""
-    if width is None:
-        return render_table(table, color=color)
-    fitting, dropped = fit_columns(table, width)
-    if dropped:  # what is empty leaves first
-        fitting, dropped = fit_columns(drop_empty(table), width)
-    rest = ", ".join(clean(column.name) for column in dropped)
-    note = wrap(f"(no room for {rest}: {hint})", width, "  ") + "\n" if rest else ""
-    return render_table(fitting, width=width, color=color) + note
-
-
-def drop_empty(table: Table) -> Table:
-    """Without the columns that no row has anything in; the first names the rows, and stays."""
-    full = [any(row[place] not in (None, "", "-") for row in table.rows) for place in range(len(table.columns))]
-    kept = [place for place, has_any in enumerate(full) if has_any or not place]
-    return Table(tuple(table.columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
 
 
 def _choose_metrics(executions: Sequence[BenchExecution]) -> list[str]:
@@ -259,61 +241,62 @@ def _list_findings(execution: BenchExecution) -> list[Finding]:
 # ---------------------------------------------------------------- for a pipeline
 
 
-def render_cases_markdown(title: str, cases: Cases) -> str:
-    """A table of everything that is not a pass, worst first; all is well: one line."""
-    bad = [
-        (group, name, finding)
-        for group, name, verdict in cases
-        for finding in verdict.findings
-        if finding.kind is not VerdictKind.PASS
-    ]
+def build_bench_document(
+    title: str, cases: Cases, blocks: Sequence[Block], facts: Any, *, allow_changed: bool = False
+) -> Document:
+    """`blocks` are for a terminal and a page; Markdown and JUnit show the cases, as a pipeline asks for them."""
+    return Document(
+        title,
+        (Only(("markdown", "html"), _build_case_blocks(title, cases)), Only(("terminal", "html"), blocks)),
+        suites=[Suite(title, [_build_case(case, allow_changed) for case in cases])],
+        suites_name="assay bench",
+        facts=facts,
+    )
+
+
+def _build_case_blocks(title: str, cases: Cases) -> list[Block]:
+    """A table of everything that is not a pass; all is well: one line."""
     kinds = [verdict.kind for _, _, verdict in cases]
     worst = Verdict.of([Finding(kind, "", "") for kind in kinds], len(kinds)).kind
-    lines = [
-        f"## {escape_markdown(title)}: {worst}",
-        "",
-        f"{len(cases)} checked, {sum(kind is VerdictKind.PASS for kind in kinds)} passed.",
+    passed = sum(kind is VerdictKind.PASS for kind in kinds)
+    columns = (
+        Column("verdict", "state"),
+        Column("benchmark"),
+        Column("metric"),
+        Column("what"),
+        Column("effect"),
+    )
+    rows = [
+        [str(found.kind), group, name, found.message, render_effect(found)]
+        for group, name, verdict in cases
+        for found in verdict.findings
+        if found.kind is not VerdictKind.PASS
     ]
-    if bad:
-        lines += ["", "| verdict | benchmark | metric | what | effect |", "|---|---|---|---|---|"]
-        for group, name, found in bad:
-            cells = map(escape_markdown, (group, name, found.message))
-            lines.append(f"| {found.kind} | {' | '.join(cells)} | {_effect(found)} |")
-    return "\n".join(lines) + "\n"
+    return [
+        Heading(title, worst),
+        Text(f"{len(cases)} checked, {passed} passed."),
+        TableBlock(Table(columns, rows)),
+    ]
 
 
-def _effect(finding: Finding) -> str:
+def _build_case(case: tuple[str, str, Verdict], allow_changed: bool) -> Case:
+    group, name, verdict = case
+    bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
+    return Case(
+        group,
+        name,
+        verdict.kind,
+        bad[0].message if bad else "",
+        "\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad),
+        excuse=ALLOWED if allow_changed and verdict.kind is VerdictKind.CHANGED else "",
+    )
+
+
+def render_effect(finding: Finding) -> str | None:
     if finding.effect is None:
-        return ""
+        return None
     text = f"{finding.effect:+.1%}"
     return f"{text} [{finding.interval[0]:+.1%}, {finding.interval[1]:+.1%}]" if finding.interval else text
-
-
-_COUNTS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
-
-
-def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
-    """As for convergence: INCONCLUSIVE is skipped, with its message, and the exit code says that it is no pass."""
-    from assay.show.junit import ALLOWED, add_outcome, add_skipped
-
-    counts = {"tests": len(cases), "failures": 0, "errors": 0, "skipped": 0}
-    suite = ET.Element("testsuite", {"name": escape_xml(title)})
-    for group, name, verdict in cases:
-        case = ET.SubElement(suite, "testcase", {"classname": escape_xml(group), "name": escape_xml(name)})
-        if verdict.kind is VerdictKind.PASS:
-            continue
-        bad = [finding for finding in verdict.findings if finding.kind is not VerdictKind.PASS]
-        first = bad[0].message if bad else ""
-        is_allowed = allow_changed and verdict.kind is VerdictKind.CHANGED
-        node = add_skipped(case, ALLOWED, first) if is_allowed else add_outcome(case, verdict.kind, first)
-        counts[_COUNTS[node.tag]] += 1
-        node.text = escape_xml("\n".join(f"{finding.kind} {finding.subject}: {finding.message}" for finding in bad))
-    for name, count in counts.items():
-        suite.set(name, str(count))
-    top = ET.Element("testsuites", {"name": "assay bench", **{name: str(count) for name, count in counts.items()}})
-    top.append(suite)
-    ET.indent(top)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(top, encoding="unicode") + "\n"
 
 
 def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
@@ -326,3 +309,18 @@ def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
         }
         for group, name, verdict in cases
     ]
+
+
+# ---------------------------------------------------------------- until the commands hand documents on
+
+
+def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
+    return render_terminal(build_run_document(report), color=color, width=width)
+
+
+def render_cases_markdown(title: str, cases: Cases) -> str:
+    return render_markdown(build_bench_document(title, cases, (), None))
+
+
+def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
+    return render_junit(build_bench_document(title, cases, (), None, allow_changed=allow_changed))

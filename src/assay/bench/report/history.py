@@ -1,15 +1,14 @@
-"""Histories, comparisons and set-ups of benchmarks as text."""
+"""Histories, comparisons, set-ups and bisections of benchmarks as documents."""
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from assay.bench.report.executions import build_figure_columns, render_fitting, render_values
+from assay.bench.report.executions import build_bench_document, build_figure_columns, render_effect, render_values
 from assay.bench.values.comparison import (
     TAKEN_BY_ALL,
     Change,
@@ -18,37 +17,47 @@ from assay.bench.values.comparison import (
     MetricHistory,
     MetricSeries,
 )
+from assay.errors import ExitCode
 from assay.show import table as tables
-from assay.show.bisection import render_commit, render_culprit
-from assay.show.formatting import clean, shorten, wrap
-from assay.system.terminal import STATE_COLORS, paint
+from assay.show.bisection import build_culprit, build_suspects
+from assay.show.formatting import clean, render_count
+from assay.show.terminal_report import render_terminal
+from assay.values.document import Block, Document, Findings, Notes, Span, TableBlock, Text
 from assay.values.plain import render_date
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
+if TYPE_CHECKING:
+    from assay.bench.flow.bisect import BenchBisect
+
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_BARS = 60
 _NAMES = ("benchmark", "method")  # columns of dotted names
-_KIND = re.compile(rf"^( *)({'|'.join(kind.value for kind in VerdictKind)})\b", re.MULTILINE)  # that begins a line
 
 
 # ---------------------------------------------------------------- history
 
 
-def render_history(history: MetricHistory, *, color: bool, width: int | None) -> str:
+def build_history_document(title: str, histories: Sequence[MetricHistory]) -> Document:
+    blocks = [block for history in histories for block in _build_history(history)]
+    cases = [(history.method, history.metric, history.verdict) for history in histories]
+    return build_bench_document(title, cases, blocks, [asdict(history) for history in histories])
+
+
+def _build_history(history: MetricHistory) -> Iterator[Block]:
     count = sum(len(series.points) for series in history.series)
     better = "lower" if history.direction == "min" else "higher"
-    lines = [
-        f"{history.verdict.kind} {history.method} {history.metric} ({better} is better): {count_executions(count)}"
-    ]
+    what = f" {history.method} {history.metric} ({better} is better): {count_executions(count)}"
+    yield Text((build_mark(history.verdict.kind), what))
     for series in history.series:
-        lines += _describe_series(series, history.metric)
-    lines += _describe_changes(history)
-    lines += [
-        f"  {count_executions(number)} left out: {_advise(reason)}" for reason, number in history.left_out.items()
-    ]
-    wrapped = "".join(f"{wrap(clean(line), width, '  ')}\n" for line in lines)
-    return _KIND.sub(_paint_kind, wrapped) if color else wrapped
+        yield from _build_series(series, history.metric)
+    yield from _build_changes(history)
+    for reason, number in history.left_out.items():
+        yield Text(f"{count_executions(number)} left out: {_advise(reason)}", indent=1)
+
+
+def build_mark(kind: VerdictKind) -> Span:
+    return Span(str(kind), str(kind))
 
 
 def _advise(reason: str) -> str:
@@ -59,20 +68,14 @@ def count_executions(number: int) -> str:
     return f"{number} execution{'' if number == 1 else 's'}"
 
 
-def _paint_kind(match: re.Match[str]) -> str:
-    return match[1] + paint(match[2], STATE_COLORS.get(match[2], "bold"))
-
-
-def _describe_series(series: MetricSeries, metric: str) -> list[str]:
+def _build_series(series: MetricSeries, metric: str) -> Iterator[Text]:
     setup = ", ".join(f"{key} {value}" for key, value in series.setup.items()) or "unknown set-up"
     label = f"label {series.label}; " if series.label else ""
     edges = [0, *(change.step.at for change in series.changes), len(series.points)]
     levels = [render_values(metric, [point.value for point in series.points[a:b]]) for a, b in pairwise(edges)]
-    return [
-        f"  {label}{setup}",
-        f"    {_draw([point.value for point in series.points])}",
-        "    levels: " + " → ".join(level or "-" for level in levels),
-    ]
+    yield Text(f"{label}{setup}", indent=1)
+    yield Text(_draw([point.value for point in series.points]), indent=2)
+    yield Text("levels: " + " → ".join(level or "-" for level in levels), indent=2)
 
 
 def _draw(values: Sequence[float]) -> str:
@@ -85,12 +88,15 @@ def _draw(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int(8 * (height - low) / (high - low)))] for height in heights)
 
 
-def _describe_changes(history: MetricHistory) -> list[str]:
+def _build_changes(history: MetricHistory) -> Iterator[Text]:
     """A line for each change; then what else keeps the verdict from being PASS."""
     findings = history.verdict.findings
-    lines = [_describe_change(*pair) for pair in zip(history.changes, findings, strict=False)]
-    others = [f"  {finding.kind} {finding.message}" for finding in findings[len(history.changes) :]]
-    return [*lines, *others] or [f"  no change{_describe_sight(history)}"]
+    for change, finding in zip(history.changes, findings, strict=False):
+        yield Text(_describe_change(change, finding), indent=1)
+    for finding in findings[len(history.changes) :]:
+        yield Text((build_mark(finding.kind), f" {finding.message}"), indent=1)
+    if not findings and not history.changes:
+        yield Text(f"no change{_describe_sight(history)}", indent=1)
 
 
 def _describe_sight(history: MetricHistory) -> str:
@@ -99,68 +105,53 @@ def _describe_sight(history: MetricHistory) -> str:
     return f"; one of {max(seen):.1%} would have been found" if len(seen) == 1 else ""
 
 
-def _describe_change(change: Change, finding: Finding) -> str:
+def _describe_change(change: Change, finding: Finding) -> tuple[str | Span, ...]:
     moment = render_date(change.at, "%Y-%m-%d %H:%M") if change.at else ""
     where = f"{moment} {change.execution_id}".strip()
     rest = finding.message.partition("; ")[2]
-    effect = f"creep {_render_effect(finding)} from" if change.kind == "trend" else _render_effect(finding)
-    return f"  {_word(change, finding.kind)} {effect} {where}: {rest}"
-
-
-def _word(change: Change, kind: VerdictKind) -> str:
-    if kind is not VerdictKind.PASS:
-        return str(kind)
-    return "worse" if change.is_worse else "better"
-
-
-def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, str, Verdict]]:
-    return [(history.method, history.metric, history.verdict) for history in histories]
+    effect = f"creep {render_effect(finding)} from" if change.kind == "trend" else render_effect(finding)
+    known = "worse" if change.is_worse else "better"
+    mark = known if finding.kind is VerdictKind.PASS else build_mark(finding.kind)
+    return mark, f" {effect} {where}: {rest}"
 
 
 # ---------------------------------------------------------------- comparison
 
 
-def render_comparison(report: ComparisonReport, *, color: bool, width: int | None) -> str:
-    """A row for each metric; below it, in words, everything that is not simply as good as before."""
-    lines = [f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side]
+def build_comparison_document(report: ComparisonReport, *, allow_changed: bool = False) -> Document:
+    return build_bench_document(
+        f"assay bench compare: base {report.base}, head {report.head}",
+        build_comparison_cases(report),
+        list(_build_comparison(report)),
+        asdict(report),
+        allow_changed=allow_changed,
+    )
+
+
+def render_comparison(report: ComparisonReport, *, color: bool = False, width: int | None = None) -> str:
+    return render_terminal(build_comparison_document(report), color=color, width=width)
+
+
+def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
+    """A row for each metric; below it everything that is not simply as good as before. A table for each set-up: a
+    column for them would leave no room for the figures."""
+    yield Notes([f"{word}: {side}" for word, side in (("base", report.base), ("head", report.head)) if " " in side])
     methods = dict.fromkeys(metric.method for metric in report.metrics)
-    lines += methods if len(methods) == 1 else []
-    text = _render_metrics(report, len(methods) > 1, width=width, color=color)
-    said = [
-        f"{finding.kind} {finding.subject}: {finding.message}"
-        for finding in report.verdict.findings
-        if finding.kind is not VerdictKind.PASS
-    ]
-    count = report.verdict.comparisons
-    said += [*report.notes, f"{report.verdict.kind}: {count} metric{'' if count == 1 else 's'} compared"]
-    above, below = ("".join(f"{wrap(clean(line), width, '  ')}\n" for line in part) for part in (lines, said))
-    return above + text + below
-
-
-def _render_metrics(report: ComparisonReport, has_methods: bool, *, width: int | None, color: bool) -> str:
-    """A table for each set-up: a column for them would leave no room for the figures."""
-    parts = []
+    yield Notes([*methods] if len(methods) == 1 else [])
     for setup in dict.fromkeys(metric.setup for metric in report.metrics):
-        mine = replace(report, metrics=tuple(metric for metric in report.metrics if metric.setup == setup))
-        parts += [f"{wrap(clean(f'set-up: {setup}'), width, '  ')}\n"] if setup else []
-        parts.append(_render_sides(mine, has_methods, width=width, color=color))
-    return "".join(parts)
+        mine = [metric for metric in report.metrics if metric.setup == setup]
+        yield Notes([f"set-up: {setup}"] if setup else [])
+        has_methods = len(methods) > 1
+        table = _build_comparison_table(report, mine, has_methods)
+        yield TableBlock(table, split_by="benchmark" if has_methods else "")
+    bad = [finding for finding in report.verdict.findings if finding.kind is not VerdictKind.PASS]
+    yield Findings(bad, most=len(bad))
+    yield Notes(report.notes)
+    count = render_count(report.verdict.comparisons, "metric")
+    yield Text((build_mark(report.verdict.kind), f": {count} compared"))
 
 
-def _render_sides(report: ComparisonReport, has_methods: bool, *, width: int | None, color: bool) -> str:
-    """Where their names leave no room for the figures, each benchmark has a table of its own, below its name."""
-    table = _build_comparison_table(report, has_methods)
-    if width is None or not tables.fit_columns(table, width)[1]:
-        return tables.render_table(table, width=width, color=color)
-    parts = []
-    for method in dict.fromkeys(metric.method for metric in report.metrics):
-        mine = replace(report, metrics=tuple(metric for metric in report.metrics if metric.method == method))
-        parts.append(f"{shorten(clean(method), width, front=0)}\n")
-        parts.append(tables.render_table(_build_comparison_table(mine, has_methods=False), width=width, color=color))
-    return "".join(parts)
-
-
-def _build_comparison_table(report: ComparisonReport, has_methods: bool) -> Table:
+def _build_comparison_table(report: ComparisonReport, metrics: Sequence[MetricComparison], has_methods: bool) -> Table:
     names = [clean(side).partition(" ")[0] for side in (report.base, report.head)]
     columns = (
         Column("verdict", "state"),
@@ -169,7 +160,7 @@ def _build_comparison_table(report: ComparisonReport, has_methods: bool) -> Tabl
         *(_figures(name, "right") for name in (names if names[0] != names[1] else ("base", "head"))),
         _figures("change", "left"),
     )
-    return Table(columns, [_build_row(metric, has_methods) for metric in report.metrics])
+    return Table(columns, [_build_row(metric, has_methods) for metric in metrics])
 
 
 def _figures(name: str, align: Literal["left", "right"]) -> Column:
@@ -188,15 +179,8 @@ def _build_row(metric: MetricComparison, has_methods: bool) -> list[str | None]:
 
 def _render_unsure(finding: Finding) -> str | None:
     """A ratio of too few values to have an interval is marked."""
-    text = _render_effect(finding)
+    text = render_effect(finding)
     return f"{text} unsure" if text and not finding.interval else text
-
-
-def _render_effect(finding: Finding) -> str | None:
-    if finding.effect is None:
-        return None
-    interval = f" [{finding.interval[0]:+.1%}, {finding.interval[1]:+.1%}]" if finding.interval else ""
-    return f"{finding.effect:+.1%}{interval}"
 
 
 def build_comparison_cases(report: ComparisonReport) -> list[tuple[str, str, Verdict]]:
@@ -222,7 +206,8 @@ def render_setups(by: Sequence[str], metrics: Sequence[str], rows: Rows, form: s
     if form == "md":
         return tables.render_markdown(_build_setup_table(by, metrics, rows))
     if form == "text":
-        return render_fitting(_build_setup_table(by, metrics, rows), "choose with -m", width=width)
+        table = TableBlock(_build_setup_table(by, metrics, rows), hint="choose with -m")
+        return render_terminal(Document("", (table,)), width=width)
     found = _build_quartile_table(by, metrics, rows)
     return tables.render_csv(found) if form == "csv" else tables.render_json(found) + "\n"
 
@@ -256,26 +241,34 @@ def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, flo
     return middle, low, high
 
 
-def render_bisect(found: Any, *, color: bool = False, width: int | None = None) -> str:
-    """`found`: what a search came to. The culprit and its evidence; or who is suspected, and all answers."""
-    lines: list[str] = []
+def exit_code(found: BenchBisect) -> ExitCode:
+    if found.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if found.culprit else ExitCode.INCONCLUSIVE
+
+
+def build_bisect_document(found: BenchBisect) -> Document:
+    facts = {"exit_code": int(exit_code(found)), **asdict(found)}
+    return Document("assay bench bisect", list(_build_bisect(found)), facts=facts)
+
+
+def _build_bisect(found: BenchBisect) -> Iterator[Block]:
+    """The culprit and its evidence; or who is suspected, and all answers."""
     if found.culprit:
-        lines += render_culprit(found.culprit, color)
-        lines += [f"  {clean(line)}" for line in _describe_evidence(found.evidence)]
+        yield from build_culprit(found.culprit)
+        yield from (Text(line, indent=1) for line in _describe_evidence(found.evidence))
     elif found.suspects:
-        lines.append("one of these, and the trials cannot tell which:")
-        lines += [f"  {render_commit(commit)}" for commit in found.suspects]
+        yield from build_suspects(found.suspects)
     elif found.stuck:
-        lines.append(clean(f"not found: {found.stuck}"))
+        yield Text(f"not found: {found.stuck}")
     if found.resumed and not found.culprit:
-        lines.append("what an earlier call found counts as well: --fresh asks again")
+        yield Text("what an earlier call found counts as well: --fresh asks again")
     if not found.culprit:
-        lines += [f"{answer.commit[:12]} {answer.outcome}: {clean(answer.message)}" for answer in found.answers]
+        yield Notes([f"{answer.commit[:12]} {answer.outcome}: {answer.message}" for answer in found.answers])
     tried = len({answer.commit for answer in found.answers})
     before = f", {found.resumed} of them by an earlier call" if found.resumed else ""
-    answers = f"{len(found.answers)} answer{'' if len(found.answers) == 1 else 's'}{before}"
-    lines.append(f"{tried} of {found.commits} commits tried, {answers}; log: {clean(found.log)}")
-    return "".join(f"{wrap(line, width, '  ')}\n" for line in lines)
+    answers = f"{render_count(len(found.answers), 'answer')}{before}"
+    yield Text(f"{tried} of {found.commits} commits tried, {answers}; log: {found.log}")
 
 
 def _describe_evidence(evidence: MetricComparison | None) -> list[str]:
@@ -283,3 +276,18 @@ def _describe_evidence(evidence: MetricComparison | None) -> list[str]:
         return []
     sides = (f"{side.name}: {render_values(evidence.metric, side.values)}" for side in (evidence.base, evidence.head))
     return [f"{evidence.method} {evidence.metric}: {evidence.finding.message}", *sides]
+
+
+# ---------------------------------------------------------------- until the commands hand documents on
+
+
+def render_history(history: MetricHistory, *, color: bool, width: int | None) -> str:
+    return render_terminal(build_history_document("", [history]), color=color, width=width)
+
+
+def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, str, Verdict]]:
+    return [(history.method, history.metric, history.verdict) for history in histories]
+
+
+def render_bisect(found: Any, *, color: bool = False, width: int | None = None) -> str:
+    return render_terminal(Document("", list(_build_bisect(found))), color=color, width=width)
