@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
-from assay.cli.main import cli
+from assay.cli.main import build_cli
 from assay.values import layout
 
 TOP = Path(__file__).parent.parent
+cli = build_cli()
 REFERENCE = TOP / "docs" / "reference"
 FORMATS = REFERENCE / "formats.md"
 

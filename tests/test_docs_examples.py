@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from assay.cli.main import cli
+from assay.cli.main import build_cli
 from assay.compat.mlrunner import command as mlrunner
 from assay.compat.runx import command as runx
 from assay.compat.runx import sumx_command
@@ -25,6 +25,7 @@ from assay.plan.expand import build_plan
 from assay.values.run import Plan
 
 TOP = Path(__file__).parent.parent
+cli = build_cli()
 NATIVE_FILE = TOP / "docs" / "reference" / "native-file.md"
 COMMAND_LINE = TOP / "docs" / "reference" / "command-line.md"
 SETTINGS = TOP / "docs" / "reference" / "settings.md"

@@ -10,10 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from assay import __version__
-from assay.cli.options import LazyGroup
+from assay.cli.direct import find_call
 from assay.errors import AssayError, ExitCode, explain_refusal
 from assay.show.console import Console, silence
 from assay.show.formatting import guard
@@ -21,6 +19,8 @@ from assay.study.commands import COMMANDS as STUDY_COMMANDS
 from assay.values.options import Group
 
 if TYPE_CHECKING:
+    import click
+
     from assay.values.timings import Timings
 
 GROUP = Group(
@@ -57,13 +57,14 @@ def _keep_timings(root: str, timings: Timings, label: str | None) -> None:
     add_timings(root, timings, label)
 
 
-cli = LazyGroup(
-    "assay",
-    GROUP,
-    {"keep_timings": _keep_timings, "call": lambda arguments: run(arguments)},  # noqa: PLW0108 defined below
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-click.version_option(__version__, prog_name="assay")(cli)
+SERVICES = {"keep_timings": _keep_timings, "call": lambda arguments: run(arguments)}  # noqa: PLW0108 defined below
+
+
+def build_cli() -> click.Group:
+    """The commands as click's, for help, mistakes and documents."""
+    from assay.cli.options import build_root
+
+    return build_root(GROUP, SERVICES, __version__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,27 +143,30 @@ _READING = ("ls", "sum", "show", "plot", "diff", "index", "logs", "sumx")  # may
 
 def _call(arguments: list[str]) -> Any:
     """Call the command; a reading one once more where the index was found damaged, since it is empty then."""
+    call = find_call(arguments, GROUP, SERVICES) or (lambda: _call_click(arguments))
     try:
-        return cli.main(args=arguments, prog_name="assay", standalone_mode=False, obj=_keep_timings)
+        return call()
     except AssayError as error:
         if type(error).__name__ != "IndexDamagedError" or not arguments or arguments[0] not in _READING:
             raise
         Console().warning(f"{error.message}; it is rebuilt from the run directories")
-        return cli.main(args=arguments, prog_name="assay", standalone_mode=False, obj=_keep_timings)
+        return call()
 
 
-def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one return for each kind of end
+def _call_click(arguments: list[str]) -> Any:
+    from assay.cli.options import call_click
+
+    return call_click(build_cli(), arguments, _keep_timings)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
     """As `main`, but returns the exit code."""
     try:
         result = _call(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    except click.ClickException as error:
-        error.show()
-        return int(ExitCode.USAGE)
-    except (click.Abort, KeyboardInterrupt) as error:
-        return _report_interruption(error)
+    except KeyboardInterrupt:
+        _print_error("assay: interrupted")
+        return int(ExitCode.INTERRUPTED)
     except AssayError as error:
         return _complain(error)
     except SystemExit as leave:  # click's answer to a reader that has left: `assay ls | head`
@@ -175,13 +179,6 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 one ret
         code = _explain(error) if isinstance(error, OSError) else None
         return _confess(error) if code is None else code
     return int(result) if isinstance(result, int) else int(ExitCode.OK)
-
-
-def _report_interruption(error: BaseException) -> int:
-    if isinstance(error.__context__, EOFError):  # click takes every end of a file for Ctrl-D
-        return _confess(error.__context__)
-    _print_error("assay: interrupted")
-    return int(ExitCode.INTERRUPTED)
 
 
 def _complain(error: AssayError) -> int:

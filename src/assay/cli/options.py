@@ -9,9 +9,29 @@ from typing import Any
 
 import click
 
-from assay.errors import did_you_mean
+from assay.errors import ExitCode, did_you_mean
 from assay.show.console import Console
 from assay.values.options import Group, Option, Request
+
+
+def build_root(group: Group, services: Mapping[str, object], version: str) -> click.Group:
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    root = LazyGroup("assay", group, services, context_settings=settings)
+    return click.version_option(version, prog_name="assay")(root)
+
+
+def call_click(root: click.Group, arguments: list[str], obj: object) -> Any:
+    try:
+        return root.main(args=arguments, prog_name="assay", standalone_mode=False, obj=obj)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.ClickException as error:
+        error.show()
+        return int(ExitCode.USAGE)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, EOFError):  # click takes every end of a file for Ctrl-D
+            raise abort.__context__ from None
+        raise KeyboardInterrupt from None
 
 
 class LazyGroup(click.Group):

@@ -1,0 +1,100 @@
+"""Commands called without click, whose import takes longer than most commands do.
+
+Only plain words are read here: options by their full names, with values that fit. Everything else (help, abbreviations,
+joined short options, mistakes) is left to click, so that there is one place for its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from assay.show.console import Console
+from assay.values.options import Group, Option
+
+
+def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]) -> Callable[[], Any] | None:
+    """The call that the words ask for; None: click has to look at them."""
+    if not words or words[0] not in group.commands:
+        return None
+    module, _, attribute = group.commands[words[0]][0].partition(":")
+    found = getattr(import_module(module), attribute)
+    if isinstance(found, Group):
+        return find_call(words[1:], found, services)
+    annotations = getattr(found, "__annotations__", {})
+    if "request" not in annotations:
+        return None
+    request = found.__globals__[annotations["request"]]
+    given = parse_words(words[1:], request.OPTIONS)
+    if given is None:
+        return None
+    further = {key: value for key, value in services.items() if key in annotations}
+    return lambda: found(request.build(given), Console(), **further)
+
+
+def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:
+    """The value of each option and argument by its field, as click would give them; None: click has to look."""
+    fields = {name: field for field, each in options.items() for name in each.names}
+    given: dict[str, Any] = {field: [] if each.multiple else each.default for field, each in options.items()}
+    seen: set[str] = set()
+    places: list[str] = []
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
+        if word == "--":
+            places += reversed(left)
+            break
+        if not word.startswith("-"):
+            places.append(word)
+            continue
+        name, equals, text = word.partition("=") if word.startswith("--") else (word, "", "")
+        field = fields.get(name)
+        if field is None or (options[field].is_flag and equals):
+            return None
+        seen.add(field)
+        if options[field].is_flag:
+            given[field] = True
+            continue
+        if not equals:
+            text = left.pop() if left else ""
+        if not _take(text, field, options[field], given, dashes=bool(equals)):
+            return None
+    return given if _take_places(places, options, given) and _is_complete(options, seen) else None
+
+
+def _take(text: str, field: str, option: Option, given: dict[str, Any], *, dashes: bool) -> bool:
+    """Whether the text is a value of the option beyond doubt."""
+    if not text or (text.startswith("-") and not dashes) or (option.choices and text not in option.choices):
+        return False
+    value: Any = text
+    if option.type is not str:
+        try:
+            value = option.type(text)
+        except ValueError:
+            return False
+        low, high = option.minimum, option.maximum
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            return False
+    if option.multiple:
+        given[field].append(value)
+    else:
+        given[field] = value
+    return True
+
+
+def _take_places(places: Sequence[str], options: Mapping[str, Option], given: dict[str, Any]) -> bool:
+    left = list(places)
+    for field, each in options.items():
+        if each.names:
+            continue
+        taken, left = (left, []) if each.multiple else (left[:1], left[1:])
+        if each.required and not taken:
+            return False
+        if not all(_take(text, field, each, given, dashes=True) for text in taken):
+            return False
+    return not left
+
+
+def _is_complete(options: Mapping[str, Option], seen: set[str]) -> bool:
+    return all(field in seen for field, each in options.items() if each.names and each.required)
