@@ -19,6 +19,8 @@ from assay.study.commands import COMMANDS as STUDY_COMMANDS
 from assay.values.options import Group
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import click
 
     from assay.values.timings import Timings
@@ -98,7 +100,12 @@ def _open_streams() -> None:
 def _hear_signals() -> None:
     """From here on both end the command as Ctrl-C does; the loop that supervises runs has handlers of its own."""
 
-    def interrupt(_number: int, _frame: object) -> None:
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                _print_error("assay: interrupted")  # an import drops exceptions, or wraps them in others
+                os._exit(int(ExitCode.INTERRUPTED))
+            frame = frame.f_back
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
