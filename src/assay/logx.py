@@ -27,6 +27,7 @@ from typing import Any
 
 from assay import checkpoint, script
 from assay.errors import UsageError
+from assay.system.files import replacing
 from assay.values import layout
 
 TRAIN_PHASES = ("trn", "train", "training")
@@ -265,7 +266,7 @@ class LogX:
 
     def _save_last(self, content: dict[str, Any], epoch: int, delete_old: bool) -> None:
         path = os.path.join(self.logdir, f"last_checkpoint_ep{epoch}.pth")
-        with _aside(path) as temporary:
+        with replacing(path) as temporary:
             checkpoint.write_checkpoint(content, temporary)
         if delete_old and self.save_ckpt_fn != path:
             _remove(self.save_ckpt_fn)
@@ -273,7 +274,7 @@ class LogX:
 
     def _copy_to_best(self, epoch: int) -> None:
         path = os.path.join(self.logdir, f"best_checkpoint_ep{epoch}.pth")
-        with _aside(path) as temporary:
+        with replacing(path) as temporary:
             shutil.copyfile(self.save_ckpt_fn, temporary)
         if self.best_ckpt_fn != path:
             _remove(self.best_ckpt_fn)
@@ -333,17 +334,6 @@ def _open_appending(path: str) -> script.Stream:
     return stream
 
 
-@contextlib.contextmanager
-def _aside(path: str) -> Iterator[str]:
-    """A temporary name that becomes `path` when all went well: a kill leaves the old file or the new one."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        _remove(temporary)
-
-
 def _remove(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
@@ -359,7 +349,7 @@ def write_hparams(path: str, hparams: object) -> None:
     from assay.values.secrets import hide_params
 
     shown = hide_params({str(key): value for key, value in fields.items()})
-    with _aside(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         json.dump(shown, file, indent=4, default=str, skipkeys=True)
 
 

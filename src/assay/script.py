@@ -309,6 +309,7 @@ def build_random_name() -> str:
 
 
 def _write_adhoc_run(path: str, name: str) -> None:
+    from assay.system.files import rename
     from assay.values.secrets import hide_words
 
     uid = os.urandom(6).hex()
@@ -330,7 +331,7 @@ def _write_adhoc_run(path: str, name: str) -> None:
     }
     with open(os.path.join(aside, layout.RUN_FILE), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(json.dumps(fields, ensure_ascii=False) + "\n")
-    os.rename(aside, path)
+    rename(aside, path)
 
 
 def _read_process_identity() -> dict[str, object]:

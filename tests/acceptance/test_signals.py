@@ -16,7 +16,7 @@ import pytest
 from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
 
 from assay.record.index.sqlite import SqliteIndex
-from assay.system.cache_dir import index_path
+from assay.system.files import index_path
 from assay.values.run import State
 
 RUN = "run"  # the name of a study's only run

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 
@@ -237,3 +238,17 @@ def test_json_keeps_its_values_and_holds_nothing_that_a_terminal_obeys():
 
 def test_several_lines_stay_several_lines():
     assert formatting.clean_lines("a\x1b[2J\n\tb\rc\u202e\n") == "a\\x1b[2J\n\tb\\rc\\u202e\n"
+
+
+def test_a_guarded_stream_passes_on_colours_only_where_colours_are_used(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = io.StringIO()
+    formatting.guard(colored).write("\x1b[31mred\x1b[0m \x1b[2J\x9b\r\n")
+    assert colored.getvalue() == "\x1b[31mred\x1b[0m \\x1b[2J\\x9b\\r\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = io.StringIO()
+    guarded = formatting.guard(plain)
+    print("\x1b[31mred", file=guarded)
+    assert plain.getvalue() == "\\x1b[31mred\n"
+    assert formatting.unguard(guarded) is plain
+    assert formatting.guard(guarded) is guarded

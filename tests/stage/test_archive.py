@@ -409,13 +409,13 @@ def test_folders_are_filled_up_and_files_replaced(tmp_path: Path) -> None:
 
 def test_what_says_that_all_is_there_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[str] = []
-    real = os.replace
+    real = os.rename
 
-    def replace(source: str, target: str) -> None:
+    def rename(source: str, target: str) -> None:
         moved.append(os.path.basename(target))
         real(source, target)
 
-    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "rename", rename)
     aside = fill(tmp_path / "aside", {"b": b"", "a": b"", "c": b""})
     (tmp_path / "parent").mkdir()
     place(str(aside), str(tmp_path / "parent"), "a")

@@ -350,7 +350,7 @@ def test_a_second_attempt_replaces_the_points_of_the_first(shop: Workshop) -> No
 
 def load_losses(shop: Workshop) -> list[float]:
     from assay.record.index.sqlite import SqliteIndex
-    from assay.system.cache_dir import index_path
+    from assay.system.files import index_path
 
     with SqliteIndex(index_path(shop.root, shop.env)) as index:
         return list(index.load_series(f"study/{RUN}", "loss").values)

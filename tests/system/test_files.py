@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from assay.system.files import Flusher, publish, read_text, write_atomic, write_new
+from assay.errors import InfrastructureError
+from assay.system import files
+from assay.system.files import (
+    Flusher,
+    Tail,
+    append_line,
+    cache_dir,
+    copy_file,
+    index_path,
+    load_lines,
+    publish,
+    read_text,
+    write_atomic,
+    write_new,
+)
 
 
 def _die(*_arguments: object) -> None:
@@ -42,6 +60,28 @@ def test_replacing_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == ["file"]
     write_atomic(str(path), "new")
     assert path.read_text() == "new"
+
+
+def test_a_file_of_another_program_replaces_the_old_one_when_the_block_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "plot.png"
+    path.write_bytes(b"old")
+    with files.replacing(str(path), suffix=".png") as aside:
+        Path(aside).write_bytes(b"new")
+        assert (path.read_bytes(), Path(aside).parent, Path(aside).suffix) == (b"old", tmp_path, ".png")
+    assert path.read_bytes() == b"new"
+    with pytest.raises(IsADirectoryError), files.replacing(str(path)) as aside:
+        Path(aside).write_bytes((tmp_path / ".").read_bytes())
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["plot.png"]
+
+
+def test_the_end_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert files.read_end(str(path), 10) == ""
+    path.write_bytes("änderung\nlast".encode())
+    assert files.read_end(str(path), 5) == "\nlast"
+    assert files.read_end(str(path), 13) == "\N{REPLACEMENT CHARACTER}nderung\nlast"
+    assert files.read_end(str(path), 99) == "änderung\nlast"
 
 
 def test_a_new_file_is_written_over_nothing(tmp_path: Path) -> None:
@@ -105,3 +145,222 @@ def test_a_folder_of_the_same_name_is_not_in_the_way(tmp_path: Path) -> None:
     write_atomic(str(tmp_path / "outcome.1"), "text")
     assert read_text(str(tmp_path / "outcome.1")) == "text"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+# ---------------------------------------------------------------- clone
+
+
+@pytest.fixture(params=[None, False], ids=["as the file system can", "without cloning"])
+def copying(request, monkeypatch):
+    if request.param is False:
+        monkeypatch.setattr(files, "_clone", lambda reader, writer: False)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 3_000_001])
+@pytest.mark.usefixtures("copying")
+def test_a_copy_is_equal_and_private(tmp_path, size):
+    content = os.urandom(size)
+    (tmp_path / "a").write_bytes(content)
+    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o777, mtime_ns=10**18 + 7)
+    assert (tmp_path / "b").read_bytes() == content
+    status = (tmp_path / "b").stat()
+    assert (status.st_nlink, status.st_mtime_ns, bool(status.st_mode & 0o100)) == (1, 10**18 + 7, True)
+    assert status.st_ino != (tmp_path / "a").stat().st_ino
+    (tmp_path / "b").write_bytes(b"changed")
+    assert (tmp_path / "a").read_bytes() == content
+
+
+def test_across_file_systems(tmp_path):
+    candidates = ("/dev/shm", "/var/tmp", os.getcwd())
+    here = os.stat(tmp_path).st_dev
+    other = next((path for path in candidates if os.path.isdir(path) and os.stat(path).st_dev != here), None)
+    if other is None:
+        pytest.skip("there is only one file system here")
+    target = f"{other}/assay-clone-{os.getpid()}"
+    (tmp_path / "a").write_bytes(b"x" * 100_000)
+    try:
+        copy_file(str(tmp_path / "a"), target, mode=0o666, mtime_ns=0)
+        with open(target, "rb") as stream:
+            assert stream.read() == b"x" * 100_000
+    finally:
+        os.unlink(target)
+
+
+def test_special_files_of_the_kernel_are_read_to_their_end(tmp_path):
+    """copy_file_range takes them for empty."""
+    copy_file("/proc/self/status", str(tmp_path / "s"), mode=0o666, mtime_ns=0)
+    assert (tmp_path / "s").read_text().startswith("Name:")
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("b")
+    with pytest.raises(FileExistsError):
+        copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
+    assert (tmp_path / "b").read_text() == "b"
+
+
+def test_the_answer_of_a_pair_of_devices_is_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_can_clone", {})
+    (tmp_path / "a").write_text("a")
+    copy_file(str(tmp_path / "a"), str(tmp_path / "b"), mode=0o666, mtime_ns=0)
+    device = os.stat(tmp_path).st_dev
+    assert set(files._can_clone) == {(device, device)}
+    monkeypatch.setitem(files._can_clone, (device, device), False)
+    copy_file(str(tmp_path / "a"), str(tmp_path / "c"), mode=0o666, mtime_ns=0)
+    assert (tmp_path / "c").read_text() == "a"
+
+
+# ---------------------------------------------------------------- json lines
+
+
+def test_lines_come_back_in_order(tmp_path: Path) -> None:
+    path = str(tmp_path / "log.jsonl")
+    assert load_lines(path) == []
+    for number in range(3):
+        append_line(path, {"number": number})
+    assert load_lines(path) == [{"number": 0}, {"number": 1}, {"number": 2}]
+
+
+@pytest.mark.parametrize("torn", ['{"number": 9', "{", '{"number": "\u00e4', "nonsense"])
+def test_a_torn_line_costs_itself_alone(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "log.jsonl"
+    append_line(str(path), {"number": 1})
+    path.write_bytes(path.read_bytes() + torn.encode()[:-1])
+    append_line(str(path), {"number": 2})
+    assert load_lines(str(path)) == [{"number": 1}, {"number": 2}]
+
+
+def test_what_is_no_object_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'[1]\n3\n\n\xff\xfe\n{"a": 1}\nnull\n')
+    assert load_lines(str(path)) == [{"a": 1}]
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="cannot be written"):
+        append_line(str(tmp_path / "nowhere" / "log.jsonl"), {})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InfrastructureError):
+        append_line(str(tmp_path / "folder"), {})
+
+
+@settings(max_examples=15, deadline=None)
+@given(facts=st.lists(st.dictionaries(st.text(), st.one_of(st.integers(), st.text(), st.none(), st.booleans()))))
+def test_anything_can_be_kept(facts: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("lines") / "log.jsonl"
+    for each in facts:
+        append_line(str(path), each)
+    assert load_lines(str(path)) == json.loads(json.dumps(facts))
+
+
+# ---------------------------------------------------------------- tail
+
+
+def append(path, data):
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+def test_only_new_bytes_are_read(tmp_path):
+    path = tmp_path / "a 'log'\n.log"
+    tail = Tail(path)
+    assert tail.read() == b""
+    append(path, b"one\n")
+    assert tail.read() == b"one\n"
+    assert tail.read() == b""
+    append(path, b"two\n")
+    assert (tail.read(), tail.offset, tail.restarts) == (b"two\n", 8, 0)
+
+
+def test_the_limit_leaves_the_rest_for_the_next_call(tmp_path):
+    path = tmp_path / "log"
+    append(path, b"0123456789")
+    tail = Tail(path, offset=2)
+    assert [tail.read(5), tail.read(5), tail.read(5)] == [b"23456", b"789", b""]
+
+
+def test_a_truncated_file_is_read_again_from_its_start(tmp_path):
+    path = tmp_path / "log"
+    append(path, b"a long first version\n")
+    tail = Tail(path)
+    tail.read()
+    path.write_bytes(b"new\n")
+    assert (tail.read(), tail.restarts) == (b"new\n", 1)
+
+
+def test_a_replaced_file_is_read_again_although_it_is_longer(tmp_path):
+    path, other = tmp_path / "log", tmp_path / "other"
+    append(path, b"old\n")
+    tail = Tail(path)
+    tail.read()
+    append(other, b"longer than before\n")
+    os.replace(other, path)
+    assert (tail.read(), tail.restarts) == (b"longer than before\n", 1)
+
+
+def test_a_kept_inode_tells_a_replaced_file_in_a_new_process(tmp_path):
+    path, other = tmp_path / "log", tmp_path / "other"
+    append(path, b"old\n")
+    first = Tail(path)
+    first.read()
+    append(other, b"other\n")
+    os.replace(other, path)
+    assert Tail(path, first.offset).read() == b"r\n"
+    assert Tail(path, first.offset, first.inode).read() == b"other\n"
+
+
+def test_an_offset_beyond_the_end_means_that_the_file_was_rewritten(tmp_path):
+    path = tmp_path / "log"
+    append(path, b"abc")
+    tail = Tail(path, offset=100)
+    assert (tail.read(), tail.restarts) == (b"abc", 1)
+
+
+def test_a_missing_folder_is_an_empty_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert Tail(tmp_path / "none" / "log").read() == b""
+    assert Tail(tmp_path / "file" / "log").read() == b""
+
+
+# ---------------------------------------------------------------- cache dir
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"ASSAY_CACHE_DIR": "/c", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/c"),
+        ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, "/x/assay"),
+        ({"HOME": "/h"}, "/h/.cache/assay"),
+        ({"ASSAY_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/h"}, "/h/.cache/assay"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/assay"),
+    ],
+)
+def test_the_cache_is_where_the_environment_says(env: dict[str, str], expected: str) -> None:
+    assert cache_dir(env) == expected
+
+
+def test_a_relative_cache_dir_is_relative_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cache_dir({"ASSAY_CACHE_DIR": "c"}) == str(tmp_path / "c")
+
+
+def test_without_a_home_the_users_own_is_asked_for() -> None:
+    assert cache_dir({}) == os.path.expanduser("~/.cache/assay")
+
+
+def test_each_root_has_its_file_whatever_path_leads_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "link").symlink_to("root")
+    env = {"ASSAY_CACHE_DIR": "/c"}
+    path = index_path(tmp_path / "root", env)
+    assert path.startswith("/c/index/")
+    assert path.endswith(".sqlite3")
+    assert index_path(tmp_path / "link", env) == path
+    assert index_path(tmp_path / "other", env) != path
+    monkeypatch.chdir(tmp_path)
+    assert index_path("root", env) == path
+
+
+def test_the_name_of_a_roots_file_never_changes() -> None:
+    assert index_path("/no/such/root", {"ASSAY_CACHE_DIR": "/c"}) == "/c/index/3732617931c92d8cd5db14e3f91a36ab.sqlite3"

@@ -52,17 +52,3 @@ def test_can_encode():
 def test_paint_wraps_and_resets():
     assert terminal.paint("x", "bold red") == "\x1b[1m\x1b[31mx\x1b[0m"
     assert terminal.paint("x", "") == "x"
-
-
-def test_a_guarded_stream_passes_on_colours_only_where_colours_are_used(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    colored = io.StringIO()
-    terminal.guard(colored).write("\x1b[31mred\x1b[0m \x1b[2J\x9b\r\n")
-    assert colored.getvalue() == "\x1b[31mred\x1b[0m \\x1b[2J\\x9b\\r\n"
-    monkeypatch.setenv("NO_COLOR", "1")
-    plain = io.StringIO()
-    guarded = terminal.guard(plain)
-    print("\x1b[31mred", file=guarded)
-    assert plain.getvalue() == "\\x1b[31mred\n"
-    assert terminal.unguard(guarded) is plain
-    assert terminal.guard(guarded) is guarded

@@ -26,6 +26,7 @@ from types import FrameType, ModuleType
 from typing import IO, Any, Protocol
 
 from assay.bench.values.execution import ProfileWindow, render_windows
+from assay.system.files import rename
 
 _LOOK_S = 0.005
 _DEEPEST = 100
@@ -309,7 +310,7 @@ class _TensorFlow:
     def _rename(self, name: str) -> None:
         """Sessions are named by the second, and two windows may end in one."""
         path = os.path.join(self._folder, "plugins", "profile", name)
-        os.rename(path, f"{path}_tensorflow-{self._number}")
+        rename(path, f"{path}_tensorflow-{self._number}")
 
 
 class PySpy:

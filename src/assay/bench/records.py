@@ -14,8 +14,7 @@ from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResul
 from assay.errors import FormatError
 from assay.record import run_directory
 from assay.record.formats import read_versioned, render_versioned
-from assay.system.files import write_atomic
-from assay.system.json_lines import append_line, load_lines
+from assay.system.files import append_line, load_lines, write_atomic
 from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import GpuState, Machine

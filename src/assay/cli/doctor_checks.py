@@ -22,7 +22,7 @@ from assay.execute.slots import slots_directory
 from assay.models.api import choose_store_folder
 from assay.observe.devices import Devices
 from assay.show import formatting
-from assay.system.cache_dir import cache_dir
+from assay.system.files import cache_dir
 
 Grade = Literal["ok", "note", "missing", "broken"]
 

@@ -42,6 +42,7 @@ from assay.execute.farm import (
     uses_script,
 )
 from assay.execute.script import quote_text
+from assay.system.files import read_end
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 from assay.values.study import Farm
@@ -321,7 +322,7 @@ class SubmitExecutor(Executor):
 
     def _run_cancel_command(self, run_dir: str, attempt: int) -> None:
         log = os.path.join(run_dir, layout.submit_log_name(attempt))
-        text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(_load_tail(log)))
+        text = build_cancel_command(self.farm, run_dir, attempt, parse_native_id(read_end(log, _LOG_TAIL_BYTES)))
         if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
             return  # what was refused has no number; the first one in an error message is somebody else's
         with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
@@ -422,18 +423,10 @@ def load_submit_failure(run_dir: str, attempt: int) -> str | None:
     code = load_submit_code(run_dir, attempt)
     if not code or os.path.exists(os.path.join(run_dir, layout.token_name(attempt))):
         return None
-    lines = _load_tail(os.path.join(run_dir, layout.submit_log_name(attempt))).strip().splitlines()[-5:]
+    log = os.path.join(run_dir, layout.submit_log_name(attempt))
+    lines = read_end(log, _LOG_TAIL_BYTES).strip().splitlines()[-5:]
     said = ": " + "\n".join(lines) if lines else ", and it said nothing"
     return f"submission failed: the submit command ended with code {code}{said}"
-
-
-def _load_tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _wrap(command: str, request: JobRequest) -> str:

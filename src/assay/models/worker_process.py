@@ -24,6 +24,7 @@ from assay.errors import AssayError, InfrastructureError, MissingExtraError
 from assay.models.backends.captured_output import load_excerpt
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Ending, Job, Limits, Step, StepOutcome, Target
+from assay.system.files import Tail
 from assay.system.process_tree import end_descendants, find_descendants, weigh
 from assay.values.plain import build_plain, parse_plain
 
@@ -296,7 +297,7 @@ class _Process:
         for path in self._paths.values():
             os.truncate(path, 0)
         for echo in self._echoes:
-            echo.offset = 0
+            echo.tail.offset = 0
 
     def _echo(self) -> None:
         if self._live:
@@ -331,16 +332,11 @@ class _Echo:
     """A file that grows, shown as it does."""
 
     def __init__(self, path: str, stream: Callable[[], IO[str]]) -> None:
-        self._path = path
+        self.tail = Tail(path)
         self._stream = stream  # asked each time: pytest changes it between tests
-        self.offset = 0
 
     def pass_on(self) -> None:
-        with open(self._path, "rb") as source:
-            source.seek(self.offset)
-            chunk = source.read()
-        self.offset += len(chunk)
-        if chunk:
+        while chunk := self.tail.read():
             stream = self._stream()
             stream.write(chunk.decode("utf-8", "replace"))
             stream.flush()

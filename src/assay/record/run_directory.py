@@ -19,7 +19,7 @@ from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
-from assay.system.files import publish, read_text, write_atomic, write_new
+from assay.system.files import publish, read_text, rename, write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
@@ -64,7 +64,7 @@ def write_run_dir(path: str, record: RunRecord, job: str, fill: Callable[[str], 
         write_new(os.path.join(aside, layout.JOB_FILE), job, mode=0o777)
         if fill is not None:
             fill(aside)
-        os.rename(aside, path)
+        rename(aside, path)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -202,7 +202,7 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{new_uid()}")
     try:
         build(aside)
-        os.rename(aside, os.path.join(run_dir, f"{layout.NEXT_CODE_PREFIX}{code_hash}"))
+        rename(aside, os.path.join(run_dir, f"{layout.NEXT_CODE_PREFIX}{code_hash}"))
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
@@ -224,8 +224,8 @@ def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecor
         write_atomic(os.path.join(run_dir, layout.RUN_FILE), render_record(record))
     code = os.path.join(run_dir, layout.CODE_DIR)
     if os.path.lexists(code):
-        os.rename(code, _free_name(f"{code}.{attempt}"))
-    os.rename(os.path.join(run_dir, waiting), code)
+        rename(code, _free_name(f"{code}.{attempt}"))
+    rename(os.path.join(run_dir, waiting), code)
     return record
 
 

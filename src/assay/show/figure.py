@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from assay.errors import InfrastructureError, MissingExtraError, UsageError
 from assay.show import formatting
 from assay.show.plot import Chart, Line, Scale, build_band_edges, build_shown, last_value, render_end_value
+from assay.system.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,17 +64,9 @@ def write_pages(charts: Sequence[Chart], path: Path, *, width: float = 8.0, heig
 
 @contextmanager
 def _writing(path: Path) -> Iterator[str]:
-    """A file aside that takes the place of `path` when all went well."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False) as file:
-            aside = file.name
-        try:
+        with replacing(str(path), suffix=path.suffix) as aside:
             yield aside
-            os.chmod(aside, 0o644)
-            os.replace(aside, path)
-        finally:
-            if os.path.exists(aside):
-                os.unlink(aside)
     except OSError as error:
         raise InfrastructureError(f"cannot write {str(path)!r}: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
+from assay.system.files import rename
 
 _MARK = "events.out.tfevents"
 
@@ -62,7 +63,7 @@ def _move(aside: str, target: str) -> None:
         if name.startswith(_MARK):
             os.unlink(os.path.join(target, name))
     for name in os.listdir(aside):
-        os.replace(os.path.join(aside, name), os.path.join(target, name))
+        rename(os.path.join(aside, name), os.path.join(target, name))
 
 
 def build_hparams(params: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Protocol, Self
 
 from assay.errors import UsageError
+from assay.system.files import rename
 
 
 class _Readable(Protocol):
@@ -381,7 +382,7 @@ def _move(source: str, target: str) -> None:
             _move(os.path.join(source, name), os.path.join(target, name))
         os.rmdir(source)
     else:
-        os.replace(source, target)
+        rename(source, target)
 
 
 def _is_folder(path: str) -> bool:

@@ -26,6 +26,7 @@ from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, re
 from assay.stage.folder import copy_data, is_inside, load_listing
 from assay.stage.http_file import PATIENT, RetryPolicy
 from assay.stage.partial_download import forget, remove_part
+from assay.system.files import rename, sync_file
 
 _CHUNK = 1 << 20
 _SCHEMES = (*WEB, *STORES, FILE)
@@ -169,8 +170,8 @@ def _bring(job: _Job) -> Fetched:
     if kind and _unpack(job, kind):
         os.unlink(job.part)
     else:
-        _sync(job.part)
-        os.rename(job.part, job.target)
+        sync_file(job.part)
+        rename(job.part, job.target)
     forget(job.part)
     return Fetched(job.target, size, cached=False)
 
@@ -191,7 +192,7 @@ def _finish_folder(job: _Job) -> Fetched:
         shutil.rmtree(job.part)
         raise UsageError(f"{job.shown} is a folder, and a checksum is of a file", "leave the checksum out")
     size = load_listing(job.part).bytes
-    os.rename(job.part, job.target)
+    rename(job.part, job.target)
     forget(job.part)
     return Fetched(job.target, size, cached=False)
 
@@ -337,15 +338,6 @@ def _hash_file(path: str, algorithm: str) -> str:
 
 def _compare(wanted: Checksum, found: str) -> str:
     return f"{wanted.algorithm} {found}, expected {wanted.hex}"
-
-
-def _sync(path: str) -> None:
-    """On the disk before it has its name: after a power cut the name would vouch for zeros."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _drop(part: str) -> None:

@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass, field
 
 from assay.errors import UsageError
-from assay.system.clone import copy_file
+from assay.system.files import copy_file
 
 Identity = tuple[int, int]
 

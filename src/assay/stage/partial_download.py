@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from assay.system.files import write_atomic
+
 
 def remove_part(part: str) -> None:
     """A file or a folder; the notes stay."""
@@ -36,10 +38,7 @@ def load_notes(part: str, url: str) -> Mapping[str, Any]:
 
 
 def write_notes(part: str, url: str, facts: Mapping[str, Any]) -> None:
-    aside = _notes_path(part) + ".tmp"
-    with open(aside, "w", encoding="utf-8") as file:
-        json.dump({"address": digest_address(url), **facts}, file)
-    os.replace(aside, _notes_path(part))
+    write_atomic(_notes_path(part), json.dumps({"address": digest_address(url), **facts}))
 
 
 def forget(part: str) -> None:

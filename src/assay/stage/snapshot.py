@@ -29,7 +29,7 @@ from typing import Any
 
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
-from assay.system.clone import copy_file
+from assay.system.files import copy_file, rename, write_atomic
 from assay.values.layout import TEMPORARY_PREFIX
 
 _TREE = "tree"
@@ -293,7 +293,7 @@ def _write_snapshot(store: Path, contents: _Contents) -> str:
 
 def _rename_unless_there(aside: str, target: str) -> None:
     try:
-        os.rename(aside, target)
+        rename(aside, target)
     except OSError:
         if not os.path.exists(f"{target}/{_MANIFEST}"):
             raise
@@ -335,10 +335,7 @@ def _write_seen(store: Path, contents: _Contents, looked_at_ns: int) -> None:
     settled = contents.settled(looked_at_ns)
     if settled == contents.seen:
         return
-    name = store / f"{TEMPORARY_PREFIX}{os.urandom(6).hex()}"  # mkstemp's files are for one user only
-    with open(name, "x", encoding="ascii") as stream:
-        json.dump(settled, stream)
-    os.replace(name, store / _SEEN)
+    write_atomic(os.fspath(store / _SEEN), json.dumps(settled))
 
 
 # ---------------------------------------------------------------- placing

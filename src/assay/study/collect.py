@@ -20,7 +20,7 @@ from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.study.locations import StudyPlace
 from assay.study.supervise import Entry
-from assay.system.tail import Tail
+from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import Outcome, RunSpec, State, Usage
 from assay.values.secrets import hide_named

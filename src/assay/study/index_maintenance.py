@@ -15,7 +15,7 @@ from assay.record.index.sqlite import open_index
 from assay.show import formatting
 from assay.study import refresh
 from assay.study.locations import StudyPlace, find_foreign_dirs, find_studies, is_study
-from assay.system.cache_dir import index_path
+from assay.system.files import index_path
 from assay.values.run import RunSpec
 
 Complain = Callable[[str], None]

@@ -13,7 +13,7 @@ from assay.record import run_directory
 from assay.study.locations import StudyPlace
 from assay.study.lookup import show_command
 from assay.study.run_status import SupervisorProcess, find_supervisors, load_record, load_standing
-from assay.system.tail import Tail
+from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec
 

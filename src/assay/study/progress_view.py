@@ -16,6 +16,7 @@ from assay.study.lookup import show_command
 from assay.study.prepared import Report
 from assay.study.slot_choice import HasMemory
 from assay.study.supervise import Entry, Event, Supervisor
+from assay.system.files import read_end
 from assay.values import layout
 from assay.values.run import State
 
@@ -193,7 +194,7 @@ def _build_failed(entry: Entry, show_path: Callable[[str], str]) -> FailedRun:
         reason=outcome.reason if outcome else "",
         exit_code=outcome.exit_code if outcome else None,
         log_path=show_path(log) if log else None,
-        log_tail=load_tail(log) if log else "",
+        log_tail=read_end(log, _TAIL_BYTES) if log else "",
         attempts=entry.attempt,
     )
 
@@ -210,13 +211,3 @@ def find_telling_log(run_dir: str, log_name: str, commands: tuple[str, ...]) -> 
         if log is not None:
             return os.path.join(run_dir, log)
     return None
-
-
-def load_tail(path: str, size: int = _TAIL_BYTES) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - size))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

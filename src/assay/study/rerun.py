@@ -18,7 +18,7 @@ from assay.study.lookup import FoundRun, show_command
 from assay.study.prepared import Prepared, RunOptions
 from assay.study.refresh import describe_damage
 from assay.study.run_status import RunStatus, load_standing
-from assay.system.files import write_atomic
+from assay.system.files import rename, write_atomic
 from assay.values import layout
 from assay.values.run import Plan
 from assay.values.shell import build_command
@@ -179,8 +179,8 @@ def _replace_code(run_dir: str, status: RunStatus, snapshot: Snapshot) -> None:
     if os.path.lexists(kept):
         shutil.rmtree(code)
     else:
-        os.rename(code, kept)
-    os.rename(aside, code)
+        rename(code, kept)
+    rename(aside, code)
     git = load_git(snapshot.source)
     record = replace(status.record, code_hash=snapshot.hash, commit=git.commit if git else None)
     write_atomic(os.path.join(run_dir, layout.RUN_FILE), run_directory.render_record(record))

@@ -26,7 +26,7 @@ from assay.study.lookup import show_command
 from assay.study.prepared import Prepared
 from assay.study.refresh import liveness
 from assay.study.supervise import Entry
-from assay.system.files import Flusher, read_text, write_atomic
+from assay.system.files import Flusher, keep_damaged, read_text, rename, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.run import Liveness, Plan, Private, RunSpec, State
@@ -160,7 +160,7 @@ class DirBuilder:
             return f"{layout.RUN_FILE} was written again from the study file"
         kept = os.path.join(meta, layout.DAMAGED_DIR, f"{spec.name}-{run_directory.new_uid()}")
         os.makedirs(os.path.dirname(kept), exist_ok=True)
-        os.rename(run_dir, kept)
+        rename(run_dir, kept)
         what = f"the damaged folder is kept as {os.path.relpath(kept)}"
         return f"it is run again, {what}" if history.attempts else f"it had not run and is built again, {what}"
 
@@ -364,7 +364,7 @@ def _move_odd_log(run_dir: str) -> None:
     path = os.path.join(run_dir, layout.JOB_LOG)
     with suppress(OSError):
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            os.rename(path, f"{path}.damaged-{run_directory.new_uid()}")
+            keep_damaged(path)
 
 
 def _is_cut(run_dir: str) -> bool:

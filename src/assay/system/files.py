@@ -1,26 +1,101 @@
-"""Files that other processes read: whole or not there, since each is written aside before it gets its name."""
+"""Files that other processes read: written aside and renamed when they are complete, appended to line by line, followed
+while they grow, copied without copying their blocks where the file system can share them."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written: it gets its name when it is whole
+TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written
+ENV_CACHE_DIR = "ASSAY_CACHE_DIR"
 _PIECE = 1 << 20
-_MOST_PIECES = 256  # a link to /dev/zero must not fill the memory
+_MAX_PIECES = 256  # a link to /dev/zero must not fill the memory
 
 
-def write_new(path: str, text: str, mode: int = 0o666) -> None:
-    """Where nothing may have the name yet."""
+# ---------------------------------------------------------------- whole or not there
+
+
+def write_new(path: str, content: str | bytes, mode: int = 0o666) -> None:
+    """Create a file; raises FileExistsError where the name is taken."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        data = text.encode("utf-8", "surrogateescape")
+        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         while data:  # a disk that runs full takes a part, and refuses the next
             data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
+
+
+def write_atomic(path: str, content: str | bytes, mode: int = 0o666) -> None:
+    """Replace a file: readers see the old or the new content, never a part. A folder of that name is renamed."""
+    with replacing(path) as aside:
+        write_new(aside, content, mode)
+
+
+@contextlib.contextmanager
+def replacing(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
+    """The name of a temporary file next to `path`, which replaces it when the block ends without an error.
+
+    The temporary file is removed afterwards, whatever happens except a kill.
+    """
+    with _temporary(path, suffix) as aside:
+        yield aside
+        try:
+            os.replace(aside, path)
+        except IsADirectoryError:
+            keep_damaged(path)
+            os.replace(aside, path)
+
+
+@contextlib.contextmanager
+def _temporary(path: str, suffix: str = TEMPORARY_SUFFIX) -> Iterator[str]:
+    aside = f"{path}.{os.urandom(4).hex()}{suffix}"
+    try:
+        yield aside
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
+
+
+def publish(target: str, text: str) -> bool:
+    """Create a file with its whole content by link(2). True for exactly one caller."""
+    with _temporary(target) as aside:
+        write_new(aside, text)
+        try:
+            os.link(aside, target)
+        except FileExistsError:
+            return False
+    return True
+
+
+def rename(source: str, target: str) -> None:
+    """One step of the file system: whoever looks finds the old name or the new one. An existing file is replaced, an
+    existing folder only where it is empty."""
+    os.rename(source, target)
+
+
+def keep_damaged(path: str) -> None:
+    """Rename what is not what it should be, so that the name is free and nothing is lost."""
+    os.rename(path, f"{path}.damaged-{os.urandom(6).hex()}")
+
+
+# ---------------------------------------------------------------- on the disk
+
+
+def sync_file(path: str) -> None:
+    """Have the disk hold a file before it gets its name: after a power cut a name without its content may be left."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -37,7 +112,7 @@ def flush_folder(folder: str) -> None:
 
 
 class Flusher:
-    """Flushes a folder once for each batch of news, in a thread: nobody waits for the disk."""
+    """Flushes a folder once for each batch of writes, in a thread: nobody waits for the disk."""
 
     def __init__(self, folder: str, gather_s: float = 1.0, pause_s: float = 10.0) -> None:
         self._folder, self._gather_s, self._pause_s = folder, gather_s, pause_s
@@ -66,9 +141,12 @@ class Flusher:
             self.count += 1
 
     def wait(self) -> None:
-        """Until the flush that is under way has come to its end."""
+        """Until the flush that is under way has ended."""
         if self._thread is not None:
             self._thread.join()
+
+
+# ---------------------------------------------------------------- reading
 
 
 def read_text(path: str) -> str:
@@ -78,40 +156,204 @@ def read_text(path: str) -> str:
         pieces = []
         while piece := os.read(fd, _PIECE):
             pieces.append(piece)
-            if len(pieces) > _MOST_PIECES:
+            if len(pieces) > _MAX_PIECES:
                 raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
     finally:
         os.close(fd)
     return b"".join(pieces).decode("utf-8", "surrogateescape")
 
 
-def write_atomic(path: str, text: str, mode: int = 0o666) -> None:
-    """Replace a file: readers see the old or the new text, never a part. A folder of that name is renamed."""
-    with _aside(path, text, mode) as aside:
-        try:
-            os.replace(aside, path)
-        except IsADirectoryError:
-            os.rename(path, f"{path}.damaged-{os.urandom(3).hex()}")
-            os.replace(aside, path)
-
-
-@contextlib.contextmanager
-def _aside(path: str, text: str, mode: int = 0o666) -> Iterator[str]:
-    """A complete file beside the one that is meant; gone afterwards, whatever happens but a kill."""
-    aside = f"{path}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}"
+def read_end(path: str, size: int) -> str:
+    """The last `size` bytes of a text, which may begin within a line; empty where it cannot be read."""
     try:
-        write_new(aside, text, mode)
-        yield aside
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside)
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
-def publish(target: str, text: str) -> bool:
-    """Create a file with its whole content by link(2). True for exactly one caller."""
-    with _aside(target, text) as aside:
+class Tail:
+    """Reads what was appended since `offset`.
+
+    A file that became shorter, or that another file has replaced, is read again from its start; `restarts` counts
+    this, and a caller that keeps a state with the offset has to forget it then. A file that does not exist is empty;
+    so is a folder or a pipe of that name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], offset: int = 0, inode: int | None = None) -> None:
+        """`inode` is that of the file which `offset` was measured in, where the caller has kept it."""
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.inode = inode
+        self.restarts = 0
+
+    def read(self, limit: int = 1 << 20) -> bytes:
+        """At most `limit` new bytes; empty when there are none."""
         try:
-            os.link(aside, target)
-        except FileExistsError:
-            return False
+            status = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        self._notice(status)
+        if status.st_size <= self.offset:
+            return b""  # most polls end here, without an open
+        return self._read(limit)
+
+    def _notice(self, status: os.stat_result) -> None:
+        is_other = self.inode is not None and status.st_ino != self.inode
+        self.inode = status.st_ino
+        if is_other or status.st_size < self.offset:
+            self.restarts += 1 if self.offset else 0
+            self.offset = 0
+
+    def _read(self, limit: int) -> bytes:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            data = os.pread(fd, limit, self.offset)
+        finally:
+            os.close(fd)
+        self.offset += len(data)
+        return data
+
+
+# ---------------------------------------------------------------- JSON lines: a kill in the middle costs one line
+
+
+def append_line(path: str, fields: Mapping[str, Any]) -> None:
+    """On the disk when this returns. A torn last line is ended first, so that it spoils nothing."""
+    import json
+
+    from assay.errors import InfrastructureError
+
+    try:
+        with open(path, "a+b") as file:
+            start = b"" if _ends_with_newline(file) else b"\n"
+            file.write(start + json.dumps(fields).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _ends_with_newline(file: BinaryIO) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def load_lines(path: str) -> list[dict[str, Any]]:
+    """Every line that is a JSON object, in order; none where there is no file."""
+    import json
+
+    found = []
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            fields = json.loads(line)
+            if isinstance(fields, dict):
+                found.append(fields)
+    return found
+
+
+# ---------------------------------------------------------------- copying
+
+_FICLONE = 0x40049409  # _IOW(0x94, 9, int) of linux/fs.h
+_UNSUPPORTED = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY, errno.EBADF}
+)
+_can_clone: dict[tuple[int, int], bool] = {}  # (device of the source, device of the target) -> result of the first try
+
+
+def copy_file(source: str, target: str, *, mode: int, mtime_ns: int) -> None:
+    """A new, private file with these permissions, less what the umask takes away.
+
+    Blocks are shared where the file system can do that. Never a hard link: one run's edits would reach the others.
+    """
+    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            if not _clone(reader, writer):
+                _copy_bytes(reader, writer)
+            os.utime(writer, ns=(mtime_ns, mtime_ns))
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+
+
+def can_clone(folder: str) -> bool:
+    """Whether files in this folder can share their blocks, by trying with two temporary ones."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as target:
+            source.write(b"assay")
+            source.flush()
+            return _clone(source.fileno(), target.fileno())
+    except OSError:
+        return False
+
+
+def _clone(reader: int, writer: int) -> bool:
+    import fcntl
+
+    pair = os.fstat(reader).st_dev, os.fstat(writer).st_dev
+    if not _can_clone.get(pair, True):
+        return False
+    try:
+        fcntl.ioctl(writer, _FICLONE, reader)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        _can_clone[pair] = False
+        return False
+    _can_clone[pair] = True
     return True
+
+
+def _copy_bytes(reader: int, writer: int) -> None:
+    """copy_file_range makes a true copy; where a pair of file systems refuses it, plain reads and writes do."""
+    try:
+        while os.copy_file_range(reader, writer, 1 << 30):
+            pass
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    while block := os.read(reader, _PIECE):  # what is left: everything, or nothing
+        view = memoryview(block)
+        while view:
+            view = view[os.write(writer, view) :]
+
+
+# ---------------------------------------------------------------- the user's cache
+
+
+def cache_dir(env: Mapping[str, str]) -> str:
+    """Empty and relative values count as not set, as the XDG specification asks."""
+    if env.get(ENV_CACHE_DIR):
+        return os.path.abspath(env[ENV_CACHE_DIR])
+    base = env.get("XDG_CACHE_HOME", "")
+    home = env.get("HOME") or os.path.expanduser("~")
+    return os.path.join(base if os.path.isabs(base) else os.path.join(home, ".cache"), "assay")
+
+
+def index_path(root: str | os.PathLike[str], env: Mapping[str, str]) -> str:
+    """The index of an output root: one file, whatever path leads to the root. In the cache, since SQLite's WAL does not
+    work on network file systems."""
+    try:
+        from _blake2 import blake2b  # without the OpenSSL that hashlib loads as well
+    except ImportError:
+        from hashlib import blake2b
+    digest = blake2b(os.fsencode(os.path.realpath(root)), digest_size=16).hexdigest()
+    return os.path.join(cache_dir(env), "index", f"{digest}.sqlite3")

@@ -13,7 +13,7 @@ from assay.errors import InfrastructureError
 from assay.record.index import buffer, chunk, schema
 from assay.record.index.base import Cursor
 from assay.record.index.sqlite import SqliteIndex, open_index
-from assay.system.cache_dir import index_path
+from assay.system.files import index_path
 
 
 @dataclass

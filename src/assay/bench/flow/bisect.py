@@ -25,7 +25,7 @@ from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.stage.checkout import Commit, load_commit, load_parents
-from assay.system.json_lines import append_line, load_lines
+from assay.system.files import append_line, load_lines
 from assay.values.verdict import VerdictKind
 
 Tell = Callable[[str], None]

@@ -30,6 +30,7 @@ from assay.observe.machine import find_contamination
 from assay.observe.readings import parse_reading
 from assay.observe.tree_peak import TreePeaks
 from assay.record import run_directory
+from assay.system.files import read_end
 from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import Machine
@@ -158,12 +159,7 @@ def _guess_killer(oom_kills: int | None) -> str:
 
 def _load_last_words(path: str, was_killed: bool = False) -> str:
     """Of the benchmark: what a shell says of its death, with all of its command line, are no words of its own."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - (_CRASH_BYTES if was_killed else _TAIL_BYTES)))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
+    lines = read_end(path, _CRASH_BYTES if was_killed else _TAIL_BYTES).splitlines()
     crash = _find_crash(lines) if was_killed else ""
     if crash:
         return crash

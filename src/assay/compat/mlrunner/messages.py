@@ -20,7 +20,7 @@ from assay.study.api import (
     render_script,
     wanted_commands,
 )
-from assay.system.tail import Tail
+from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import RunSpec, State
 

@@ -58,7 +58,7 @@ from assay.compat.perfzero.values import (
 from assay.errors import AssayError, MissingExtraError, UsageError
 from assay.show.formatting import render_count
 from assay.study.api import Event, Listen, RunHooks
-from assay.system.files import write_atomic
+from assay.system.files import read_end, write_atomic
 from assay.values import layout
 
 Facts = Mapping[str, Any]
@@ -305,12 +305,7 @@ class _Keeper:
 
 def _leave_out_said(execution: BenchExecution) -> BenchExecution:
     """Without what our child has just said in the same words, as it does of a method that does not exist."""
-    try:
-        with open(os.path.join(execution.run_dir, execution.log), "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - _LAST_BYTES))
-            said = log.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return execution
+    said = read_end(os.path.join(execution.run_dir, execution.log), _LAST_BYTES).splitlines()
     findings = tuple(found for found in execution.result.findings if f"assay: {found.message}" not in said)
     return replace(execution, result=replace(execution.result, findings=findings))
 

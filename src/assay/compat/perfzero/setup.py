@@ -18,6 +18,7 @@ from assay.compat.perfzero.tool import Cause, Tools, ask_tool, build_failure
 from assay.compat.perfzero.wheel import build_wheel_name, write_wheel
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.stage.address import render_url
+from assay.system.files import rename
 
 DEFAULT_DOCKERFILE = "docker/Dockerfile_ubuntu_1804_tf_v1"
 NO_WHEEL = "EMPTY"  # a file of this name is in the context: a Dockerfile can copy it where there is no wheel
@@ -295,7 +296,7 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             aside = tempfile.mkdtemp(dir=os.path.dirname(target), prefix=".")
             try:
-                os.rename(shutil.copytree(source, os.path.join(aside, "copy"), symlinks=True), target)
+                rename(shutil.copytree(source, os.path.join(aside, "copy"), symlinks=True), target)
             finally:
                 shutil.rmtree(aside)
 

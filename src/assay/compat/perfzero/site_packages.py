@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 from assay.compat.perfzero.values import GitRepo, Package, hide_secrets
 from assay.errors import AssayError, InfrastructureError, UsageError
+from assay.system.files import rename
 from assay.system.git import GitError, is_unreachable, run_git
 
 Say = Callable[[str], None]
@@ -105,7 +106,7 @@ def _clone(repo: GitRepo, path: str) -> None:
     aside = tempfile.mkdtemp(prefix=".tmp-", dir=os.path.dirname(path))
     try:
         _git(None, "clone", "--quiet", "--", repo.url, os.path.join(aside, "clone"))
-        os.rename(os.path.join(aside, "clone"), path)
+        rename(os.path.join(aside, "clone"), path)
     except GitError as error:
         hint = "check the address, and that you may read it without being asked for a password"
         raise _refuse(repo, "cloned", error, hint) from None

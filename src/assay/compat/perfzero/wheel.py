@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import metadata
 
 from assay.errors import UsageError
+from assay.system.files import replacing
 
 _PACKAGE = "assay"
 _SHARED = "share/assay/"  # the examples, which `assay demo` runs
@@ -27,13 +28,8 @@ def write_wheel(folder: str) -> str:
     """Pack what is installed into `folder`; the wheel's path."""
     found = _distribution()
     path = os.path.join(folder, build_wheel_name())
-    aside = f"{path}.{os.getpid()}"
-    try:
+    with replacing(path) as aside:
         _write_archive(aside, _package_files() | _shared_files(found), found)
-        os.replace(aside, path)
-    finally:
-        if os.path.exists(aside):
-            os.unlink(aside)
     return path
 
 

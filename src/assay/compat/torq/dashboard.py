@@ -10,6 +10,7 @@ from assay.compat.torq.server import check_server, send_session
 from assay.compat.torq.session_archive import build_archive
 from assay.compat.torq.values import CaseResult, ResultSession
 from assay.errors import InfrastructureError, UsageError
+from assay.system.files import write_atomic
 from assay.system.git import run_git
 
 SERVER, TOKEN, BATCH, PLAN = (
@@ -57,12 +58,9 @@ def _find_workflow(env: Mapping[str, str]) -> str:
 
 
 def keep_session(session: ResultSession, path: str) -> None:
-    aside = f"{path}.{os.getpid()}"
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(aside, "wb") as stream:
-            stream.write(build_archive(session))
-        os.replace(aside, path)
+        write_atomic(path, build_archive(session))
     except OSError as error:
         raise InfrastructureError(f"the results cannot be kept in {path}: {error.strerror}") from error
 

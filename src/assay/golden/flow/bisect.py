@@ -26,7 +26,7 @@ from assay.golden.values import GoldenFile, GoldenTest, GoldenTestReport
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
 from assay.stage.checkout import Commit, Tree, build, find_repository, load_commit, load_parents, open_tree, switch
 from assay.study.api import RunHooks, StudyPlace
-from assay.system.json_lines import append_line, load_lines
+from assay.system.files import append_line, load_lines
 from assay.system.locks import hold
 from assay.values import layout
 from assay.values.verdict import Finding, VerdictKind

@@ -18,7 +18,7 @@ from assay.study.api import (
     Source,
     find_sources,
 )
-from assay.system.tail import Tail
+from assay.system.files import Tail, read_end
 from assay.values import layout
 from assay.values.run import Usage
 from assay.values.study import Pattern
@@ -189,13 +189,7 @@ def load_last_words(entry: Entry) -> str:
         names.insert(0, entry.spec.other_log_name)
     for template in names:
         path = os.path.join(entry.dir, layout.log_name(template, COMMAND, max(1, entry.attempt), ""))
-        try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-                lines = file.read().decode("utf-8", "replace").split("\n")
-        except OSError:
-            continue
-        words = [line.strip() for line in lines if line.strip()]
-        if words:
-            return words[-1][-300:]
+        lines = [line.strip() for line in read_end(path, _TAIL_BYTES).split("\n") if line.strip()]
+        if lines:
+            return lines[-1][-300:]
     return ""

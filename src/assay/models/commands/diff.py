@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.errors import InfrastructureError, UsageError
+from assay.system.files import write_atomic
 
 if TYPE_CHECKING:
     from assay.models.flow.diff import DiffRequest
@@ -114,10 +115,7 @@ def _write(path: str, text: str) -> None:
     if path == _STDOUT:
         sys.stdout.write(text)
         return
-    aside = f"{path}.{os.getpid()}"
     try:
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(aside, path)
+        write_atomic(path, text)
     except OSError as error:
         raise InfrastructureError(f"the report {path} cannot be written: {error.strerror}") from error

@@ -19,7 +19,7 @@ from assay.models.records import load_report
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
 from assay.plan.identity import spec_id
 from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, record_verdicts, run_study
-from assay.system.files import write_atomic
+from assay.system.files import read_end, write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain
 from assay.values.run import Command, Plan, RunSpec
@@ -164,18 +164,8 @@ def _find_error(run_dir: str, reason: str) -> AssayError:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
     except (OSError, ValueError):
-        tail = _load_tail(run_dir)
+        tail = read_end(os.path.join(run_dir, f"{COMMAND}.log"), _TAIL_BYTES).strip()
         return InfrastructureError(f"the check ended without a report: {reason or 'its process died'}", tail or None)
     error = AssayError(content["message"], content.get("hint"))
     error.exit_code = ExitCode(content["exit_code"])
     return error
-
-
-def _load_tail(run_dir: str) -> str:
-    path = os.path.join(run_dir, f"{COMMAND}.log")
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").strip()
-    except OSError:
-        return ""

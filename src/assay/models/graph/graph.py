@@ -20,6 +20,7 @@ from assay.models.graph.onnx_library import (
 from assay.models.graph.weights import build_skeleton, load_external, load_skeleton, measure_tensor
 from assay.models.values.model import Layer, Outline
 from assay.models.values.tensors import TensorSpec
+from assay.system.files import replacing, write_new
 
 DEFAULT_GROUPS = (("Conv", "Clip"),)
 Groups = Sequence[Sequence[str]]
@@ -64,14 +65,12 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     onnx = import_onnx()
     name = os.fspath(path)
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
-    aside = f"{name}.{os.getpid()}"
     try:
-        if measure_weights(model) > _EXTERNAL_BYTES:
-            _write_external(model, name, aside)
-        else:
-            with open(aside, "wb") as stream:
-                stream.write(model.SerializeToString(deterministic=True))
-        os.replace(aside, name)
+        with replacing(name) as aside:
+            if measure_weights(model) > _EXTERNAL_BYTES:
+                _write_external(model, name, aside)
+            else:
+                write_new(aside, model.SerializeToString(deterministic=True))
     except (OSError, onnx.checker.ValidationError) as error:
         raise InfrastructureError(f"the model {name} cannot be written: {error}") from error
 

@@ -16,6 +16,7 @@ from typing import Any
 from assay.errors import AssayError, FormatError, MissingExtraError, NotFoundError, UsageError
 from assay.models.graph.onnx_library import import_onnx, parse_message
 from assay.models.values.tensors import TensorRef
+from assay.system.files import write_atomic
 
 Array = Any  # numpy.ndarray: the library is loaded inside functions only
 
@@ -120,9 +121,7 @@ def _write_list(path: str, refs: Sequence[TensorRef]) -> None:
         {"name": ref.name, "file": os.path.basename(ref.path), "dtype": ref.dtype, "shape": ref.shape, "sha": ref.sha}
         for ref in refs
     ]
-    aside = f"{path}.{os.getpid()}"
-    _write_text(aside, json.dumps({"version": VERSION, "tensors": rows}, indent=1))
-    os.replace(aside, path)
+    write_atomic(path, json.dumps({"version": VERSION, "tensors": rows}, indent=1))
 
 
 def _write_text(path: str, text: str) -> None:

@@ -14,6 +14,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from assay.system.files import rename
+
 VERSION = 4
 APPLICATION_ID = 0x41535359  # "ASSY"
 BUSY_TIMEOUT_S = 30.0
@@ -193,7 +195,7 @@ def set_aside(path: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(f"{path}.aside{suffix}")
         with suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{path}.aside{suffix}")
+            rename(f"{path}{suffix}", f"{path}.aside{suffix}")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from assay.record.index.digest import (
 from assay.record.index.row import DamagedError, checksum, last_activity, storable, unpack_rows
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.tally import LAYOUT, parse_summaries
-from assay.system.cache_dir import index_path
+from assay.system.files import index_path
 from assay.values.state import State
 
 if TYPE_CHECKING:
