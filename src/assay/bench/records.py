@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from assay.errors import FormatError
 from assay.record import run_directory
 from assay.record.formats import read_versioned, render_versioned
 from assay.system.files import append_line, load_lines, write_atomic
+from assay.system.locks import try_lock_file
 from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import GpuState, Machine
@@ -199,16 +199,9 @@ def _list_queues(meta: str) -> list[str]:
 
 def _lock(path: str) -> int | None:
     """None: another process has it, or it is gone."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    with suppress(OSError):
+        return try_lock_file(path, create=False)
+    return None
 
 
 def _load_queue(path: str, folder: str) -> list[RunSpec] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import select
@@ -22,13 +21,12 @@ from assay.execute.slots import slots_directory
 from assay.models.api import choose_store_folder
 from assay.observe.devices import Devices
 from assay.show import formatting
-from assay.system.files import cache_dir
+from assay.system.files import cache_dir, can_clone
 
 Grade = Literal["ok", "note", "missing", "broken"]
 
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_BASH = (4, 4)  # `mapfile -d`
-_FICLONE = 0x40049409
 _NETWORK_NAMES = "nfs nfs4 cifs smb3 smbfs afs 9p fuse.sshfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs"
 _NETWORK_SYSTEMS = frozenset(_NETWORK_NAMES.split())
 _LITTLE_ROOM = 1 << 30
@@ -250,18 +248,6 @@ def load_file_system(folder: str, table: str = "/proc/self/mountinfo") -> str | 
         if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
             best, kind = mount, after.split()[0]
     return kind
-
-
-def can_clone(folder: str) -> bool:
-    """Whether files here can share their blocks, by trying with two of our own."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as source, tempfile.TemporaryFile(dir=folder) as target:
-            source.write(b"assay")
-            source.flush()
-            fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
-    except OSError:
-        return False
-    return True
 
 
 def _examine_room(folder: str) -> Diagnostic:

@@ -11,8 +11,6 @@ environment and does not wait for it. Nothing here blocks: the caller asks again
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +19,7 @@ from typing import Literal
 from assay.execute import process
 from assay.execute.slot_holders import SlotHolder, find_holders
 from assay.execute.slots import slots_directory
+from assay.system.locks import try_lock_file
 from assay.values.layout import ENV_LEASE
 
 Use = Literal["run", "check", "benchmark"]
@@ -50,8 +49,7 @@ class MachineLease:
 
     def _find_obstacle(self) -> str | None:
         if self.use == "benchmark":
-            wanted = ((_TURN, fcntl.LOCK_EX), (_CHECKS, fcntl.LOCK_EX))
-            return next((name for name, kind in wanted if not self._hold(name, kind)), None)
+            return next((name for name in (_TURN, _CHECKS) if not self._hold(name)), None)
         if self.use == "check" and _CHECKS not in self._locks:
             return self._find_check_obstacle()
         return None if self.use == "check" or self._is_free(_TURN) else _TURN
@@ -59,7 +57,7 @@ class MachineLease:
     def _find_check_obstacle(self) -> str | None:
         if not self._is_free(_TURN):
             return _TURN
-        if not self._hold(_CHECKS, fcntl.LOCK_SH):
+        if not self._hold(_CHECKS, shared=True):
             return _CHECKS
         if self._is_free(_TURN):
             return None
@@ -93,35 +91,19 @@ class MachineLease:
         """Who is in the way."""
         return [] if self.blocked_by is None else find_holders([os.path.join(self._folder, self.blocked_by)])
 
-    def _hold(self, name: str, kind: int) -> bool:
+    def _hold(self, name: str, *, shared: bool = False) -> bool:
         if name in self._locks or any(name in locks for locks in _kept):
             return True
-        fd = self._lock(name, kind)
+        fd = try_lock_file(os.path.join(self._folder, name), shared=shared)
         if fd is not None:
             self._locks[name] = fd
         return fd is not None
 
     def _is_free(self, name: str) -> bool:
-        fd = self._lock(name, fcntl.LOCK_SH)
+        fd = try_lock_file(os.path.join(self._folder, name), shared=True)
         if fd is not None:
             os.close(fd)
         return fd is not None
-
-    def _lock(self, name: str, kind: int) -> int | None:
-        path = os.path.join(self._folder, name)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                return fd
-        except FileNotFoundError:
-            pass  # removed between open and lock
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                os.close(fd)
-                raise
-        os.close(fd)
-        return None
 
 
 @contextmanager

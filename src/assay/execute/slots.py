@@ -18,8 +18,6 @@ locks it could use. Those of lower priority leave these alone until it got one, 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import tempfile
@@ -32,6 +30,7 @@ from typing import Literal
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.slot_holders import SlotHolder, find_holders
+from assay.system.locks import is_named, try_lock, try_lock_file, unlock
 from assay.values import layout
 from assay.values.run import JobHandle
 from assay.values.slots import CPU
@@ -234,7 +233,7 @@ class SlotPool:
 
     def _take(self, path: str) -> int | None:
         """The lock of a slot, unless somebody holds it or lives without holding it."""
-        with self._directory_lock(fcntl.LOCK_SH) as is_ours:
+        with self._directory_lock(shared=True) as is_ours:
             fd = _lock(path) if is_ours else None
             if fd is None:
                 return None
@@ -267,28 +266,24 @@ class SlotPool:
             os.close(fd)
 
     def _remove_if_unchanged(self, path: str, fd: int, occupant: Occupant) -> bool:
-        with self._directory_lock(fcntl.LOCK_EX) as is_ours:
-            if not is_ours or not _is_named(fd, path) or _parse_occupant(fd) != occupant:
+        with self._directory_lock(shared=False) as is_ours:
+            if not is_ours or not is_named(fd, path) or _parse_occupant(fd) != occupant:
                 return False
             os.unlink(path)
             return True
 
     @contextlib.contextmanager
-    def _directory_lock(self, kind: int) -> Iterator[bool]:
+    def _directory_lock(self, *, shared: bool) -> Iterator[bool]:
         """Never waited for: who holds it may be frozen. False: somebody else has it."""
         if self._gate is None:
             self._gate = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._gate, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
+        if not try_lock(self._gate, shared=shared):
             yield False
             return
         try:
             yield True
         finally:
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            unlock(self._gate)
 
     def _load_wants(self) -> set[str]:
         """The locks that supervisors of higher priority wait for."""
@@ -365,23 +360,7 @@ def _load_lines(path: str) -> list[str]:
 
 def _lock(path: str) -> int | None:
     """An exclusive lock on the file of this name, or None when somebody holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _is_named(fd, path):  # removed between open and lock: this lock would keep nobody out
-            os.close(fd)
-            return None
+    fd = try_lock_file(path)
+    if fd is not None:
         os.utime(fd)  # what cleans the temporary directory goes by age
-    except OSError as error:
-        os.close(fd)
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return None
-        raise
     return fd
-
-
-def _is_named(fd: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False

@@ -10,7 +10,6 @@ with the boot inside. One that was killed leaves it behind, so it counts only wh
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from assay.system.files import TEMPORARY_SUFFIX, publish
+from assay.system.locks import try_lock
 from assay.values import layout
 
 STALE_S = 60.0  # where locks do not reach (some network file systems), what is being written is younger than this
@@ -29,10 +29,10 @@ def attend(study_dir: str, clock: float | None = None) -> Iterator[None]:
     fd = _open(study_dir)
     try:
         if fd is not None:
-            if _try_lock(fd, fcntl.LOCK_EX):
+            if _try_lock(fd):
                 remove_stale(study_dir, time.time() if clock is None else clock)
                 _remove_dead(study_dir)
-            _try_lock(fd, fcntl.LOCK_SH)
+            _try_lock(fd, shared=True)
         with _registered(study_dir):
             yield
     finally:
@@ -114,12 +114,10 @@ def _open(study_dir: str) -> int | None:
         return None
 
 
-def _try_lock(fd: int, kind: int) -> bool:
-    try:
-        fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except OSError:  # taken, or a file system without locks
-        return False
-    return True
+def _try_lock(fd: int, *, shared: bool = False) -> bool:
+    with contextlib.suppress(OSError):  # a file system without locks
+        return try_lock(fd, shared=shared)
+    return False
 
 
 def remove_stale(study_dir: str, now: float) -> int:

@@ -10,14 +10,13 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import urllib.parse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
@@ -27,6 +26,7 @@ from assay.stage.folder import copy_data, is_inside, load_listing
 from assay.stage.http_file import PATIENT, RetryPolicy
 from assay.stage.partial_download import forget, remove_part
 from assay.system.files import rename, sync_file
+from assay.system.locks import hold_file
 
 _CHUNK = 1 << 20
 _SCHEMES = (*WEB, *STORES, FILE)
@@ -73,7 +73,7 @@ def fetch(
         if os.path.lexists(job.target):
             return _take_cached(job)
         os.makedirs(os.path.dirname(job.target), exist_ok=True)
-        with _locked(job):
+        with hold_file(job.lock, lambda _fd: job.say(f"waiting for another process that is fetching {job.target}")):
             if os.path.lexists(job.target):  # another process was quicker
                 return _take_cached(job)
             return _bring(job)
@@ -263,46 +263,6 @@ def _find_local(job: _Job) -> str:
 
 
 # ---------------------------------------------------------------- files
-
-
-@contextmanager
-def _locked(job: _Job) -> Iterator[None]:
-    descriptor = _take_lock(job)
-    try:
-        yield
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(job.lock)  # while it is still ours
-        os.close(descriptor)
-
-
-def _take_lock(job: _Job) -> int:
-    """The lock file is removed by its holder, so the one that we got may not be the one that is there: look again."""
-    while True:
-        descriptor = os.open(job.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            _wait_for_lock(descriptor, job)
-            if _is_current(descriptor, job.lock):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _wait_for_lock(descriptor: int, job: _Job) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        job.say(f"waiting for another process that is fetching {job.target}")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _is_current(descriptor: int, path: str) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 @contextmanager

@@ -6,19 +6,18 @@ commit that we check out is remembered under `refs/assay/used`, so that it is no
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from assay.compat.perfzero.values import GitRepo, Package, hide_secrets
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.system.files import rename
 from assay.system.git import GitError, is_unreachable, run_git
+from assay.system.locks import hold
 
 Say = Callable[[str], None]
 
@@ -32,20 +31,8 @@ def check_out_all(repos: Sequence[GitRepo], folder: str, *, use_cached: bool, sa
     """Each in `<folder>/<name>`; what they are now, by name. One call at a time works in a folder."""
     if not repos:
         return {}
-    os.makedirs(folder, exist_ok=True)
-    with _locked(folder, say):
+    with hold(folder, None, lambda: say(f"waiting: another call works in {folder}"), _LOCK):
         return {repo.name: check_out(repo, os.path.join(folder, repo.name), use_cached, say) for repo in repos}
-
-
-@contextmanager
-def _locked(folder: str, say: Say) -> Iterator[None]:
-    with open(os.path.join(folder, _LOCK), "a", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting: another call works in {folder}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def check_out(repo: GitRepo, path: str, use_cached: bool, say: Say) -> Package:

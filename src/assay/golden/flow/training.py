@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ from assay.observe.environment import list_installed, load_git
 from assay.record import run_directory
 from assay.stage.tree import FileEntry, Selection, load_tree
 from assay.study.api import Entry, FoundRun, RunHooks, StopOptions, first_program, stop
+from assay.system.locks import hold_file
 from assay.values.run import RunSpec
 
 _SEED = re.compile(r"(?:^|\s)-{0,2}([\w.-]*seed[\w.-]*)[= ](\S+)", re.IGNORECASE)
@@ -188,31 +188,13 @@ def _end(context: GoldenContext, path: str, why: str) -> str:
 @contextlib.contextmanager
 def lock_store(context: GoldenContext) -> Iterator[None]:
     """One gathering at a time records into a manifest. The kernel releases the lock however its owner ends."""
-    path = context.manifest + LOCK_SUFFIX
-    fd = _take_lock(path, context)
-    try:
+
+    def refuse(fd: int) -> None:
+        owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
+        hint = f"wait for it, or end it: assay stop {context.place.name}"
+        raise UsageError(f"{owner} gathers {context.test.name} into {context.store} right now", hint)
+
+    with hold_file(context.manifest + LOCK_SUFFIX, refuse, required=False) as fd:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
         yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        os.close(fd)
-
-
-def _take_lock(path: str, context: GoldenContext) -> int:
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(fd, 200, 0).decode("utf-8", "replace") or "another process"
-            os.close(fd)
-            hint = f"wait for it, or end it: assay stop {context.place.name}"
-            raise UsageError(f"{owner} gathers {context.test.name} into {context.store} right now", hint) from None
-        except OSError:  # a file system without locks
-            return fd
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(path), os.fstat(fd)):  # else its owner has just removed it
-                return fd
-        os.close(fd)

@@ -8,13 +8,12 @@ There are no migrations: the index is a copy, so a file of another version is se
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from assay.system.files import rename
+from assay.system.locks import locked
 
 VERSION = 4
 APPLICATION_ID = 0x41535359  # "ASSY"
@@ -103,7 +102,7 @@ def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
             return connection, ""
         connection.close()
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-    with _locked(f"{path}.lock"):  # switching to WAL and setting aside are not safe against one another
+    with locked(f"{path}.lock", create=True):  # switching to WAL and setting aside are not safe against one another
         return _open_alone(path, root)
 
 
@@ -196,13 +195,3 @@ def set_aside(path: str) -> None:
             os.unlink(f"{path}.aside{suffix}")
         with suppress(FileNotFoundError):
             rename(f"{path}{suffix}", f"{path}.aside{suffix}")
-
-
-@contextmanager
-def _locked(path: str) -> Iterator[None]:
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
