@@ -336,8 +336,9 @@ def _write_adhoc_run(path: str, name: str) -> None:
 
 def _read_process_identity() -> dict[str, object]:
     """What tells this process from a later one with the same number."""
+    from assay.system import processes
+
     try:
-        with open("/proc/self/stat", "rb") as stat, open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
-            return {"start": int(stat.read().rpartition(b")")[2].split()[19]), "boot": boot.read().strip()}
-    except (OSError, ValueError, IndexError):
+        return {"start": processes.own_start(), "boot": processes.boot_id()}
+    except OSError:  # no /proc
         return {}

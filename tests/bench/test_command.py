@@ -114,18 +114,18 @@ def test_without_a_report_file_it_still_runs() -> None:
 
 
 def test_where_nothing_can_be_adopted_it_is_started_directly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(command, "_can_adopt", lambda: False)
+    monkeypatch.setattr(command.processes, "adopt_orphans", lambda: False)
     report = tmp_path / "report.jsonl"
     monkeypatch.setenv("ASSAY_BENCH_REPORT", str(report))
     assert command.main("exit 4") == 4
     assert json.loads(report.read_text().splitlines()[-1])["peaks"]["max_rss"] > 0
 
 
-def test_it_loads_nothing_of_ours() -> None:
+def test_it_loads_next_to_nothing() -> None:
     """It lies between the supervisor and what is measured."""
-    code = f"import sys, runpy; sys.argv = ['x', 'true']\ntry: runpy.run_path({SCRIPT!r}, run_name='__main__')\nexcept SystemExit: pass\nprint([m for m in sys.modules if m.startswith('assay')])"
+    code = f"import sys, runpy; sys.argv = ['x', 'true']\ntry: runpy.run_path({SCRIPT!r}, run_name='__main__')\nexcept SystemExit: pass\nprint(*(m for m in sys.modules if m.startswith(('assay', 'typing', 'dataclasses'))))"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["assay", "assay.system", "assay.system.processes"]
 
 
 # ---------------------------------------------------------------- a profiler beside it

@@ -13,32 +13,6 @@ import pytest
 
 from assay.cli import doctor_checks
 
-MOUNTS = """\
-22 1 8:1 / / rw - ext4 /dev/sda1 rw
-23 22 0:5 / /data rw - nfs4 server:/x rw
-24 22 0:6 / /data/with\\040space rw - xfs /dev/sdb rw
-25 22 0:7 / /database rw - btrfs /dev/sdc rw
-"""
-
-
-@pytest.mark.parametrize(
-    ("folder", "kind"),
-    [
-        ("/home", "ext4"),
-        ("/data", "nfs4"),
-        ("/data/deep/er", "nfs4"),
-        ("/data/with space/x", "xfs"),
-        ("/database/x", "btrfs"),
-    ],
-)
-def test_the_file_system_of_a_folder(tmp_path: Path, folder: str, kind: str) -> None:
-    (tmp_path / "mounts").write_text(MOUNTS)
-    assert doctor_checks.load_file_system(folder, str(tmp_path / "mounts")) == kind
-
-
-def test_an_unreadable_table(tmp_path: Path) -> None:
-    assert doctor_checks.load_file_system("/", str(tmp_path / "none")) is None
-
 
 @pytest.mark.parametrize(
     ("text", "version"),

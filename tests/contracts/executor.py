@@ -15,6 +15,7 @@ from assay.execute import process
 from assay.execute.base import Executor
 from assay.execute.script import JobText, render_job
 from assay.record import run_directory
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import Command, JobHandle, JobRequest, Liveness, RunSpec, Stop
 
@@ -314,8 +315,8 @@ class ExecutorContract:
         finish(executor, [handle])
         assert published == [handle]
         assert handle.executor == executor.name
-        assert (handle.supervisor_pid, handle.host) == (os.getpid(), process.host_name())
-        assert process.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
+        assert (handle.supervisor_pid, handle.host) == (os.getpid(), processes.host_name())
+        assert processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
         assert (handle.attempt, handle.tag) == (1, f"{run.uid}.1")
         assert run_directory.load_history(run.dir).attempts[0].handle == handle
 

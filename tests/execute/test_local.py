@@ -14,9 +14,9 @@ import pytest
 from tests.contracts.executor import ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError
-from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.record.run_directory import load_history
+from assay.system import processes
 from assay.values.run import JobHandle, Liveness
 
 # A supervisor in a process of its own, as `assay run` is one. Its stages are files that it makes.
@@ -112,7 +112,7 @@ class TestHandle:
         run = runs.make("touch up; sleep 1000")
         executor = LocalExecutor()
         handle = start(executor, run)
-        assert process.is_alive(handle.pid, handle.start, handle.boot)
+        assert processes.is_alive(handle.pid, handle.start, handle.boot)
         assert os.getsid(handle.pid) == handle.pid
         executor.cancel([(handle, run.dir)], 5.0)
         finish(executor, [handle])
@@ -136,7 +136,7 @@ class TestHandle:
         executor = LocalExecutor()
         handle = start(executor, run)
         finish(executor, [handle])
-        own = replace(handle, pid=os.getpid(), start=process.own_start())
+        own = replace(handle, pid=os.getpid(), start=processes.own_start())
         assert executor.liveness(own, run.dir) is Liveness.ALIVE
         for other in (replace(own, boot="earlier"), replace(own, start=own.start - 1), replace(own, pid=0)):
             assert executor.liveness(other, run.dir) is Liveness.GONE

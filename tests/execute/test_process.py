@@ -15,6 +15,7 @@ from tests.contracts.executor import until
 
 from assay.execute import process
 from assay.execute.process import Attempt
+from assay.system import processes
 from assay.values.run import JobRequest
 
 
@@ -38,50 +39,50 @@ def end(tag: str, grace_s: float) -> bool:
 
 class TestIdentity:
     def test_this_process(self) -> None:
-        start = process.process_start(os.getpid())
-        assert start == process.own_start()
+        start = processes.process_start(os.getpid())
+        assert start == processes.own_start()
         assert start is not None
-        assert process.is_alive(os.getpid(), start, process.boot_id())
+        assert processes.is_alive(os.getpid(), start, processes.boot_id())
 
     def test_another_start_or_boot_is_another_process(self) -> None:
-        assert not process.is_alive(os.getpid(), process.own_start() + 1, process.boot_id())
-        assert not process.is_alive(os.getpid(), process.own_start(), "another boot")
+        assert not processes.is_alive(os.getpid(), processes.own_start() + 1, processes.boot_id())
+        assert not processes.is_alive(os.getpid(), processes.own_start(), "another boot")
 
     def test_a_zombie_is_not_alive(self) -> None:
         child = subprocess.Popen(["true"])
         until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(") ")[2][0] == "Z", "it is a zombie")
-        assert process.process_start(child.pid) is None
+        assert processes.process_start(child.pid) is None
         child.wait()
 
     def test_no_such_process(self) -> None:
         child = subprocess.Popen(["true"])
         child.wait()
-        assert process.process_start(child.pid) is None
+        assert processes.process_start(child.pid) is None
 
     def test_a_name_with_brackets_and_spaces(self, tmp_path: Path) -> None:
         program = tmp_path / "a) R 1 (b"
         program.symlink_to("/bin/sleep")
         child = subprocess.Popen([program, "1000"])
         until(lambda: b"a) R" in Path(f"/proc/{child.pid}/stat").read_bytes(), "it has its name")
-        start = process.process_start(child.pid)
+        start = processes.process_start(child.pid)
         assert start is not None
-        assert start >= process.own_start()
+        assert start >= processes.own_start()
         child.kill()
         child.wait()
 
     def test_the_host_and_the_boot(self) -> None:
-        assert process.host_name() == socket.gethostname()
-        assert len(process.boot_id()) == 36
+        assert processes.host_name() == socket.gethostname()
+        assert len(processes.boot_id()) == 36
 
     def test_a_forked_child_has_a_start_of_its_own(self) -> None:
         text = """
 import os, time
-from assay.execute import process
-process.own_start()
+from assay.system import processes
+processes.own_start()
 time.sleep(0.05)
 pid = os.fork()
 if pid == 0:
-    os._exit(process.own_start() == process.process_start(os.getpid()))
+    os._exit(processes.own_start() == processes.process_start(os.getpid()))
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 """
         subprocess.run([sys.executable, "-c", text], check=True)
@@ -90,7 +91,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 class TestMembers:
     def test_by_session(self) -> None:
         child = subprocess.Popen(["bash", "-c", "sleep 1000 & wait"], start_new_session=True)
-        attempt = Attempt(child.pid, process.process_start(child.pid) or 0, "")
+        attempt = Attempt(child.pid, processes.process_start(child.pid) or 0, "")
         until(lambda: len(process.find_members([attempt])) == 2, "both are up")
         assert process.end_attempts([attempt], 5.0)
         child.wait()
@@ -106,7 +107,7 @@ class TestMembers:
     def test_a_member_that_was_seen_is_ended_although_it_has_left_the_session_since(
         self, sleeper: subprocess.Popen[bytes]
     ) -> None:
-        start = process.process_start(sleeper.pid) or 0
+        start = processes.process_start(sleeper.pid) or 0
         stranger = Attempt(0, 0, "", seen=frozenset({(sleeper.pid, start + 1)}))
         assert process.find_members([stranger]) == set()
         assert process.end_attempts([Attempt(0, 0, "", seen=frozenset({(sleeper.pid, start)}))], 5.0)
@@ -157,7 +158,7 @@ assert len(found) == 1 and first not in found, found
 
     def test_a_leader_s_pid_that_was_given_to_somebody_else(self) -> None:
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        start = process.process_start(child.pid) or 0
+        start = processes.process_start(child.pid) or 0
         assert process.find_members([Attempt(child.pid, start, "")]) == {child.pid}
         assert process.find_members([Attempt(child.pid, start - 1, "")]) == set()
         child.kill()
@@ -165,7 +166,7 @@ assert len(found) == 1 and first not in found, found
 
     def test_orphans_of_a_dead_leader(self) -> None:
         child = subprocess.Popen(["bash", "-c", "sleep 1000 & exit"], start_new_session=True)
-        start = process.process_start(child.pid) or 0
+        start = processes.process_start(child.pid) or 0
         child.wait()
         attempt = Attempt(child.pid, start, "")
         assert len(process.find_members([attempt])) == 1
@@ -212,9 +213,9 @@ class TestEnding:
         child = tagged(text, "tag-of-test.7")
         until((tmp_path / "up").exists, "it is up")
         seen: list[signal.Signals] = []
-        original = process._signal_all
+        original = processes.signal_all
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(process, "_signal_all", lambda pids, number: (seen.append(number), original(pids, number)))
+            patch.setattr(processes, "signal_all", lambda pids, number: (seen.append(number), original(pids, number)))
             assert end("tag-of-test.7", 30.0)
         child.wait()
         assert signal.SIGKILL not in seen
@@ -225,14 +226,14 @@ class TestStarting:
         log = tmp_path / "log"
         log.write_text("before\n")
         argv = ["/bin/bash", "-c", "echo out; echo err >&2; cat; ps -o sid= -p $$"]
-        pid = process.spawn_session(argv, dict(os.environ), str(log))
+        pid = processes.spawn_session(argv, dict(os.environ), str(log))
         assert os.waitpid(pid, 0)[1] == 0
         assert log.read_text().split() == ["before", "out", "err", str(pid)]
 
     def test_what_cannot_be_started(self, tmp_path: Path) -> None:
         before = os.listdir("/proc/self/fd")
         with pytest.raises(FileNotFoundError):
-            process.spawn_session(["/no/such/program"], {}, str(tmp_path / "log"), [(0, 3)])
+            processes.spawn_session(["/no/such/program"], {}, str(tmp_path / "log"), [(0, 3)])
         assert os.listdir("/proc/self/fd") == before
 
     def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:

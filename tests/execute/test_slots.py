@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.contracts.executor import Run, Runs, finish, until
 
 from assay.errors import InfrastructureError, UsageError
-from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.execute.slots import HeldSlot, SlotEntry, SlotPool, build_entries, slots_directory
 from assay.record import run_directory
+from assay.system import processes
 from assay.values.run import JobHandle, Outcome, State
 from assay.values.slots import parse_slots
 
@@ -414,7 +414,7 @@ class TestJobs:
         """Its file still names the attempt before, whose last stranger has left this instant."""
         one, other = pool(place, "0"), pool(place, "0")
         held = take(one)
-        gone = JobHandle("local", "1", "here", 2**22 + 1, 1, process.boot_id(), None, 1, 0.0, tag="gone.1")
+        gone = JobHandle("local", "1", "here", 2**22 + 1, 1, processes.boot_id(), None, 1, 0.0, tag="gone.1")
         held.name_occupant(gone, str(tmp_path / "gone"))
         assert other.acquire() is not None, "nobody of that attempt lives: the file is replaced"
         held.let_go()

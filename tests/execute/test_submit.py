@@ -19,6 +19,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.execute import process
 from assay.execute.submit import SubmitExecutor, load_submit_code, load_submit_failure, parse_token
 from assay.record import run_directory
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness
 from assay.values.study import Farm
@@ -374,7 +375,7 @@ def lease(runs: Runs) -> tuple[Run, JobHandle]:
     dead = subprocess.Popen(["true"])
     dead.wait()
     handle = JobHandle(
-        "submit", "", process.host_name(), 0, 0, process.boot_id(), None, 1, 0.0, dead.pid, 1, f"{run.uid}.1"
+        "submit", "", processes.host_name(), 0, 0, processes.boot_id(), None, 1, 0.0, dead.pid, 1, f"{run.uid}.1"
     )
     return run, handle
 
@@ -395,7 +396,7 @@ class TestLiveness:
 
     def test_a_supervisor_that_is_about_to_submit(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
-        ours = replace(handle, supervisor_pid=os.getpid(), supervisor_start=process.own_start())
+        ours = replace(handle, supervisor_pid=os.getpid(), supervisor_start=processes.own_start())
         assert queueing.liveness(ours, run.dir) is Liveness.ALIVE
 
     def test_another_host_is_about_to_submit(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
@@ -427,7 +428,7 @@ class TestLiveness:
 
     def test_running_on_this_host(self, queueing: SubmitExecutor, lease: tuple[Run, JobHandle]) -> None:
         run, handle = lease
-        here, boot, start_ = process.host_name(), process.boot_id(), process.own_start()
+        here, boot, start_ = processes.host_name(), processes.boot_id(), processes.own_start()
         for pid, began, booted, expected in [
             (os.getpid(), start_, boot, Liveness.ALIVE),
             (os.getpid(), start_ - 1, boot, Liveness.GONE),

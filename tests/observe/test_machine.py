@@ -19,10 +19,10 @@ from assay.observe.machine import (
     find_contamination,
     load_governor,
     load_gpus,
-    load_oom_kills,
     load_own_cpu_s,
     load_topology,
 )
+from assay.system.processes import load_oom_kills
 from assay.values.layout import ENV_ATTEMPT
 from assay.values.machine import GpuState, Machine
 

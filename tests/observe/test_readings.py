@@ -10,17 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.observe.readings import (
-    ProcessStat,
     ProcessTable,
     TreeSampler,
-    load_children,
-    load_peak_bytes,
-    load_stat,
     load_tag,
     parse_reading,
-    parse_stat,
     render_reading,
 )
+from assay.system.processes import load_stat, parse_stat
 from assay.values.series import GpuReading, Reading
 
 TAG = f"test-{os.getpid()}.1"
@@ -226,7 +222,7 @@ def test_a_child_that_came_and_went_unseen_counts(start):
 
 
 def stat(pid, parent=0, ticks=0, waited=0):
-    return ProcessStat(pid, False, parent, 0, ticks, waited, 1, 0, 0)
+    return parse_stat(pid, f"{pid} (x) S {parent} 0 0 0 0 0 0 0 0 0 {ticks} 0 {waited} 0 0 0 0 0 1 0 0".encode())
 
 
 @pytest.mark.parametrize(
@@ -272,19 +268,9 @@ def test_the_gpu_reading_is_carried_along(start):
 # ---------------------------------------------------------------- /proc
 
 
-def test_a_programs_name_may_hold_anything():
-    line = b"42 (a) R (b\n) S 1 42 41 0 -1 0 0 0 0 0 7 8 9 10 20 0 1 0 555 4096 2 0 0"
-    page = os.sysconf("SC_PAGE_SIZE")
-    assert parse_stat(42, line) == ProcessStat(42, False, 1, 41, 15, 19, 555, 4096, 2 * page)
-    assert parse_stat(42, b"42 (cut) S 1") is None
-
-
-def test_a_process_that_is_not_there_says_nothing():
+def test_a_process_that_is_not_there_has_no_tag():
     process = subprocess.Popen(["true"])
     process.wait()
-    assert load_stat(process.pid) is None
-    assert load_children(process.pid) == []
-    assert load_peak_bytes(process.pid) == 0
     assert load_tag(process.pid) == b""
 
 

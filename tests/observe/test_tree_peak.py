@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.observe.readings import ProcessStat, load_stat, load_thread_children
 from assay.observe.tree_peak import TreeLook, TreePeaks, TreeWatch, leave_out_twins, parse_root
+from assay.system.processes import ProcessStat, load_stat, load_thread_children, parse_stat
 
 MB = 1_000_000
 HOLD = "b = bytearray(%d); b[::4096] = b'x' * len(b[::4096])"
@@ -124,7 +124,9 @@ def test_where_the_way_to_our_shell_is_gone_they_are_not_weighed() -> None:
 
 
 def stat(pid: int, parent: int, rss: int, vms: int = 100) -> ProcessStat:
-    return ProcessStat(pid, False, parent, 1, 0, 0, 0, vms, rss)
+    found = parse_stat(pid, f"{pid} (x) S {parent} 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 {vms} {rss}".encode())
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(

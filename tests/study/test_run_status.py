@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from assay.errors import FormatError
-from assay.execute import process
 from assay.record import run_directory
 from assay.study.run_status import find_supervisors, load_standing
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import Command, JobHandle, Outcome, RunSpec, State
 
@@ -29,10 +29,10 @@ def lease(path: str, **changes: object) -> JobHandle:
     fields = {
         "executor": "local",
         "native_id": "1",
-        "host": process.host_name(),
+        "host": processes.host_name(),
         "pid": os.getpid(),
-        "start": process.own_start(),
-        "boot": process.boot_id(),
+        "start": processes.own_start(),
+        "boot": processes.boot_id(),
         "slot": None,
         "attempt": 1,
         "started_at": 1.0,
@@ -104,7 +104,7 @@ def test_damaged_and_missing_files(tmp_path: Path) -> None:
 def test_supervisors_that_live_here(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     parent = os.getppid()
-    start = process.process_start(parent)
+    start = processes.process_start(parent)
     lease(path, supervisor_pid=parent, supervisor_start=start)
     (found,) = find_supervisors([path])
     assert (found.pid, found.is_alive) == (parent, True)
@@ -116,7 +116,7 @@ def test_supervisors_that_live_here(tmp_path: Path) -> None:
 def test_supervisors_that_do_not(tmp_path: Path, change: dict[str, object]) -> None:
     path = make_run(tmp_path)
     parent = os.getppid()
-    lease(path, **{"supervisor_pid": parent, "supervisor_start": process.process_start(parent)} | change)
+    lease(path, **{"supervisor_pid": parent, "supervisor_start": processes.process_start(parent)} | change)
     assert find_supervisors([path]) == []
 
 
@@ -130,17 +130,17 @@ def test_an_unreadable_lease_is_a_dead_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "start", "boot", "count"),
     [
-        (process.host_name(), 0, process.boot_id(), 1),
-        ("elsewhere", 0, process.boot_id(), 0),
-        (process.host_name(), 1, process.boot_id(), 0),
-        (process.host_name(), 0, "earlier", 0),
+        (processes.host_name(), 0, processes.boot_id(), 1),
+        ("elsewhere", 0, processes.boot_id(), 0),
+        (processes.host_name(), 1, processes.boot_id(), 0),
+        (processes.host_name(), 0, "earlier", 0),
     ],
 )
 def test_supervisors_that_have_started_nothing_yet(
     tmp_path: Path, host: str, start: int, boot: str, count: int
 ) -> None:
     parent = os.getppid()
-    began = (process.process_start(parent) or 0) + start
+    began = (processes.process_start(parent) or 0) + start
     (tmp_path / ".assay").mkdir()
     (tmp_path / ".assay" / layout.supervisor_name(host, parent, began)).write_text(boot)
     assert [found.pid for found in find_supervisors([], str(tmp_path))] == [parent] * count

@@ -16,7 +16,6 @@ import pytest
 from tests.acceptance.workshop import Workshop, load_json, open_workshop, until
 
 from assay.errors import InfrastructureError
-from assay.execute import process
 from assay.execute.local import LocalExecutor
 from assay.execute.machine_lease import MachineLease
 from assay.execute.script import JobText, render_job
@@ -24,6 +23,7 @@ from assay.execute.slots import SlotPool, build_entries
 from assay.record import run_directory
 from assay.study.attempts import DEATH, GIVEN_UP, RetryPolicy
 from assay.study.supervise import Entry, Event, LoopSettings, Supervisor
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import Command, Outcome, RunSpec, State, Usage
 
@@ -361,7 +361,7 @@ def stray_of(shop: Workshop, run: str = RUN) -> int:
 
 
 def is_running(pid: int) -> bool:
-    return process.process_start(pid) is not None
+    return processes.process_start(pid) is not None
 
 
 @pytest.mark.parametrize(("script", "state"), [(OUTLIVES, State.DONE), (f"{OUTLIVES}; exit 3", State.FAILED)])

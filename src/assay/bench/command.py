@@ -3,8 +3,8 @@
 The kernel counts into a process's peak the size of whoever started it, up to the moment of exec: a program of two
 megabytes that a Python of thirty starts has thirty. So a small shell forks it and leaves, and we inherit it, which
 Linux allows to a "subreaper"; what waits for it then learns its own figures. It starts when the small shell has gone,
-and that is when the clock starts. This file is run by its path and imports the standard library alone: it is in the
-way of what is measured, and has to be small and quick.
+and that is when the clock starts. This file is run by its path and imports little: it is in the way of what is
+measured, and has to be small and quick.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-_PR_SET_CHILD_SUBREAPER = 36
+if __name__ == "__main__":  # started without site-packages
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from assay.system import processes  # noqa: E402
+
 _SAY, _GATE = 8, 9  # descriptors of the small shell: where it tells the pid, what the command waits for
 # Job control: without it a shell lets its background commands ignore interrupts.
 _SMALL_SHELL = f'set -m; {{ read -r -u {_GATE}; exec bash -c "$1" {_SAY}>&- {_GATE}<&-; }} & echo $! >&{_SAY}'
@@ -30,8 +33,9 @@ _ENV_REPORT = "ASSAY_BENCH_REPORT"
 
 
 def main(text: str, profiler: Sequence[str] = ()) -> int:
-    _write({"kind": "begin", "time": time.time(), "pid": os.getpid(), "wrapper_rss": _own_rss()})
-    pid, began, shell_vms = _adopt(text) if _can_adopt() else _start(text)
+    stat = processes.load_stat(os.getpid())  # what a look at the whole tree counts in for us
+    _write({"kind": "begin", "time": time.time(), "pid": os.getpid(), "wrapper_rss": stat.rss_bytes if stat else 0})
+    pid, began, shell_vms = _adopt(text) if processes.adopt_orphans() else _start(text)
     profiling = _start_profiler(profiler, pid, began) if profiler else None
     _, status, used = os.wait4(pid, 0)
     wall_s = time.perf_counter() - began
@@ -42,15 +46,6 @@ def main(text: str, profiler: Sequence[str] = ()) -> int:
     end = {"kind": "end", "ok": code == 0, "time": time.time(), "wall_s": wall_s, "cpu_s": cpu_s, "peaks": peaks}
     _write(end | (_end_profiler(profiling) if profiling else {}))
     return _leave_as_it_did(code)
-
-
-def _can_adopt() -> bool:
-    try:
-        import ctypes
-
-        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
-    except (ImportError, OSError, AttributeError):
-        return False
 
 
 def _adopt(text: str) -> tuple[int, float, int]:
@@ -81,9 +76,7 @@ def _start(text: str) -> tuple[int, float, int]:
 def _announce(pid: int) -> int:
     """For whoever looks at the command's processes; how much address space its shell has."""
     _write({"kind": "command", "pid": pid})
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/status", encoding="ascii") as file:
-        return int(file.read().split("VmPeak:")[1].split()[0]) * 1024
-    return 0
+    return processes.load_size(pid, "VmPeak")
 
 
 def _start_profiler(words: Sequence[str], pid: int, began: float) -> subprocess.Popen[bytes]:
@@ -100,13 +93,6 @@ def _end_profiler(profiling: subprocess.Popen[bytes]) -> dict[str, object]:
     with suppress(ValueError):
         return dict(json.loads(answer))
     return {"profile_notes": [f"there is no profile: what takes it ended with exit code {profiling.returncode}"]}
-
-
-def _own_rss() -> int:
-    """What a look at the whole tree has counted in for us."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
 
 
 def _write(line: dict[str, object]) -> None:

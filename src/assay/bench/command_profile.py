@@ -9,16 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 from assay.bench.profiling import Profile, PySpy
 from assay.bench.values.execution import ProfileWindow, parse_windows
+from assay.system import processes
 
 _LOOK_S = 0.02
-_PARENT = re.compile(r"(?P<pid>\d+) \(.*\) \S (?P<parent>\d+) ", re.DOTALL)  # /proc/PID/stat; a name may hold anything
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,36 +62,13 @@ class CommandProfile(Profile):
 
 def has_python(pid: int) -> bool:
     """Whether the process, or one that it has started, is an interpreter."""
-    return any(map(_is_python, _list_tree(pid)))
+    return any(map(_is_python, [pid, *processes.find_descendants(pid)]))
 
 
 def _is_python(pid: int) -> bool:
     """By its program, or by the library where it is built into another one."""
-    with suppress(OSError):
-        if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(("python", "pypy")):
-            return True
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            return "/libpython" in file.read()
-    return False
-
-
-def _list_tree(root: int) -> Iterator[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent in _list_parents():
-        children.setdefault(parent, []).append(pid)
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        waiting += children.get(pid, [])
-        yield pid
-
-
-def _list_parents() -> Iterator[tuple[int, int]]:
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                if match := _PARENT.match(file.read()):
-                    yield int(match["pid"]), int(match["parent"])
+    program = os.path.basename(processes.find_program(pid))
+    return program.startswith(("python", "pypy")) or b"/libpython" in processes.load_maps(pid)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ Nothing is imported: only what the benchmark has loaded is asked, and no answer 
 from __future__ import annotations
 
 import contextlib
-import re
 import resource
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from assay.system.processes import load_size
 
 _FRAMEWORKS = ("tensorflow", "torch", "jax", "paddle", "mindspore", "mxnet", "cupy", "onnxruntime", "sklearn", "numpy")
 
@@ -117,24 +118,17 @@ def _installed(*names: str) -> str | None:
 
 def load_peaks() -> dict[str, int | float]:
     """Exact, however short the benchmark was: the kernel keeps the largest size of a process."""
-    status = _load_status()
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = resource.getrusage(resource.RUSAGE_SELF)
     found: dict[str, int | float] = {
-        "max_rss": max(status.get("VmHWM", own.ru_maxrss * 1024), children.ru_maxrss * 1024),
-        "max_vms": status.get("VmPeak", 0),
+        "max_rss": max(load_size("self", "VmHWM") or own.ru_maxrss * 1024, children.ru_maxrss * 1024),
+        "max_vms": load_size("self", "VmPeak"),
         "cpu_s": own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
     }
     gpu = max((_try(ask) or 0 for ask in (_torch_memory, _tensorflow_memory, _jax_memory)), default=0)
     if gpu:
         found["gpu_memory_bytes"] = int(gpu)
     return found
-
-
-def _load_status() -> dict[str, int]:
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", file.read(), re.MULTILINE)}
-    return {}
 
 
 def _torch_memory() -> int:

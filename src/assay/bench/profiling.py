@@ -27,6 +27,7 @@ from typing import IO, Any, Protocol
 
 from assay.bench.values.execution import ProfileWindow, render_windows
 from assay.system.files import rename
+from assay.system.processes import allow_tracing
 
 _LOOK_S = 0.005
 _DEEPEST = 100
@@ -326,7 +327,7 @@ class PySpy:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        _allow_tracing()
+        allow_tracing()
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 it names a file that is moved afterwards: for us alone
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=self._words, stderr=subprocess.STDOUT
@@ -362,13 +363,6 @@ def _find_complaint(lines: Sequence[str]) -> str:
     """Its error stands before a trace of its own."""
     said = [line.strip() for line in lines if line.strip()]
     return next((line for line in said if line.startswith("Error")), said[-1] if said else "it said nothing")
-
-
-def _allow_tracing() -> None:
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 & 0xFFFFFFFFFFFFFFFF), 0, 0, 0)  # PR_SET_PTRACER, anybody
 
 
 class _Looker:

@@ -21,6 +21,7 @@ from assay.execute.slots import slots_directory
 from assay.models.api import choose_store_folder
 from assay.observe.devices import Devices
 from assay.show import formatting
+from assay.system import processes
 from assay.system.files import cache_dir, can_clone
 
 Grade = Literal["ok", "note", "missing", "broken"]
@@ -148,15 +149,12 @@ def _examine_program(name: str, use: str, hint: str, *, needed: bool, question: 
 def _examine_proc() -> Diagnostic:
     """Whether a run is alive is read from /proc; so is what it consumes."""
     try:
-        with open(f"/proc/{os.getpid()}/stat", "rb") as file:
-            file.read()
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            file.read()
+        processes.check_proc()
     except OSError as error:
         return Diagnostic(
-            "/proc", "broken", f"cannot be read: {error.strerror}", "mount /proc (containers: without hidepid)"
+            processes.PROC, "broken", f"cannot be read: {error.strerror}", "mount /proc (containers: without hidepid)"
         )
-    return Diagnostic("/proc", "ok", "readable")
+    return Diagnostic(processes.PROC, "ok", "readable")
 
 
 def _examine_pidfd() -> Diagnostic:
@@ -225,29 +223,12 @@ def _examine_folder(name: str, path: str, hint: str, *, needed: bool = True) -> 
 
 
 def _examine_file_system(folder: str) -> Diagnostic:
-    kind = load_file_system(folder)
+    kind = processes.find_file_system(folder)
     if kind in _NETWORK_SYSTEMS:
         return Diagnostic("file system", "note", f"{kind}: a network file system; copies of code take longer")
     clones = can_clone(folder)
     copies = "code is shared, not copied (reflinks)" if clones else "code is copied (no reflinks)"
     return Diagnostic("file system", "ok", f"{kind or 'unknown'}: {copies}")
-
-
-def load_file_system(folder: str, table: str = "/proc/self/mountinfo") -> str | None:
-    """The type of what is mounted where the folder lies."""
-    real = os.path.realpath(folder)
-    best, kind = "", None
-    try:
-        with open(table, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.readlines()
-    except OSError:
-        return None
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        mount = before.split()[4].encode().decode("unicode_escape")
-        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
-            best, kind = mount, after.split()[0]
-    return kind
 
 
 def _examine_room(folder: str) -> Diagnostic:

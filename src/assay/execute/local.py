@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from assay.errors import InfrastructureError, explain_refusal
 from assay.execute import process
 from assay.execute.base import Executor, Publish
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 
@@ -71,21 +72,21 @@ class LocalExecutor(Executor):
         env = self._environment.build(request, {layout.ENV_GATE: str(_GATE_FD)})
         argv = [self._bash, os.path.join(request.dir, layout.JOB_FILE)]
         inherit = [(gate, _GATE_FD), *process.place_slots(request.slot_fds)]
-        return process.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
+        return processes.spawn_session(argv, env, os.path.join(request.dir, layout.JOB_LOG), inherit)
 
     def _open_gate(self, request: JobRequest, publish: Publish, pid: int, opener: int) -> JobHandle | None:
         handle = JobHandle(
             executor=self.name,
             native_id=str(pid),
-            host=process.host_name(),
+            host=processes.host_name(),
             pid=pid,
-            start=process.process_start(pid) or 0,
-            boot=process.boot_id(),
+            start=processes.process_start(pid) or 0,
+            boot=processes.boot_id(),
             slot=request.slot,
             attempt=request.attempt,
             started_at=time.time(),
             supervisor_pid=os.getpid(),
-            supervisor_start=process.own_start(),
+            supervisor_start=processes.own_start(),
             tag=request.tag,
             skips=request.env.get(layout.ENV_DONE, ""),
         )
@@ -103,7 +104,7 @@ class LocalExecutor(Executor):
         return handle
 
     def watch(self, handle: JobHandle, run_dir: str) -> None:
-        if handle.host != process.host_name() or any(w.handle == handle for w in self._watched.values()):
+        if handle.host != processes.host_name() or any(w.handle == handle for w in self._watched.values()):
             return  # a pid of another host means nothing here
         self._watch_pid(handle, run_dir, is_child=False)
 
@@ -116,7 +117,7 @@ class LocalExecutor(Executor):
         except ProcessLookupError:
             self._gone.append(handle)
             return
-        if not is_child and not process.is_alive(handle.pid, handle.start, handle.boot):
+        if not is_child and not processes.is_alive(handle.pid, handle.start, handle.boot):
             os.close(pidfd)
             self._gone.append(handle)
             return
@@ -147,28 +148,28 @@ class LocalExecutor(Executor):
                 left = process.find_members([_attempt(each.handle, each.dir)]) if suspects else set()
                 suspects -= left
                 self._left[each.handle] = self._remember(each.handle, left)
-            if all(process.process_start(pid) for pid in suspects):
+            if all(processes.process_start(pid) for pid in suspects):
                 break  # otherwise one has left during the look, and what it had forked may have been missed
-        self._strangers |= {pid: process.process_start(pid) for pid in suspects}
+        self._strangers |= {pid: processes.process_start(pid) for pid in suspects}
 
     def _find_suspects(self, orphans: process.Orphans) -> set[int]:
         running = [_attempt(each.handle, each.dir) for each in self._watched.values()]
         found = orphans.find(each.handle.pid for each in self._watched.values() if each.is_child)
         self._strangers = {pid: start for pid, start in self._strangers.items() if pid in found}
-        known = {pid for pid, start in self._strangers.items() if process.process_start(pid) == start}
+        known = {pid for pid, start in self._strangers.items() if processes.process_start(pid) == start}
         return {pid for pid in found - known if not process.is_of(pid, running)}
 
     def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
         """Their descriptions. What is named as left is ended, also where it opens a session of its own meanwhile."""
         if left:
-            self._seen[handle] = frozenset((pid, process.process_start(pid) or 0) for pid in left)
-        return tuple(map(process.describe_process, sorted(left)))
+            self._seen[handle] = frozenset((pid, processes.process_start(pid) or 0) for pid in left)
+        return tuple(map(processes.describe_process, sorted(left)))
 
     def leftovers(self, handle: JobHandle, run_dir: str) -> Sequence[str]:
         known = self._left.pop(handle, None)
         if known is not None:
             return known
-        if handle.host != process.host_name() or handle.boot != process.boot_id():
+        if handle.host != processes.host_name() or handle.boot != processes.boot_id():
             return ()
         return self._remember(handle, process.find_members([_attempt(handle, run_dir)]))
 
@@ -176,17 +177,17 @@ class LocalExecutor(Executor):
         return self._usage.pop(handle, None)
 
     def liveness(self, handle: JobHandle, run_dir: str) -> Liveness:  # noqa: ARG002
-        if handle.host != process.host_name():
+        if handle.host != processes.host_name():
             return Liveness.UNKNOWN
-        alive = process.is_alive(handle.pid, handle.start, handle.boot)
+        alive = processes.is_alive(handle.pid, handle.start, handle.boot)
         return Liveness.ALIVE if alive else Liveness.GONE
 
     def cancel(self, jobs: Sequence[tuple[JobHandle, str]], grace_s: float) -> None:
-        here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == process.host_name()]
-        ours = [(handle, run_dir) for handle, run_dir in here if handle.boot == process.boot_id()]
+        here = [(handle, run_dir) for handle, run_dir in jobs if handle.host == processes.host_name()]
+        ours = [(handle, run_dir) for handle, run_dir in here if handle.boot == processes.boot_id()]
         seen = {handle: self._seen.pop(handle, frozenset()) for handle, _ in ours}
         process.end_attempts([replace(_attempt(handle, where), seen=seen[handle]) for handle, where in ours], grace_s)
-        elsewhere = [handle for handle, _ in jobs if handle.host != process.host_name()]
+        elsewhere = [handle for handle, _ in jobs if handle.host != processes.host_name()]
         if elsewhere:
             places = ", ".join(f"pid {handle.pid} on {handle.host}" for handle in elsewhere)
             raise InfrastructureError(f"these jobs run on another host: {places}", "stop them there with `assay stop`")

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from assay.execute import process
 from assay.execute.slot_holders import SlotHolder, find_holders
 from assay.execute.slots import slots_directory
+from assay.system import processes
 from assay.system.locks import try_lock_file
 from assay.values.layout import ENV_LEASE
 
@@ -80,7 +80,7 @@ class MachineLease:
         """For what this command starts."""
         if self._is_inside or self.use == "run":
             return {}
-        return {ENV_LEASE: f"{os.getpid()}.{process.own_start()}.{process.boot_id()}"}
+        return {ENV_LEASE: f"{os.getpid()}.{processes.own_start()}.{processes.boot_id()}"}
 
     @property
     def shared_fds(self) -> tuple[int, ...]:
@@ -121,5 +121,5 @@ def _is_holder_alive(text: str) -> bool:
     pid, _, rest = text.partition(".")
     start, _, boot = rest.partition(".")
     with suppress(ValueError):
-        return process.is_alive(int(pid), int(start), boot)
+        return processes.is_alive(int(pid), int(start), boot)
     return False

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import RunSpec
 from assay.values.shell import SHELL_WORDS
@@ -60,16 +61,8 @@ fi
 _TAIL = r"""
 exit 0
 #:on-demand: without a gate, and after a time limit
-_find() {  # into _pids: the processes of this attempt, but those given
-  local file pid line lines; _pids=
-  for file in /proc/[0-9]*/environ; do
-    pid=${file#/proc/}; pid=${pid%/*}
-    case " $* " in *" $pid "*) continue ;; esac
-    [ -O "$file" ] && mapfile -d '' -t lines < "$file" || continue
-    for line in "${lines[@]}"; do [ "$line" != "ASSAY_ATTEMPT=$ASSAY_ATTEMPT" ] || _pids+=" $pid"; done
-  done 2>/dev/null
-}
-_finish() {  # TERM to all of them, KILL to what is left after five seconds
+"""
+_ON_DEMAND = r"""_finish() {  # TERM to all of them, KILL to what is left after five seconds
   local round=0; _find "$@"; [ -z "$_pids" ] || kill -TERM $_pids
   while _find "$@"; [ -n "$_pids" ] && [ $((round += 1)) -le 60 ]; do
     [ $round -le 20 ] || kill -KILL $_pids; sleep 0.25
@@ -89,8 +82,8 @@ _leave() {  # after a stop the watcher has the last word
 }
 _take_token() {
   local stat boot now
-  read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id
-  printf -v now '%(%s)T' -1
+"""
+_TAKE_TOKEN = r"""  printf -v now '%(%s)T' -1
   set -C; { echo "$HOSTNAME $$ ${stat[21]:-0} ${boot:--} $now" > "token.$_n"; } 2>/dev/null || exit 0; set +C
   if [ -n "${_hand:-}" ] && sleep 0.2 && [ -e "lease.$_n" ]; then
     echo "a supervisor has just started attempt $_n" >&2; exit 4
@@ -100,6 +93,7 @@ _take_token() {
   _watcher=$!; trap _leave EXIT
 }
 """
+_END = _TAIL + processes.BASH_FIND_TAGGED + _ON_DEMAND + processes.BASH_READ_IDENTITY + _TAKE_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +116,7 @@ def render_job(spec: RunSpec, job: JobText) -> str:
     limits = _LIMITS.format(run_limit=_seconds(spec.timeout_s)) if _has_limit(spec) else ""
     exports = _render_secrets_call(spec) + _render_exports(_environment(spec))
     body = "".join(_render_command(spec, command.name, job.workdir) for command in spec.commands)
-    return head + _GATE + exports + limits + body + _TAIL
+    return head + _GATE + exports + limits + body + _END
 
 
 def is_whole_job(text: str) -> bool:

@@ -30,6 +30,7 @@ from typing import Literal
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.slot_holders import SlotHolder, find_holders
+from assay.system import processes
 from assay.system.locks import is_named, try_lock, try_lock_file, unlock
 from assay.values import layout
 from assay.values.run import JobHandle
@@ -91,12 +92,12 @@ class Occupant:
 
     @property
     def is_job_alive(self) -> bool:
-        return process.is_alive(self.pid, self.start, self.boot)
+        return processes.is_alive(self.pid, self.start, self.boot)
 
     @property
     def is_concluded(self) -> bool:
         """What it left behind was ended before that, or is permitted to stay."""
-        return self.boot != process.boot_id() or os.path.exists(
+        return self.boot != processes.boot_id() or os.path.exists(
             os.path.join(self.dir, layout.outcome_name(self.attempt))
         )
 

@@ -42,6 +42,7 @@ from assay.execute.farm import (
     uses_script,
 )
 from assay.execute.script import quote_text
+from assay.system import processes
 from assay.system.files import read_end
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
@@ -119,15 +120,15 @@ class SubmitExecutor(Executor):
         return JobHandle(
             executor=self.name,
             native_id="",
-            host=process.host_name(),
+            host=processes.host_name(),
             pid=0,
             start=0,
-            boot=process.boot_id(),
+            boot=processes.boot_id(),
             slot=request.slot,
             attempt=request.attempt,
             started_at=time.time(),
             supervisor_pid=os.getpid(),
-            supervisor_start=process.own_start(),
+            supervisor_start=processes.own_start(),
             tag=request.tag,
             skips=request.env.get(layout.ENV_DONE, ""),
             farm_root=(self.farm.remote_root or "") if self.farm.kind == "ngc" else "",
@@ -141,7 +142,7 @@ class SubmitExecutor(Executor):
             argv = [self._bash, "-c", _wrap(build_submit_command(self.farm, request), request)]
             # a slot is a right on this host: only a shell's job needs it
             slots = process.place_slots(request.slot_fds) if self._is_shell else []
-            pid = process.spawn_session(argv, process.build_environment(request), log, slots)
+            pid = processes.spawn_session(argv, process.build_environment(request), log, slots)
         except OSError as error:
             message = f"cannot start the submit command of {request.name}: {error.strerror}"
             _write_failure(request.dir, request.attempt, _CANNOT_START, message)
@@ -241,9 +242,9 @@ class SubmitExecutor(Executor):
             return self._before_token(handle, run_dir)
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt)
-        if token.host not in (_NOBODY, process.host_name()):
+        if token.host not in (_NOBODY, processes.host_name()):
             return Liveness.UNKNOWN
-        return Liveness.ALIVE if process.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
+        return Liveness.ALIVE if processes.is_alive(token.pid, token.start, token.boot) else Liveness.GONE
 
     def _before_token(self, handle: JobHandle, run_dir: str) -> Liveness:
         if self._has_client(run_dir, handle.attempt) or self._is_pending(run_dir, handle.attempt):
@@ -251,8 +252,8 @@ class SubmitExecutor(Executor):
         code = load_submit_code(run_dir, handle.attempt)
         if code is not None:  # 0: in the farm's queue; but a shell has no queue
             return Liveness.GONE if code != 0 or self._is_shell else Liveness.UNKNOWN
-        here = handle.host == process.host_name()
-        if here and process.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot):
+        here = handle.host == processes.host_name()
+        if here and processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot):
             return Liveness.ALIVE
         submitted = os.path.exists(os.path.join(run_dir, layout.submit_log_name(handle.attempt)))
         if here and submitted and process.find_members([process.Attempt(0, 0, handle.tag)]):
@@ -340,7 +341,7 @@ class SubmitExecutor(Executor):
     def _members(self, handle: JobHandle, run_dir: str) -> process.Attempt:
         """What of an attempt is on this host: the job, or its submit command, or nothing."""
         token = self._load_token(run_dir, handle.attempt)
-        if token and token.host == process.host_name() and token.boot == process.boot_id():
+        if token and token.host == processes.host_name() and token.boot == processes.boot_id():
             return process.Attempt(token.pid, token.start, handle.tag)
         return process.Attempt(0, 0, handle.tag)
 
@@ -360,7 +361,7 @@ class SubmitExecutor(Executor):
         token = self._load_token(run_dir, handle.attempt)
         if token is None:
             return load_submit_code(run_dir, handle.attempt) == 0
-        if token.host in (_NOBODY, process.host_name()):
+        if token.host in (_NOBODY, processes.host_name()):
             return False
         if not token.host:
             return self._unwritten_token(run_dir, handle.attempt) is not Liveness.GONE

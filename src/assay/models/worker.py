@@ -25,7 +25,7 @@ from assay.models.backends.base import Backend, BackendError, Made
 from assay.models.backends.own_code import OwnCode
 from assay.models.backends.registry import BACKENDS, build_backend, locate
 from assay.models.values.model import Ending, Job, Step, StepOutcome, Target
-from assay.system.process_tree import adopt_orphans, die_with_parent, end_descendants
+from assay.system.processes import adopt_orphans, die_with_parent, end_descendants, load_size
 from assay.values.plain import build_plain, parse_plain
 
 _SLACK_BYTES = 1 << 30  # reserved and never touched: stacks of threads, arenas
@@ -238,14 +238,8 @@ def limit_memory(limit_bytes: int | None) -> None:
     if limit_bytes is None:
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         return
-    wanted = max(limit_bytes, _used_bytes()) + _SLACK_BYTES
+    wanted = max(limit_bytes, load_size("self", "VmData")) + _SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
-
-
-def _used_bytes() -> int:
-    with open("/proc/self/status", "rb") as stream:
-        sizes = [int(line.split()[1]) for line in stream if line.startswith(b"VmData:")]
-    return sizes[0] * 1024 if sizes else 0
 
 
 if __name__ == "__main__":

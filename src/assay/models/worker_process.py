@@ -25,7 +25,7 @@ from assay.models.backends.captured_output import load_excerpt
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.values.model import Ending, Job, Limits, Step, StepOutcome, Target
 from assay.system.files import Tail
-from assay.system.process_tree import end_descendants, find_descendants, weigh
+from assay.system.processes import end_descendants, find_descendants, measure_memory
 from assay.values.plain import build_plain, parse_plain
 
 START_S = 180.0  # for loading libraries, and for reaching a board
@@ -284,7 +284,7 @@ class _Process:
     def _look(self, memory_bytes: int | None) -> None:
         self._echo()
         if memory_bytes is not None:
-            used_bytes = weigh(find_descendants(self._process.pid))
+            used_bytes = measure_memory(find_descendants(self._process.pid))
             if used_bytes > memory_bytes:
                 text = f"{used_bytes / 2**20:.0f} MiB in use, the limit is {memory_bytes / 2**20:.0f} MiB"
                 raise _DeathError(Ending.MEMORY, text)

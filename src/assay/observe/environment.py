@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from assay.observe.devices import Devices
+from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
 from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_diff, hide_words
 
@@ -123,13 +124,8 @@ def build_fingerprint(
 
 
 def load_cpu() -> str:
-    """The first processor's model. Only the file's start: the kernel asks every core to write all of it."""
-    try:
-        with open("/proc/cpuinfo", "rb", buffering=0) as file:
-            text = file.read(4096).decode(errors="replace")
-    except OSError:
-        text = ""
-    fields = dict(re.findall(r"^([^\t:]+?)\s*:[ ]*(.*)$", text.split("\n\n")[0], re.MULTILINE))
+    """The first processor's model."""
+    fields = load_cpu_fields()
     part = (
         f"implementer {fields['CPU implementer']} part {fields.get('CPU part', '')}"
         if "CPU implementer" in fields

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
 from assay.observe.devices import Devices, GpuProcess
 from assay.observe.readings import load_tag
+from assay.system import processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +71,4 @@ def _has_tag(process: GpuProcess, tag: str | None) -> bool:
 
 def _is_seen(process: GpuProcess, there: frozenset[int]) -> bool:
     """Surely a stranger: it was there before, or is a process of this machine."""
-    return process.pid in there or os.path.exists(f"/proc/{process.pid}")
+    return process.pid in there or processes.exists(process.pid)

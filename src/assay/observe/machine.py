@@ -12,6 +12,7 @@ from assay.observe.devices import Devices
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
 from assay.observe.rocm import load_accelerators
+from assay.system import processes
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
 
@@ -81,7 +82,7 @@ def _is_ours(pid: int, tag: str | None) -> bool:
     """With a tag, a process that cannot be looked at is left out: in a container the driver tells outside numbers."""
     if tag is None:
         return False
-    return not os.path.exists(f"/proc/{pid}") or load_tag(pid) == tag.encode()
+    return not processes.exists(pid) or load_tag(pid) == tag.encode()
 
 
 def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:
@@ -130,7 +131,7 @@ class Outlook:
     children have used until then is known to the kernel, earlier runs included."""
 
     cpus: int
-    path: str = "/proc/stat"
+    path: str | None = None  # of a file like /proc/stat
     _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
 
     def mark(self) -> float | None:
@@ -157,38 +158,28 @@ def load_own_cpu_s(*whose: int) -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def open_meter(path: str = "/proc/stat") -> CpuMeter | None:
+def open_meter(path: str | None = None) -> CpuMeter | None:
     try:
         return CpuMeter(path)
     except (OSError, ValueError, IndexError):
         return None
 
 
-def load_oom_kills() -> int | None:
-    """How often the kernel has killed for want of memory since it started; None where it does not say."""
-    match = re.search(r"^oom_kill (\d+)$", _read("/proc/vmstat"), re.MULTILINE)
-    return int(match[1]) if match else None
-
-
 class CpuMeter:
     """CPU time that all processes of the machine used between two looks."""
 
-    def __init__(self, path: str = "/proc/stat") -> None:
+    def __init__(self, path: str | None = None) -> None:
         self._path = path
-        self._before = self._load()
+        self._before = processes.load_cpu_ticks(path)
 
     def foreign_share(self, own_cpu_s: float, cpus: int) -> float | None:
         """What others used, as a share of all cores; None where the time between is too short to tell."""
-        busy, everything = (after - before for after, before in zip(self._load(), self._before, strict=True))
+        busy, everything = (
+            after - before for after, before in zip(processes.load_cpu_ticks(self._path), self._before, strict=True)
+        )
         if everything < 0.2 * _TICKS_PER_S * max(1, cpus):
             return None
         return max(0.0, busy - own_cpu_s * _TICKS_PER_S) / everything
-
-    def _load(self) -> tuple[int, int]:
-        """Ticks: used, and all."""
-        fields = [int(word) for word in _read(self._path).partition("\n")[0].split()[1:9]]
-        idle = sum(fields[3:5])  # idle and waiting for a disk
-        return sum(fields) - idle, sum(fields)
 
 
 def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...]:

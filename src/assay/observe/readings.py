@@ -1,4 +1,4 @@
-"""What a run's whole process tree consumes, from /proc.
+"""What a run's whole process tree consumes.
 
 A process belongs to the run when it descends from the job, lives in the job's session, or carries the attempt's tag
 in its environment: launchers start new sessions, and orphans lose their parents. Descendants are followed at every
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
+from assay.system import processes
+from assay.system.processes import ProcessStat
 from assay.values.layout import ENV_ATTEMPT
 from assay.values.plain import check_types
 from assay.values.series import GpuReading, Reading
@@ -20,40 +22,6 @@ from assay.values.series import GpuReading, Reading
 SCAN_INTERVAL_S = 5.0
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TAG_PREFIX = f"{ENV_ATTEMPT}=".encode()
-
-
-class ProcessStat(NamedTuple):
-    """What we use of /proc/PID/stat. `waited` is the CPU time of children that ended and were waited for."""
-
-    pid: int
-    is_zombie: bool
-    parent: int
-    session: int
-    ticks: int
-    waited: int
-    start: int
-    vms_bytes: int
-    rss_bytes: int
-
-
-def parse_stat(pid: int, data: bytes) -> ProcessStat | None:
-    """The program's name in parentheses may hold anything, parentheses included."""
-    fields = data[data.rfind(b")") + 2 :].split()
-    if len(fields) < 22:
-        return None
-    numbers = [int(fields[index]) for index in (1, 3, 11, 12, 13, 14, 19, 20, 21)]
-    parent, session, user, system, waited_user, waited_system, start, vms, pages = numbers
-    is_zombie = fields[0] in (b"Z", b"X")
-    return ProcessStat(
-        pid, is_zombie, parent, session, user + system, waited_user + waited_system, start, vms, pages * _PAGE_BYTES
-    )
-
-
-def load_stat(pid: int) -> ProcessStat | None:
-    data = _read(f"/proc/{pid}/stat")
-    return parse_stat(pid, data) if data else None
 
 
 class ProcessTable:
@@ -72,8 +40,7 @@ class ProcessTable:
             return
         self._scanned_at = now
         self.scans += 1
-        stats = (load_stat(int(name)) for name in os.listdir("/proc") if name.isdecimal())
-        self._stats = {stat.pid: stat for stat in stats if stat is not None}
+        self._stats = processes.load_stats()
         self._tags = {(stat.pid, stat.start): self._tag(stat) for stat in self._stats.values()}
 
     def members(self, root: int | None, tag: str | None) -> set[int]:
@@ -89,18 +56,13 @@ class ProcessTable:
         return self._tags[key] if key in self._tags else load_tag(stat.pid)
 
     def _descendants(self, found: set[int]) -> set[int]:
-        children: dict[int, list[int]] = {}
-        for stat in self._stats.values():
-            children.setdefault(stat.parent, []).append(stat.pid)
-        return set(walk(found, lambda pid: children.get(pid, ())))
+        children = processes.group_by_parent(self._stats.values())
+        return set(processes.walk(found, lambda pid: children.get(pid, ())))
 
 
 def load_tag(pid: int) -> bytes:
     """The attempt that a process belongs to; empty when it has none, or is not ours to look at."""
-    for entry in _read(f"/proc/{pid}/environ").split(b"\0"):
-        if entry.startswith(_TAG_PREFIX):
-            return entry[len(_TAG_PREFIX) :]
-    return b""
+    return processes.load_variable(pid, ENV_ATTEMPT)
 
 
 class TreeSampler:
@@ -136,10 +98,11 @@ class TreeSampler:
         alive = [stat for stat in stats.values() if not stat.is_zombie]
         if not alive:
             return None
-        ticks = self._gone_ticks + sum(stat.ticks + stat.waited for stat in stats.values())
+        ticks = self._gone_ticks + sum(stat.cpu_ticks + stat.waited_ticks for stat in stats.values())
         self._cpu_s = max(self._cpu_s, ticks / _TICKS_PER_S)
         rss = sum(stat.rss_bytes for stat in alive)
-        self._peak_bytes = max(self._peak_bytes, rss, *(load_peak_bytes(stat.pid) for stat in alive))
+        peaks = (processes.load_size(stat.pid, "VmHWM") for stat in alive)
+        self._peak_bytes = max(self._peak_bytes, rss, *peaks)
         vms = sum(stat.vms_bytes for stat in alive)
         return Reading(now, len(alive), self._cpu_s, rss, vms, self._peak_bytes, gpu)
 
@@ -152,12 +115,13 @@ class TreeSampler:
         if self._members[0] != self._table.scans:
             self._members = (self._table.scans, self._table.members(root, self._tag))
         known = {*self._last, *self._members[1]} | ({root} if root is not None else set())
-        stats = (load_stat(pid) for pid in known | set(walk(known, load_children)))
+        tree = known | set(processes.walk(known, processes.load_children))
+        stats = (processes.load_stat(pid) for pid in tree)
         return {stat.pid: stat for stat in stats if stat is not None and self._is_same(stat)}
 
     def _load_root(self) -> int | None:
         """The job's pid, also when it has ended; None when another process has its number now."""
-        stat = load_stat(self._root)
+        stat = processes.load_stat(self._root)
         if stat is not None and self._start is None:
             self._start = stat.start
         return self._root if stat is None or stat.start == self._start else None
@@ -170,14 +134,14 @@ class TreeSampler:
         return before is None or before.start == stat.start
 
     def _keep_time_of_vanished(self, stats: Mapping[int, ProcessStat]) -> None:
-        """A process that its parent waited for lives on in the parent's `waited`; the time of others is kept here."""
+        """A process that its parent waited for lives on in the parent's `waited_ticks`; that of others is kept here."""
         owed: dict[int, int] = {}
         for pid, stat in self._last.items():
             if pid not in stats:
                 heir = self._heir(stat, stats)
-                owed[heir] = owed.get(heir, 0) + stat.ticks + stat.waited
+                owed[heir] = owed.get(heir, 0) + stat.cpu_ticks + stat.waited_ticks
         for heir, ticks in owed.items():
-            gained = stats[heir].waited - self._last[heir].waited if heir in stats else 0
+            gained = stats[heir].waited_ticks - self._last[heir].waited_ticks if heir in stats else 0
             self._gone_ticks += max(0, ticks - gained)
 
     def _heir(self, stat: ProcessStat, stats: Mapping[int, ProcessStat]) -> int:
@@ -186,63 +150,6 @@ class TreeSampler:
         while parent in self._last and parent not in stats:
             parent = self._last[parent].parent
         return parent if parent in self._last and parent in stats else 0
-
-
-def walk(roots: Iterable[int], children_of: Any) -> Iterable[int]:
-    """All descendants of `roots`."""
-    seen = set(roots)
-    waiting = list(seen)
-    while waiting:
-        for child in children_of(waiting.pop()):
-            if child not in seen:
-                seen.add(child)
-                waiting.append(child)
-                yield child
-
-
-def load_children(pid: int) -> list[int]:
-    """Children that the process's first thread started; those of other threads wait for the look at all processes.
-
-    (A kernel without this file gives none, and the same look finds them.)
-    """
-    return [int(child) for child in _read(f"/proc/{pid}/task/{pid}/children").split()]
-
-
-def load_thread_children(pid: int) -> list[int]:
-    """Children that any thread of the process started: exact, and dearer."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
-
-
-def load_peak_bytes(pid: int) -> int:
-    """The largest resident size that the process ever had."""
-    data = _read(f"/proc/{pid}/status")
-    at = data.find(b"VmHWM:")
-    return int(data[at + 6 : data.index(b"kB", at)]) * 1024 if at >= 0 else 0
-
-
-def _read(path: str) -> bytes:
-    """Empty when the process is gone, or is another user's."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return _read_all(descriptor)
-    except OSError:  # ESRCH: it ended between open and read
-        return b""
-    finally:
-        os.close(descriptor)
-
-
-def _read_all(descriptor: int) -> bytes:
-    parts = []
-    while part := os.read(descriptor, 1 << 16):
-        parts.append(part)
-    return b"".join(parts)
 
 
 # ---------------------------------------------------------------- readings.jsonl

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.observe.readings import ProcessStat, load_peak_bytes, load_stat, load_thread_children, walk
+from assay.system.processes import ProcessStat, load_size, load_stat, load_thread_children, walk
 
 FIRST_INTERVAL_S = 0.01
 LAST_INTERVAL_S = 0.5
@@ -52,7 +52,7 @@ class TreeLook:
         stats = leave_out_twins(found)
         if not stats:
             return
-        self._tops = {stat.pid: max(self._tops.get(stat.pid, 0), load_peak_bytes(stat.pid)) for stat in stats}
+        self._tops = {stat.pid: max(self._tops.get(stat.pid, 0), load_size(stat.pid, "VmHWM")) for stat in stats}
         self._add(stats)
 
     @property

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from assay.system import processes
 from assay.system.files import TEMPORARY_SUFFIX, publish
 from assay.system.locks import try_lock
 from assay.values import layout
@@ -43,32 +44,18 @@ def attend(study_dir: str, clock: float | None = None) -> Iterator[None]:
 @contextlib.contextmanager
 def _registered(study_dir: str) -> Iterator[None]:
     """Without the file (a full disk, or this process is there already) nothing else changes."""
-    name = layout.supervisor_name(_host(), os.getpid(), _load_start())
+    name = layout.supervisor_name(processes.host_name(), os.getpid(), processes.own_start())
     path = os.path.join(study_dir, layout.STUDY_META_DIR, name)
     is_new = False
     with contextlib.suppress(OSError):
-        is_new = publish(path, _load_boot())  # whole from its first moment: an empty one would pass for a dead one's
+        is_new = publish(
+            path, processes.boot_id()
+        )  # whole from its first moment: an empty one would pass for a dead one's
     try:
         yield
     finally:
         if is_new:
             _remove(path)
-
-
-def _host() -> str:
-    return os.uname().nodename
-
-
-def _load_start() -> int:
-    """Ours, in clock ticks since boot: a pid alone may be another's tomorrow."""
-    with open("/proc/self/stat", "rb") as file:
-        text = file.read()
-    return int(text[text.rindex(b")") + 2 :].split()[19])
-
-
-def _load_boot() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +88,7 @@ def _find_registrations(study_dir: str) -> list[tuple[str, tuple[str, int, int]]
 def _remove_dead(study_dir: str) -> None:
     """The caller has the lock alone: on this host nobody else is there."""
     for path, (host, _, _) in _find_registrations(study_dir):
-        if host == _host():
+        if host == processes.host_name():
             _remove(path)
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from assay.errors import AssayError, FormatError
-from assay.execute import process
 from assay.record import presence, run_directory
 from assay.study.refresh import conclude, describe_damage, load_history
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State
 from assay.values.secrets import hide_spec
@@ -117,7 +117,7 @@ class SupervisorProcess:
 
     @property
     def is_alive(self) -> bool:
-        return process.is_alive(self.pid, self.start, self.boot)
+        return processes.is_alive(self.pid, self.start, self.boot)
 
 
 def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> list[SupervisorProcess]:
@@ -128,7 +128,7 @@ def find_supervisors(run_dirs: Iterable[str], study_dir: str | None = None) -> l
     found = _find_registered(study_dir) if study_dir is not None else set()
     for run_dir in run_dirs:
         handle = _load_last_handle(run_dir)
-        if handle is None or handle.host != process.host_name() or handle.supervisor_pid in (0, os.getpid()):
+        if handle is None or handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
             continue
         found.add(SupervisorProcess(handle.supervisor_pid, handle.supervisor_start, handle.boot))
     return sorted(supervisor for supervisor in found if supervisor.is_alive)
@@ -146,5 +146,5 @@ def _find_registered(study_dir: str) -> set[SupervisorProcess]:
     return {
         SupervisorProcess(who.pid, who.start, who.boot)
         for who in presence.load_attendants(study_dir)
-        if who.host == process.host_name() and who.pid != os.getpid()
+        if who.host == processes.host_name() and who.pid != os.getpid()
     }

@@ -14,6 +14,7 @@ from assay.execute.slot_holders import SlotHolder
 from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
 from assay.show.formatting import clean, render_duration, render_size, shorten
+from assay.system.processes import find_folder
 from assay.values.environment import Gpu
 from assay.values.slots import CPU
 from assay.values.study import Resources, Study
@@ -154,10 +155,8 @@ def describe_lease(lease: MachineLease) -> str:
 
 
 def _describe_process(holder: SlotHolder) -> str:
-    try:
-        return f"{shorten(holder.name, _COMMAND_WIDTH)} in {os.readlink(f'/proc/{holder.pid}/cwd')}"
-    except OSError:
-        return shorten(holder.name, _COMMAND_WIDTH)
+    name, folder = shorten(holder.name, _COMMAND_WIDTH), find_folder(holder.pid)
+    return f"{name} in {folder}" if folder else name
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from assay.study.attempts import build_outcome, finished_before
 from assay.study.locations import StudyPlace
 from assay.study.lookup import FoundRun, show_command
 from assay.study.run_status import RunStatus, SupervisorProcess, find_supervisors, load_standing
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, State, Stop
 from assay.values.study import Farm
@@ -69,7 +70,7 @@ def stop(runs: Sequence[FoundRun], studies: Iterable[StudyPlace], options: StopO
     """`studies`: those named as a whole, whose supervisors are told to leave as well."""
     report = StopReport()
     targets = [target for run in runs if (target := _look(run, report)) is not None]
-    who = f"pid {os.getpid()} on {process.host_name()}"
+    who = f"pid {os.getpid()} on {processes.host_name()}"
     why = options.reason or "stopped by the user"
     for target in targets:  # the reason is on disk before the first signal
         run_directory.write_stop(target.run.dir, target.status.attempt, Stop(who, why, "user", time.time()))
@@ -91,7 +92,7 @@ def _look(run: FoundRun, report: StopReport) -> _Target | None:
     if handle is None or (status.state.is_over and status.state is not State.LOST) or _has_outcome(status):
         report.runs.append(Stopped(run.key, _say_idle(status), status.state))
         return None
-    if handle.executor == "local" and handle.host != process.host_name():
+    if handle.executor == "local" and handle.host != processes.host_name():
         stop_it = show_command(["stop"], *run.words)
         where = f"runs on {handle.host} (pid {handle.pid}): stop it there with `{stop_it}`"
         report.runs.append(Stopped(run.key, where, status.state, is_well=False))
@@ -127,11 +128,7 @@ def _interrupt_supervisors(studies: Iterable[StudyPlace]) -> list[tuple[StudyPla
 
 def _choose_signal(pid: int) -> signal.Signals:
     """A script's background job (`assay run f.yml &`) is made deaf to Ctrl-C by its shell; TERM says the same."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        ignored = next((int(line.split()[1], 16) for line in file if line.startswith("SigIgn:")), 0)
-        if ignored >> (signal.SIGINT - 1) & 1:
-            return signal.SIGTERM
-    return signal.SIGINT
+    return signal.SIGTERM if processes.is_ignoring(pid, signal.SIGINT) else signal.SIGINT
 
 
 def _await_leaving(place: StudyPlace, supervisor: SupervisorProcess, grace_s: float) -> str:
@@ -178,13 +175,13 @@ def _await_by_hand(targets: Sequence[_Target], grace_s: float) -> None:
 
 
 def _outlives(handle: JobHandle, limit_s: float) -> bool:
-    return not _wait_until(lambda: not process.is_alive(handle.pid, handle.start, handle.boot), limit_s)
+    return not _wait_until(lambda: not processes.is_alive(handle.pid, handle.start, handle.boot), limit_s)
 
 
 def _count_processes(target: _Target) -> int:
     handle = target.handle
     leader = process.Attempt(handle.pid if handle.executor == "local" else 0, handle.start, handle.tag)
-    return len(process.find_members([leader])) if handle.host == process.host_name() else 0
+    return len(process.find_members([leader])) if handle.host == processes.host_name() else 0
 
 
 def _blame(targets: Sequence[_Target], message: str) -> None:

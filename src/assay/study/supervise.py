@@ -16,13 +16,13 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from assay.errors import AssayError, FormatError, InfrastructureError, explain_refusal
-from assay.execute import process
 from assay.execute.base import Executor
 from assay.execute.machine_lease import MachineLease
 from assay.execute.slots import HeldSlot, SlotPool
 from assay.record import run_directory
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.slot_choice import describe_holders, describe_lease
+from assay.system import processes
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
 
@@ -462,9 +462,9 @@ class Supervisor:
         self.executor.watch(entry.handle, entry.dir)
 
     def _has_other_owner(self, handle: JobHandle) -> bool:
-        if handle.host != process.host_name() or handle.supervisor_pid in (0, os.getpid()):
+        if handle.host != processes.host_name() or handle.supervisor_pid in (0, os.getpid()):
             return False
-        return process.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
+        return processes.is_alive(handle.supervisor_pid, handle.supervisor_start, handle.boot)
 
     def _liveness(self, handle: JobHandle, entry: Entry) -> Liveness:
         return self.executor.liveness(handle, entry.dir)
@@ -495,7 +495,7 @@ class Supervisor:
         refusal = self.executor.refusal(handle, entry.dir)
         if refusal is not None:
             self.problem = self.problem or InfrastructureError(refusal)
-            who = f"pid {os.getpid()} on {process.host_name()}"
+            who = f"pid {os.getpid()} on {processes.host_name()}"
             run_directory.write_stop(entry.dir, entry.attempt, Stop(who, refusal, "interrupt", time.time()))
 
     def _entry_of(self, handle: JobHandle) -> Entry | None:
@@ -522,7 +522,7 @@ class Supervisor:
             entry.record = run_directory.try_record(entry.dir)
         tag = f"{entry.record.uid}.{entry.attempt}" if entry.record else ""
         if handle is None:
-            here, boot = process.host_name(), process.boot_id()
+            here, boot = processes.host_name(), processes.boot_id()
             return JobHandle("local", "0", here, 0, 0, boot, None, entry.attempt, 0.0, tag=tag)
         return handle if handle.tag else replace(handle, tag=tag)
 
@@ -607,7 +607,7 @@ class Supervisor:
     def stop(self, entries: Iterable[Entry], why: str, kind: StopKind = "user") -> None:
         """End runs and everything they started; the reason is on disk before the first signal."""
         chosen = [entry for entry in entries if entry.is_mine and entry.handle]
-        who = f"pid {os.getpid()} on {process.host_name()}"
+        who = f"pid {os.getpid()} on {processes.host_name()}"
         for entry in chosen:
             self._write_stop(entry, Stop(who, why, kind, time.time()))
         jobs = [(self._tagged(entry, entry.handle), entry.dir) for entry in chosen]

@@ -19,8 +19,8 @@ from assay.bench.records import load_execution
 from assay.bench.report.executions import render_bench_report
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode
-from assay.execute.process import process_start
 from assay.study.sweep import RunHooks
+from assay.system.processes import process_start
 
 MIB = 1 << 20
 

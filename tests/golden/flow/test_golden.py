@@ -20,7 +20,6 @@ from tests.golden.lab import NATIVE, Lab, messages
 
 from assay.cli.main import run
 from assay.errors import ConfigError, ExitCode, MissingExtraError, NotFoundError, UsageError
-from assay.execute import process
 from assay.golden.config import load_golden_file
 from assay.golden.flow.files import RunHooks, check_file, gather_file, validate_file
 from assay.golden.manifests import load_manifest
@@ -28,6 +27,7 @@ from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
 from assay.show.junit import render_junit
 from assay.study.supervise import Entry, Event
+from assay.system import processes
 from assay.values.run import State
 from assay.values.verdict import VerdictKind
 
@@ -287,7 +287,7 @@ def test_what_a_program_forked_and_left_is_ended_with_its_check(lab: Lab) -> Non
     report = lab.check_one(slots=("cpu",))
     assert report.verdict.kind is VerdictKind.PASS
     tags = {f"ASSAY_RUN_DIR={run.dir}".encode() for segment in report.segments for run in segment.runs}
-    left = [pid for pid in process.all_pids() if tags & set(_load_environ(pid).split(b"\0"))]
+    left = [pid for pid in processes.list_pids() if tags & set(_load_environ(pid).split(b"\0"))]
     assert not left
 
 
@@ -567,7 +567,7 @@ def test_a_training_from_other_code_command_or_environment_is_ended_and_not_cont
     assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
     assert f"{held.spec.name} is not continued: {words}" in warned[0]
     assert warned[0] in report.tests[0].notes
-    assert not process.is_alive(held.handle.pid, held.handle.start, held.handle.boot)
+    assert not processes.is_alive(held.handle.pid, held.handle.start, held.handle.boot)
     assert report.tests[0].runs[0].dir != held.dir
     assert "complete" in lab.manifest
 

@@ -16,19 +16,12 @@ from assay.execute import process
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.observe.gpu_memory import GpuMemory
-from assay.observe.machine import (
-    CpuMeter,
-    Outlook,
-    add_aftermath,
-    load_gpus,
-    load_machine,
-    load_oom_kills,
-    load_own_cpu_s,
-    open_meter,
-)
+from assay.observe.machine import CpuMeter, Outlook, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
 from assay.observe.rocm import load_accelerators
 from assay.observe.tree_peak import TreePeaks, TreeWatch
 from assay.study.api import Entry, Observer
+from assay.system import processes
+from assay.system.processes import load_oom_kills
 from assay.values import layout
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine
@@ -115,7 +108,7 @@ class BenchObserver:
     def _is_disturbed(self) -> bool:
         """Another run of ours is at work, and how much of the CPUs it uses is known when it has ended."""
         handles = [handle for handle in self._handles.values() if handle is not None]
-        is_disturbed = any(process.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
+        is_disturbed = any(processes.is_alive(handle.pid, handle.start, handle.boot) for handle in handles)
         if is_disturbed:
             self._outlook.forget()
         return is_disturbed
@@ -213,7 +206,7 @@ class BenchObserver:
 def find_left_behind(entry: Entry) -> set[int]:
     """Processes of an attempt that has ended."""
     handle = entry.handle
-    if handle is None or handle.host != process.host_name() or handle.boot != process.boot_id():
+    if handle is None or handle.host != processes.host_name() or handle.boot != processes.boot_id():
         return set()
     return process.find_members([process.Attempt(handle.pid, handle.start, handle.tag)])
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError, MissingExtraError
 from assay.models.values.model import Ending, Job, Step, Target
+from assay.system.processes import load_cpu_fields
 
 # Which of our extras brings a library.
 EXTRAS = {
@@ -113,9 +114,7 @@ class Backend(ABC):
 
 def describe_cpu() -> str:
     """The processor and what it can do: libraries choose their kernels, and so their rounding, by it."""
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as stream:
-        lines = [line.partition(":")[::2] for line in stream.read().split("\n\n")[0].splitlines()]
-    fields = {name.strip(): value.strip() for name, value in lines}
+    fields = load_cpu_fields()
     name = fields.get("model name") or fields.get("Hardware") or os.uname().machine
     features = fields.get("flags") or fields.get("Features") or ""
     return f"{name} {hashlib.sha256(features.encode()).hexdigest()[:12]}"

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from assay.system.processes import name_descriptor
+
 KEPT_BYTES = 64 * 1024  # of each stream: half from the beginning, half from the end
 _CHUNK_BYTES = 65536
 _DRAIN_S = 2.0  # how long a stream may stay open after its program has ended: a grandchild may hold it for ever
@@ -131,7 +133,7 @@ def overhear_stderr() -> Iterator[Overheard]:
         start = os.fstat(2).st_size
         yield heard
         sys.stderr.flush()
-        heard.text = _read_from("/proc/self/fd/2", start)
+        heard.text = _read_from(name_descriptor(2), start)
         return
     with tempfile.TemporaryFile() as aside:
         before = os.dup(2)

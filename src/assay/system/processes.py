@@ -1,0 +1,456 @@
+"""Processes of this host, by /proc: what one is and holds, whether it is still the same, how to start and to end it.
+
+What cannot be read (the process has ended, or is another user's) is empty, zero or None; nothing here raises for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from functools import cache
+
+TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    Pid = int | str  # also "self"
+
+PROC = "/proc"
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_EXEC_TRIES = 5
+_EXEC_S = 0.0005
+_POLL_S = 0.01
+_KILL_S = 10.0
+_FREE_FDS = 64  # sources are moved above every target, so that no dup2 overwrites what a later one needs
+# Python ignores these; a job must find them as a shell would
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
+
+
+def _read(name: str) -> bytes:
+    """A file below /proc."""
+    try:
+        fd = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # ESRCH: it ended between open and read
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _read_link(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/{name}")
+    except OSError:
+        return ""
+
+
+def check_proc() -> None:
+    """Raises OSError where /proc is not mounted, or not readable."""
+    for name in (f"{os.getpid()}/stat", "sys/kernel/random/boot_id"):
+        with open(f"/proc/{name}", "rb") as file:
+            file.read()
+
+
+# ---------------------------------------------------------------- one process
+
+
+class ProcessStat:
+    """One reading of /proc/PID/stat; its fields are parsed when they are asked for."""
+
+    __slots__ = ("_fields", "pid")
+
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        """`fields` are those after the command name."""
+        self.pid = pid
+        self._fields = fields
+
+    @property
+    def is_zombie(self) -> bool:
+        return self._fields[0] in (b"Z", b"X")
+
+    @property
+    def parent(self) -> int:
+        return int(self._fields[1])
+
+    @property
+    def session(self) -> int:
+        return int(self._fields[3])
+
+    @property
+    def cpu_ticks(self) -> int:
+        return int(self._fields[11]) + int(self._fields[12])
+
+    @property
+    def waited_ticks(self) -> int:
+        """The CPU time of children that ended and were waited for."""
+        return int(self._fields[13]) + int(self._fields[14])
+
+    @property
+    def start(self) -> int:
+        """In clock ticks since boot."""
+        return int(self._fields[19])
+
+    @property
+    def vms_bytes(self) -> int:
+        return int(self._fields[20])
+
+    @property
+    def rss_bytes(self) -> int:
+        return int(self._fields[21]) * _PAGE_BYTES
+
+
+def parse_stat(pid: int, data: bytes) -> ProcessStat | None:
+    """The program's name in parentheses may hold anything, parentheses included."""
+    fields = data[data.rfind(b")") + 2 :].split()
+    return ProcessStat(pid, fields) if len(fields) >= 22 else None
+
+
+def load_stat(pid: int) -> ProcessStat | None:
+    return parse_stat(pid, _read(f"{pid}/stat"))
+
+
+def exists(pid: int) -> bool:
+    """Also a zombie."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def list_pids() -> list[int]:
+    return sorted(int(name) for name in os.listdir(PROC) if name.isdecimal())
+
+
+def load_environ(pid: Pid) -> list[bytes]:
+    """The environment that a process was started with, as NAME=VALUE.
+
+    In the middle of exec the new image is there and its environment is not yet: a short while later it is. Kernel
+    threads have no image; a process that was really started without an environment costs these few tries.
+    """
+    for _ in range(_EXEC_TRIES):
+        environ = _read(f"{pid}/environ")
+        if environ or not _read_link(f"{pid}/exe"):
+            return environ.split(b"\0")
+        time.sleep(_EXEC_S)
+    return []
+
+
+def load_variable(pid: Pid, name: str) -> bytes:
+    """Of its environment; empty where it has none of that name."""
+    prefix = f"{name}=".encode()
+    return next((each.removeprefix(prefix) for each in load_environ(pid) if each.startswith(prefix)), b"")
+
+
+def load_command_line(pid: Pid) -> str:
+    """Its arguments with spaces between."""
+    return os.fsdecode(_read(f"{pid}/cmdline").replace(b"\0", b" ").strip())
+
+
+def describe_process(pid: int) -> str:
+    """For a person who has to find out where it came from: `python worker.py (pid 4711)`."""
+    words = load_command_line(pid).encode(errors="surrogateescape").decode(errors="replace")
+    return f"{words[:60].strip() or 'a process'} (pid {pid})"
+
+
+def find_program(pid: Pid) -> str:
+    return _read_link(f"{pid}/exe")
+
+
+def find_folder(pid: Pid) -> str:
+    """Where it works."""
+    return _read_link(f"{pid}/cwd")
+
+
+def load_maps(pid: Pid) -> bytes:
+    return _read(f"{pid}/maps")
+
+
+def load_size(pid: Pid, *names: str) -> int:
+    """The sum of these sizes of /proc/PID/status (`VmHWM`, `RssAnon`) in bytes."""
+    data = _read(f"{pid}/status")
+    total = 0
+    for name in names:
+        at = data.find(f"\n{name}:".encode())
+        total += int(data[at:].split(None, 2)[1]) * 1024 if at >= 0 else 0
+    return total
+
+
+def is_ignoring(pid: Pid, number: signal.Signals) -> bool:
+    """Whether a process ignores this signal."""
+    data = _read(f"{pid}/status")
+    at = data.find(b"\nSigIgn:")
+    return at >= 0 and bool(int(data[at:].split(None, 2)[1], 16) >> (number - 1) & 1)
+
+
+def find_open_files(pid: Pid) -> Iterator[tuple[str, str]]:
+    """The number of each descriptor, and what it is open on."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            if path := _read_link(f"{pid}/fd/{number}"):
+                yield number, path
+
+
+def is_writing(pid: Pid, number: str) -> bool:
+    """Whether this descriptor of a process may be written to."""
+    for line in _read(f"{pid}/fdinfo/{number}").splitlines():
+        if line.startswith(b"flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def find_since(pid: Pid) -> float | None:
+    """When it was started, in seconds since the epoch."""
+    try:
+        return os.stat(f"/proc/{pid}").st_mtime
+    except OSError:
+        return None
+
+
+def name_descriptor(fd: int) -> str:
+    """A path that opens the file of one of our descriptors again, with an offset of its own."""
+    return f"/proc/self/fd/{fd}"
+
+
+# ---------------------------------------------------------------- the same process
+
+
+@cache
+def host_name() -> str:
+    return os.uname().nodename
+
+
+@cache
+def boot_id() -> str:
+    """Changes with every boot: a pid means nothing across it."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def process_start(pid: int) -> int | None:
+    """The start time in clock ticks since boot; None when there is no such process, or only its zombie."""
+    stat = load_stat(pid)
+    return None if stat is None or stat.is_zombie else stat.start
+
+
+def is_alive(pid: int, start: int, boot: str) -> bool:
+    """Same boot, same pid, same start time, not a zombie."""
+    return boot == boot_id() and process_start(pid) == start
+
+
+@cache
+def own_start() -> int:
+    return process_start(os.getpid()) or 0
+
+
+os.register_at_fork(after_in_child=own_start.cache_clear)
+
+
+# ---------------------------------------------------------------- trees
+
+
+def load_children(pid: int) -> list[int]:
+    """Children that the process's first thread started; those of other threads a look at all processes finds.
+
+    (A kernel without this file gives none, and the same look finds them.)
+    """
+    return [int(child) for child in _read(f"{pid}/task/{pid}/children").split()]
+
+
+def load_thread_children(pid: int) -> list[int]:
+    """Children that any thread of the process started: exact, and slower."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [int(child) for thread in threads for child in _read(f"{pid}/task/{thread}/children").split()]
+
+
+def can_list_children() -> bool:
+    """Whether this kernel has the file that `load_children` reads."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+def walk(roots: Iterable[int], children_of: Callable[[int], Iterable[int]]) -> Iterator[int]:
+    """All descendants of `roots`."""
+    seen = set(roots)
+    waiting = list(seen)
+    while waiting:
+        for child in children_of(waiting.pop()):
+            if child not in seen:
+                seen.add(child)
+                waiting.append(child)
+                yield child
+
+
+def group_by_parent(stats: Iterable[ProcessStat]) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for stat in stats:
+        children.setdefault(stat.parent, []).append(stat.pid)
+    return children
+
+
+def load_stats() -> dict[int, ProcessStat]:
+    """Of all processes of the machine."""
+    return {pid: stat for pid in list_pids() if (stat := load_stat(pid)) is not None}
+
+
+def find_descendants(root: int) -> set[int]:
+    """Live processes below this one, itself not counted; zombies do not count."""
+    stats = load_stats()
+    children = group_by_parent(stats.values())
+    return {pid for pid in walk([root], lambda pid: children.get(pid, ())) if not stats[pid].is_zombie}
+
+
+def measure_memory(pids: Iterable[int]) -> int:
+    """Bytes of memory that cannot be dropped: what was allocated, not what is mapped from files or only reserved."""
+    return sum(load_size(pid, "RssAnon", "RssShmem") for pid in pids)
+
+
+# ---------------------------------------------------------------- starting and ending
+
+
+def spawn_session(
+    argv: list[str],
+    env: Mapping[str, str] | Mapping[bytes, bytes],
+    log: str,
+    inherit: Sequence[tuple[int, int]] = (),
+) -> int:
+    """Start a program (argv[0] is its path) in a new session with its output in `log`; the pid.
+
+    `inherit` lists pairs of a descriptor here and its number there.
+    """
+    import fcntl
+
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FREE_FDS) for fd, _ in inherit]
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, there) for fd, (_, there) in zip(moved, inherit, strict=True)]
+    try:
+        return os.posix_spawn(
+            argv[0], argv, env, file_actions=actions, setsid=True, setsigdef=_DEFAULT_SIGNALS, setsigmask=()
+        )
+    finally:
+        for fd in moved:
+            os.close(fd)
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+            if number is signal.SIGTERM:
+                os.kill(pid, signal.SIGCONT)  # a stopped process would never see the TERM
+
+
+def end_descendants(root: int) -> bool:
+    """Kill everything below a process until nothing is left; False where something does not end."""
+    deadline = time.monotonic() + _KILL_S
+    while pids := find_descendants(root):
+        if time.monotonic() > deadline:
+            return False
+        signal_all(pids, signal.SIGKILL)
+        time.sleep(_POLL_S)
+    return True
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of all that our descendants leave, also in sessions of their own ("subreaper"). False where the
+    kernel or the C library cannot."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have this process killed when its parent ends. `parent`: its pid, in case it is gone already."""
+    if not _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)):
+        raise OSError("prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def allow_tracing() -> None:
+    """Let any process of this user look into this one, where the kernel is strict (Yama)."""
+    _prctl(_PR_SET_PTRACER, (1 << 64) - 1)
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def load_cpu_ticks(table: str | None = None) -> tuple[int, int]:
+    """Clock ticks that all CPUs together have worked since boot, and that have passed. Raises ValueError where the
+    kernel does not report them. `table` is a file like /proc/stat."""
+    with open(table or "/proc/stat", "rb") as file:
+        fields = [int(word) for word in file.readline().split()[1:9]]
+    if len(fields) < 5:
+        raise ValueError("the CPU line is too short")
+    return sum(fields) - sum(fields[3:5]), sum(fields)  # idle, and waiting for a disk
+
+
+def load_oom_kills() -> int | None:
+    """How often the kernel has killed for want of memory since boot; None where it does not report it."""
+    found = [line.split()[1] for line in _read("vmstat").splitlines() if line.startswith(b"oom_kill ")]
+    return int(found[0]) if found else None
+
+
+def load_cpu_fields() -> dict[str, str]:
+    """Of the first CPU. Only the file's start is read: the kernel asks every core to write all of it."""
+    text = b""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", "rb", buffering=0) as file:
+        while b"\n\n" not in text and (part := file.read(4096)):
+            text += part
+    lines = text.partition(b"\n\n")[0].decode(errors="replace").splitlines()
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def find_file_system(folder: str, table: str | None = None) -> str | None:
+    """The type of what is mounted where the folder is. `table` is a file like /proc/self/mountinfo."""
+    real = os.path.realpath(folder)
+    best, kind = "", None
+    try:
+        with open(table or "/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.readlines()
+    except OSError:
+        return None
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        mount = before.split()[4].encode().decode("unicode_escape")
+        if (real == mount or real.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+            best, kind = mount, after.split()[0]
+    return kind
+
+
+# ---------------------------------------------------------------- the same in bash, for job.sh
+
+BASH_FIND_TAGGED = r"""_find() {  # into _pids: the processes of this attempt, but those given
+  local file pid line lines; _pids=
+  for file in /proc/[0-9]*/environ; do
+    pid=${file#/proc/}; pid=${pid%/*}
+    case " $* " in *" $pid "*) continue ;; esac
+    [ -O "$file" ] && mapfile -d '' -t lines < "$file" || continue
+    for line in "${lines[@]}"; do [ "$line" != "ASSAY_ATTEMPT=$ASSAY_ATTEMPT" ] || _pids+=" $pid"; done
+  done 2>/dev/null
+}
+"""
+BASH_READ_IDENTITY = (
+    "  read -r -a stat 2>/dev/null < /proc/$$/stat; read -r boot 2>/dev/null < /proc/sys/kernel/random/boot_id\n"
+)
