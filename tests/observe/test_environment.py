@@ -293,7 +293,7 @@ def test_a_git_that_refuses_is_complained_of(repository):
     (repository.path / ".git" / "index").write_bytes(b"damaged")
     assert load_git(repository.path, said.append) is None
     assert len(said) == 1
-    assert "git cannot be asked about" in said[0]
+    assert "git cannot read" in said[0]
     assert "index file" in said[0]
 
 

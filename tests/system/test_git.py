@@ -27,7 +27,7 @@ def test_what_it_refuses_is_said_and_not_raised(tmp_path: Path) -> None:
     done = run_git(str(tmp_path), "no-such-command")
     assert done.returncode != 0
     assert "no-such-command" in done.stderr
-    assert GitError("words").words == str(GitError("words")) == "words"
+    assert GitError("why").message == str(GitError("why")) == "why"
 
 
 def test_another_repository_in_the_environment_is_not_looked_at(

@@ -177,3 +177,11 @@ def test_the_file_system_of_a_folder(tmp_path: Path, folder: str, kind: str) -> 
 
 def test_an_unreadable_table(tmp_path: Path) -> None:
     assert processes.find_file_system("/", str(tmp_path / "none")) is None
+
+
+def test_what_a_measured_command_starts_behind_loads_little() -> None:
+    """bench/command.py imports it before each command; `typing` and `dataclasses` alone would take as long."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(processes.__file__)))
+    code = f"import sys; sys.path.append({source!r}); from assay.system import processes; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typing", "dataclasses", "re", "subprocess", "ctypes"} & set(done.stdout.split())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from assay.errors import ExitCode
 from assay.show.console import Console
 from assay.show.formatting import wrap
-from assay.system.terminal import terminal_width
+from assay.system.terminal import terminal_width, use_color
 from assay.values.options import Request, option
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class _Narrator:
     """Says, shows and runs, so that a newcomer can follow."""
 
     def __init__(self) -> None:
-        self._color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._color = use_color(sys.stdout)
 
     def __call__(self, text: str) -> None:
         print(wrap(text, terminal_width(sys.stdout, _PIPE_WIDTH)), flush=True)

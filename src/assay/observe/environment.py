@@ -7,12 +7,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from assay.observe.devices import Devices
+from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
 from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_diff, hide_words
@@ -63,8 +63,6 @@ UNTRACKED_LIMIT = 200
 GIT_TIMEOUT_S = 20
 
 _DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
-# Set inside a git hook, where they would make git answer about another repository.
-_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 def load_environment(
@@ -275,55 +273,9 @@ def _git(
     limit: int = -1,
     complain: Callable[[str], None] = lambda _text: None,
 ) -> bytes | None:
-    """What git prints, up to one byte more than `limit`; None when it fails."""
-    env = {key: value for key, value in os.environ.items() if key not in _GIT_VARIABLES}
-    env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}  # a look must not lock what the user is working on
-    try:
-        process = subprocess.Popen(
-            ["git", *arguments],
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    except OSError:
-        return None
-    output, said = _collect(process, limit)
-    if output is None and (why := _find_refusal(said, folder)):
-        complain(f"git cannot be asked about {os.fspath(folder)}, so no commit is recorded: {why}")
+    path = os.fspath(folder)
+    output, messages = read_git(path, *arguments, limit=limit, timeout_s=GIT_TIMEOUT_S)
+    if output is None and find_git_root(os.path.realpath(path)) and shutil.which("git"):
+        why = find_reason(messages) or f"it took longer than {GIT_TIMEOUT_S} s"
+        complain(f"git cannot read {path}, so no commit is recorded: {why}")
     return output
-
-
-def _find_refusal(said: bytes, folder: str | os.PathLike[str]) -> str | None:
-    """What git says about a repository that it does not read; None where there is none."""
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    text = next(
-        (line for line in lines if line.startswith(("fatal:", "error:"))), lines[0] if lines else "it was ended"
-    )
-    path = os.path.realpath(folder)
-    parents = [path]
-    while os.path.dirname(parents[-1]) != parents[-1]:
-        parents.append(os.path.dirname(parents[-1]))
-    is_repository = any(os.path.lexists(os.path.join(parent, ".git")) for parent in parents)
-    return text if is_repository else None
-
-
-def _collect(process: subprocess.Popen[bytes], limit: int) -> tuple[bytes | None, bytes]:
-    """What it prints, None when it fails, and what it complains of."""
-    import threading
-
-    watchdog = threading.Timer(GIT_TIMEOUT_S, process.kill)
-    watchdog.start()
-    try:
-        with process:
-            assert process.stdout is not None
-            output = process.stdout.read(limit + 1 if limit >= 0 else -1)
-            is_cut = 0 <= limit < len(output)
-            if is_cut:
-                process.kill()
-            assert process.stderr is not None
-            said = process.stderr.read(1 << 14)
-    finally:
-        watchdog.cancel()
-    return (output if process.returncode == 0 or is_cut else None), said

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from assay.show import formatting
 from assay.show.table import build_texts
 from assay.system import terminal
+from assay.system.terminal import terminal_size
 from assay.values.table import Column
 
 if TYPE_CHECKING:
@@ -371,11 +372,8 @@ class LiveProgress(Progress):
         """The size of this stream's terminal: rich looks at the standard streams, which may be others."""
         from rich.console import ConsoleDimensions
 
-        try:
-            size = os.get_terminal_size(self._console.file.fileno())
-        except (OSError, ValueError):
-            return os.terminal_size(self._console.size)
-        if not size.columns or not size.lines:  # a terminal that was never told
+        size = terminal_size(self._console.file)
+        if size is None:
             return os.terminal_size(self._console.size)
         self._console.size = ConsoleDimensions(*size)
         return size

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.errors import InfrastructureError, UsageError
-from assay.system.git import GitError, build_environment, run_git
+from assay.system.git import GitError, build_environment, call_git, run_git
 
-# Set inside a git hook, where they would make git work on another repository.
 _FIELDS = "%H%x00%s%x00%an%x00%aI"
 
 
@@ -46,7 +45,7 @@ def find_repository(folder: str) -> str:
     try:
         return _git(folder, "rev-parse", "--show-toplevel").strip("\n")
     except GitError as error:
-        raise UsageError(f"{folder} is in no git repository", error.words) from None
+        raise UsageError(f"{folder} is in no git repository", error.message) from None
 
 
 def load_commit(repository: str, name: str) -> Commit:
@@ -72,11 +71,11 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
 
 
 def _is_ancestor(repository: str, one: str, other: str) -> bool:
-    return _run(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
+    return run_git(repository, "merge-base", "--is-ancestor", one, other).returncode == 0
 
 
 def _suggest_base(repository: str, good: str, bad: str) -> str:
-    found = _run(repository, "merge-base", good, bad).stdout.strip()
+    found = run_git(repository, "merge-base", good, bad).stdout.strip()
     return f"their common ancestor is {found[:12]}: try it as the good end" if found else "they share no history"
 
 
@@ -92,7 +91,7 @@ def open_tree(repository: str, path: str) -> Tree:
             kind = "--local" if "\n" in repository else "--shared"
             _git(os.path.dirname(path), "clone", "--quiet", kind, "--no-checkout", "--", repository, path)
         except GitError as error:
-            raise InfrastructureError(f"no work tree could be made of {repository}: {error.words}") from None
+            raise InfrastructureError(f"no work tree could be made of {repository}: {error.message}") from None
     return Tree(path, repository)
 
 
@@ -109,7 +108,7 @@ def switch(tree: Tree, sha: str, keep_ignored: bool = False) -> None:
         _git(tree.path, "clean", "--quiet", "-ffd" if keep_ignored else "-ffdx")
         _remove_compiled(tree.path)
     except GitError as error:
-        raise InfrastructureError(f"commit {sha[:12]} cannot be checked out: {error.words}") from None
+        raise InfrastructureError(f"commit {sha[:12]} cannot be checked out: {error.message}") from None
 
 
 def _remove_compiled(folder: str) -> None:
@@ -150,17 +149,8 @@ def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None)
 
 # ---------------------------------------------------------------- git
 
-
-def _run(folder: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_git(folder, *arguments, settings=("gc.auto=0",))
+_SETTINGS = ("gc.auto=0",)
 
 
 def _git(folder: str, *arguments: str) -> str:
-    done = _run(folder, *arguments)
-    if done.returncode:
-        raise GitError(_first_line(done.stderr.splitlines()) or f"git ended with exit code {done.returncode}")
-    return done.stdout
-
-
-def _first_line(lines: Sequence[str]) -> str:
-    return next((line.strip() for line in lines if line.strip()), "")
+    return call_git(folder, *arguments, settings=_SETTINGS)

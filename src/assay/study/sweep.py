@@ -41,6 +41,7 @@ from assay.study.prepared import (
 from assay.study.run_dir_builder import DirBuilder
 from assay.study.slot_choice import LeaseNotice, Slots, SlotWaitNotice, choose_slots
 from assay.study.supervise import Entry, Event, LoopSettings, Observer, Supervisor
+from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts
 from assay.values.secrets import hide_spec
@@ -484,7 +485,7 @@ def _held_back() -> Iterator[None]:
 @contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
     """Ctrl-C and TERM stop the runs; HUP leaves them running."""
-    terminals = [fd for fd in (1, 2) if os.isatty(fd)]  # asked now: one that hung up says no
+    terminals = find_terminals()  # before one hangs up
 
     def interrupt(number: int, _frame: object) -> None:
         supervisor.interrupted = signal.Signals(number).name

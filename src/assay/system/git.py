@@ -1,4 +1,4 @@
-"""Calling git: what it is told each time, whatever the user's own settings and hooks are."""
+"""Calling git: the same options each time, whatever the user's own settings and hooks are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_O
 _SETTINGS = ("core.hooksPath=/dev/null", "advice.detachedHead=false")
 
 
-# What git, curl and ssh say where a server cannot be reached, or cannot serve today. Anything else is an answer.
+# What git, curl and ssh print where a server cannot be reached, or cannot serve today. Anything else is an answer.
 _UNREACHABLE = re.compile(
     r"could not resolve (host|proxy)|name or service not known|name resolution|unable to look up|unable to connect"
     r"|(failed to|couldn't|could not) connect|network is unreachable|no route to host|empty reply|recv failure"
@@ -26,16 +26,16 @@ _QUOTED = re.compile(r"'[^'\n]*'|\S+://\S+")  # addresses: a repository may be c
 
 
 class GitError(Exception):
-    """What git said, in one line."""
+    """git's error message, in one line."""
 
-    def __init__(self, words: str, is_unreachable: bool = False) -> None:
-        super().__init__(words)
-        self.words = words
-        self.is_unreachable = is_unreachable  # a server that may be there tomorrow, and not something that is not there
+    def __init__(self, message: str, is_unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.is_unreachable = is_unreachable  # a server that may be there tomorrow, not something that does not exist
 
 
 def is_unreachable(text: str) -> bool:
-    """By all that git said: of ssh's words it repeats none in its own line."""
+    """By all that git printed: ssh's reason is in lines of its own."""
     return _UNREACHABLE.search(_QUOTED.sub("", text)) is not None
 
 
@@ -69,3 +69,52 @@ def run_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) -
         )
     except FileNotFoundError:
         raise UsageError("git was not found", "install it: apt install git") from None
+
+
+def call_git(folder: str | None, *arguments: str, settings: Sequence[str] = ()) -> str:
+    """What git prints; raises GitError where it fails."""
+    done = run_git(folder, *arguments, settings=settings)
+    if done.returncode:
+        message = find_reason(done.stderr) or f"git ended with exit code {done.returncode}"
+        raise GitError(message, is_unreachable(done.stderr))
+    return done.stdout
+
+
+def find_reason(text: str) -> str:
+    """The line of git's messages that names the error; progress and warnings may come before it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reasons = [line for line in lines if line.startswith(("ssh:", "fatal:", "error:"))]
+    return (reasons or lines or [""])[0]
+
+
+def read_git(folder: str, *arguments: str, limit: int = -1, timeout_s: float) -> tuple[bytes | None, str]:
+    """What git prints, up to one byte more than `limit`; None where it fails, is missing or takes too long. With it
+    git's messages. Takes no lock in the user's repository."""
+    import threading
+
+    env = {**build_environment(), "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(
+            ["git", *arguments],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    except OSError:
+        return None, ""
+    watchdog = threading.Timer(timeout_s, process.kill)
+    watchdog.start()
+    try:
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            output = process.stdout.read(limit + 1 if limit >= 0 else -1)
+            is_cut = 0 <= limit < len(output)
+            if is_cut:
+                process.kill()
+            messages = process.stderr.read(1 << 14).decode(errors="replace")
+    finally:
+        watchdog.cancel()
+    return (output if process.returncode == 0 or is_cut else None), messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TextIO
+from typing import IO, TextIO
 
 RESET = "\x1b[0m"
 CODES: Mapping[str, str] = {
@@ -74,6 +74,20 @@ def terminal_width(stream: TextIO, fallback: int | None = None) -> int | None:
     import shutil
 
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def terminal_size(stream: IO[str]) -> os.terminal_size | None:
+    """Of the terminal that this very stream is connected to; None where there is none, or it has no size."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return None
+    return size if size.columns and size.lines else None
+
+
+def find_terminals() -> list[int]:
+    """Which of the standard output streams, by descriptor, are terminals that have not hung up."""
+    return [fd for fd in (1, 2) if os.isatty(fd)]
 
 
 def paint(text: str, style: str) -> str:

@@ -79,7 +79,7 @@ def test_a_git_that_cannot_be_asked_is_a_warning_of_the_benchmark(lab: Path) -> 
     (lab / ".git" / "index").write_bytes(b"damaged")
     said: list[str] = []
     report = run_benchmarks(request("mod.B.fixed", trials=2), RunHooks(warn=said.append))
-    assert [text for text in said if "git cannot be asked about" in text] == said[:1]
+    assert [text for text in said if "git cannot read" in text] == said[:1]
     assert "no commit is recorded" in said[0]
     assert not [note for note in report.notes if "git" in note], "given once"
     assert [execution.commit for execution in report.executions] == [None, None]

@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 
 from assay.compat.perfzero.values import GitRepo, Package, hide_secrets
 from assay.errors import AssayError, InfrastructureError, UsageError
 from assay.system.files import rename
-from assay.system.git import GitError, is_unreachable, run_git
+from assay.system.git import GitError, call_git, run_git
 from assay.system.locks import hold
 
 Say = Callable[[str], None]
 
-# Set inside a git hook, where they would make git work on another repository.
 _USED = "refs/assay/used"
 _LOCK = ".lock"
 _COMPILED = re.compile(r"(?:^|/)__pycache__/|\.pyc$|\.egg-info/")
@@ -162,7 +160,7 @@ def _move(repo: GitRepo, path: str, *, fetches: bool, say: Say) -> None:
     try:
         _switch(path, None if repo.commit else branch, sha, has_own)
     except GitError as error:
-        say(f"{repo.name}: {error.words}; it is used as it is")
+        say(f"{repo.name}: {error.message}; it is used as it is")
 
 
 def _default_branch(path: str) -> str | None:
@@ -182,7 +180,7 @@ def _fetch(path: str, repo: GitRepo) -> None:
 
 def _refuse(repo: GitRepo, what: str, error: GitError, hint: str) -> AssayError:
     """As with downloads: what cannot be reached today is no mistake of the user's, what is not there is one."""
-    words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.words}"
+    words = f"--git_repos: {hide_secrets(repo.url)} cannot be {what}: {error.message}"
     if error.is_unreachable:
         return InfrastructureError(words, f"can it be reached from here? {hint}")
     return UsageError(words, hint)
@@ -226,7 +224,7 @@ def _switch(path: str, branch: str | None, sha: str, has_own: bool) -> None:
 
 
 def _is_ancestor(path: str, one: str, other: str) -> bool:
-    return _run(path, "merge-base", "--is-ancestor", one, other).returncode == 0
+    return run_git(path, "merge-base", "--is-ancestor", one, other).returncode == 0
 
 
 def _resolve(path: str, name: str) -> str | None:
@@ -236,28 +234,18 @@ def _resolve(path: str, name: str) -> str | None:
 
 # ---------------------------------------------------------------- git
 
-
-def _run(folder: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_git(folder, *arguments, settings=("core.quotePath=false",))
+_SETTINGS = ("core.quotePath=false",)
 
 
 def _git(folder: str | None, *arguments: str) -> str:
-    done = _run(folder, *arguments)
-    if done.returncode:
-        words = _find_words(done.stderr) or f"git ended with exit code {done.returncode}"
-        raise GitError(words, is_unreachable(done.stderr))
-    return done.stdout
+    try:
+        return call_git(folder, *arguments, settings=_SETTINGS)
+    except GitError as error:
+        raise GitError(hide_secrets(error.message), error.is_unreachable) from None
 
 
 def _ask(folder: str, *arguments: str, strip: bool = True) -> str:
-    """What git says; nothing where it refuses."""
-    done = _run(folder, *arguments)
+    """What git prints; nothing where it refuses."""
+    done = run_git(folder, *arguments, settings=_SETTINGS)
     text = done.stdout if done.returncode == 0 else ""
     return text.strip() if strip else text
-
-
-def _find_words(text: str) -> str:
-    """The line that says why; git may talk before it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(("ssh:", "fatal:", "error:"))]
-    return hide_secrets((telling or lines or [""])[0])

@@ -1,7 +1,7 @@
 """The artifact store: what tools made of models, found by everything that went into it.
 
 <folder>/v2/
-    lock                          empty; see system.range_locks
+    lock                          empty; see RangeLocks in system.locks
     <key>/<version>.<bytes>/      an entry, complete from the moment it has this name, and never changed; see entry
     <key>/building/               a build in progress, or one that was killed
 
@@ -44,9 +44,8 @@ from assay.models.store.entry import (
     render_manifest,
     render_miss,
 )
-from assay.system.cache_dir import cache_dir
-from assay.system.files import write_atomic
-from assay.system.range_locks import RangeLocks
+from assay.system.files import cache_dir, rename, write_atomic
+from assay.system.locks import RangeLocks
 
 __all__ = [
     "Artifact",
@@ -337,7 +336,7 @@ class ArtifactStore:
         name = f"{key}/{number}.{manifest.size_bytes + len(text)}"
         self._locks.hold(name)
         try:
-            os.rename(building, self._path(name))
+            rename(building, self._path(name))
         except BaseException:
             self._locks.release(name)
             raise

@@ -8,6 +8,7 @@ import time
 
 from assay.errors import UsageError
 from assay.show.console import Console
+from assay.system.terminal import is_terminal
 from assay.values import layout
 from assay.values.options import Request, argument, json_option, option, root_option
 from assay.values.state import State
@@ -148,7 +149,7 @@ def logs(request: LogsRequest, console: Console) -> int:
         return _follow(request, console)
     found = find_one_run(request.run, request.root)
     path = find_log(found.dir, request.command, request.attempt)
-    if sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         console.error(f"{os.path.relpath(path)}:")
     copy_log(path, request.lines, _write)
     return 0
