@@ -107,6 +107,12 @@ AT_TOP_LEVEL = {
     "markupsafe",
     "pytest",
 }  # the others only inside the function that needs them
+SYSTEM_MODULES = {"fcntl", "termios", "tty", "pty"}
+SYSTEM_CALLS = {
+    *(f"os.{name}" for name in ("replace", "rename", "renames", "isatty", "get_terminal_size")),
+    *("shutil.get_terminal_size", "shutil.move"),
+}
+REGISTERED = re.compile(r"(assay(?:\.\w+)+):\w+")  # how registries name what they will import
 EMPTY_WORDS = {"utils", "util", "misc", "helpers", "helper", "common", "manager", "tools"}
 
 LIGHT = {  # what importing a module may load beside the standard library
@@ -177,7 +183,7 @@ def import_targets(node: ast.AST, known: Mapping[str, object]) -> Iterator[tuple
         yield from ((text, 0) for text in literal_text(node.args[:1]))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         # "assay.execute.local:LocalExecutor": how lazy registries name what they will import
-        match = re.fullmatch(r"(assay(?:\.\w+)+):\w+", node.value)
+        match = REGISTERED.fullmatch(node.value)
         if match:
             yield match[1], 0
 
@@ -296,6 +302,37 @@ def name_problems(modules: Mapping[str, Module]) -> Iterator[str]:
                 yield f"{name}: shadows the library {word}"
 
 
+def system_problems(sources: Mapping[str, str]) -> Iterator[str]:
+    """Rule 5: /proc, locks, renames, git and raw queries of the terminal occur in assay.system alone."""
+    for name, text in sources.items():
+        if is_inside(name, "assay.system"):
+            continue
+        tree = ast.parse(text)
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            is_prose = isinstance(node, ast.Constant) and id(node) in prose
+            if not is_prose and (what := find_system_use(node)):
+                yield f"{name}:{getattr(node, 'lineno', 0)}: {what} belongs in assay.system"
+
+
+def find_system_use(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return "/proc" if re.search(r"(^|[^\w/])/proc/|^/proc$", node.value) else None
+    if isinstance(node, ast.List | ast.Tuple):
+        return "git" if [*literal_text(node.elts[:1])] == ["git"] else None
+    if isinstance(node, ast.Call) and called_name(node) in {"which", "execvp", "posix_spawnp"}:
+        return "git" if [*literal_text(node.args[:1])] == ["git"] else None
+    if isinstance(node, ast.Attribute):
+        text = ast.unparse(node)
+        return text if text in SYSTEM_CALLS or node.attr == "isatty" else None
+    names = []
+    if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+        names = [target.split(".")[0] for target, _ in import_targets(node, {})]
+    if isinstance(node, ast.ImportFrom):
+        names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return next((name for name in names if name in SYSTEM_MODULES | SYSTEM_CALLS), None)
+
+
 # ---------------------------------------------------------------- our tree
 
 
@@ -323,6 +360,30 @@ def test_each_library_is_imported_in_its_home(tree: dict[str, Module]) -> None:
 
 def test_module_names_say_something(tree: dict[str, Module]) -> None:
     assert list(name_problems(tree)) == []
+
+
+def test_only_system_asks_the_operating_system() -> None:
+    assert list(system_problems(load_sources(SOURCE))) == []
+
+
+def test_each_name_of_a_registry_loads() -> None:
+    """Rule 7: what is imported by name is a string `module:attribute`, and every such string resolves."""
+    found = {text for source in load_sources(SOURCE).values() for text in find_registered(source)}
+    assert {"assay.execute.local:LocalExecutor", "assay.models.backends.ort:OrtBackend"} <= found
+    for text in sorted(found):
+        module, _, attribute = text.partition(":")
+        assert getattr(importlib.import_module(module), attribute, None) is not None, text
+
+
+def find_registered(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and REGISTERED.fullmatch(node.value):
+            yield node.value
+
+
+def test_our_own_modules_are_imported_by_whole_names_only() -> None:
+    """A name that is put together from parts is found by no search, and by no check."""
+    assert [name for name, text in load_sources(SOURCE).items() if "import_module(f" in text] == []
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -524,6 +585,39 @@ def test_libraries_at_home_are_left_alone() -> None:
         plan__select="import select, json, tomllib",
     )
     assert list(home_problems(fine)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("def f(pid):\n    return open(f'/proc/{pid}/stat')", "/proc"),
+        ("NAME = '/proc'", "/proc"),
+        ("SCRIPT = 'read -r boot < /proc/sys/kernel/random/boot_id'", "/proc"),
+        ("import fcntl", "fcntl"),
+        ("def f():\n    from fcntl import flock", "fcntl"),
+        ("def f():\n    __import__('termios')", "termios"),
+        ("import os\nos.replace('a', 'b')", "os.replace"),
+        ("import os\nmove = os.rename", "os.rename"),
+        ("from os import replace", "os.replace"),
+        ("import subprocess\nsubprocess.run(['git', 'status'])", "git"),
+        ("ARGV = ('git', *WORDS)", "git"),
+        ("import shutil\nshutil.which('git')", "git"),
+        ("import os\nos.get_terminal_size(1)", "os.get_terminal_size"),
+        ("import shutil\nshutil.get_terminal_size()", "shutil.get_terminal_size"),
+        ("import sys\nsys.stdout.isatty()", "sys.stdout.isatty"),
+    ],
+)
+def test_use_of_the_operating_system_elsewhere_is_seen(source: str, what: str) -> None:
+    assert list(system_problems({"assay.system.files": source})) == []
+    (problem,) = system_problems({"assay.show.table": source})
+    assert problem.endswith(f": {what} belongs in assay.system")
+
+
+def test_what_only_mentions_the_operating_system_is_left_alone() -> None:
+    source = (
+        '"What /proc/PID/stat shows."\ncheck("git", "mount /proc (containers)", "data/proc/x", files.rename("a", "b"))'
+    )
+    assert list(system_problems({"assay.show.table": source})) == []
 
 
 @pytest.mark.parametrize("name", ["record__utils", "plan__helpers__names", "manager", "judge__numpy"])

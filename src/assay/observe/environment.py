@@ -275,7 +275,6 @@ def _git(
 ) -> bytes | None:
     path = os.fspath(folder)
     output, messages = read_git(path, *arguments, limit=limit, timeout_s=GIT_TIMEOUT_S)
-    if output is None and find_git_root(os.path.realpath(path)) and shutil.which("git"):
-        why = find_reason(messages) or f"it took longer than {GIT_TIMEOUT_S} s"
-        complain(f"git cannot read {path}, so no commit is recorded: {why}")
+    if output is None and messages and find_git_root(os.path.realpath(path)):
+        complain(f"git cannot read {path}, so no commit is recorded: {find_reason(messages)}")
     return output

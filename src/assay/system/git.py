@@ -117,4 +117,6 @@ def read_git(folder: str, *arguments: str, limit: int = -1, timeout_s: float) ->
             messages = process.stderr.read(1 << 14).decode(errors="replace")
     finally:
         watchdog.cancel()
+    if process.returncode < 0 and not is_cut:
+        messages = messages or f"git took longer than {timeout_s:g} s"
     return (output if process.returncode == 0 or is_cut else None), messages

@@ -141,8 +141,8 @@ class RangeLocks:
 
     The lock of a name is one byte of the file, at an offset that follows from the name. Any number of locks costs one
     descriptor and no disk space (a full disk stops no reader), nothing has to be cleaned up, and what a process held is
-    free as soon as the process has ended, also after kill -9. They are locks of an open file description (OFD), not of a
-    process: threads exclude one another, and closing another descriptor of the file releases nothing.
+    free as soon as the process has ended, also after kill -9. They are locks of an open file description (OFD), not of
+    a process: threads exclude one another, and closing another descriptor of the file releases nothing.
 
     Without write access only shared locks can be taken; without the file, none: nobody could write there either.
     """

@@ -8,16 +8,16 @@ import click
 
 from assay.errors import did_you_mean
 
-# name → (module, attribute, what it does)
+# name → (module:attribute, what it does)
 _COMMANDS = {
-    "check": ("check", "check", "Every layer and the full model on a target, beside the reference."),
-    "bisect": ("check", "bisect", "The first layer that a target gets wrong."),
-    "reduce": ("check", "reduce", "The smallest part that still fails, with its inputs."),
-    "diff": ("diff", "command", "Two tensors: worst elements, histogram, heat map."),
-    "split": ("pieces", "split", "Layers as models of their own, with the values that they see."),
-    "layers": ("pieces", "layers", "The cases of a model, from its graph alone."),
-    "convert": ("pieces", "convert", "The model with another opset."),
-    "cache": ("cache", "command", "What is kept of earlier checks; clear it."),
+    "check": ("assay.models.commands.check:check", "Every layer and the full model on a target, beside the reference."),
+    "bisect": ("assay.models.commands.check:bisect", "The first layer that a target gets wrong."),
+    "reduce": ("assay.models.commands.check:reduce", "The smallest part that still fails, with its inputs."),
+    "diff": ("assay.models.commands.diff:command", "Two tensors: worst elements, histogram, heat map."),
+    "split": ("assay.models.commands.pieces:split", "Layers as models of their own, with the values that they see."),
+    "layers": ("assay.models.commands.pieces:layers", "The cases of a model, from its graph alone."),
+    "convert": ("assay.models.commands.pieces:convert", "The model with another opset."),
+    "cache": ("assay.models.commands.cache:command", "What is kept of earlier checks; clear it."),
 }
 
 
@@ -31,13 +31,13 @@ class _Group(click.Group):
         if cmd_name not in _COMMANDS:
             hint = did_you_mean(cmd_name, _COMMANDS) or "see assay model --help"
             raise click.UsageError(f"there is no command {cmd_name!r}: {hint}", ctx)
-        module, attribute, _ = _COMMANDS[cmd_name]
-        found: click.Command = getattr(import_module(f"assay.models.commands.{module}"), attribute)
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        found: click.Command = getattr(import_module(module), attribute)
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
 @click.group(cls=_Group)
