@@ -30,6 +30,7 @@ from typing import Any
 from assay.errors import InfrastructureError
 from assay.models.trace import Profile, Slice, render_perfetto, render_slices_csv
 from assay.models.values.model import Job, Step, StepOutcome
+from assay.system.files import replacing, write_atomic
 
 _MOST_PROBLEMS = 5
 _LARGEST_BYTES = 512 * 1024**2
@@ -306,7 +307,7 @@ def finish_profiles(job: Job, outcome: StepOutcome) -> StepOutcome:
     slices, tables = _read(_select(job, outcome.profiles))
     try:
         _write_table(f"{base}.csv", tables, slices or _build_slices(outcome))
-        _write(f"{base}.pb", render_perfetto(slices or _build_slices(outcome)))
+        write_atomic(f"{base}.pb", render_perfetto(slices or _build_slices(outcome)))
     except OSError as error:
         raise InfrastructureError(f"the profile {base} cannot be written: {error.strerror}") from error
     return replace(outcome, profiles=tuple(dict.fromkeys((*outcome.profiles, f"{base}.csv", f"{base}.pb"))))
@@ -344,14 +345,7 @@ def _write_table(path: str, tables: Sequence[str], slices: Sequence[Slice]) -> N
     if path in tables:
         return  # the tool has given it this name itself
     if len(tables) == 1:
-        shutil.copyfile(tables[0], f"{path}.{os.getpid()}")
-        os.replace(f"{path}.{os.getpid()}", path)
+        with replacing(path) as aside:
+            shutil.copyfile(tables[0], aside)
     else:
-        _write(path, render_slices_csv(slices).encode())
-
-
-def _write(path: str, content: bytes) -> None:
-    aside = f"{path}.{os.getpid()}"
-    with open(aside, "wb") as stream:
-        stream.write(content)
-    os.replace(aside, path)
+        write_atomic(path, render_slices_csv(slices))

@@ -21,6 +21,7 @@ from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError
 from assay.models.backends.onnx_file import find_external
 from assay.models.values.model import Job, StepOutcome, Target
+from assay.system.files import write_atomic
 
 MOST_BYTES = 64 * 1024 * 1024  # of one thing: what is larger stays where it is, and its command with it
 
@@ -143,9 +144,7 @@ class DumpFolders:
             if not names:
                 os.unlink(path)
                 return
-            with open(f"{path}.{os.getpid()}", "w", encoding="utf-8", errors="surrogateescape") as stream:
-                stream.write("".join(f"{name}\n" for name in names if "\n" not in name))
-            os.replace(f"{path}.{os.getpid()}", path)
+            write_atomic(path, "".join(f"{name}\n" for name in names if "\n" not in name))
 
 
 def survey(folder: str) -> Looks:

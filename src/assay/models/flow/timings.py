@@ -20,7 +20,7 @@ from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Ste
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
 from assay.observe.machine import CpuMeter, find_contamination, load_machine
-from assay.system.files import TEMPORARY_SUFFIX, write_atomic
+from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.machine import Machine
 from assay.values.timings import Timings
@@ -76,14 +76,7 @@ def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
     texts = {"chrome": render_chrome(slices).encode(), "perfetto": render_perfetto(slices)}
     texts["csv"] = render_slices_csv(slices).encode()
     for form, name in layout.MODEL_TRACE_FILES.items():
-        _write_bytes(os.path.join(run_dir, name), texts[form])
-
-
-def _write_bytes(path: str, content: bytes) -> None:
-    aside = f"{path}{TEMPORARY_SUFFIX}"
-    with open(aside, "wb") as file:
-        file.write(content)
-    os.replace(aside, path)
+        write_atomic(os.path.join(run_dir, name), texts[form])
 
 
 FOREIGN_LIMIT = 0.1  # of all cores: as for benchmarks
