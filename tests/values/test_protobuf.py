@@ -60,3 +60,28 @@ def test_half_a_character_is_no_reason_to_fail() -> None:
 @given(st.floats(allow_nan=False))
 def test_doubles_come_back(value: float) -> None:
     assert struct.unpack("<d", protobuf.double(1, value)[1:]) == (value,)
+
+
+def test_what_was_written_is_read_again() -> None:
+    data = protobuf.number(1, 2**64 - 1) + protobuf.text(2, "ä") + protobuf.double(16, 0.5) + b"\x1d\1\0\0\0"
+    expected = [(1, 0, 2**64 - 1), (2, 2, "ä".encode()), (16, 1, struct.pack("<d", 0.5)), (3, 5, b"\1\0\0\0")]
+    assert list(protobuf.read_fields(data)) == expected
+    assert [
+        (number, kind, bytes(value) if kind else value)
+        for number, kind, value in protobuf.read_fields(memoryview(data))
+    ] == expected
+    places = list(protobuf.scan_fields(data, 0, len(data)))
+    assert [number for number, _, _, _ in places] == [1, 2, 16, 3]
+    assert [data[body:end] for _, _, body, end in places[1:]] == [value for _, _, value in expected[1:]]
+    assert b"".join(data[begin:end] for _, begin, _, end in places) == data
+    assert protobuf.to_signed(2**64 - 1) == -1
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x08", b"\x80", b"\x0a\x05abc", b"\x0d\1\2", b"\x0b", b"\x00\x01", b"\x08" + b"\xff" * 10 + b"\1"]
+)
+def test_what_is_not_a_message_is_refused(data: bytes) -> None:
+    with pytest.raises(protobuf.ProtobufError):
+        list(protobuf.read_fields(data))
+    with pytest.raises(protobuf.ProtobufError):
+        list(protobuf.scan_fields(data, 0, len(data)))

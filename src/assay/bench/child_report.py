@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from assay.bench.values.execution import Story
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+from assay.values.protobuf import read_fields
 
 
 def parse_story(text: str) -> Story:
@@ -85,13 +84,13 @@ def _load_entries(prefix: str) -> tuple[list[Mapping[str, Any]], list[str]]:
 
 def parse_benchmark_entries(data: bytes) -> list[dict[str, Any]]:
     """Each as the keyword arguments of `report_benchmark`. Raises ValueError for what is no such message."""
-    return [_parse_entry(_as_bytes(content)) for number, content in iterate_fields(data) if number == 1]
+    return [_parse_entry(_as_bytes(content)) for number, _, content in read_fields(data) if number == 1]
 
 
 def _parse_entry(data: bytes) -> dict[str, Any]:
     entry: dict[str, Any] = {"extras": {}, "metrics": []}
     plain = {2: "iters", 3: "cpu_time", 4: "wall_time", 5: "throughput"}
-    for number, content in iterate_fields(data):
+    for number, _, content in read_fields(data):
         if number == 1:
             entry["name"] = _as_text(content)
         elif number in plain:
@@ -106,7 +105,7 @@ def _parse_entry(data: bytes) -> dict[str, Any]:
 
 def _parse_extra(data: bytes) -> tuple[str, float | str]:
     key, value = "", 0.0
-    for number, content in iterate_fields(data):
+    for number, _, content in read_fields(data):
         if number == 1:
             key = _as_text(content)
         elif number == 2:
@@ -116,14 +115,14 @@ def _parse_extra(data: bytes) -> tuple[str, float | str]:
 
 def _parse_value(data: bytes) -> float | str:
     value: float | str = 0.0
-    for number, content in iterate_fields(data):
+    for number, _, content in read_fields(data):
         value = _as_double(content) if number == 1 else _as_text(content)
     return value
 
 
 def _parse_metric(data: bytes) -> dict[str, Any]:
     metric: dict[str, Any] = {"name": "", "value": 0.0}
-    for number, content in iterate_fields(data):
+    for number, _, content in read_fields(data):
         if number == 1:
             metric["name"] = _as_text(content)
         elif number == 2:
@@ -134,40 +133,7 @@ def _parse_metric(data: bytes) -> dict[str, Any]:
 
 
 def _parse_wrapped(data: bytes) -> float:
-    return next((_as_double(content) for number, content in iterate_fields(data) if number == 1), 0.0)
-
-
-def iterate_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and contents, groups aside, which this message has none of."""
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
-            value, at = _read_varint(data, at)
-            yield number, value
-            continue
-        if kind == _BYTES:
-            size, at = _read_varint(data, at)
-        elif kind in (_FIXED64, _FIXED32):
-            size = 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(f"no benchmark report: a field of kind {kind} at byte {at}")
-        if at + size > len(data) or number == 0:
-            raise ValueError("no benchmark report, or one that is cut off")
-        yield number, data[at : at + size]
-        at += size
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data) and shift < 70:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-    raise ValueError("no benchmark report, or one that is cut off")
+    return next((_as_double(content) for number, _, content in read_fields(data) if number == 1), 0.0)
 
 
 def _as_bytes(content: int | bytes) -> bytes:

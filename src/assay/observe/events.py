@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from assay.observe.columns import Columns, add_value
+from assay.values.protobuf import FIXED32, FIXED64, ProtobufError, read_fields, read_varint, to_signed
 
 State = dict[str, Any]
 
@@ -23,7 +24,6 @@ _CHECKSUM = struct.Struct("<I")
 _CHECKED_BYTES = 1 << 16
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EVENT_TIME, _EVENT_STEP, _EVENT_SUMMARY = 1, 2, 5
 _SUMMARY_VALUE = 1
 _VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
@@ -42,10 +42,6 @@ _FIELDS = {1: 5, 2: 6, 3: 7, 4: 7, 5: 7, 6: 7, 9: 10, 10: 11, 14: 13, 17: 7, 19:
 _FLOATS = (1, 2)
 _HALVES = (14, 19)
 _BFLOAT16 = 14
-
-
-class DamagedError(ValueError):
-    """Bytes that are no protobuf message."""
 
 
 def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State]:
@@ -83,7 +79,7 @@ def _next_record(data: bytes, offset: int, state: State) -> tuple[int, bytes] | 
 def _add_event(columns: Columns, event: bytes, state: State) -> None:
     try:
         time, step, scalars = _decode_event(event)
-    except DamagedError:
+    except ProtobufError:
         state["damaged"] = state.get("damaged", 0) + 1
         return
     for tag, value in scalars:
@@ -120,61 +116,24 @@ def masked_crc32c(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# ---------------------------------------------------------------- protobuf
-
-
-def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    result = shift = 0
-    while offset < len(data) and shift < 70:
-        byte = data[offset]
-        offset += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, offset
-        shift += 7
-    raise DamagedError("a number without an end")
-
-
-def _signed(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Field number, wire type and raw value of everything in a message."""
-    offset = 0
-    while offset < len(data):
-        key, offset = _varint(data, offset)
-        kind = key & 7
-        value: int | bytes
-        if kind == _VARINT:
-            value, offset = _varint(data, offset)
-        else:
-            length = {_FIXED64: 8, _FIXED32: 4}.get(kind)
-            if kind == _BYTES:
-                length, offset = _varint(data, offset)
-            if length is None or offset + length > len(data):
-                raise DamagedError("a field that is cut off or of no known type")
-            value = data[offset : offset + length]
-            offset += length
-        yield key >> 3, kind, value
+# ---------------------------------------------------------------- messages
 
 
 def _decode_event(event: bytes) -> tuple[float, float, list[tuple[str, float]]]:
     time = step = 0.0
     scalars: list[tuple[str, float]] = []
-    for field, kind, value in _fields(event):
-        if field == _EVENT_TIME and kind == _FIXED64 and isinstance(value, bytes):
+    for field, kind, value in read_fields(event):
+        if field == _EVENT_TIME and kind == FIXED64 and isinstance(value, bytes):
             time = struct.unpack("<d", value)[0]
         elif field == _EVENT_STEP and isinstance(value, int):
-            step = float(_signed(value))
+            step = float(to_signed(value))
         elif field == _EVENT_SUMMARY and isinstance(value, bytes):
             scalars += _decode_summary(value)
     return time, step, scalars
 
 
 def _decode_summary(summary: bytes) -> Iterator[tuple[str, float]]:
-    for field, _, content in _fields(summary):
+    for field, _, content in read_fields(summary):
         if field == _SUMMARY_VALUE and isinstance(content, bytes):
             tag, value = _decode_value(content)
             if value is not None:
@@ -183,12 +142,12 @@ def _decode_summary(summary: bytes) -> Iterator[tuple[str, float]]:
 
 def _decode_value(message: bytes) -> tuple[str, float | None]:
     tag, number = "", None
-    for field, kind, value in _fields(message):
+    for field, kind, value in read_fields(message):
         if not isinstance(value, bytes):
             continue
         if field == _VALUE_TAG:
             tag = value.decode("utf-8", "replace")
-        elif field == _VALUE_SIMPLE and kind == _FIXED32:
+        elif field == _VALUE_SIMPLE and kind == FIXED32:
             number = struct.unpack("<f", value)[0]
         elif field == _VALUE_TENSOR:
             number = _decode_scalar_tensor(value)
@@ -197,12 +156,12 @@ def _decode_value(message: bytes) -> tuple[str, float | None]:
 
 def _decode_scalar_tensor(tensor: bytes) -> float | None:
     """The number of a tensor without dimensions; None for anything larger, and for text."""
-    fields = {field: value for field, _, value in _fields(tensor)}
+    fields = {field: value for field, _, value in read_fields(tensor)}
     shape = fields.get(_TENSOR_SHAPE, b"")
     dtype = fields.get(_TENSOR_TYPE, 0)
     if not isinstance(shape, bytes) or not isinstance(dtype, int):
         return None
-    if any(field in (_SHAPE_DIMENSION, _SHAPE_UNKNOWN) for field, _, _ in _fields(shape)):
+    if any(field in (_SHAPE_DIMENSION, _SHAPE_UNKNOWN) for field, _, _ in read_fields(shape)):
         return None
     content = fields.get(_TENSOR_CONTENT)
     if isinstance(content, bytes) and content:
@@ -232,5 +191,5 @@ def _element(fields: dict[int, int | bytes], dtype: int) -> float | None:
 
 def _integer(value: int | bytes) -> int:
     if isinstance(value, bytes):
-        value = _varint(value, 0)[0] if value else 0
-    return _signed(value)
+        value = read_varint(value, 0)[0] if value else 0
+    return to_signed(value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from assay.errors import InfrastructureError, UsageError
 from assay.stage import object_store
 from assay.stage.address import FILE, STORES, parse_local, parse_scheme
 from assay.stage.folder import DataFile, copy_data, is_inside, load_listing
-from assay.system.files import replacing
+from assay.system.files import TEMPORARY_SUFFIX, rename
 
 _SCHEMES = (*STORES, FILE)
 
@@ -67,7 +68,10 @@ def _make_target(target: str) -> None:
 
 def _copy_one(file: DataFile, place: str) -> None:
     os.makedirs(os.path.dirname(place), exist_ok=True)
-    with replacing(place) as aside:
-        copy_data(file.path, aside)
-        if os.path.getsize(aside) < file.bytes:  # longer is fine: a log may grow during the copy
-            raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {file.bytes} bytes", "try again")
+    aside = place + TEMPORARY_SUFFIX  # always the same, so that a copy that was killed leaves nothing for good
+    with suppress(FileNotFoundError):
+        os.unlink(aside)
+    copy_data(file.path, aside)
+    if os.path.getsize(aside) < file.bytes:  # longer is fine: a log may grow during the copy
+        raise InfrastructureError(f"{place} has {os.path.getsize(aside)} of {file.bytes} bytes", "try again")
+    rename(aside, place)

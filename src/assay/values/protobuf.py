@@ -1,13 +1,29 @@
-"""Writing protobuf's wire format: enough for files that other programs show."""
+"""Protobuf's wire format, read and written without its library: enough for the files of other programs."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from mmap import mmap
+from typing import TypeVar
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_WIDTHS = {FIXED64: 8, FIXED32: 4}
+_LONGEST_VARINT = 10
+
+Buffer = TypeVar("Buffer", bytes, memoryview)
+
+
+class ProtobufError(ValueError):
+    """Bytes that are not a protobuf message, or not all of one."""
+
+
+# ---------------------------------------------------------------- writing
 
 
 def number(field: int, value: int) -> bytes:
     """Of any integer type without a sign; from 0 up."""
-    return _key(field, 0) + _varint(value)
+    return _key(field, 0) + build_varint(value)
 
 
 def double(field: int, value: float) -> bytes:
@@ -15,7 +31,7 @@ def double(field: int, value: float) -> bytes:
 
 
 def message(field: int, content: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(content)) + content
+    return _key(field, 2) + build_varint(len(content)) + content
 
 
 def text(field: int, value: str) -> bytes:
@@ -23,10 +39,10 @@ def text(field: int, value: str) -> bytes:
 
 
 def _key(field: int, wire_type: int) -> bytes:
-    return _varint(field << 3 | wire_type)
+    return build_varint(field << 3 | wire_type)
 
 
-def _varint(value: int) -> bytes:
+def build_varint(value: int) -> bytes:
     """Seven bits a byte, the lowest first; the eighth says that more come."""
     found = bytearray()
     while value > 0x7F:
@@ -34,3 +50,76 @@ def _varint(value: int) -> bytes:
         value >>= 7
     found.append(value)
     return bytes(found)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_fields(data: Buffer) -> Iterator[tuple[int, int, int | Buffer]]:
+    """The number, wire type and raw value of each field of a message: an integer without a sign, or bytes."""
+    offset, size = 0, len(data)
+    while offset < size:
+        key, offset = _read_key(data, offset)
+        kind = key & 7
+        if kind == VARINT:
+            value, offset = read_varint(data, offset)
+            yield key >> 3, kind, value
+            continue
+        length = _WIDTHS.get(kind, 0)
+        if kind == BYTES:
+            length, offset = read_varint(data, offset)
+        _check_end(offset + length, size)
+        yield key >> 3, kind, data[offset : offset + length]
+        offset += length
+
+
+def scan_fields(data: bytes | mmap, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """The number of each field, where it begins, where its content begins and where it ends; nothing is copied."""
+    offset = start
+    while offset < stop:
+        begin = offset
+        key, body = _read_key(data, offset)
+        kind = key & 7
+        if kind == VARINT:
+            _, offset = read_varint(data, body)
+        elif kind == BYTES:
+            length, body = read_varint(data, body)
+            offset = body + length
+        else:
+            offset = body + _WIDTHS.get(kind, 0)
+        _check_end(offset, stop)
+        yield key >> 3, begin, body, offset
+
+
+def _read_key(data: bytes | memoryview | mmap, offset: int) -> tuple[int, int]:
+    key, offset = read_varint(data, offset)
+    if key & 7 not in (VARINT, FIXED64, BYTES, FIXED32) or not key >> 3:
+        raise ProtobufError(f"it is not a protobuf message: a field {key >> 3} of wire type {key & 7}")
+    return key, offset
+
+
+def _check_end(end: int, stop: int) -> None:
+    if end > stop:
+        raise ProtobufError("it is cut off")
+
+
+def read_varint(data: bytes | memoryview | mmap, offset: int) -> tuple[int, int]:
+    """An integer without a sign, and where it ends."""
+    value = shift = 0
+    try:
+        while shift < 7 * _LONGEST_VARINT:
+            byte = data[offset]
+            offset += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, offset
+            shift += 7
+    except IndexError:
+        raise ProtobufError("it is cut off") from None
+    raise ProtobufError("it is not a protobuf message: an integer is too long")
+
+
+def to_signed(value: int) -> int:
+    """An integer field whose type has a sign."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.child_report import iterate_fields
 from assay.compat.perfzero.xplane import HOST_PLANE, render_xspace
+from assay.values.protobuf import read_fields
+
+
+def iterate_fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    return [(number, value) for number, _, value in read_fields(data)]
 
 
 def call(name: str, ts: float, dur: float, tid: object = 1) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.values.protobuf import read_fields
+
 _PS_PER_US = 1_000_000
 _PS_PER_NS = 1_000
-_FIXED_BYTES = {1: 8, 5: 4}  # of numbers that are not packed; none of those above
-_LONGEST_VARINT = 10
 
 Trace = dict[str, Any]
 Fields = Iterator[tuple[int, Any]]
@@ -126,37 +126,5 @@ def _number(content: Any) -> int:
     return content
 
 
-# ---------------------------------------------------------------- the wire
-
-
 def _iterate(content: Any) -> Fields:
-    data, place = _message(content), 0
-    while place < len(data):
-        key, place = _read_varint(data, place)
-        kind = key & 7
-        if kind == 0:
-            value, place = _read_varint(data, place)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            size, place = _read_varint(data, place)
-        elif kind in _FIXED_BYTES:
-            size = _FIXED_BYTES[kind]
-        else:
-            raise ValueError("no profile of TensorFlow")
-        if place + size > len(data):
-            raise ValueError("it is cut off")
-        yield key >> 3, data[place : place + size]
-        place += size
-
-
-def _read_varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = 0
-    for count in range(_LONGEST_VARINT):
-        if place + count >= len(data):
-            raise ValueError("it is cut off")
-        byte = data[place + count]
-        value |= (byte & 0x7F) << 7 * count
-        if byte < 0x80:
-            return value, place + count + 1
-    raise ValueError("no profile of TensorFlow")
+    return ((number, value) for number, _, value in read_fields(_message(content)))

@@ -106,8 +106,6 @@ _INSIDE = {
 }
 _TENSOR_FIELDS = frozenset((1, 2, 8))  # what stays of a large tensor
 _TENSOR_NAMES = ("dims", "data_type", "name")  # the same, by name
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 
 def load_skeleton(path: str) -> Model:
@@ -168,7 +166,7 @@ def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:
     """The message again, with the large tensors in it reduced to what they are."""
     inside = _INSIDE[kind]
     parts = []
-    for number, begin, body, end in _fields(content, start, stop):
+    for number, begin, body, end in protobuf.scan_fields(content, start, stop):
         message = inside.get(number)
         if message is None or end - body <= KEPT_BYTES:
             parts.append(content[begin:end])
@@ -179,40 +177,5 @@ def _skim(content: mmap.mmap, start: int, stop: int, kind: str) -> bytes:
 
 
 def _strip(content: mmap.mmap, start: int, stop: int) -> bytes:
-    kept = (field for field in _fields(content, start, stop) if field[0] in _TENSOR_FIELDS)
+    kept = (field for field in protobuf.scan_fields(content, start, stop) if field[0] in _TENSOR_FIELDS)
     return b"".join(content[begin:end] for _, begin, _, end in kept)
-
-
-def _fields(content: mmap.mmap, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, where it begins, where its content begins, where it ends) of each field."""
-    place = start
-    while place < stop:
-        begin = place
-        key, body = _read_varint(content, place)
-        place = _find_end(content, key & 7, body)
-        if key & 7 == _BYTES:
-            _, body = _read_varint(content, body)
-        if place > stop:
-            raise ValueError("the file ends too early")
-        yield key >> 3, begin, body, place
-
-
-def _find_end(content: mmap.mmap, wire: int, body: int) -> int:
-    if wire in _WIDTHS:
-        return body + _WIDTHS[wire]
-    if wire not in (_VARINT, _BYTES):
-        raise ValueError(f"there is no wire type {wire}")
-    value, end = _read_varint(content, body)
-    return end + value if wire == _BYTES else end
-
-
-def _read_varint(content: mmap.mmap, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:  # ten bytes at most
-        byte = content[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-    raise ValueError("a number is too long")
