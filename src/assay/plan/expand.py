@@ -11,9 +11,8 @@ from assay.errors import ConfigError, did_you_mean
 from assay.plan.draft import Draft, NameSource
 from assay.plan.grid import Grid, Row, draw_rows
 from assay.plan.identity import canonical, spec_id
-from assay.plan.naming import name_runs
+from assay.plan.naming import RunxNamer, build_tag, name_runs
 from assay.plan.render import render_command
-from assay.plan.runx_names import Namer, build_tag
 from assay.values.run import Command, LazyRuns, Plan, RunSpec
 from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
 from assay.values.study import (
@@ -85,7 +84,7 @@ def _cannot_fail(study: Study) -> bool:
 def _stream_runx(study: Study, rows: Iterable[Row], names: NameSource | None, rules: SecretRules) -> Iterator[RunSpec]:
     """One run after the other: a dry run of very many prints the first before the last is known."""
     chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
-    namer, seen, hides = Namer(study, names), Counter[str](), _hold_secrets(study, rules)
+    namer, seen, hides = RunxNamer(study, names), Counter[str](), _hold_secrets(study, rules)
     for place, row in rows:
         draft = _build_runx(study, place, row)
         if draft is None:

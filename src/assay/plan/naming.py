@@ -1,21 +1,32 @@
-"""Names of run directories.
+"""Names of run directories, by the rules of the study's dialect.
 
 A native name holds what differs: `norm=new,lr=0.1,seed=0`; a single combination is named by all its parameters. Two
 different runs never share a name, also not on a file system that ignores case: where they would, both end in `~` and a
 part of their id.
+
+runx: `[tag_]brave-otter_2020.02.06_14.19`; with --no_cooldir the tag or the study's name alone.
+
+mlrunner: `Norm_batch-EaStop_T`, made of what a document sweeps, in its order. The rules are the original's, so that
+folders it filled are found again. Its names can collide (`%g` cuts digits, `a/b` and `a_b` look alike, long texts lose
+their head); here the later of two different runs gets its numbers in full or the beginning of a hash after a `~`.
 """
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import count
 
-from assay.plan import mlrunner_names, runx_names
 from assay.plan.draft import Draft, NameSource
 from assay.plan.identity import canonical
-from assay.values.study import Study, Value
+from assay.values.random_names import ADJECTIVES, ANIMALS
+from assay.values.study import Params, Study, Value
 
 MAX_NAME_BYTES = 120
 SINGLE_NAME = "run"
@@ -26,11 +37,9 @@ _UNSAFE = re.compile(r"[^\w.+@-]")
 def name_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
     """A directory name for each draft, by the rules of the study's dialect."""
     if study.dialect == "runx":
-        return runx_names.name_runs(drafts, study, names)
+        return name_runx_runs(drafts, study, names)
     if study.dialect == "mlrunner":
-        return (
-            mlrunner_names.name_runs(drafts, study, names.exists) if names else mlrunner_names.name_runs(drafts, study)
-        )
+        return name_mlrunner_runs(drafts, names.exists if names else lambda _path: False)
     return name_native(drafts)
 
 
@@ -118,3 +127,210 @@ def _settle(
 
 def _fold(name: str) -> str:
     return unicodedata.normalize("NFC", name.casefold())
+
+
+# ---------------------------------------------------------------- runx
+
+
+LOGDIR = "LOGDIR"  # how a runx file refers to the run directory
+NONE = "None"  # unquoted None is a text in YAML; to runx it means: leave this out
+MAX_FOREIGN_NAME_BYTES = 240  # a file name has 255; the rest is for temporary names
+
+_DATE = "_%Y.%m.%d_%H.%M"
+_DRAWS = 4  # before a number is put behind a name that keeps coming up
+_MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws come up again
+_RESOURCE_KEYS = {"nodes": "SUBMIT_JOB.NODES", "partition": "SUBMIT_JOB.PARTITION"}
+
+
+def name_runx_runs(drafts: Sequence[Draft], study: Study, names: NameSource | None = None) -> list[str]:
+    """A name per draft, in order, no two alike. Without a source of names they follow from what the runs are."""
+    namer = RunxNamer(study, names)
+    return [namer.name(draft) for draft in drafts]
+
+
+class RunxNamer:
+    """Names one run after the other; no two alike."""
+
+    def __init__(self, study: Study, names: NameSource | None = None) -> None:
+        self._study = study
+        self._names = names
+        self._date = names.now.strftime(_DATE) if names else ""
+        self._taken: dict[str, int] = {}
+
+    def name(self, draft: Draft) -> str:
+        tag = build_tag(draft, self._names)
+        if self._names is not None and not self._names.cooldir:
+            return _take((_join(tag, self._study.name, cooldir=False),), self._taken)
+        rng = self._names.rng if self._names else random.Random(draft.id or repr(draft.params))
+        if not tag:
+            return _take(self._draw(rng), self._taken)
+        return _take((_join(tag, slug, cooldir=True) for slug in self._draw(rng)), self._taken)
+
+    def _draw(self, rng: random.Random) -> Iterator[str]:
+        for _ in range(_DRAWS if len(self._taken) < _MANY else 1):
+            yield f"{rng.choice(ADJECTIVES)}-{rng.choice(ANIMALS)}{self._date}"
+
+
+def build_tag(draft: Draft, names: NameSource | None = None) -> str | None:
+    """The run's own tag with its places filled, else the command line's."""
+    if draft.tag is None or draft.tag in ("", NONE):
+        return (names.tag if names else None) or None
+    keys = {_RESOURCE_KEYS.get(name, name): value for name, value in draft.farm_resources}
+    return fill_tag(draft.tag, {**(draft.shown_params or draft.params), **keys})
+
+
+def fill_tag(tag: str, params: Mapping[str, object]) -> str:
+    """`{arch}` becomes the parameter's value as text, once and literally: neither side is a regular expression."""
+    return re.sub(r"\{([^{}]*)\}", lambda place: str(params[place[1]]) if place[1] in params else place[0], tag)
+
+
+def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
+    """A tag that says LOGDIR says where the rest of the name goes: the directory has no other name yet."""
+    if not tag:
+        return slug if cooldir else build_directory_name(slug)  # our own words can be a name as they are
+    if LOGDIR in tag:
+        return build_directory_name(tag.replace(LOGDIR, slug))
+    return build_directory_name(tag, f"_{slug}" if cooldir else "")
+
+
+def build_directory_name(head: str, tail: str = "", limit: int = MAX_FOREIGN_NAME_BYTES) -> str:
+    """A single path component: no slash, no leading dot, printable, and a head that is too long ends in a hash."""
+    clean = _clean(head)
+    encoded, room = clean.encode("utf-8", "replace"), limit - len(tail.encode())
+    if len(encoded) > room:
+        suffix = "~" + blake2b(head.encode("utf-8", "replace")).hexdigest()[:8]
+        clean = encoded[: room - len(suffix)].decode("utf-8", "ignore") + suffix
+    return clean + tail
+
+
+@lru_cache(maxsize=256)
+def _clean(head: str) -> str:
+    """Tags come up again and again."""
+    clean = "".join("_" if letter == "/" or not letter.isprintable() else letter for letter in head)
+    return re.sub(r"^\.+", "_", clean)
+
+
+def _take(candidates: Iterable[str], taken: dict[str, int]) -> str:
+    """The first name that is free, else the last one with a number; `taken` keeps the number reached."""
+    name = ""
+    for name in candidates:
+        if name not in taken:
+            break
+    else:
+        base = name
+        name = next(numbered for number in count(taken[base] + 1) if (numbered := f"{base}_{number}") not in taken)
+        taken[base] = int(name.rpartition("_")[2])
+    taken[name] = 1
+    return name
+
+
+# ---------------------------------------------------------------- mlrunner
+
+
+MAX_TEXT = 100  # the original keeps the last hundred characters of a text
+NAMELESS = "default"  # a document without parameters, or no document at all
+
+Exists = Callable[[str], bool]
+
+
+def name_mlrunner_runs(drafts: Sequence[Draft], exists: Exists = lambda _path: False) -> list[str]:
+    """A name per draft, in order. The same parameters under the same name share it; different ones never do.
+
+    `exists` tells whether a value is an existing path, which the original shortens to its last part.
+    """
+    namer = _MlrunnerNamer()
+    return [namer.name(draft, build_mlrunner_name(draft.named, exists)) for draft in drafts]
+
+
+def build_mlrunner_name(named: Params, exists: Exists = lambda _path: False) -> str:
+    """The original's name, made fit for a directory."""
+    parts = [f"{build_key(key)}_{_show_mlrunner_value(value, exists)}" for key, value in named.items()]
+    return _make_safe("-".join(parts), repr(dict(named))) if parts else NAMELESS
+
+
+def build_key(key: str) -> str:
+    """`early-stop` → `EaStop`; words of one or two letters before the last stay as they are: `lr_decay` → `lrDecay`."""
+    words = key.split("-") if "-" in key else key.split("_")
+    return "".join(word[:2].title() if len(word) > 2 else word for word in words[:-1]) + words[-1].title()
+
+
+def _show_mlrunner_value(value: Value, exists: Exists) -> str:
+    if isinstance(value, str):
+        return _show_text(value, exists)
+    if isinstance(value, bool):
+        return "T" if value else "F"
+    if isinstance(value, int | float):
+        try:
+            return f"{value:g}"
+        except OverflowError:  # a whole number beyond what a float holds
+            return str(value)
+    return str(value)[-MAX_TEXT:]
+
+
+def _show_text(text: str, exists: Exists) -> str:
+    if exists(text):
+        return os.path.basename(text)[-MAX_TEXT:]
+    return re.sub(r"^[/.]*", "", text).replace("/", "_")[-MAX_TEXT:]
+
+
+def _show_exactly(value: Value) -> str:
+    if isinstance(value, str):
+        return _show_text(value, lambda _path: False)
+    if isinstance(value, bool):
+        return "T" if value else "F"
+    return repr(value)
+
+
+def _make_safe(name: str, spec: str) -> str:
+    """A single path component: no slash, no leading dot (`.assay` and `.tmp-` are ours), not too long."""
+    name = name.replace("/", "_").replace("\0", "_")
+    name = re.sub(r"^\.", "_", name)
+    return shorten(name, spec)
+
+
+def shorten(name: str, spec: str, limit: int = MAX_FOREIGN_NAME_BYTES) -> str:
+    """A name that is too long ends in a hash of what it stands for, so that two of them stay apart."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) <= limit:
+        return name
+    suffix = f"~{hash_text(spec)}"
+    return encoded[: limit - len(suffix)].decode("utf-8", "ignore") + suffix
+
+
+def hash_text(text: str, digits: int = 8) -> str:
+    return blake2b(text.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
+
+
+class _MlrunnerNamer:
+    """Remembers which parameters a name was given to."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, Params] = {}
+        self._given: dict[tuple[str, str], str] = {}  # (name asked for, parameters) → name given instead
+
+    def name(self, draft: Draft, natural: str) -> str:
+        if self._take(natural, draft.params):
+            return natural
+        spec = _spell(draft.params)
+        given = self._given.get((natural, spec))
+        if given is None:
+            given = next(name for name in self._others(draft, natural, spec) if self._take(name, draft.params))
+            self._given[natural, spec] = given
+        return given
+
+    def _others(self, draft: Draft, natural: str, spec: str) -> list[str]:
+        exact = "-".join(f"{build_key(key)}_{_show_exactly(value)}" for key, value in draft.named.items())
+        hashed = [
+            shorten(natural, spec, MAX_FOREIGN_NAME_BYTES - 65) + "~" + hash_text(spec, digits)
+            for digits in (8, 16, 64)
+        ]
+        return [_make_safe(exact, spec), *hashed] if exact else hashed
+
+    def _take(self, name: str, params: Params) -> bool:
+        """Whether the name is free or already theirs. `==` would call 1, 1.0 and true the same."""
+        owner = self._owners.setdefault(name, params)
+        return owner is params or _spell(owner) == _spell(params)
+
+
+def _spell(params: Params) -> str:
+    return repr(sorted(params.items()))
