@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.bench.child_report import load_story, parse_benchmark_entries, parse_story
+from assay.bench.child_report import load_root, load_story, parse_benchmark_entries, parse_root, parse_story
 
 
 def varint(number: int) -> bytes:
@@ -127,3 +128,26 @@ def test_a_damaged_tensorflow_file_is_a_problem(tmp_path: Any) -> None:
     story = load_story(str(tmp_path / "report.jsonl"), str(tmp_path / "proto_"))
     assert story.reports == ()
     assert "proto_C.m" in story.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("", None),
+        ('{"kind": "begin", "pid": 7}\n', 7),
+        ('{"kind": "begin", "pid": 7, "wrapper_rss": 5}\n', None),  # the wrapper is ours
+        ('{"kind": "begin", "pid": 7, "wrapper_rss": 5}\n{"kind": "command", "pid": 9}\n', 9),
+        ('{"kind": "beg', None),
+        ('["pid"]', None),
+        ('{"kind": "begin", "pid": "7"}', None),
+    ],
+)
+def test_the_first_process_is_the_one_that_says_so(text: str, root: int | None) -> None:
+    assert parse_root(text) == root
+
+
+def test_without_a_report_the_first_process_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    assert load_root(str(path)) is None
+    path.write_text('{"kind": "begin", "pid": 7}\n')
+    assert load_root(str(path)) == 7

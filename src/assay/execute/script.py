@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from assay.system import processes
 from assay.values import layout
-from assay.values.run import RunSpec
-from assay.values.shell import SHELL_WORDS
+from assay.values.run import SHELL_WORDS, RunSpec
 
 # Comments stay out of the generated file where they would repeat on ten thousand disks; the reasons are here.
 # - `set +eu` and the empty CDPATH: BASH_ENV, SHELLOPTS or a user's CDPATH must not change what this script does.

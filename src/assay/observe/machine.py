@@ -8,10 +8,9 @@ import resource
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from assay.observe.devices import Devices
+from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_cpu
 from assay.observe.readings import load_tag
-from assay.observe.rocm import load_accelerators
 from assay.system import processes
 from assay.values.environment import Environment
 from assay.values.machine import GpuState, Machine

@@ -150,7 +150,7 @@ def silence(stream: TextIO) -> None:
 
 def build_same_call() -> str:
     """The command line of this process, to be pasted."""
-    from assay.values.shell import build_command
+    from assay.values.run import build_command
 
     return build_command(("assay", *sys.argv[1:]))
 

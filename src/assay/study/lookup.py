@@ -23,7 +23,6 @@ from assay.study.locations import (
     show_path,
 )
 from assay.values import layout
-from assay.values.shell import build_command
 from assay.values.study import MetricFile, Pattern
 
 if TYPE_CHECKING:
@@ -135,6 +134,8 @@ def show_study(place: StudyPlace) -> str:
 def show_command(words: Sequence[str], place: StudyPlace, *runs: str, options: Sequence[str] = ()) -> str:
     """`assay ls STUDY`, or `assay logs STUDY/RUN`, to be pasted in this folder."""
     study = show_study(place)
+    from assay.values.run import build_command
+
     return build_command(("assay", *words), [os.path.join(study, run) for run in runs] or [study], options)
 
 

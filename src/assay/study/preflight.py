@@ -11,8 +11,7 @@ from assay.errors import ConfigError
 from assay.execute.farm import find_program
 from assay.study.locations import check_writable
 from assay.study.prepared import Prepared
-from assay.values.run import Plan
-from assay.values.shell import SHELL_WORDS
+from assay.values.run import SHELL_WORDS, Plan
 from assay.values.study import Farm, Problem, Study
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*")

@@ -18,8 +18,7 @@ from assay.study.locations import StudyPlace, show_path
 from assay.study.refresh import liveness, load_history
 from assay.study.supervise import Entry
 from assay.values import layout
-from assay.values.run import Plan, RunSpec, State
-from assay.values.shell import build_command
+from assay.values.run import Plan, RunSpec, State, build_command
 from assay.values.study import Farm, Problem, Study
 from assay.values.verdict import Verdict
 

@@ -20,8 +20,7 @@ from assay.study.refresh import describe_damage
 from assay.study.run_status import RunStatus, load_standing
 from assay.system.files import rename, write_atomic
 from assay.values import layout
-from assay.values.run import Plan
-from assay.values.shell import build_command
+from assay.values.run import Plan, build_command
 from assay.values.study import CodePolicy, Study
 
 

@@ -29,9 +29,8 @@ from assay.study.supervise import Entry
 from assay.system.files import Flusher, keep_damaged, read_text, rename, write_atomic
 from assay.system.locks import locked
 from assay.values import layout
-from assay.values.run import Liveness, Plan, Private, RunSpec, State
+from assay.values.run import Liveness, Plan, Private, RunSpec, State, build_command
 from assay.values.secrets import HIDDEN
-from assay.values.shell import build_command
 from assay.values.study import Study
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from assay.bench.flow.execution_builder import (
     load_readings,
 )
 from assay.bench.values.execution import BenchResult, Framework, Story
-from assay.observe.gpu_memory import GpuPeak
+from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import render_reading
-from assay.observe.tree_peak import TreePeaks
 from assay.values.machine import Machine
 from assay.values.run import Command, Outcome, RunSpec, State, Usage
 from assay.values.series import Reading

@@ -25,10 +25,9 @@ from assay.bench.values.execution import (
     Story,
 )
 from assay.observe.extract import Extractor
-from assay.observe.gpu_memory import GpuPeak
 from assay.observe.machine import find_contamination
+from assay.observe.memory import GpuPeak, TreePeaks
 from assay.observe.readings import parse_reading
-from assay.observe.tree_peak import TreePeaks
 from assay.record import run_directory
 from assay.system.files import read_end
 from assay.values import layout

@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import Surroundings, build_execution, render_points
 from assay.bench.records import write_execution
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.execute import process
-from assay.observe.devices import Devices
+from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
-from assay.observe.gpu_memory import GpuMemory
 from assay.observe.machine import CpuMeter, Outlook, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
-from assay.observe.rocm import load_accelerators
-from assay.observe.tree_peak import TreePeaks, TreeWatch
+from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
 from assay.study.api import Entry, Observer
 from assay.system import processes
 from assay.system.processes import load_oom_kills
@@ -96,7 +95,8 @@ class BenchObserver:
     def started(self, entry: Entry) -> None:
         before = None if self._is_disturbed() else self._outlook.mark()
         gpus = _gpus_of(entry)
-        watch = TreeWatch(entry.handle.pid if entry.handle else 0, os.path.join(entry.dir, layout.BENCH_REPORT_FILE))
+        report = os.path.join(entry.dir, layout.BENCH_REPORT_FILE)
+        watch = TreeWatch(entry.handle.pid if entry.handle else 0, lambda: load_root(report))
         watch.start()
         memory = GpuMemory(self._devices, gpus)
         environment = self._load_environment(self._find_folder(self._variants[entry.spec.name]))
