@@ -58,6 +58,7 @@ IN_USERS_PROGRAMS = (
             ".resolve",
             ".timing",
             ".values.execution",
+            ".values.layout",
         )
     ),
 )

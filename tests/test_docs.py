@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
+from assay.bench.values import layout as bench_layout
 from assay.cli.main import build_cli
+from assay.models.values import layout as models_layout
 from assay.values import layout
 
 TOP = Path(__file__).parent.parent
@@ -275,8 +277,9 @@ def test_the_readme_begins_with_the_two_commands() -> None:
 
 
 def layout_names() -> dict[str, str]:
-    """What values/layout.py calls the files, folders and variables that users can see."""
-    constants = {name: value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)}
+    """The files, folders and variables that users can see, as the three modules of names call them."""
+    named = vars(layout) | vars(bench_layout) | vars(models_layout)
+    constants = {name: value for name, value in named.items() if name.isupper() and isinstance(value, str)}
     numbered = {
         "lease": layout.lease_name(1),
         "stop": layout.stop_name(1),

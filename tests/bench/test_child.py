@@ -13,7 +13,7 @@ import pytest
 
 from assay.bench.child_report import load_story
 from assay.bench.values.execution import Story
-from assay.values import layout
+from assay.bench.values.layout import ENV_BENCH_REPORT
 
 MODULE = """
 import os, sys, time
@@ -66,7 +66,7 @@ def child(tmp_path: Path) -> Any:
         done = subprocess.run(
             [sys.executable, "-m", "assay.bench.child", *arguments],
             cwd=tmp_path,
-            env={**os.environ, layout.ENV_BENCH_REPORT: str(report)},
+            env={**os.environ, ENV_BENCH_REPORT: str(report)},
             capture_output=True,
             text=True,
             timeout=120,

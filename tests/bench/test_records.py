@@ -10,8 +10,8 @@ import pytest
 
 from assay.bench.records import load_execution, write_execution
 from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
+from assay.bench.values.layout import BENCH_FILE
 from assay.errors import FormatError
-from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import GpuState, Machine
 from assay.values.verdict import Finding, VerdictKind
@@ -68,7 +68,7 @@ def test_no_file_is_none(tmp_path: Path) -> None:
 
 def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
     write_execution(str(tmp_path), full(tmp_path))
-    path = tmp_path / layout.BENCH_FILE
+    path = tmp_path / BENCH_FILE
     content = json.loads(path.read_text())
     content["later"] = 1
     content["result"]["later"] = 1
@@ -79,6 +79,6 @@ def test_unknown_keys_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1}', '{"format": 99}', '{"format": 1, "result": 3}', "[1]"])
 def test_damage_is_said(tmp_path: Path, text: str) -> None:
-    (tmp_path / layout.BENCH_FILE).write_text(text)
-    with pytest.raises(FormatError, match=layout.BENCH_FILE):
+    (tmp_path / BENCH_FILE).write_text(text)
+    with pytest.raises(FormatError, match=BENCH_FILE):
         load_execution(str(tmp_path))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from assay.bench import Benchmark, report_benchmark
-from assay.values import layout
+from assay.bench.values.layout import ENV_BENCH_REPORT
 
 
 @pytest.fixture
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     path = tmp_path / "report.jsonl"
-    monkeypatch.setenv(layout.ENV_BENCH_REPORT, str(path))
+    monkeypatch.setenv(ENV_BENCH_REPORT, str(path))
     return lambda: [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -83,6 +83,6 @@ def test_what_is_wrong_is_said(arguments: dict[str, Any], complaint: str, report
 
 
 def test_by_hand_it_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(layout.ENV_BENCH_REPORT, raising=False)
+    monkeypatch.delenv(ENV_BENCH_REPORT, raising=False)
     report_benchmark(wall_time=2)
     assert json.loads(capsys.readouterr().out)["wall_time"] == 2

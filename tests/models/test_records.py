@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from assay.errors import FormatError
 from assay.models.records import load_report, write_report
+from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import CaseReport, Ending, Layer, ModelReport, Step, StepOutcome
 from assay.models.values.tensors import Element, TensorComparison, Tolerance
-from assay.values import layout
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 SAMPLES = Path(__file__).parents[1] / "formats" / "model"
@@ -83,7 +83,7 @@ def write_and_load(folder: Path, report: ModelReport) -> ModelReport:
 def test_every_field_survives(tmp_path: Path, report: ModelReport) -> None:
     found = write_and_load(tmp_path, report)
     assert is_same(found, replace(report, run_dir=str(tmp_path)))
-    text = (tmp_path / layout.MODEL_FILE).read_text()
+    text = (tmp_path / MODEL_FILE).read_text()
     json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
@@ -138,7 +138,7 @@ def test_a_run_directory_may_be_moved(tmp_path: Path) -> None:
     old, new = tmp_path / "r1", tmp_path / "moved"
     old.mkdir()
     write_report(str(old), build_report(str(old)))
-    assert str(old) + "/" not in (old / layout.MODEL_FILE).read_text()
+    assert str(old) + "/" not in (old / MODEL_FILE).read_text()
     old.rename(new)
     found = load_report(str(new))
     assert found is not None
@@ -187,12 +187,12 @@ def test_writing_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
     found = load_report(str(tmp_path))
     assert found is not None
     assert found.samples == 7
-    assert os.listdir(tmp_path) == [layout.MODEL_FILE]
+    assert os.listdir(tmp_path) == [MODEL_FILE]
 
 
 def test_what_a_newer_assay_adds_is_left_out_and_what_an_older_one_lacks_has_its_default(tmp_path: Path) -> None:
     write_report(str(tmp_path), build_report())
-    path = tmp_path / layout.MODEL_FILE
+    path = tmp_path / MODEL_FILE
     content = json.loads(path.read_text())
     content["colour"] = "blue"
     content["cases"][0]["steps"][0]["mood"] = ["good"]
@@ -238,7 +238,7 @@ def change(content: dict[str, Any], path: str, value: Any) -> str:
 )
 def test_damage_names_the_file_and_the_trouble(tmp_path: Path, path: str, value: Any, complaint: str) -> None:
     write_report(str(tmp_path), build_report())
-    file = tmp_path / layout.MODEL_FILE
+    file = tmp_path / MODEL_FILE
     file.write_text(change(json.loads(file.read_text()), path, value))
     with pytest.raises(FormatError, match=complaint) as caught:
         load_report(str(tmp_path))
@@ -248,8 +248,8 @@ def test_damage_names_the_file_and_the_trouble(tmp_path: Path, path: str, value:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"format": 99}', b'{"format": 0}', b"{}", b"null"])
 def test_a_file_that_is_none_of_ours(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / layout.MODEL_FILE).write_bytes(text)
-    with pytest.raises(FormatError, match=layout.MODEL_FILE):
+    (tmp_path / MODEL_FILE).write_bytes(text)
+    with pytest.raises(FormatError, match=MODEL_FILE):
         load_report(str(tmp_path))
 
 
@@ -257,7 +257,7 @@ def test_files_of_every_version_are_read(tmp_path: Path) -> None:
     samples = sorted(SAMPLES.glob("v*.json"))
     assert samples
     for sample in samples:
-        (tmp_path / layout.MODEL_FILE).write_bytes(sample.read_bytes())
+        (tmp_path / MODEL_FILE).write_bytes(sample.read_bytes())
         found = load_report(str(tmp_path))
         assert found is not None
         expected = build_report(str(tmp_path))

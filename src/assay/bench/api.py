@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         parse_method,
         parse_windows,
     )
+    from assay.bench.values.layout import BENCH_REPORT_FILE
 
 HOMES = {
     "assay.bench.child_report": "load_story",
@@ -38,5 +39,6 @@ HOMES = {
     "assay.bench.values.execution": (
         "BenchExecution BenchMethod BenchReport BenchRequest BenchResult ProfileWindow parse_method parse_windows"
     ),
+    "assay.bench.values.layout": "BENCH_REPORT_FILE",
 }
 __getattr__ = build_getattr(__name__, HOMES)

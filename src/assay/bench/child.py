@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from assay.bench.framework import find_framework, find_packages, is_library, load_peaks
 from assay.bench.reporting import Benchmark, write_line
 from assay.bench.resolve import Arguments, NoSuchBenchmarkError, Target, find_matches, find_target
-from assay.values import layout
+from assay.bench.values.layout import ENV_BENCH_REPORT
 
 if TYPE_CHECKING:
     from assay.bench.profiling import Profile
@@ -150,7 +150,7 @@ def _call_function(call: Callable[..., Any]) -> None:
 
 
 def _count_reports() -> int:
-    path = os.environ.get(layout.ENV_BENCH_REPORT)
+    path = os.environ.get(ENV_BENCH_REPORT)
     try:
         return os.stat(path).st_size if path else 0
     except OSError:

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
+from assay.bench.values.layout import BENCH_FILE, BENCH_QUEUE_PREFIX, BENCH_TRIAGE_FILE
 from assay.errors import FormatError
 from assay.record import run_directory
-from assay.record.formats import read_versioned, render_versioned
+from assay.record.formats import Format, read_versioned, render_versioned
 from assay.system.files import append_line, load_lines, write_atomic
 from assay.system.locks import try_lock_file
 from assay.values import layout
@@ -24,11 +25,13 @@ from assay.values.verdict import Finding, VerdictKind
 
 T = TypeVar("T")
 
+FORMATS = {"benchmark": Format(1, "delete the file: it is made again from what the benchmark reported")}
+
 
 def write_execution(run_dir: str, execution: BenchExecution) -> None:
     """Paths inside the run directory are kept relative to it: it may be moved."""
     content = asdict(replace(execution, run_dir="", output_dir=_relative(execution.output_dir, run_dir)))
-    write_atomic(os.path.join(run_dir, layout.BENCH_FILE), render_versioned(content, "benchmark"))
+    write_atomic(os.path.join(run_dir, BENCH_FILE), render_versioned(content, "benchmark", FORMATS))
 
 
 def _relative(path: str, run_dir: str) -> str:
@@ -37,13 +40,13 @@ def _relative(path: str, run_dir: str) -> str:
 
 def load_execution(run_dir: str) -> BenchExecution | None:
     """None where there is no such file."""
-    path = os.path.join(run_dir, layout.BENCH_FILE)
+    path = os.path.join(run_dir, BENCH_FILE)
     try:
         with open(path, "rb") as file:
             text = file.read()
     except (FileNotFoundError, IsADirectoryError):
         return None
-    content = read_versioned(text, "benchmark", path)
+    content = read_versioned(text, "benchmark", path, FORMATS)
     try:
         return check_types(parse_execution(content, run_dir), finite=False)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -150,7 +153,7 @@ def add_triage(study_dir: str, triage: Triage) -> None:
 
 
 def _triage_path(study_dir: str) -> str:
-    return os.path.join(study_dir, layout.STUDY_META_DIR, layout.BENCH_TRIAGE_FILE)
+    return os.path.join(study_dir, layout.STUDY_META_DIR, BENCH_TRIAGE_FILE)
 
 
 # ---------------------------------------------------------------- what is still to be run
@@ -159,7 +162,7 @@ def _triage_path(study_dir: str) -> str:
 @contextmanager
 def hold_queue(study_dir: str, folder: str, specs: Sequence[RunSpec]) -> Iterator[None]:
     """What is to be run in `folder`, for as long as this process runs it. A kill leaves the file without its lock."""
-    path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{layout.BENCH_QUEUE_PREFIX}{run_directory.new_uid()}")
+    path = os.path.join(study_dir, layout.STUDY_META_DIR, f"{BENCH_QUEUE_PREFIX}{run_directory.new_uid()}")
     content = {"format": 1, "folder": folder, "specs": [run_directory.render_spec(spec) for spec in specs]}
     with suppress(OSError):  # a full disk: it is not remembered, and runs all the same
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -192,7 +195,7 @@ def take_queue(study_dir: str, folder: str) -> list[RunSpec]:
 
 def _list_queues(meta: str) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(meta) if name.startswith(layout.BENCH_QUEUE_PREFIX))
+        return sorted(name for name in os.listdir(meta) if name.startswith(BENCH_QUEUE_PREFIX))
     except OSError:
         return []
 

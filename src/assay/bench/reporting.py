@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from assay.bench.timing import Sync, Timing, measure
+from assay.bench.values.layout import ENV_BENCH_REPORT
 from assay.script import build_number
-from assay.values import layout
 
 _METRIC_KEYS = ("name", "value", "min_value", "max_value", "samples")
 
@@ -145,7 +145,7 @@ def _build_metric(metric: object) -> dict[str, object]:
 
 def write_line(line: Mapping[str, object]) -> None:
     """To the run that started this process; outside a run, to the terminal, for whoever tries a benchmark by hand."""
-    path = os.environ.get(layout.ENV_BENCH_REPORT)
+    path = os.environ.get(ENV_BENCH_REPORT)
     text = json.dumps(line, default=str) + "\n"
     if path is None:
         if line["kind"] == "report":

@@ -22,9 +22,9 @@ from assay.models.flow.timings import write_figures, write_trace
 from assay.models.records import write_report
 from assay.models.report.terminal import render_case_line
 from assay.models.store.artifacts import ArtifactStore
+from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest
 from assay.system.files import write_atomic
-from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
 _GOALS = {"check": check_model, "bisect": bisect_model, "reduce": reduce_failure}
@@ -55,7 +55,7 @@ def load_request(text: str) -> ModelRequest:
 def examine(request: ModelRequest, run_dir: str) -> ModelReport:
     if request.folder:
         sys.path.insert(0, request.folder)  # functions that make inputs are looked for there
-    keep = os.path.join(run_dir, layout.MODEL_TENSORS_DIR)
+    keep = os.path.join(run_dir, MODEL_TENSORS_DIR)
     with ArtifactBuilder(
         ArtifactStore(request.store),
         request.limits,
@@ -83,7 +83,7 @@ def write_error(run_dir: str, error: AssayError) -> None:
     """For the door that waits: it raises the same error."""
     content = {"message": error.message, "hint": error.hint, "exit_code": int(error.exit_code)}
     with suppress(OSError):
-        write_atomic(os.path.join(run_dir, layout.MODEL_ERROR_FILE), json.dumps(build_plain(content)))
+        write_atomic(os.path.join(run_dir, MODEL_ERROR_FILE), json.dumps(build_plain(content)))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,17 @@ from numbers import Integral, Real
 from typing import Any
 
 from assay.errors import FormatError
+from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import ModelReport
-from assay.record.formats import FORMATS, read_versioned, render_versioned
+from assay.record.formats import Format, read_versioned, render_versioned
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 
 KIND = "model"
+FORMATS = {
+    KIND: Format(1, "delete the run's directory and repeat `assay model check`: the cache makes it quick"),
+}
 _WITH_PATHS = {"path", "profiles", "command", "hint", "diffs"}  # fields that may lead into the run directory
 
 Change = Callable[[str], str]
@@ -29,19 +33,19 @@ def write_report(run_dir: str, report: ModelReport) -> None:
     here = os.path.abspath(run_dir)
     content = build_plain(_to_python(build_plain(replace(report, run_dir=""))))
     content = _change_paths(content, lambda text: _move(text, here, layout.RUN_DIR_REFERENCE))
-    write_atomic(os.path.join(run_dir, layout.MODEL_FILE), render_versioned(content, KIND))
+    write_atomic(os.path.join(run_dir, MODEL_FILE), render_versioned(content, KIND, FORMATS))
 
 
 def load_report(run_dir: str) -> ModelReport | None:
     """None where there is no such file."""
-    path = os.path.join(run_dir, layout.MODEL_FILE)
+    path = os.path.join(run_dir, MODEL_FILE)
     try:
         with open(path, "rb") as file:
             text = file.read()
     except FileNotFoundError:
         return None
     here = os.path.abspath(run_dir)
-    content = read_versioned(text, KIND, path)
+    content = read_versioned(text, KIND, path, FORMATS)
     try:
         content = _change_paths(content, lambda text: _move(text, layout.RUN_DIR_REFERENCE, here))
         return replace(parse_plain(ModelReport, content), run_dir=run_dir)

@@ -43,8 +43,6 @@ FORMATS: Mapping[str, Format] = {
     "lease": Format(1, "delete the file if the run is not running any more, then give `assay run` again"),
     "stop": Format(1, "delete the file: only the note of who stopped the run is lost"),
     "outcome": Format(1, f"delete the file; {_AGAIN}"),
-    "benchmark": Format(1, "delete the file: it is made again from what the benchmark reported"),
-    "model": Format(1, "delete the run's directory and give `assay model check` again: the cache makes it quick"),
 }
 
 

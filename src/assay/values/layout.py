@@ -62,23 +62,6 @@ NEXT_CODE_PREFIX = "code.next-"  # followed by the snapshot's hash: takes the pl
 ADHOC_STUDY = "adhoc"
 DEFAULT_ROOT = "runs"
 
-# benchmarks
-BENCH_FILE = "benchmark.json"
-BENCH_REPORT_FILE = "report.jsonl"
-BENCH_OUTPUT_DIR = "output"
-BENCH_PROFILE_DIR = "profile"
-BENCH_TRIAGE_FILE = "triage.jsonl"  # inside .assay
-BENCH_QUEUE_PREFIX = "bench-queue."  # of what a call of `assay bench run` is going to run; gone when it has ended
-ENV_BENCH_REPORT = "ASSAY_BENCH_REPORT"  # where a child reports to
-ENV_TF_REPORT = "TEST_REPORT_FILE_PREFIX"  # TensorFlow's own: what its result files begin with
-
-# models
-MODEL_FILE = "model.json"
-MODEL_REQUEST_PREFIX = "request-"  # inside .assay: what was asked for, where a command line cannot hold it
-MODEL_TENSORS_DIR = "tensors"  # <case>/<output>/{expected,actual}: what differs
-MODEL_ERROR_FILE = "error.json"  # why there is no report
-MODEL_TRACE_FILES = {"chrome": "trace.json", "perfetto": "trace.pb", "csv": "trace.csv"}
-
 # files of the originals
 HPARAMS_FILE = "hparams.json"
 SUBMIT_SCRIPT = "submit_cmd.sh"
@@ -103,8 +86,8 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
-_META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, BENCH_TRIAGE_FILE, VERDICTS_FILE))
-_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, MODEL_REQUEST_PREFIX, PASS_PREFIX, "set.", "environment-")
+_META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, "triage.jsonl"))  # the last: of a product
+_META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, PASS_PREFIX, "set.", "environment-", "request-")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
 _SERIES_FILE = re.compile(r"a(\d+)-r(\d+)-")

@@ -21,12 +21,12 @@ from assay.bench.flow.options import parse_commands
 from assay.bench.flow.run import resolve_methods, run_benchmarks
 from assay.bench.records import hold_queue, load_execution, take_queue
 from assay.bench.values.execution import BenchExecution, BenchMethod, BenchVariant, parse_windows
+from assay.bench.values.layout import BENCH_FILE
 from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.record import run_directory
 from assay.record.index.sqlite import open_index
 from assay.study.sweep import RunHooks
-from assay.values import layout
 
 
 def by_method(executions: tuple[BenchExecution, ...]) -> dict[str, BenchExecution]:
@@ -113,10 +113,10 @@ def test_trials_are_interleaved_and_never_share_a_folder(lab: Path) -> None:
 
 def test_the_same_id_again_overwrites_nothing(lab: Path) -> None:
     first = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions[0]
-    before = Path(first.run_dir, layout.BENCH_FILE).read_bytes()
+    before = Path(first.run_dir, BENCH_FILE).read_bytes()
     (second,) = run_benchmarks(request("mod.B.fixed", execution_id="same")).executions
     assert second.execution_id == "same-2"
-    assert Path(first.run_dir, layout.BENCH_FILE).read_bytes() == before
+    assert Path(first.run_dir, BENCH_FILE).read_bytes() == before
     (lab / "out" / "mine").mkdir(parents=True)
     (third,) = run_benchmarks(request("mod.B.fixed", execution_id="mine", output_root=str(lab / "out"))).executions
     assert third.execution_id == "mine-2"
@@ -332,11 +332,11 @@ def test_a_command_may_begin_with_a_variable(lab: Path) -> None:
 
 def test_what_a_killed_supervisor_left_is_read_later(lab: Path) -> None:
     (execution,) = run_benchmarks(request("mod.B.fixed")).executions
-    os.unlink(os.path.join(execution.run_dir, layout.BENCH_FILE))
+    os.unlink(os.path.join(execution.run_dir, BENCH_FILE))
     (found,) = load_executions(find_place("runs"))
     assert found.result.wall_time == 2.0
     assert found.execution_id == execution.execution_id
-    assert os.path.exists(os.path.join(execution.run_dir, layout.BENCH_FILE))
+    assert os.path.exists(os.path.join(execution.run_dir, BENCH_FILE))
 
 
 def test_what_a_killed_call_had_still_to_run_is_run_by_the_next(lab: Path) -> None:

@@ -13,13 +13,13 @@ from assay.bench.flow.execution_builder import ENV_EXTRA, Surroundings, build_ex
 from assay.bench.flow.run import find_bench_place
 from assay.bench.records import load_execution, write_execution
 from assay.bench.values.execution import BenchExecution
+from assay.bench.values.layout import BENCH_FILE
 from assay.config.settings import load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.study.api import StudyPlace, closing_quietly, refresh_study
-from assay.values import layout
 from assay.values.environment import GitState
 from assay.values.machine import Machine
 
@@ -153,7 +153,7 @@ def choose_metric(metric: str, executions: Sequence[BenchExecution]) -> str:
 
 def load_file_executions(path: str) -> list[BenchExecution]:
     """A run directory, a folder of them, or a `benchmark.json`."""
-    folder = os.path.dirname(path) if os.path.basename(path) == layout.BENCH_FILE else path
+    folder = os.path.dirname(path) if os.path.basename(path) == BENCH_FILE else path
     single = load_execution(folder)
     if single is not None:
         return [single]

@@ -39,10 +39,10 @@ from assay.bench.judge.samples import (
 from assay.bench.records import load_triage
 from assay.bench.values.comparison import Comparison, ComparisonReport, MetricComparison, Samples, Side
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, BenchRequest, BenchVariant
+from assay.bench.values.layout import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.stage.checkout import Commit, load_commit
-from assay.values import layout
 from assay.values.series import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -124,7 +124,7 @@ class _Known:
 
 
 def _load_path(path: str) -> list[BenchExecution]:
-    if os.path.isdir(path) or os.path.basename(path) == layout.BENCH_FILE:
+    if os.path.isdir(path) or os.path.basename(path) == BENCH_FILE:
         return load_file_executions(path)
     return load_foreign(path)
 

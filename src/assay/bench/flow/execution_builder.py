@@ -24,6 +24,7 @@ from assay.bench.values.execution import (
     Peaks,
     Story,
 )
+from assay.bench.values.layout import BENCH_OUTPUT_DIR, BENCH_PROFILE_DIR, BENCH_REPORT_FILE
 from assay.observe.extract import Extractor
 from assay.observe.machine import find_contamination
 from assay.observe.memory import GpuPeak, TreePeaks
@@ -73,7 +74,7 @@ def build_execution(
     run_dir: str, spec: RunSpec, outcome: Outcome | None, state: str, around: Surroundings
 ) -> BenchExecution:
     output_dir = _output_dir(run_dir, spec)
-    story = load_story(os.path.join(run_dir, layout.BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
+    story = load_story(os.path.join(run_dir, BENCH_REPORT_FILE), os.path.join(output_dir, "proto_"))
     times = run_directory.load_times(run_dir).get(COMMAND)
     ending = _build_ending(run_dir, outcome, state, times, around.oom_kills)
     method, is_command = str(spec.params.get("method", spec.name)), spec.params.get("kind") == "command"
@@ -115,7 +116,7 @@ def build_execution(
 
 def _output_dir(run_dir: str, spec: RunSpec) -> str:
     text = dict(spec.env).get(ENV_OUTPUT, "")
-    return text.replace(layout.RUN_DIR_REFERENCE, run_dir) or os.path.join(run_dir, layout.BENCH_OUTPUT_DIR)
+    return text.replace(layout.RUN_DIR_REFERENCE, run_dir) or os.path.join(run_dir, BENCH_OUTPUT_DIR)
 
 
 # ---------------------------------------------------------------- how it ended
@@ -309,7 +310,7 @@ def _max_cpu_percent(readings: Sequence[Reading], cpu_s: float | None, elapsed_s
 
 
 def _find_profiles(run_dir: str, output_dir: str) -> list[str]:
-    folders = (os.path.join(run_dir, layout.BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
+    folders = (os.path.join(run_dir, BENCH_PROFILE_DIR), os.path.join(output_dir, "profiler_data"))
     found = [os.path.join(base, name) for folder in folders for base, _, names in os.walk(folder) for name in names]
     return sorted(os.path.relpath(path, run_dir) if path.startswith(run_dir + os.sep) else path for path in found)
 

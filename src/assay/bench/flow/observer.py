@@ -13,6 +13,7 @@ from assay.bench.child_report import load_root
 from assay.bench.flow.execution_builder import Surroundings, build_execution, render_points
 from assay.bench.records import write_execution
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
+from assay.bench.values.layout import BENCH_REPORT_FILE
 from assay.execute import process
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
@@ -95,7 +96,7 @@ class BenchObserver:
     def started(self, entry: Entry) -> None:
         before = None if self._is_disturbed() else self._outlook.mark()
         gpus = _gpus_of(entry)
-        report = os.path.join(entry.dir, layout.BENCH_REPORT_FILE)
+        report = os.path.join(entry.dir, BENCH_REPORT_FILE)
         watch = TreeWatch(entry.handle.pid if entry.handle else 0, lambda: load_root(report))
         watch.start()
         memory = GpuMemory(self._devices, gpus)

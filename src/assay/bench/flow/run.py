@@ -30,6 +30,13 @@ from assay.bench.values.execution import (
     BenchVariant,
     render_windows,
 )
+from assay.bench.values.layout import (
+    BENCH_OUTPUT_DIR,
+    BENCH_PROFILE_DIR,
+    BENCH_REPORT_FILE,
+    ENV_BENCH_REPORT,
+    ENV_TF_REPORT,
+)
 from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
@@ -191,7 +198,7 @@ class _Noter:
 
 
 def _load_profile_notes(execution: BenchExecution) -> list[str]:
-    end = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE)).end
+    end = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE)).end
     if end is None:
         return [] if execution.profiles else ["it did not live to write its profile"]
     return [str(note) for note in end.get("profile_notes") or ()]
@@ -285,7 +292,7 @@ def _build_spec(
     output = (
         os.path.join(request.output_root, execution_id)
         if request.output_root
-        else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_OUTPUT_DIR}"
+        else f"{layout.RUN_DIR_REFERENCE}/{BENCH_OUTPUT_DIR}"
     )
     commands = (Command(COMMAND, _render_command(request, method, variant, output)),)
     label = variant.label if variant else request.label
@@ -296,8 +303,8 @@ def _build_spec(
         **({} if _FAULTHANDLER in os.environ else {_FAULTHANDLER: "1"}),  # a crash prints where Python was
         **dict(request.env),
         **dict(variant.env if variant else ()),
-        layout.ENV_BENCH_REPORT: f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_REPORT_FILE}",
-        layout.ENV_TF_REPORT: f"{output}/proto_",
+        ENV_BENCH_REPORT: f"{layout.RUN_DIR_REFERENCE}/{BENCH_REPORT_FILE}",
+        ENV_TF_REPORT: f"{output}/proto_",
         ENV_OUTPUT: output,
     }
     if request.extra:
@@ -376,9 +383,7 @@ def _command_profiler(request: BenchRequest, output: str) -> list[str]:
 
 def _profile_flags(request: BenchRequest, output: str) -> list[str]:
     folder = (
-        f"{output}/profiler_data"
-        if request.profile_in_output
-        else f"{layout.RUN_DIR_REFERENCE}/{layout.BENCH_PROFILE_DIR}"
+        f"{output}/profiler_data" if request.profile_in_output else f"{layout.RUN_DIR_REFERENCE}/{BENCH_PROFILE_DIR}"
     )
     windows, py_spy = render_windows(request.profile), find_py_spy() or ""
     return [f"--profile={windows}", f"--profile-dir={folder}", f"--py-spy={py_spy}"]

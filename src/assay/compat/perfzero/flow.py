@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from assay.bench.api import (
+    BENCH_REPORT_FILE,
     BenchExecution,
     BenchRequest,
     load_execution,
@@ -59,7 +60,6 @@ from assay.errors import AssayError, MissingExtraError, UsageError
 from assay.show.formatting import render_count
 from assay.study.api import Event, Listen, RunHooks
 from assay.system.files import read_end, write_atomic
-from assay.values import layout
 
 Facts = Mapping[str, Any]
 
@@ -270,7 +270,7 @@ class _Keeper:
         (self._voice.say if execution.succeeded else self._voice.fail)(render_end(shown))
         for note in execution.notes:
             self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
-        story = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE))
+        story = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
         for note in () if self._voice.is_echoing else (story.end or {}).get("profile_notes", ()):
             self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
 
@@ -331,7 +331,7 @@ def _write_log(execution: BenchExecution, summary: Facts) -> None:
 
 def load_parts(execution: BenchExecution) -> dict[str, float]:
     """Seconds until the method began, and of the method; nothing is said where the child left without a word."""
-    story = load_story(os.path.join(execution.run_dir, layout.BENCH_REPORT_FILE))
+    story = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
     method_s = (story.end or {}).get("wall_s")
     if execution.started_at is None or execution.ended_at is None:
         return {}

@@ -16,6 +16,7 @@ from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
 from assay.models.flow.timings import MachineObserver, build_timings
 from assay.models.records import load_report
+from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
 from assay.plan.identity import spec_id
 from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, record_verdicts, run_study
@@ -106,7 +107,7 @@ def render_request(request: ModelRequest, place: StudyPlace) -> str:
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:
         return text
-    name = f"{layout.MODEL_REQUEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    name = f"{MODEL_REQUEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     path = os.path.abspath(os.path.join(place.dir, layout.STUDY_META_DIR, name))
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -159,7 +160,7 @@ def conclude(report: Report) -> Finished:
 
 
 def _find_error(run_dir: str, reason: str) -> AssayError:
-    path = os.path.join(run_dir, layout.MODEL_ERROR_FILE)
+    path = os.path.join(run_dir, MODEL_ERROR_FILE)
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.models.trace import Slice, render_chrome, render_perfetto, render_slices_csv
+from assay.models.values.layout import MODEL_TRACE_FILES
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest, Step, StepOutcome
 from assay.observe.devices import Devices
 from assay.observe.environment import load_environment
@@ -75,7 +76,7 @@ def write_trace(run_dir: str, slices: Sequence[Slice]) -> None:
     """`trace.json`, `.pb` and `.csv`: every step of every case that was computed, on a track per target and step."""
     texts = {"chrome": render_chrome(slices).encode(), "perfetto": render_perfetto(slices)}
     texts["csv"] = render_slices_csv(slices).encode()
-    for form, name in layout.MODEL_TRACE_FILES.items():
+    for form, name in MODEL_TRACE_FILES.items():
         write_atomic(os.path.join(run_dir, name), texts[form])
 
 
