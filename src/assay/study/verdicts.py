@@ -12,7 +12,7 @@ from assay.errors import InfrastructureError
 from assay.record.index.base import Index, VerdictRow
 from assay.record.index.sqlite import open_index
 from assay.study.locations import StudyPlace
-from assay.system.json_lines import append_line
+from assay.system.files import append_line
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
 from assay.values.verdict import Verdict

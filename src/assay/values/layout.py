@@ -86,7 +86,9 @@ ENV_WAITED = "ASSAY_WAITED"  # whole seconds of the time limit that went by whil
 
 RUN_DIR_REFERENCE = "${ASSAY_RUN_DIR}"  # how a command's text refers to the run directory
 
-_META_NAMES = frozenset((CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, "triage.jsonl"))  # the last: of a product
+_META_NAMES = frozenset(
+    (CODES_FILE, CODE_STORE_DIR, PRESENCE_FILE, VERDICTS_FILE, "triage.jsonl")
+)  # the last: of a product
 _META_PREFIXES = (SUPERVISOR_PREFIX, TEMPORARY_PREFIX, PASS_PREFIX, "set.", "environment-", "request-")
 _EXIT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.exit\.(?P<code>\d+)")
 _TIMEOUT_MARKER = re.compile(r"(?P<command>[\w-]+)(?:\.(?P<attempt>\d+))?\.timeout")
