@@ -10,7 +10,7 @@ Programs that launch and read runs use the names below as well (`docs/reference/
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AssayError",
     "__version__",
