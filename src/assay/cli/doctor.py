@@ -61,7 +61,7 @@ def _render(diagnosis: Diagnosis, console: Console) -> Iterator[str]:
 
 def _render_finding(finding: Diagnostic, column: int, width: int | None, color: bool, plain: bool) -> Iterator[str]:
     from assay.show.formatting import pad
-    from assay.show.sections import fold
+    from assay.show.terminal_report import fold
     from assay.system import terminal
 
     nice, ascii_mark, style = _MARKS[finding.grade]

@@ -72,8 +72,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def write_report(report: Report, elapsed_s: float) -> None:
     """How it went, and the end of the logs of what failed."""
-    from assay.show.study_report import render_report
-    from assay.study.api import build_study_report
+    from assay.study.api import build_study_report, render_report
     from assay.system.terminal import terminal_width, use_color
 
     found = build_study_report(report, elapsed_s)

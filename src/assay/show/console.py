@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from assay.show.sections import Section
+    from assay.values.document import Document
     from assay.values.table import Table
 
 
@@ -71,10 +70,13 @@ class Console:
 
         self.write(render_table(table, width=self.width, color=self.color, plain=self.is_plain))
 
-    def write_sections(self, sections: Sequence[Section]) -> None:
-        from assay.show.sections import render_sections
+    def write_document(self, document: Document, *, as_json: bool = False) -> None:
+        if as_json:
+            self.write_json(document.facts)
+            return
+        from assay.show.terminal_report import render_terminal
 
-        self.write(render_sections(sections, width=self.width, color=self.color, plain=self.is_plain))
+        self.write(render_terminal(document, width=self.width, color=self.color, plain=self.is_plain))
 
     # ---------------------------------------------------------------- messages
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.show import formatting
-from assay.show.sections import render_facts
 from assay.show.table import fit_columns, render_table, table_width
 from assay.system import terminal
 from assay.values.document import (
@@ -32,6 +32,7 @@ from assay.values.table import Table
 from assay.values.verdict import VerdictKind
 
 _INDENT = "  "
+_NARROWEST = 20  # a value is not folded into a narrower column than this
 _LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
 _STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
 
@@ -135,7 +136,27 @@ def _render_findings(block: Findings, look: _Look) -> Iterator[str]:
 
 
 def _render_facts(block: Facts, look: _Look) -> Iterator[str]:
-    return render_facts(block.pairs, look.width if block.folds else None, look.color)
+    """Labels in a column, values folded under themselves."""
+    column = max((formatting.display_width(formatting.clean(label)) for label, _ in block.pairs), default=0)
+    room = look.width - column - 2 if look.width is not None and block.folds else None
+    for label, value in block.pairs:
+        padded = formatting.pad(formatting.clean(label), column)
+        first, *rest = fold(value, room)
+        yield f"{terminal.paint(padded, 'dim') if look.color else padded}  {first}".rstrip()
+        yield from (f"{' ' * (column + 2)}{line}" for line in rest)
+
+
+def fold(text: str, width: int | None) -> list[str]:
+    """The lines of a text, each cleaned, and broken where it would not fit."""
+    lines = [formatting.clean(line) for line in text.split("\n")]
+    if width is None:
+        return lines
+    return [part for line in lines for part in _fold_line(line, max(width, _NARROWEST))]
+
+
+def _fold_line(line: str, width: int) -> list[str]:
+    """Between words: a path or a hash that is longer than the line is the terminal's to break, so it can be copied."""
+    return textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False) or [""]
 
 
 def _render_commands(block: Commands, _look: _Look) -> Iterator[str]:
@@ -143,7 +164,7 @@ def _render_commands(block: Commands, _look: _Look) -> Iterator[str]:
     wide = max((formatting.display_width(formatting.clean(what)) + 1 for what, _ in block.items if what), default=0)
     for what, command in block.items:
         label = formatting.pad(f"{formatting.clean(what)}:" if what else "", wide)
-        yield f"{label}{_INDENT if wide else ''}{formatting.clean(command)}"
+        yield f"{label}{' ' if wide else ''}{formatting.clean(command)}"
 
 
 def _render_code(block: Code, look: _Look) -> Iterator[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from assay.study.progress_view import build_study_report
     from assay.study.ranking import SortKey, best_values, choose_sort, differing_params, sort_rows
     from assay.study.refresh import refresh_study
+    from assay.study.report import render_report
     from assay.study.run_reader import load_points, load_study_runs
     from assay.study.run_status import load_states
     from assay.study.slot_choice import choose_slots
@@ -39,6 +40,7 @@ HOMES = {
     "assay.study.preflight": "check_prepared first_program",
     "assay.study.prepared": "Again LoadOptions Prepared Report RunOptions left_commands wanted_commands",
     "assay.study.progress_view": "build_study_report",
+    "assay.study.report": "render_report",
     "assay.study.ranking": "SortKey best_values choose_sort differing_params sort_rows",
     "assay.study.refresh": "refresh_study",
     "assay.study.run_reader": "load_points load_study_runs",

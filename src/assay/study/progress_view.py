@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from assay.record import run_directory
 from assay.show import formatting
 from assay.show.progress import EndedRow, Progress, ProgressView, RunningRow, estimate_eta
-from assay.show.study_report import FailedRun, StudyReport
 from assay.study.collect import Collector
 from assay.study.lookup import show_command
 from assay.study.prepared import Report
+from assay.study.report import FailedRun, StudyReport
 from assay.study.slot_choice import HasMemory
 from assay.study.supervise import Entry, Event, Supervisor
 from assay.system.files import read_end

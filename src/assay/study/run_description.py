@@ -15,12 +15,13 @@ from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.run_directory import Attempt
 from assay.show import formatting
-from assay.show.sections import Section, render_moment
 from assay.study.collect import find_sources
 from assay.study.locations import StudyPlace
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
+from assay.values.document import Document, Facts, Section, TableBlock, Text
+from assay.values.plain import NO_DATE, render_date
 from assay.values.series import Reading, Summary, direction_of, whole_step
 from assay.values.table import Column, Table
 
@@ -129,20 +130,26 @@ def build_readings_summary(readings: Sequence[Reading]) -> ReadingsSummary | Non
 # ---------------------------------------------------------------- for people
 
 
-def build_sections(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> list[Section]:
+def build_document(run: RunDescription, *, with_environment: bool = False, now: float | None = None) -> Document:
     now = time.time() if now is None else now
     params = run.status.record.spec.params
+    has_attempts = len(run.status.history.attempts) > 1
     sections = [
-        Section(facts=_state_facts(run, now)),
-        Section("Parameters", [(name, _show(value)) for name, value in params.items()]),
-        Section("Commands", list(run.commands.items()), folds=False),
-        Section("Metrics", table=build_metric_table(run.metrics)),
-        Section("Attempts", table=_attempt_table(run, now)) if len(run.status.history.attempts) > 1 else Section(),
-        Section("Resources", [*_resource_facts(run)]),
-        Section("Origin", _origin_facts(run, now), folds=False),
-        Section("Files", [*_file_facts(run)]),
+        Section((Facts(_state_facts(run, now)),)),
+        _build_section("Parameters", [(name, _show(value)) for name, value in params.items()]),
+        Section((Facts(list(run.commands.items()), folds=False),), "Commands"),
+        Section((TableBlock(build_metric_table(run.metrics)),), "Metrics"),
+        Section((TableBlock(_attempt_table(run, now)),) if has_attempts else (), "Attempts"),
+        _build_section("Resources", [*_resource_facts(run)]),
+        Section((Facts(_origin_facts(run, now), folds=False),), "Origin"),
+        _build_section("Files", [*_file_facts(run)]),
     ]
-    return [*sections, *_environment_sections(run.environment)] if with_environment else sections
+    more = _environment_sections(run.environment) if with_environment else []
+    return Document(run.key, [*sections, *more], facts=build_facts(run))
+
+
+def _build_section(title: str, pairs: Sequence[tuple[str, str]]) -> Section:
+    return Section((Facts(pairs),), title)
 
 
 def _show(value: Any) -> str:
@@ -280,26 +287,36 @@ def _file_facts(run: RunDescription) -> Iterator[tuple[str, str]]:
 
 def _environment_sections(fields: Mapping[str, Any] | None) -> list[Section]:
     if fields is None:
-        return [Section("Environment", lines=["(environment.json is missing or damaged)"])]
+        return [Section((Text("(environment.json is missing or damaged)"),), "Environment")]
     plain = {key: value for key, value in fields.items() if not isinstance(value, dict | list) and value is not None}
     gpus = [(f"GPU {gpu.get('index')}", str(gpu.get("name"))) for gpu in fields.get("gpus") or ()]
     git = fields.get("git") or {}
     line = [("command line", " ".join(fields.get("command_line") or ()))]
     return [
-        Section(
+        _build_section(
             "Environment",
             [*((key, _show_fact(key, value)) for key, value in plain.items() if key != "format"), *gpus, *line],
         ),
-        Section(
+        _build_section(
             "Git", [(key, _show(value)) for key, value in git.items() if key != "diff" and value not in (None, [])]
         ),
-        Section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
-        Section("Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]),
+        _build_section("Packages", [(key, str(value)) for key, value in (fields.get("packages") or {}).items()]),
+        _build_section(
+            "Packages of the runs' python", [(k, str(v)) for k, v in (fields.get("job_packages") or {}).items()]
+        ),
     ]
 
 
 def _show_fact(key: str, value: Any) -> str:
     return formatting.render_size(value) if key.endswith("_bytes") else _show(value)
+
+
+def render_moment(seconds: float | None, now: float) -> str:
+    """A time of the clock on the wall, and how long ago that was."""
+    if seconds is None:
+        return "-"
+    stamp = render_date(seconds, "%Y-%m-%d %H:%M:%S")
+    return stamp if stamp == NO_DATE else f"{stamp} ({formatting.render_age(now - seconds)})"
 
 
 # ---------------------------------------------------------------- for machines

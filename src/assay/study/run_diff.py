@@ -12,11 +12,11 @@ from typing import Any
 
 from assay.record import run_directory
 from assay.record.index.base import Index
-from assay.show.sections import Section
 from assay.study.lookup import FoundRun
 from assay.study.refresh import refresh_run
 from assay.study.run_status import RunStatus, load_shown
 from assay.values import layout
+from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
 from assay.values.series import Summary, direction_of
 from assay.values.table import Column, Table
 
@@ -188,28 +188,27 @@ def _load_lines(path: str) -> list[str] | None:
 # ---------------------------------------------------------------- looks
 
 
-def build_sections(comparison: Comparison) -> list[Section]:
-    names = ("first", "second")
+def build_document(comparison: Comparison) -> Document:
     state = (comparison.state,) if comparison.state else ()
-    return [
-        Section(facts=[("first", comparison.left), ("second", comparison.right)]),
-        Section("State", table=_difference_table(state, "", names)),
-        Section("Parameters", **_or_same(comparison.params, "parameter", names)),
-        Section("Commands", [pair for each in comparison.commands for pair in _command_facts(each)]),
-        Section("Environment", **_or_same(comparison.environment, "fact", names)),
-        Section("Code", lines=_code_lines(comparison)),
-        Section("Metrics", table=_metric_table(comparison.metrics)),
-    ]
+    commands = [pair for each in comparison.commands for pair in _command_facts(each)]
+    blocks = (
+        Section((Facts([("first", comparison.left), ("second", comparison.right)]),)),
+        Section((TableBlock(_difference_table(state, "")),), "State"),
+        Section(_or_same(comparison.params, "parameter"), "Parameters"),
+        Section((Facts(commands),), "Commands"),
+        Section(_or_same(comparison.environment, "fact"), "Environment"),
+        Section((Notes(_code_lines(comparison)),), "Code"),
+        Section((TableBlock(_metric_table(comparison.metrics)),), "Metrics"),
+    )
+    return Document(f"{comparison.left} and {comparison.right}", blocks, facts=build_facts(comparison))
 
 
-def _or_same(differences: Sequence[Difference], what: str, names: tuple[str, str]) -> dict[str, Any]:
-    if not differences:
-        return {"lines": ["(no difference)"]}
-    return {"table": _difference_table(differences, what, names)}
+def _or_same(differences: Sequence[Difference], what: str) -> tuple[Block]:
+    return (TableBlock(_difference_table(differences, what)) if differences else Text("(no difference)"),)
 
 
-def _difference_table(differences: Sequence[Difference], what: str, names: tuple[str, str]) -> Table:
-    columns = (Column(what), Column(names[0]), Column(names[1]))
+def _difference_table(differences: Sequence[Difference], what: str) -> Table:
+    columns = (Column(what), Column("first"), Column("second"))
     return Table(columns, [[each.name, each.left, each.right] for each in differences])
 
 

@@ -35,15 +35,14 @@ def status(request: StatusRequest, console: Console) -> int:
     """Show where the index is, how large, and what is in it."""
     from dataclasses import asdict
 
-    from assay.show.sections import Section
     from assay.study.index_maintenance import build_status_facts, load_status
     from assay.study.lookup import load_roots
+    from assay.values.document import Document, Facts, Section
 
     found = [load_status(each) for each in load_roots(request.root)]
-    if request.as_json:
-        console.write_json([asdict(each) for each in found])
-    else:
-        console.write_sections([Section(facts=build_status_facts(each)) for each in found])
+    sections = [Section((Facts(build_status_facts(each)),)) for each in found]
+    document = Document("assay index status", sections, facts=[asdict(each) for each in found])
+    console.write_document(document, as_json=request.as_json)
     return 0
 
 

@@ -144,8 +144,8 @@ def _show_plan(prepared: Prepared, as_json: bool, console: Console) -> int:
 
 def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool) -> int:
     from assay.show.progress import choose_progress
-    from assay.show.study_report import render_report
     from assay.study.progress_view import Watcher, build_study_report
+    from assay.study.report import render_report
     from assay.study.sweep import RunHooks, run_study
     from assay.system.terminal import terminal_width, use_color
 

@@ -97,7 +97,7 @@ def show(request: ShowRequest, console: Console) -> int:
     RUN is STUDY/RUN, a run's name or id, or its folder.
     """
     from assay.study.lookup import find_one_run, open_index_of
-    from assay.study.run_description import build_facts, build_sections, describe_run
+    from assay.study.run_description import build_document, describe_run
 
     if request.job and (request.as_json or request.with_environment):
         raise UsageError("--job prints the script and nothing else", "leave out --json and --env")
@@ -106,10 +106,8 @@ def show(request: ShowRequest, console: Console) -> int:
         return _print_file(os.path.join(found.dir, layout.JOB_FILE), console)
     with open_index_of([found.place]) as index:
         description = describe_run(index, found.place, found.dir)
-    if request.as_json:
-        console.write_json(build_facts(description))
-    else:
-        console.write_sections(build_sections(description, with_environment=request.with_environment))
+    document = build_document(description, with_environment=request.with_environment)
+    console.write_document(document, as_json=request.as_json)
     return 0
 
 
@@ -194,7 +192,7 @@ class DiffRequest(Request):
 def diff(request: DiffRequest, console: Console) -> int:
     """Compare two runs: parameters, commands, environment, code, metrics."""
     from assay.study.lookup import find_one_run, open_index_of
-    from assay.study.run_diff import build_facts, build_sections, compare, render_code_diff
+    from assay.study.run_diff import build_document, compare, render_code_diff
 
     if request.code and request.as_json:
         raise UsageError("--code prints a diff, not JSON", "leave out one of --code and --json")
@@ -203,8 +201,6 @@ def diff(request: DiffRequest, console: Console) -> int:
         comparison = compare(index, other_index, left, right)
     if request.code:
         console.write("".join(f"{line}\n" for line in render_code_diff(comparison)))
-    elif request.as_json:
-        console.write_json(build_facts(comparison))
     else:
-        console.write_sections(build_sections(comparison))
+        console.write_document(build_document(comparison), as_json=request.as_json)
     return 0

@@ -1,17 +1,18 @@
-"""What is left to say when a study is over: how it went, what failed and why, what to do next."""
+"""The report at the end of a study: how it went, what failed and why, what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from assay.show import formatting
-from assay.system import terminal
+from assay.show.terminal_report import render_terminal
+from assay.values.document import Block, Code, Commands, Details, Document, Notes, Section, Span, Text
+from assay.values.verdict import VerdictKind
 
 TAIL_LINES = 10
 _IN_FULL = 3  # failed runs shown with the end of their log
 _LISTED = 20  # failed runs named at all
-_LINE_WIDTH = 200  # a progress bar in a log can be thousands of characters long
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +47,28 @@ class StudyReport:
 
 
 def render_report(report: StudyReport, *, color: bool = False, width: int | None = None) -> str:
-    """`width`: of the terminal; sentences are broken between words there."""
-    blocks = [
-        _render_failures(report, color),
-        [formatting.wrap(f"warning: {formatting.clean(text)}", width, "  ") for text in report.warnings],
-        [_paint(_render_outcome(report), _outcome_style(report), color)],
-        _render_next(report.next_steps),
-    ]
-    return "\n".join(line for block in blocks for line in block) + "\n"
+    return render_terminal(build_document(report), color=color, width=width)
 
 
-def _paint(text: str, style: str, color: bool) -> str:
-    return terminal.paint(text, style) if color and style else text
+def build_document(report: StudyReport) -> Document:
+    return Document(
+        report.study,
+        (
+            *_build_failures(report),
+            Notes([f"warning: {text}" for text in report.warnings]),
+            Text(Span(_describe_outcome(report), _choose_role(report))),
+            Commands([("" if number else "next", step) for number, step in enumerate(report.next_steps)]),
+        ),
+    )
 
 
-def _outcome_style(report: StudyReport) -> str:
+def _choose_role(report: StudyReport) -> VerdictKind:
     if report.failed:
-        return "bold red"
-    return "bold green" if report.done == report.total else "bold yellow"
+        return VerdictKind.FAIL
+    return VerdictKind.PASS if report.done == report.total else VerdictKind.INCONCLUSIVE
 
 
-def _render_outcome(report: StudyReport) -> str:
+def _describe_outcome(report: StudyReport) -> str:
     late = sum(run.state == "timeout" for run in report.failed)
     lost = sum(run.state == "lost" for run in report.failed)
     kept = f" ({report.kept} of them earlier)" if report.kept else ""
@@ -81,40 +83,36 @@ def _render_outcome(report: StudyReport) -> str:
     )
     said = ", ".join(f"{count} {name}" for count, name in counts if count) or "nothing ran"
     took = "" if report.elapsed_s is None else f" after {formatting.render_duration(report.elapsed_s)}"
-    folder = f", in {formatting.clean(report.folder)}" if report.folder else ""
-    return f"{formatting.clean(report.study)}: {formatting.render_count(report.total, 'run')}: {said}{took}{folder}"
+    folder = f", in {report.folder}" if report.folder else ""
+    return f"{report.study}: {formatting.render_count(report.total, 'run')}: {said}{took}{folder}"
 
 
-def _render_failures(report: StudyReport, color: bool) -> Iterator[str]:
+def _build_failures(report: StudyReport) -> Iterator[Block]:
     failed = report.failed
     for run in failed[:_IN_FULL]:
-        yield _paint(_describe(run), "red", color)
-        yield from _render_tail(run)
-        yield ""
+        yield Details(Span(_describe(run), "failed"), list(_build_tail(run)))
+    listed: list[Block] = []
     for run in failed[_IN_FULL:_LISTED]:
-        yield _paint(_describe(run), "red", color)
-        yield from [f"  {formatting.clean(run.log_path)}"] if run.log_path else []
+        listed.append(Text(Span(_describe(run), "failed")))
+        listed += [Text(run.log_path, indent=1)] if run.log_path else []
     if len(failed) > _LISTED:
-        yield f"and {len(failed) - _LISTED} more that failed"
-    if len(failed) > _IN_FULL:
-        yield ""
+        listed.append(Text(f"and {len(failed) - _LISTED} more that failed"))
+    yield Section(listed)
 
 
 def _describe(run: FailedRun) -> str:
-    reason = formatting.clean(run.reason)
+    reason = run.reason
     code = "" if run.exit_code is None or "exit code" in reason else f"exit code {run.exit_code}"
     attempts = f"{run.attempts} attempts" if run.attempts > 1 else ""
     facts = ", ".join(fact for fact in (reason, code, attempts) if fact)
-    return f"{run.state.upper()} {formatting.clean(run.name)}" + (f": {facts}" if facts else "")
+    return f"{run.state.upper()} {run.name}" + (f": {facts}" if facts else "")
 
 
-def _render_tail(run: FailedRun) -> Iterator[str]:
+def _build_tail(run: FailedRun) -> Iterator[Block]:
     if run.log_path:
-        yield f"  {formatting.clean(run.log_path)}"
-    lines = split_log(run.log_tail)
-    if not lines and run.log_path:
-        yield "  | (the log is empty)"
-    yield from (f"  | {formatting.shorten(line, _LINE_WIDTH)}" for line in lines[-TAIL_LINES:])
+        yield Text(run.log_path)
+        lines = split_log(run.log_tail)[-TAIL_LINES:]
+        yield Code("\n".join(lines) if lines else "(the log is empty)")
 
 
 def split_log(text: str) -> list[str]:
@@ -130,8 +128,3 @@ def _strip_escapes(line: str) -> str:
     import re
 
     return re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", line) if "\x1b" in line else line
-
-
-def _render_next(steps: Sequence[str]) -> Iterator[str]:
-    for number, step in enumerate(steps):
-        yield f"{'next: ' if number == 0 else '      '}{formatting.clean(step)}"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from assay.show.study_report import FailedRun, StudyReport, render_report, split_log
+from assay.study.report import FailedRun, StudyReport, render_report, split_log
 
 
 def failed(number, **changes):
