@@ -67,9 +67,8 @@ IN_USERS_PROGRAMS = (
 ALIASES = ("assay.probe", "assay.flows")
 
 # Each library has its home. torch and tensorflow have none but the functions of logx that are handed a model.
-COMMANDS = ("assay.golden.commands", "assay.bench.commands", "assay.models.commands")
 HOMES: dict[str, tuple[str, ...]] = {
-    "click": ("assay.cli", "assay.compat", "assay.show.report_files", *COMMANDS),
+    "click": ("assay.cli", "assay.compat"),
     "yaml": ("assay.config", "assay.record.originals", "assay.golden.harness_file", "assay.examine"),
     "rich": ("assay.show",),
     "pynvml": ("assay.observe.devices",),

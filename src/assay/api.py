@@ -220,7 +220,7 @@ class StudyHandle:
 
         places = [StudyPlace(self.root, self.name)]
         with open_index_of(places) as index:
-            if not load_fresh_table(index, places, lambda _text: None).rows:
+            if not load_fresh_table(index, places).rows:
                 return ""
             options = SummaryOptions(tuple(sort), metrics=None if metrics is None else tuple(metrics), best=best)
             return render_table(summarise(index, places, options).table)

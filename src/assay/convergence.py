@@ -67,6 +67,8 @@ def do_convergence_test(
 ) -> None:
     """Gather, or check against what was gathered, every test of a configuration. `timeout_s`: limit of each run."""
     from assay.golden.api import GoldenOptions, check_file, gather_file
+    from assay.show.console import Console
+    from assay.study.api import RunHooks
     from assay.values.verdict import VerdictKind
 
     options = GoldenOptions(
@@ -79,7 +81,7 @@ def do_convergence_test(
         is_harness=True,
     )
     try:
-        report = (gather_file if do_gather else check_file)(options, tell=_warn)
+        report = (gather_file if do_gather else check_file)(options, RunHooks(console=Console(quiet=True)))
     except ConfigError as error:
         raise _translate(error) from None
     if report.interrupted:
@@ -88,7 +90,7 @@ def do_convergence_test(
         raise ConvergenceFailure(report)
     for test in report.tests:
         for warning in test.warnings:
-            _warn(f"warning: {test.test}: {warning}")
+            Console().warning(f"{test.test}: {warning}")
 
 
 def _translate(error: ConfigError) -> ConfigError:
@@ -100,7 +102,3 @@ def _translate(error: ConfigError) -> ConfigError:
     if first is MissingSection or MissingOption in kinds:
         return MissingConfigurationOptionException(error.problems)
     return error
-
-
-def _warn(line: str) -> None:
-    print(line, file=sys.stderr)

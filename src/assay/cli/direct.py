@@ -30,7 +30,7 @@ def find_call(words: Sequence[str], group: Group, services: Mapping[str, object]
     if given is None:
         return None
     further = {key: value for key, value in services.items() if key in annotations}
-    return lambda: found(request.build(given), Console(), **further)
+    return lambda: found(request.from_command_line(given), Console(), **further)
 
 
 def parse_words(words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any] | None:

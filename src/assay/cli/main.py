@@ -36,11 +36,11 @@ GROUP = Group(
     {
         **STUDY_COMMANDS,
         "golden": (
-            "assay.golden.commands.group:command",
+            "assay.golden.commands:GROUP",
             "Record a training that is good; check that it still converges.",
         ),
-        "bench": ("assay.bench.commands.group:command", "Is it slower, since when, and is it the code or the machine?"),
-        "model": ("assay.models.commands.group:command", "Which layer of an ONNX model does a target get wrong?"),
+        "bench": ("assay.bench.commands:GROUP", "Is it slower, since when, and is it the code or the machine?"),
+        "model": ("assay.models.commands:GROUP", "Which layer of an ONNX model does a target get wrong?"),
         "doctor": ("assay.cli.doctor:doctor", "Show what works on this machine, and how to get the rest."),
         "demo": ("assay.cli.demo:demo", "Show the main commands in a minute, without GPU or network."),
         "runx": ("assay.compat.runx.command:command", "runx's own flags and files."),
@@ -163,7 +163,7 @@ def _call(arguments: list[str]) -> Any:
 def _call_click(arguments: list[str]) -> Any:
     from assay.cli.options import call_click
 
-    return call_click(build_cli(), arguments, _keep_timings)
+    return call_click(build_cli(), arguments)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

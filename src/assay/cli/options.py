@@ -20,9 +20,9 @@ def build_root(group: Group, services: Mapping[str, object], version: str) -> cl
     return click.version_option(version, prog_name="assay")(root)
 
 
-def call_click(root: click.Group, arguments: list[str], obj: object) -> Any:
+def call_click(root: click.Group, arguments: list[str]) -> Any:
     try:
-        return root.main(args=arguments, prog_name="assay", standalone_mode=False, obj=obj)
+        return root.main(args=arguments, prog_name="assay", standalone_mode=False)
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as error:
@@ -76,32 +76,29 @@ def build_command(name: str, found: Any, services: Mapping[str, object]) -> clic
     further = {key: value for key, value in services.items() if key in found.__annotations__}
 
     def call(**given: Any) -> Any:
-        return found(request.build(given), Console(), **further)
+        return found(request.from_command_line(given), Console(), **further)
 
     parameters = [build_parameter(field, declared) for field, declared in request.OPTIONS.items()]
     return click.Command(name, callback=call, params=parameters, help=inspect.cleandoc(found.__doc__ or ""))
 
 
 def build_parameter(field: str, declared: Option) -> click.Parameter:
-    several = declared.multiple
+    kind = _build_type(declared)
     if not declared.names:
-        nargs = -1 if several else 1
-        required = declared.required
-        return click.Argument(
-            [field], nargs=nargs, required=required, metavar=declared.metavar, type=_build_type(declared)
-        )
+        nargs = -1 if declared.multiple else 1
+        return click.Argument([field], nargs=nargs, required=declared.required, metavar=declared.metavar, type=kind)
     if declared.is_flag:
         return click.Option([*declared.names, field], is_flag=True, help=declared.help)
-    default = None if declared.required or several else declared.default
+    default: Any = {"default": declared.default} if isinstance(declared.default, str | int | float) else {}
     return click.Option(
         [*declared.names, field],
-        default=default,
-        show_default=default not in (None, ""),
+        show_default=declared.default not in (None, "", ()),
         metavar=declared.metavar,
         help=declared.help,
-        multiple=several,
+        multiple=declared.multiple,
         required=declared.required,
-        type=_build_type(declared),
+        type=kind,
+        **default,
     )
 
 

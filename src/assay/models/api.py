@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 from assay.system.lazy import build_getattr
 
 if TYPE_CHECKING:
-    from assay.models.flow.options import ModelFlags, build_request
+    from assay.models.flow.options import build_request
     from assay.models.flow.run import RunChoice, run_model
     from assay.models.pytest_support.options import read_options
     from assay.models.pytest_support.report import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
     from assay.models.report.terminal import render_model
     from assay.models.store.artifacts import choose_store_folder
+    from assay.models.values.flags import ModelFlags
 
 HOMES = {
-    "assay.models.flow.options": "ModelFlags build_request",
+    "assay.models.flow.options": "build_request",
+    "assay.models.values.flags": "ModelFlags",
     "assay.models.flow.run": "RunChoice run_model",
     "assay.models.pytest_support.options": "read_options",
     "assay.models.pytest_support.report": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,18 +19,25 @@ if TYPE_CHECKING:
 
 
 class Console:
-    """`quiet`: no messages; results, warnings and errors are still printed."""
+    """`quiet`: no messages; results, warnings and errors are still printed. `above`: prints messages instead of us,
+    above the live view that the terminal shows."""
 
-    def __init__(self, *, quiet: bool = False, results_on_stderr: bool = False) -> None:
+    def __init__(
+        self, *, quiet: bool = False, results_on_stderr: bool = False, above: Callable[[str], None] | None = None
+    ) -> None:
         self.quiet = quiet
         self._results_on_stderr = results_on_stderr
+        self._above = above
 
     def quieted(self, quiet: bool = True) -> Console:
-        return Console(quiet=self.quiet or quiet, results_on_stderr=self._results_on_stderr)
+        return Console(quiet=self.quiet or quiet, results_on_stderr=self._results_on_stderr, above=self._above)
 
     def on_stderr(self, is_wanted: bool = True) -> Console:
         """For results while stdout belongs to a report (`--html -`)."""
-        return Console(quiet=self.quiet, results_on_stderr=is_wanted)
+        return Console(quiet=self.quiet, results_on_stderr=is_wanted, above=self._above)
+
+    def around(self, above: Callable[[str], None]) -> Console:
+        return Console(quiet=self.quiet, results_on_stderr=self._results_on_stderr, above=above)
 
     # ---------------------------------------------------------------- results
 
@@ -92,6 +100,9 @@ class Console:
         from assay.show.formatting import clean_lines, wrap
         from assay.system.terminal import terminal_width
 
+        if self._above is not None:
+            self._above(text)
+            return
         self.write_message(f"{wrap(clean_lines(text), terminal_width(sys.stderr), '  ')}\n")
 
     def write_message(self, text: str) -> None:
@@ -139,6 +150,20 @@ class SilentConsole(Console):
 
 
 SILENT = SilentConsole(quiet=True)
+
+
+class CollectingConsole(SilentConsole):
+    """Keeps messages, warnings and errors for the caller, as they were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def warning(self, text: str) -> None:
+        self.lines.append(text)
+
+    def error(self, text: str) -> None:
+        self.lines.append(text)
 
 
 def silence(stream: TextIO) -> None:

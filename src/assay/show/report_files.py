@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
-
-import click
+from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, UsageError
+from assay.values.options import Request, option
 
 if TYPE_CHECKING:
     from assay.values.document import Document
 
 STDOUT = "-"
-FORMS = ("md", "junit", "html")
 
 
-def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    words = {"md": "as Markdown", "junit": "as JUnit XML", "html": "as one HTML page with curves"}
-    for name in reversed(FORMS):
-        text = f"Write the report {words[name]}; - for stdout."
-        function = click.option(f"--{name}", name, metavar="FILE", help=text)(function)
-    return function
+class ReportFiles(Request):
+    md: str | None = option("--md", metavar="FILE", help="Write the report as Markdown; - for stdout.")
+    junit: str | None = option("--junit", metavar="FILE", help="Write the report as JUnit XML; - for stdout.")
 
 
-def prepare_reports(given: Mapping[str, Any]) -> bool:
-    """Refuse before anything runs what could not be written after it. Whether stdout is taken."""
-    targets = [given[name] for name in FORMS if given.get(name)]
-    if targets.count(STDOUT) + bool(given.get("as_json")) > 1:
+class ReportPages(ReportFiles):
+    html: str | None = option(
+        "--html", metavar="FILE", help="Write the report as one HTML page with curves; - for stdout."
+    )
+
+
+def check_targets(*targets: str | None, as_json: bool = False) -> bool:
+    """Refuse before anything runs what could not be written after it. Whether one of them goes to stdout."""
+    if targets.count(STDOUT) + as_json > 1:
         raise UsageError("two reports cannot both go to stdout", "give one of them a file")
     for path in targets:
-        if path == STDOUT:
+        if path is None or path == STDOUT:
             continue
         folder = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-            raise UsageError(f"{path} cannot be written", "name a file in a folder that is there and can be written")
+            raise UsageError(f"{path} cannot be written", "name a file in a folder that exists and can be written")
     return STDOUT in targets
 
 
@@ -51,38 +50,17 @@ def write_text(path: str, text: str) -> None:
         raise InfrastructureError(f"the report {path} cannot be written: {error.strerror}") from error
 
 
-def print_document(document: Document, *, as_json: bool = False, stream: TextIO | None = None) -> None:
-    """On stdout, as wide and as colourful as that is; JSON where it was asked for."""
-    from assay.system.terminal import can_encode, terminal_width, use_color
-
-    out = stream or sys.stdout
-    if as_json:
-        from assay.show.json_text import render_document
-
-        sys.stdout.write(render_document(document))
-        return
-    from assay.show.terminal_report import render_terminal
-
-    plain = not can_encode(out, "…─⣿±┤")
-    out.write(render_terminal(document, width=terminal_width(out), color=use_color(out), plain=plain))
-
-
-def write_document(document: Document, given: Mapping[str, Any]) -> None:
+def write_document(document: Document, files: ReportFiles) -> None:
     """Into each file that was asked for with --md, --junit or --html."""
-    for name in FORMS:
-        if given.get(name):
-            write_text(given[name], _render(document, name))
-
-
-def _render(document: Document, name: str) -> str:
-    if name == "md":
+    if files.md:
         from assay.show.markdown import render_markdown
 
-        return render_markdown(document)
-    if name == "junit":
+        write_text(files.md, render_markdown(document))
+    if files.junit:
         from assay.show.junit import render_junit
 
-        return render_junit(document)
-    from assay.show.html import render_html
+        write_text(files.junit, render_junit(document))
+    if isinstance(files, ReportPages) and files.html:
+        from assay.show.html import render_html
 
-    return render_html(document)
+        write_text(files.html, render_html(document))

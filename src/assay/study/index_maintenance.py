@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.config.load import load_study
@@ -13,12 +13,11 @@ from assay.record import run_directory
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
 from assay.show import formatting
+from assay.show.console import Console
 from assay.study import refresh
 from assay.study.locations import StudyPlace, find_foreign_dirs, find_studies, is_study
 from assay.system.files import index_path
 from assay.values.run import RunSpec
-
-Complain = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +96,12 @@ def build_status_facts(status: IndexStatus) -> list[tuple[str, str]]:
     return facts
 
 
-def rebuild(roots: Sequence[str], complain: Complain) -> list[tuple[str, int]]:
+def rebuild(roots: Sequence[str], console: Console) -> list[tuple[str, int]]:
     """Every index anew from its root; root and runs read."""
     counts = []
     for root in roots:
         with open_index(root) as index:
-            counts.append((root, refresh.rebuild(index, root, complain)))
+            counts.append((root, refresh.rebuild(index, root, console)))
     return counts
 
 
@@ -116,7 +115,7 @@ class Reparsed:
     metrics_after: tuple[str, ...]
 
 
-def reparse(index: Index, place: StudyPlace, file: str | None, complain: Complain) -> Reparsed:
+def reparse(index: Index, place: StudyPlace, file: str | None, console: Console) -> Reparsed:
     """Read the logs of a study again, with the patterns of `file` or those that each run was made with."""
     study = load_study(file) if file is not None else None
     patterns = study.metrics if study is not None else None
@@ -129,12 +128,12 @@ def reparse(index: Index, place: StudyPlace, file: str | None, complain: Complai
     def adjust(spec: RunSpec) -> RunSpec:
         return spec if patterns is None else replace(spec, patterns=patterns)
 
-    refresh.refresh_study(index, place, complain)
+    refresh.refresh_study(index, place, console)
     before = tuple(index.load_metric_names([place.name]))
     found = list(run_directory.find_run_dirs(place.dir))
     damaged = [run_dir for run_dir in found if run_directory.try_record(run_dir) is None]
     for run_dir in damaged:
-        complain(f"{run_dir} is damaged: {refresh.describe_damage(run_dir)}")
+        console.warning(f"{run_dir} is damaged: {refresh.describe_damage(run_dir)}")
     keys = [place.key(run_dir) for run_dir in found if run_dir not in damaged]
     count = refresh.reparse(index, place, adjust, keys)
     return Reparsed(count, before, tuple(index.load_metric_names([place.name])))
@@ -152,7 +151,7 @@ class Ingested:
     metrics: tuple[str, ...]
 
 
-def ingest_folder(folder: str, complain: Complain) -> Ingested:
+def ingest_folder(folder: str, console: Console) -> Ingested:
     """A study's folder, or a folder of studies: its runs become part of the index of that root."""
     path = os.path.abspath(folder)
     if not os.path.isdir(path):
@@ -166,7 +165,7 @@ def ingest_folder(folder: str, complain: Complain) -> Ingested:
     names = [place.name for place in places]
     with open_index(places[0].root) as index:
         for place in places:
-            refresh.refresh_study(index, place, complain)
+            refresh.refresh_study(index, place, console)
         rows = index.load_runs(names)
         metrics = tuple(index.load_metric_names(names))
     origins = tuple(sorted(Counter(row.origin for row in rows).items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from assay.record import run_directory
 from assay.record.index.base import Index, RunRow, StudyRow
 from assay.record.index.sqlite import open_index
 from assay.show import formatting
-from assay.show.console_warnings import warn
+from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyPlace, find_studies
 from assay.study.refresh import refresh_root, refresh_study
@@ -29,8 +29,6 @@ _REASON = "reason"
 # The ranks by which columns leave a narrow table, the highest first.
 _METRIC_RANKS = (2, 6, 7)
 
-Complain = Callable[[str], None]
-
 
 # ---------------------------------------------------------------- studies
 
@@ -41,15 +39,15 @@ class ListedStudy:
     row: StudyRow
 
 
-def list_studies(roots: Sequence[str], complain: Complain) -> list[ListedStudy]:
+def list_studies(roots: Sequence[str], console: Console) -> list[ListedStudy]:
     """Every study under these roots, as its directories say now; one without runs is listed, too."""
     found = []
     for root in roots:
         names = list(find_studies(root))
         if not names:
             continue
-        with open_index(root, warn) as index:
-            refresh_root(index, root, complain)
+        with open_index(root, console.warning) as index:
+            refresh_root(index, root, console)
             known = {row.name: row for row in index.load_studies()}
         found += [ListedStudy(root, _add_planned(root, known.get(name) or StudyRow(name, {}, None))) for name in names]
     return found
@@ -107,8 +105,8 @@ class ListedRun:
     metrics: Mapping[str, tuple[float, float]]  # name -> last value, its step (NaN: none)
 
 
-def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, complain: Complain) -> list[ListedRun]:
-    refresh_study(index, place, complain)
+def list_runs(index: Index, place: StudyPlace, states: frozenset[State] | None, console: Console) -> list[ListedRun]:
+    refresh_study(index, place, console)
     data = index.load_table([place.name])
     found = []
     for i, row in enumerate(data.rows):

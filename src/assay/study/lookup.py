@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.record.folders import find_changes, find_run_dirs, is_run_dir
 from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
-from assay.show.console_warnings import warn
+from assay.show.console import SILENT, Console
 from assay.study.locations import (
     HOW_TO_START,
     Roots,
@@ -216,10 +216,10 @@ def open_index_of(places: Sequence[StudyPlace]) -> Index:
         raise UsageError(
             "these studies lie under different roots: " + ", ".join(sorted(roots)), "take them one after another"
         )
-    return open_index(roots.pop(), warn)
+    return open_index(roots.pop(), Console().warning)
 
 
-def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Callable[[str], None]) -> Table:
+def load_fresh_table(index: Index, places: Sequence[StudyPlace], console: Console = SILENT) -> Table:
     """The table as the folders are now. Mostly nothing has changed, so what reads runs is loaded when something has."""
     names = [place.name for place in places]
     data = index.load_table(names)
@@ -229,7 +229,7 @@ def load_fresh_table(index: Index, places: Sequence[StudyPlace], complain: Calla
         if changes := find_changes(place.dir, place.name, rows):
             from assay.study.refresh import apply_changes
 
-            apply_changes(index, place, changes, complain)
+            apply_changes(index, place, changes, console)
             is_stale = True
     return index.load_table(names) if is_stale else data
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,6 +12,7 @@ from assay.errors import FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
+from assay.show.console import Console
 from assay.show.plot import Chart, Line, build_bands
 from assay.study.locations import HOW_TO_START, StudyPlace
 from assay.study.lookup import FoundRun, find_step_name, load_fresh_table, show_command
@@ -44,10 +45,10 @@ def build_charts(
     places: Sequence[StudyPlace],
     runs: Sequence[FoundRun] | None,
     options: PlotOptions,
-    complain: Callable[[str], None],
+    console: Console,
 ) -> list[BuiltChart]:
     """`runs`: only these; None is every run of the studies."""
-    data = load_fresh_table(index, places, complain)
+    data = load_fresh_table(index, places, console)
     keys = None if runs is None else {run.key for run in runs}
     keep = [i for i, row in enumerate(data.rows) if keys is None or row.key in keys]
     names = ", ".join(place.name for place in places)

@@ -15,6 +15,7 @@ from assay.execute.local import LocalExecutor
 from assay.record import originals, run_directory
 from assay.record.folders import Changes, find_changes
 from assay.record.index.base import Index, RunRow
+from assay.show.console import SILENT, Console
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, build_row, read_sources
 from assay.study.locations import StudyPlace, find_studies
@@ -23,23 +24,22 @@ from assay.values import layout
 from assay.values.run import JobHandle, Liveness, RunSpec, State
 from assay.values.secrets import hide_named
 
-Complain = Callable[[str], None]
 _SIBLINGS = 20  # runs of a study that are asked for its file
 
 
-def refresh_root(index: Index, root: str, complain: Complain = lambda _text: None) -> int:
+def refresh_root(index: Index, root: str, console: Console = SILENT) -> int:
     """Every study under the root; how many runs were read."""
-    return sum(refresh_study(index, StudyPlace(root, name), complain) for name in find_studies(root))
+    return sum(refresh_study(index, StudyPlace(root, name), console) for name in find_studies(root))
 
 
-def refresh_study(index: Index, place: StudyPlace, complain: Complain = lambda _text: None) -> int:
+def refresh_study(index: Index, place: StudyPlace, console: Console = SILENT) -> int:
     """Read what changed since the index saw it; how many runs that were."""
     with suppress(OSError):
         read_verdicts(index, place)
-    return apply_changes(index, place, find_changes(place.dir, place.name, index.load_runs([place.name])), complain)
+    return apply_changes(index, place, find_changes(place.dir, place.name, index.load_runs([place.name])), console)
 
 
-def apply_changes(index: Index, place: StudyPlace, changes: Changes, complain: Complain) -> int:
+def apply_changes(index: Index, place: StudyPlace, changes: Changes, console: Console) -> int:
     if not changes:
         return 0
     with index.batch():
@@ -47,7 +47,7 @@ def apply_changes(index: Index, place: StudyPlace, changes: Changes, complain: C
             try:
                 refresh_run(index, place, path, stamp, is_ours)
             except (AssayError, OSError) as error:
-                complain(f"{path}: {error.message if isinstance(error, AssayError) else error}")
+                console.warning(f"{path}: {error.message if isinstance(error, AssayError) else error}")
         if changes.gone:
             index.forget_runs(changes.gone)
     return len(changes.changed)
@@ -204,9 +204,9 @@ def _mlrunner_state(stat: Mapping[str, str]) -> State:
 # ---------------------------------------------------------------- again from the start
 
 
-def rebuild(index: Index, root: str, complain: Complain) -> int:
+def rebuild(index: Index, root: str, console: Console) -> int:
     index.clear()
-    return refresh_root(index, root, complain)
+    return refresh_root(index, root, console)
 
 
 def reparse(

@@ -8,6 +8,7 @@ from typing import Any
 
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
+from assay.show.console import CollectingConsole
 from assay.study.locations import StudyPlace
 from assay.study.lookup import find_places
 from assay.study.refresh import refresh_study
@@ -19,7 +20,10 @@ def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[s
     """Root, the study's name, and the fields of each run; a damaged run is a Python warning."""
     (place,) = find_places([study], root)
     with open_index(place.root) as index:
-        refresh_study(index, place, lambda text: warnings.warn(text, stacklevel=4))
+        console = CollectingConsole()
+        refresh_study(index, place, console)
+        for text in console.lines:
+            warnings.warn(text, stacklevel=3)
         rows = index.load_runs([place.name])
         summaries = index.load_summaries([place.name])
     for row in rows:

@@ -13,6 +13,7 @@ from assay.execute.machine_lease import MachineLease
 from assay.execute.slot_holders import SlotHolder
 from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
+from assay.show.console import Console
 from assay.show.formatting import clean, render_duration, render_size, shorten
 from assay.system.processes import find_folder
 from assay.values.environment import Gpu
@@ -163,20 +164,20 @@ def _describe_process(holder: SlotHolder) -> str:
 class LeaseNotice:
     """Reports once that nothing starts while a benchmark has the machine, or that a benchmark waits for checks."""
 
-    warn: Callable[[str], None]
+    console: Console
     is_given: bool = False
 
     def look(self, leased_s: float, lease: MachineLease | None) -> None:
         if not self.is_given and lease is not None and leased_s > NOTICE_S:
             self.is_given = True
-            self.warn(f"waiting to start: {describe_lease(lease)}")
+            self.console.warning(f"waiting to start: {describe_lease(lease)}")
 
 
 @dataclass(slots=True)
 class SlotWaitNotice:
     """Reports once that everything here waits for slots that others hold."""
 
-    warn: Callable[[str], None]
+    console: Console
     is_given: bool = False
 
     def look(self, waited_s: float, pool: SlotPool | None) -> None:
@@ -184,6 +185,6 @@ class SlotWaitNotice:
             return
         self.is_given = True
         if pool.wait == "device":
-            self.warn("waiting for a GPU with enough free memory (another one: --slots)")
+            self.console.warning("waiting for a GPU with enough free memory (another one: --slots)")
         else:
-            self.warn(f"waiting for a slot: {describe_holders(pool)} (other slots: --slots)")
+            self.console.warning(f"waiting for a slot: {describe_holders(pool)} (other slots: --slots)")

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import Index, MetricColumns, RunRow
 from assay.record.index.base import Table as IndexTable
+from assay.show.console import SILENT, Console
 from assay.show.table import drop_spare, fit_columns
 from assay.study.locations import HOW_TO_START, StudyPlace
 from assay.study.lookup import find_step_name, load_fresh_table
@@ -56,9 +57,9 @@ class StudySummary(NamedTuple):
 
 
 def summarise(
-    index: Index, places: Sequence[StudyPlace], options: SummaryOptions, complain: Any = None
+    index: Index, places: Sequence[StudyPlace], options: SummaryOptions, console: Console = SILENT
 ) -> StudySummary:
-    data = load_fresh_table(index, places, complain or (lambda _text: None))
+    data = load_fresh_table(index, places, console)
     if not data.rows:
         names = ", ".join(place.name for place in places)
         raise UsageError(f"{names}: no runs yet", HOW_TO_START)

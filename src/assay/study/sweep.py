@@ -24,6 +24,7 @@ from assay.plan.select import select
 from assay.record import presence, run_directory
 from assay.record.index.base import Index
 from assay.record.index.sqlite import open_index
+from assay.show.console import SILENT, Console
 from assay.study import run_sets
 from assay.study.attempts import RetryPolicy
 from assay.study.collect import Collector, closing_quietly
@@ -192,8 +193,7 @@ class RunHooks:
     listen: Listen = lambda _event: None
     draw: Draw = lambda _supervisor: None
     finish: Draw = lambda _supervisor: None
-    note: Callable[[str], None] = lambda _line: None  # what there is to say before the first run starts
-    warn: Callable[[str], None] = lambda _text: None  # what a user has to know, also one who asked for quiet
+    console: Console = SILENT
     owns_process: bool = False  # a command of ours: this process may take in what jobs leave behind
     counts_wait: bool = False  # waiting for a slot counts towards a run's time limit
     echo: Callable[[bytes], None] | None = None
@@ -235,7 +235,7 @@ def _supervise(prepared: Prepared, hooks: RunHooks, slots: Slots) -> Report:
     builder = DirBuilder(prepared)
 
     def warn(line: str) -> None:
-        _unheard(hooks.note)(f"warning: {line}")
+        hooks.console.message(f"warning: {line}")
 
     for line in (*slots.warnings, *builder.describe_size()):
         warn(line)
@@ -278,7 +278,7 @@ def _build_loop(prepared: Prepared, hooks: RunHooks, builder: DirBuilder) -> Loo
         create=builder.create,
         renew=builder.renew,
         listen=_choose_listener(prepared, _unheard(hooks.listen)),
-        draw=_flushing(builder, _with_notice(_unheard(hooks.draw), _unheard(hooks.warn))),
+        draw=_flushing(builder, _with_notice(_unheard(hooks.draw), hooks.console)),
         counts_wait=hooks.counts_wait,
         tick_s=hooks.tick_s,
         grace_s=prepared.options.grace_s,
@@ -296,8 +296,8 @@ def _flushing(builder: DirBuilder, draw: Draw) -> Draw:
     return drawn
 
 
-def _with_notice(draw: Draw, warn: Callable[[str], None]) -> Draw:
-    notice, lease_notice = SlotWaitNotice(warn), LeaseNotice(warn)
+def _with_notice(draw: Draw, console: Console) -> Draw:
+    notice, lease_notice = SlotWaitNotice(console), LeaseNotice(console)
 
     def draw_both(supervisor: Supervisor) -> None:
         notice.look(supervisor.waited_s, supervisor.pool)
@@ -394,7 +394,7 @@ def _build_entries(prepared: Prepared, builder: DirBuilder, hooks: RunHooks) -> 
     code = builder.snapshot.hash if options.new_code and builder.snapshot else None
     found = {spec.name: find_repeat(prepared, spec, last[spec.name], begun, code) for spec in runs}
     if kept := sum(repeat.is_kept for repeat in found.values()):
-        _unheard(hooks.note)(describe_kept(prepared, kept))
+        hooks.console.message(describe_kept(prepared, kept))
     return [
         _build_entry(spec, prepared, frozenset(State), found[spec.name].base, since=found[spec.name].begun)
         for spec in runs

@@ -79,14 +79,18 @@ def argument(
 
 @dataclass_transform(frozen_default=True)
 class Request:
-    """A frozen dataclass of options: defined without generated code, since every start of a command defines several."""
+    """A frozen dataclass of options: defined without generated code, since every start of a command defines several.
+
+    A plain value in a subclass replaces an option of its base: it has that value and is not offered.
+    """
 
     OPTIONS: ClassVar[Mapping[str, Option]] = {}
 
     def __init_subclass__(cls) -> None:
         own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
         inherited = {name: each for base in reversed(cls.__mro__[1:]) for name, each in _options_of(base).items()}
-        cls.OPTIONS = {**inherited, **own}
+        offered = {name: each for name, each in inherited.items() if isinstance(getattr(cls, name), Option)}
+        cls.OPTIONS = {**offered, **own}
 
     def __init__(self, *values: Any, **named: Any) -> None:
         given = {**dict(zip(self.OPTIONS, values, strict=False)), **named}
@@ -113,12 +117,14 @@ class Request:
         return type(self)(**{**vars(self), **changes})
 
     @classmethod
-    def build(cls, given: Mapping[str, Any]) -> Self:
+    def from_command_line(cls, given: Mapping[str, Any]) -> Self:
         """From the texts of a command line; raises UsageError where the parser of an option refuses one."""
         values: dict[str, Any] = {}
         for name, each in cls.OPTIONS.items():
             value = tuple(given[name] or ()) if each.multiple else given[name]
-            if each.parse is not None and value is not None:
+            if value is None:
+                value = each.default
+            if each.parse is not None and (each.multiple or isinstance(value, str)):
                 value = each.parse(value, each.name)
             values[name] = value
         return cls(**values)

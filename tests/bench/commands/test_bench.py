@@ -387,7 +387,7 @@ def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:
         (("bisect", "m.f", "--good", "main"), "in no git repository"),
         (("bisect", "--good", "main"), "no benchmark is named"),
         (("bisect", "m.f", "m.g", "--good", "main"), "for one benchmark"),
-        (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is no METRIC:min or METRIC:max"),
+        (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is not METRIC:min or METRIC:max"),
         (("compare", "--git", "main", "m.f"), "names no two commits"),
         (("compare", "a", "b", "c"), "are two, not 3"),
         (("table", "--csv", "--json"), "choose one of"),

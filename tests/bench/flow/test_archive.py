@@ -14,6 +14,7 @@ from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
 from assay.errors import FormatError, NotFoundError, UsageError
+from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
 
 
@@ -49,8 +50,9 @@ def test_one_that_was_never_summed_up_is_made_again(executions: tuple[BenchExecu
 
 def test_a_damaged_one_is_passed_over_and_said(executions: tuple[BenchExecution, ...]) -> None:
     (Path(executions[0].run_dir) / "benchmark.json").write_text('{"format": 1, "result": 3}')
-    said: list[str] = []
-    found = load_executions(find_place("runs"), "fixed", said.append)
+    console = CollectingConsole()
+    said = console.lines
+    found = load_executions(find_place("runs"), "fixed", console)
     assert len(found) == 1
     assert "this benchmark file is damaged" in said[0]
 

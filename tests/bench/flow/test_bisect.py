@@ -22,6 +22,7 @@ from assay.bench.flow.compare import CompareOptions
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchRequest, parse_method
 from assay.errors import InfrastructureError, NotFoundError, UsageError
+from assay.show.console import CollectingConsole
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 OPTIONS = CompareOptions(directions={"cost": "min"}, most=5)
@@ -38,8 +39,9 @@ def search(good: str, bad: str = "main", request: BenchRequest | None = None, fr
 
 def test_the_first_worse_commit_is_found_with_its_evidence(repository: Repository) -> None:
     commits = repository.costs(10, 10, 10, 11, 11, 11)
-    lines: list[str] = []
-    found = bisect_benchmark(Question(commits[0], "main", "cost"), ask(), OPTIONS, tell=lines.append)
+    console = CollectingConsole()
+    lines = console.lines
+    found = bisect_benchmark(Question(commits[0], "main", "cost"), ask(), OPTIONS, console=console)
     assert found.culprit is not None
     assert found.culprit.sha == commits[3]
     assert found.culprit.subject == "change 3"

@@ -17,6 +17,7 @@ from assay.bench.records import Triage, add_triage, load_triage
 from assay.bench.values.comparison import MetricHistory
 from assay.bench.values.execution import COMPARED, BenchExecution, BenchResult
 from assay.errors import NotFoundError, UsageError
+from assay.show.console import CollectingConsole
 from assay.values.environment import GitState
 from assay.values.verdict import Finding, VerdictKind
 
@@ -190,9 +191,10 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[BenchExecution]:
 
 
 def test_none_of_several_has_a_history(three: list[BenchExecution]) -> None:
-    warnings: list[str] = []
+    console = CollectingConsole()
+    warnings = console.lines
     with pytest.raises(UsageError) as caught:
-        load_histories("wall_time", None, HistoryOptions(), warnings.append)
+        load_histories("wall_time", None, HistoryOptions(), console)
     assert warnings == [], "the same thing is not said in two ways"
     first, *lines = caught.value.message.splitlines()
     assert first == "none of 3 benchmarks has a history of wall_time"
@@ -202,8 +204,9 @@ def test_none_of_several_has_a_history(three: list[BenchExecution]) -> None:
 
 def test_those_without_a_history_are_warnings_beside_the_others(three: list[BenchExecution]) -> None:
     three[:6] = [replace(each, contaminated=()) for each in three[:6]]
-    warnings: list[str] = []
-    assert [each.method for each in load_histories("wall_time", None, HistoryOptions(), warnings.append)] == ["m.C.f"]
+    console = CollectingConsole()
+    warnings = console.lines
+    assert [each.method for each in load_histories("wall_time", None, HistoryOptions(), console)] == ["m.C.f"]
     assert [text.split()[0] for text in warnings] == ["m.C.g", "m.C.h"]
     assert all(text.endswith("6 left out: contaminated (take contaminated ones as well: --all)") for text in warnings)
 
@@ -213,18 +216,20 @@ def test_one_that_has_only_ever_failed_is_not_passed_over(three: list[BenchExecu
     three[6:] = [replace(stop(each), method=each.method) for each in three[6:]]  # g and h: somebody ended them
     broken = Finding(VerdictKind.ERROR, "m.C.h", "ValueError: no")
     three[-1] = replace(three[-1], state="failed", result=BenchResult("m.C.h", False, findings=(broken,)))
-    warnings: list[str] = []
-    load_histories("wall_time", None, HistoryOptions(), warnings.append)
+    console = CollectingConsole()
+    warnings = console.lines
+    load_histories("wall_time", None, HistoryOptions(), console)
     assert warnings == ["m.C.h has never reported anything: ValueError: no"]
 
 
 def test_of_benchmarks_without_the_label_nothing_is_said(three: list[BenchExecution]) -> None:
     three[:6] = [replace(each, contaminated=(), label="before") for each in three[:6]]
-    warnings: list[str] = []
-    found = load_histories("wall_time", None, HistoryOptions(label="before"), warnings.append)
+    console = CollectingConsole()
+    warnings = console.lines
+    found = load_histories("wall_time", None, HistoryOptions(label="before"), console)
     assert ([each.method for each in found], warnings) == (["m.C.f"], [])
     with pytest.raises(NotFoundError, match="befor"):
-        load_histories("wall_time", None, HistoryOptions(label="befor"), warnings.append)
+        load_histories("wall_time", None, HistoryOptions(label="befor"), console)
 
 
 # ---------------------------------------------------------------- environment or code?
@@ -395,13 +400,14 @@ def test_one_benchmark_that_has_run_once_does_not_silence_the_others(
     once = replace(execution(99, 1.0), method="m.C.once")
     given = [*history(noise(10, 20)), once]
     monkeypatch.setattr(histories, "load_executions", lambda *_: given)
-    said: list[str] = []
-    (found,) = load_histories("wall_time", None, HistoryOptions("runs"), said.append)
+    console = CollectingConsole()
+    said = console.lines
+    (found,) = load_histories("wall_time", None, HistoryOptions("runs"), console)
     assert found.method == METHOD
     assert "m.C.once has 1 execution with wall_time" in said[0]
     given[:-1] = []
     with pytest.raises(UsageError, match=r"m\.C\.once has 1 execution"):
-        load_histories("wall_time", None, HistoryOptions("runs"), said.append)
+        load_histories("wall_time", None, HistoryOptions("runs"), console)
 
 
 # ---------------------------------------------------------------- a new set-up, and back again

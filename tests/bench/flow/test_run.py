@@ -26,6 +26,7 @@ from assay.errors import ExitCode, UsageError
 from assay.execute.machine_lease import MachineLease
 from assay.record import run_directory
 from assay.record.index.sqlite import open_index
+from assay.show.console import CollectingConsole
 from assay.study.sweep import RunHooks
 
 
@@ -77,8 +78,9 @@ def test_a_good_execution_is_complete(lab: Path) -> None:
 def test_a_git_that_cannot_be_asked_is_a_warning_of_the_benchmark(lab: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     (lab / ".git" / "index").write_bytes(b"damaged")
-    said: list[str] = []
-    report = run_benchmarks(request("mod.B.fixed", trials=2), RunHooks(warn=said.append))
+    console = CollectingConsole()
+    report = run_benchmarks(request("mod.B.fixed", trials=2), RunHooks(console=console))
+    said = console.lines
     assert [text for text in said if "git cannot read" in text] == said[:1]
     assert "no commit is recorded" in said[0]
     assert not [note for note in report.notes if "git" in note], "given once"

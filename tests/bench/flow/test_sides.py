@@ -26,6 +26,7 @@ from assay.bench.flow.sides import (
 )
 from assay.bench.values.execution import BenchExecution
 from assay.errors import UsageError
+from assay.show.console import CollectingConsole
 from assay.stage.checkout import load_commit
 from assay.values.environment import GitState
 
@@ -168,11 +169,12 @@ def test_a_commit_is_checked_out_beside_the_user_s_tree(repository: Repository) 
 
 
 def test_a_second_comparison_waits_for_the_first(repository: Repository) -> None:
-    said: list[str] = []
+    console = CollectingConsole()
+    said = console.lines
     order: list[str] = []
 
     def come_second() -> None:
-        with open_workshop(ask(), None, said.append) as checkouts:
+        with open_workshop(ask(), None, console) as checkouts:
             order.append(checkouts.inside)
 
     second = threading.Thread(target=come_second)

@@ -6,14 +6,15 @@ import pytest
 from click.testing import CliRunner
 from tests.golden.report import golden_reports as made
 
-from assay.golden.commands.group import command
-from assay.golden.commands.rebase import render as render_rebased
-from assay.golden.commands.selftest import build_table, shorten_table
+from assay.cli.main import build_cli
+from assay.golden.commands.check import build_table, shorten_table
+from assay.golden.commands.record import render_rebased
 from assay.golden.flow.bisect import BisectReport, Tried
 from assay.golden.flow.rebase import Rebased
 from assay.golden.flow.selftest import Injected, SelftestReport
 from assay.golden.report.bisection import build_document
 from assay.golden.values import Fault
+from assay.show.console import Console
 from assay.show.table import render_table, table_width
 from assay.show.terminal_report import render_terminal
 from assay.stage.checkout import Commit
@@ -21,13 +22,15 @@ from assay.values.verdict import VerdictKind
 
 
 def test_no_sentence_of_the_help_is_cut():
-    text = CliRunner().invoke(command, ["--help"], terminal_width=80).output
+    text = CliRunner().invoke(build_cli(), ["golden", "--help"], terminal_width=80).output
     assert "rebase    Accept a new golden recording." in text
     assert "..." not in text.split("Commands:")[1]
 
 
 def test_a_refusal_of_several_lines_has_several_lines():
-    text = render_rebased(Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",)))
+    text = render_rebased(
+        Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",)), Console()
+    )
     assert text.splitlines()[:2] == ["refused: cannot be written", "  make room"]
     assert "\\n" not in text
 

@@ -25,6 +25,7 @@ from assay.golden.flow.files import RunHooks, check_file, gather_file, validate_
 from assay.golden.manifests import load_manifest
 from assay.golden.report.document import build_document
 from assay.golden.values import GoldenReport, Segment, Track
+from assay.show.console import CollectingConsole
 from assay.show.junit import render_junit
 from assay.study.supervise import Entry, Event
 from assay.system import processes
@@ -562,8 +563,9 @@ def test_a_training_from_other_code_command_or_environment_is_ended_and_not_cont
     held = _leave_a_gathering(lab)
     assert held.handle is not None
     given = change(lab, monkeypatch)
-    warned: list[str] = []
-    report = gather_file(lab.options(**given), RunHooks(warn=warned.append, tick_s=0.02))
+    console = CollectingConsole()
+    report = gather_file(lab.options(**given), RunHooks(console=console, tick_s=0.02))
+    warned = console.lines
     assert report.exit_code() is ExitCode.OK, messages(report.tests[0])
     assert f"{held.spec.name} is not continued: {words}" in warned[0]
     assert warned[0] in report.tests[0].notes
@@ -750,10 +752,10 @@ def test_gathering_needs_to_know_how_to_check_except_in_the_originals_door(lab: 
     lab.write()
     with pytest.raises(ConfigError, match="the mandatory flag run_for is missing"):
         lab.gather()
-    told: list[str] = []
-    report = gather_file(lab.options(is_harness=True), tell=told.append)
+    console = CollectingConsole()
+    report = gather_file(lab.options(is_harness=True), RunHooks(console=console))
     assert report.exit_code() is ExitCode.OK
-    assert any("checking will need it" in line for line in told)
+    assert any("checking will need it" in line for line in console.lines)
 
 
 def test_a_training_that_ends_on_a_save_is_no_reason_to_warn(lab: Lab) -> None:

@@ -4,9 +4,10 @@ import pytest
 from tests.golden.lab import NATIVE, Lab
 
 from assay.errors import ExitCode, UsageError
-from assay.golden.commands.selftest import render
+from assay.golden.commands.check import render_selftest
 from assay.golden.flow.selftest import Injected, SelftestReport, build_arguments, choose_segment, selftest_file
 from assay.golden.values import Fault, Golden, Segment, SegmentReport
+from assay.show.console import Console
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 
@@ -92,5 +93,5 @@ def test_a_fault_that_changes_nothing_has_no_effect(lab):
         ("--seed 3", "no effect: equal bit for bit"),
     ]
     assert not report.injected[2].is_idle
-    assert "no effect: equal bit for bit: UNREAD=a" in render(report)
+    assert "no effect: equal bit for bit: UNREAD=a" in render_selftest(report, Console())
     assert report.exit_code is ExitCode.FAILED

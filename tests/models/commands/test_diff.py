@@ -10,8 +10,8 @@ import click
 import numpy as np
 import pytest
 
+from assay.cli.main import build_cli
 from assay.errors import AssayError
-from assay.models.commands.diff import command
 
 BASE = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 Call = Callable[..., tuple[int, str]]
@@ -29,7 +29,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def run(*arguments: str) -> tuple[int, str]:
         capsys.readouterr()
-        code = command.main(args=list(arguments), standalone_mode=False)
+        code = build_cli().main(args=["model", "diff", *arguments], standalone_mode=False)
         return int(code), capsys.readouterr().out
 
     return run
@@ -105,7 +105,7 @@ def test_other_types(call: Call, tmp_path: Path) -> None:
         (("want.npy", "got.npy", "--html", "-", "--json"), "two reports"),
         (("want.npy", "got.npy", "--html", "no/such/page.html"), "cannot be written"),
         (("want.npy", "got.npy", "--channel", "1", "--slice", "0"), "--channel and --slice"),
-        (("want.npy", "got.npy", "--shape", "a"), "is no shape"),
+        (("want.npy", "got.npy", "--shape", "a"), "is not a shape"),
         (("want.npy", "got.npy", "--rel", "nan"), "makes no sense"),
         (("want.npy", "got.npy", "--allowed-wrong", "1"), "allowed_wrong"),
     ],

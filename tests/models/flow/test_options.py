@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from tests.models.models import write_chain, write_model
 
+from assay.cli.main import build_cli
 from assay.errors import AssayError, UsageError
-from assay.models.commands.options import build_flags
+from assay.models.commands.check import BisectRequest, CheckRequest
 from assay.models.config.settings import parse_tolerance_text
 from assay.models.flow.options import (
     ModelFlags,
@@ -26,8 +28,11 @@ from assay.models.flow.options import (
     parse_range,
     render_tolerances,
 )
+from assay.models.values.flags import split_words
 from assay.models.values.model import InputChoice, Target, Tolerances
 from assay.models.values.tensors import Tolerance
+
+REQUESTS = {"check": CheckRequest, "bisect": BisectRequest}
 
 
 @pytest.fixture
@@ -95,7 +100,7 @@ def test_what_cannot_be_meant_is_said_before_anything_runs(model: str, flags: di
 
 @pytest.mark.parametrize("goal", ["bisect", "reduce"])
 def test_only_is_for_check_alone(model: str, goal: Any) -> None:
-    flags = ModelFlags(model, "ort", only=("Conv_1",))
+    flags = ModelFlags(model, target="ort", only=("Conv_1",))
     assert build_request(flags, "check").only == ("Conv_1",)
     with pytest.raises(UsageError, match=f"--only is for check: {goal} looks for the layer itself"):
         build_request(flags, goal)
@@ -103,20 +108,20 @@ def test_only_is_for_check_alone(model: str, goal: Any) -> None:
 
 def test_quotes_that_are_not_closed() -> None:
     with pytest.raises(UsageError, match="--compiler-options"):
-        build_flags({"model": "m", "compile_flags": "'-O0"})
+        split_words("'-O0", "--compiler-options")
 
 
 def test_wrong_settings_are_named(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text("[models]\ntolerance = {rell = 1}\n")
     with pytest.raises(UsageError, match=r"models\.tolerance"):
-        build_request(ModelFlags(model, "ort"), "check")
+        build_request(ModelFlags(model, target="ort"), "check")
 
 
 # ---------------------------------------------------------------- what is meant
 
 
 def test_without_flags_the_defaults_hold(model: str, tmp_path: Path) -> None:
-    request = build_request(ModelFlags(model, "iree"), "check")
+    request = build_request(ModelFlags(model, target="iree"), "check")
     assert request.model == str(tmp_path / "net.onnx")
     assert (request.reference.name, request.target.name) == ("ort", "iree")
     assert request.voter == Target("reference", "reference")
@@ -136,7 +141,7 @@ def test_flags_go_before_settings_key_by_key(model: str, tmp_path: Path) -> None
     assert (plain.reference.name, plain.target.name, plain.inputs.samples) == ("reference", "openvino", 3)
     assert plain.tolerances.choose("y", "Conv") == Tolerance(abs=0.5, rel=0.1)
     flags = ModelFlags(
-        model, "ort", "iree", samples=1, seed=0, ranges=("y=2:3",), dims=("batch=5",), tolerances=("abs=0.25",)
+        model, "iree", target="ort", samples=1, seed=0, ranges=("y=2:3",), dims=("batch=5",), tolerances=("abs=0.25",)
     )
     request = build_request(flags, "check")
     assert (request.reference.name, request.target.name) == ("iree", "ort")
@@ -160,7 +165,7 @@ def test_a_mistyped_name_in_the_settings_is_refused(model: str, tmp_path: Path, 
     write_chain(tmp_path / "other.onnx")
     (tmp_path / "assay.toml").write_text(table.replace("[models]", '[models]\nfolder = "."') + "\n")
     with pytest.raises(UsageError) as caught:
-        build_request(ModelFlags(model, "ort"), "check")
+        build_request(ModelFlags(model, target="ort"), "check")
     assert words in str(caught.value)
 
 
@@ -171,13 +176,13 @@ def test_settings_may_speak_of_other_models(model: str, tmp_path: Path) -> None:
         '[models]\nfolder = "."\nops.LSTM = {rel = 1}\nops.Add = {rel = 1}\ntensors.sum = {rel = 1}\n'
         "[models.models.chain]\ntensors.product = {rel = 1}\n"
     )
-    assert build_request(ModelFlags(model, "ort"), "check").notes == ()
-    assert build_request(ModelFlags("chain.onnx", "ort"), "check").notes == ()
+    assert build_request(ModelFlags(model, target="ort"), "check").notes == ()
+    assert build_request(ModelFlags("chain.onnx", target="ort"), "check").notes == ()
 
 
 def test_without_models_to_look_at_a_strange_name_is_noted(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text("[models]\ntensors.logits = {rel = 1}\n[models.models.nett]\nseed = 1\n")
-    names, stems = build_request(ModelFlags(model, "ort"), "check").notes
+    names, stems = build_request(ModelFlags(model, target="ort"), "check").notes
     assert names == "models.tensors: no layer of any model makes 'logits'; known: k, y"
     assert stems == "models.models.nett: there is no such model; did you mean 'net'?"
 
@@ -186,7 +191,7 @@ def test_a_pasted_command_says_nothing_of_other_models(model: str, tmp_path: Pat
     (tmp_path / "assay.toml").write_text(
         "[models]\nops.LSTM = {rel = 1}\nops.Conv = {rel = 0.25}\n[models.models.net]\ntensors.y = {ulp = 3}\n"
     )
-    request = build_request(ModelFlags(model, "ort"), "check")
+    request = build_request(ModelFlags(model, target="ort"), "check")
     assert request.manner == ("--reference ort --target ort --tolerance Conv:rel=0.25 --tolerance tensor=y:ulp=3")
     (tmp_path / "assay.toml").unlink()
     assert parse_back(model, request.manner).tolerances.choose("y", "Relu") == Tolerance(ulp=3)
@@ -194,20 +199,20 @@ def test_a_pasted_command_says_nothing_of_other_models(model: str, tmp_path: Pat
 
 def test_samples_beside_files_are_asked_for(model: str, tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(b"")
-    assert build_request(ModelFlags(model, "ort", samples=2, inputs=("x.npy",)), "check").inputs.most == 2
-    assert build_request(ModelFlags(model, "ort", inputs=("x.npy",)), "check").inputs.most is None
-    assert build_request(ModelFlags(model, "ort", samples=2), "check").inputs.most is None
+    assert build_request(ModelFlags(model, target="ort", samples=2, inputs=("x.npy",)), "check").inputs.most == 2
+    assert build_request(ModelFlags(model, target="ort", inputs=("x.npy",)), "check").inputs.most is None
+    assert build_request(ModelFlags(model, target="ort", samples=2), "check").inputs.most is None
 
 
 def test_flags_for_the_tools_are_added_to_the_target_s_own(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text('[targets.fast]\nlike = "iree"\ncompile_flags = "-O3"\n')
-    request = build_request(ModelFlags(model, "fast", compile_flags=("-g",), run_flags=("--x",)), "check")
+    request = build_request(ModelFlags(model, target="fast", compile_flags=("-g",), run_flags=("--x",)), "check")
     assert request.target.compile_flags == ("-O3", "-g")
     assert request.target.run_flags == ("--x",)
 
 
 def test_limits_and_places(model: str, tmp_path: Path) -> None:
-    flags = ModelFlags(model, "ort", compile_timeout_s=5.0, memory="2GiB", ir_dir="ir", output="small.onnx")
+    flags = ModelFlags(model, target="ort", compile_timeout_s=5.0, memory="2GiB", ir_dir="ir", output="small.onnx")
     request = build_request(flags, "reduce")
     assert request.limits.compile_s == 5.0
     assert request.limits.run_s == 240.0
@@ -218,15 +223,17 @@ def test_limits_and_places(model: str, tmp_path: Path) -> None:
 
 def test_a_flag_that_lets_the_target_vote_is_refused(model: str) -> None:
     with pytest.raises(UsageError, match="--vote iree computes as the target does, and would always agree with it"):
-        build_request(ModelFlags(model, "iree", vote="iree"), "check")
+        build_request(ModelFlags(model, target="iree", vote="iree"), "check")
 
 
 def test_a_setting_that_lets_the_target_vote_is_noted(model: str, tmp_path: Path) -> None:
     (tmp_path / "assay.toml").write_text('[models]\nvote = "iree"\n')
-    request = build_request(ModelFlags(model, "iree"), "check")
+    request = build_request(ModelFlags(model, target="iree"), "check")
     assert request.voter is None
     assert "nobody votes: vote = 'iree' of the settings" in request.notes[-1]
-    assert build_request(ModelFlags(model, "openvino"), "check").voter == Target("iree", "iree", {"device": "llvm-cpu"})
+    assert build_request(ModelFlags(model, target="openvino"), "check").voter == Target(
+        "iree", "iree", {"device": "llvm-cpu"}
+    )
 
 
 def test_a_split_needs_the_reference_alone(model: str) -> None:
@@ -246,9 +253,9 @@ def test_texts() -> None:
 def test_an_input_by_name_keeps_its_name(model: str, tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"")
     (tmp_path / "odd=name.npy").write_bytes(b"")
-    request = build_request(ModelFlags(model, "ort", inputs=("x=a.npy",)), "check")
+    request = build_request(ModelFlags(model, target="ort", inputs=("x=a.npy",)), "check")
     assert request.inputs.files == (f"x={tmp_path}/a.npy",)
-    request = build_request(ModelFlags(model, "ort", inputs=("odd=name.npy",)), "check")
+    request = build_request(ModelFlags(model, target="ort", inputs=("odd=name.npy",)), "check")
     assert request.inputs.files == (f"{tmp_path}/odd=name.npy",)
 
 
@@ -257,14 +264,13 @@ def test_an_input_by_name_keeps_its_name(model: str, tmp_path: Path) -> None:
 
 def parse_back(model: str, text: str, goal: Any = "check") -> Any:
     """What the command line makes of these flags."""
-    import click
-
-    from assay.models.commands import check
-    from assay.models.commands.options import build_request as build
-
-    command: click.Command = getattr(check, goal)
-    context = command.make_context("assay", [model, *shlex.split(text)])
-    return build(context.params, goal)
+    cli = build_cli()
+    group = cli.get_command(click.Context(cli), "model")
+    assert isinstance(group, click.Group)
+    command = group.get_command(click.Context(group), goal)
+    assert command is not None
+    given = command.make_context("assay", [model, *shlex.split(text)]).params
+    return build_request(REQUESTS[goal].from_command_line(given), goal)
 
 
 def test_a_pasted_command_asks_for_the_same(model: str, tmp_path: Path) -> None:
@@ -281,7 +287,7 @@ def test_a_pasted_command_asks_for_the_same(model: str, tmp_path: Path) -> None:
 
 
 def test_what_nobody_said_is_not_said(model: str) -> None:
-    request = build_request(ModelFlags(model, "ort:unoptimized"), "check")
+    request = build_request(ModelFlags(model, target="ort:unoptimized"), "check")
     assert request.manner == "--reference ort --target ort:unoptimized"
     assert request.origin == ""
 
@@ -291,12 +297,12 @@ def test_bounds_of_the_model_s_own_table_are_said(model: str, tmp_path: Path) ->
     (tmp_path / "assay.toml").write_text(
         "[models]\ntolerance = {rel = 0.1}\n[models.models.net.tolerance]\nabs = 0.5\n"
     )
-    request = build_request(ModelFlags(model, "ort"), "check")
+    request = build_request(ModelFlags(model, target="ort"), "check")
     assert request.manner == "--reference ort --target ort --tolerance abs=0.5,rel=0.1"
     (tmp_path / "other.onnx").write_bytes(b"x")
     again = parse_back("other.onnx", request.manner)
     assert again.tolerances == request.tolerances
-    assert build_request(ModelFlags("other.onnx", "ort"), "check").manner == "--reference ort --target ort"
+    assert build_request(ModelFlags("other.onnx", target="ort"), "check").manner == "--reference ort --target ort"
 
 
 BOUNDS = st.builds(

@@ -71,8 +71,8 @@ def test_the_hardware_type_is_the_middle_part(project):
         (("--torq-chips", "sl2611"), "no chip named 'sl2611'", "did you mean 'sl2610'"),
         (("--assay-target", "simm"), "no target named 'simm'", "did you mean 'sim'"),
         (("--assay-reference", "orx"), "no target named 'orx'", "did you mean 'ort'"),
-        (("--torq-compiler-timeout", "-3"), "'-3' is no time in seconds", ""),
-        (("--samples", "0"), "'0' is no whole number", ""),
+        (("--torq-compiler-timeout", "-3"), "'-3' is not a duration", ""),
+        (("--samples", "0"), "'0' is not a whole number", ""),
         (("--extra-torq-compiler-options", "'open"), "No closing quotation", ""),
     ],
 )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from assay.models.pytest_support.options import OPTIONS, ModelOptions, add_options, is_in_cache, read_options
+from assay.models.pytest_support.options import ModelOptions, add_options, is_in_cache, read_options
 
 SEED = (
     "--recompute-cache", "--debug-cache", "--debug-ir", "--torq-compile-time-profiling-output-dir",
@@ -28,10 +28,9 @@ def parse(*arguments: str, taken: tuple[str, ...] = ()) -> ModelOptions:
 
 
 def test_all_spellings_of_the_guide_are_known():
-    names = {name for option in OPTIONS for name in option.names}
-    assert set(SEED) <= names
-    assert len(names) == sum(len(option.names) for option in OPTIONS), "no name is given twice"
-    assert {option.key for option in OPTIONS} == set(ModelOptions.__dataclass_fields__)
+    names = [name for option in ModelOptions.OPTIONS.values() for name in option.names]
+    assert set(SEED) <= set(names)
+    assert len(names) == len(set(names)), "no name is given twice"
 
 
 def test_nothing_given_is_nothing_asked():

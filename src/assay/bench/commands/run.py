@@ -1,52 +1,67 @@
-"""`assay bench run`."""
+"""`assay bench run`, `compare` and `bisect`: what executes benchmarks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
 
-import click
-
-from assay.bench.commands.options import build_request, build_run, prepare, report_options, run_options, show
-from assay.show.console_warnings import say, warn
+from assay.bench.commands.options import (
+    ExecuteRequest,
+    ResultRequest,
+    all_option,
+    better_option,
+    build_request,
+    build_run,
+    check_result_options,
+    effect_option,
+    most_option,
+    show,
+)
+from assay.bench.flow.options import check_folders
+from assay.bench.values.execution import ProfileWindow, parse_windows
+from assay.errors import ExitCode, UsageError
+from assay.show.console import Console, build_same_call
+from assay.values.options import argument, json_option, option
 
 if TYPE_CHECKING:
+    from assay.bench.flow.bisect import BenchBisect
+    from assay.bench.values.comparison import ComparisonReport
     from assay.bench.values.execution import BenchReport
+    from assay.values.series import Direction
 
 
-@click.command()
-@click.argument("methods", nargs=-1, metavar="METHOD...")
-@run_options
-@click.option("--label", metavar="TEXT", help="Kept with each execution, to compare and to group by.")
-@click.option(
-    "--profile", metavar="START:END", help="Profile this window, in seconds; END may be left out; 2:5,8:9 for two."
-)
-@click.option(
-    "--profiler",
-    type=click.Choice(["auto", "framework", "py-spy"]),
-    default="auto",
-    show_default=True,
-    help="Who takes the profile.",
-)
-@report_options
-def run(methods: tuple[str, ...], label: str | None, profile: str | None, profiler: str, **given: Any) -> int:
+class RunRequest(ResultRequest, ExecuteRequest):
+    methods: tuple[str, ...] = argument("METHOD...", multiple=True, required=False)
+    label: str | None = option("--label", metavar="TEXT", help="Kept with each execution, to compare and to group by.")
+    profile: tuple[ProfileWindow, ...] | None = option(
+        "--profile",
+        metavar="START:END",
+        parse=lambda text, _flag: parse_windows(text),
+        help="Profile this window, in seconds; END may be left out; 2:5,8:9 for two.",
+    )
+    profiler: Literal["auto", "framework", "py-spy"] = option(
+        "--profiler", choices=("auto", "framework", "py-spy"), default="auto", help="What takes the profile."
+    )
+
+
+def run(request: RunRequest, console: Console) -> int:
     """Run benchmarks: one process for each method and trial.
 
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
     """
-    from assay.bench.flow.options import check_folders
     from assay.bench.report.executions import build_report_facts, build_run_cases, render_bench_report
-    from assay.bench.values.execution import parse_windows
 
-    prepare(given)
-    check_folders(given["python_path"])
-    request = build_request(
-        methods, given, label=label, profile=() if profile is None else parse_windows(profile), profiler=profiler
+    check_result_options(request)
+    check_folders(request.first_path)
+    asked = build_request(
+        request.methods, request, label=request.label, profile=request.profile or (), profiler=request.profiler
     )
-    report = build_run(given["quiet"] or given["as_json"])(request)
-    _say_problems(report)
+    report = build_run(console.quieted(request.quiet or request.as_json))(asked)
+    _report_problems(report, console)
     show(
-        given,
+        request,
+        console,
         "assay bench run",
         build_run_cases(report),
         lambda color, width: render_bench_report(report, color=color, width=width),
@@ -55,11 +70,161 @@ def run(methods: tuple[str, ...], label: str | None, profile: str | None, profil
     return int(report.exit_code)
 
 
-def _say_problems(report: BenchReport) -> None:
+def _report_problems(report: BenchReport, console: Console) -> None:
     if report.problem:
-        say(f"assay: {report.problem}")
+        console.error(f"assay: {report.problem}")
     if report.interrupted:
-        say(f"interrupted by {report.interrupted}; what was finished is kept")
+        console.error(f"interrupted by {report.interrupted}; what was finished is kept")
     for execution in report.executions:
         for note in execution.profile_notes:
-            warn(f"{execution.method} trial {execution.trial}: {note}")
+            console.warning(f"{execution.method} trial {execution.trial}: {note}")
+
+
+# ---------------------------------------------------------------- compare
+
+
+class CompareRequest(ResultRequest, ExecuteRequest):
+    what: tuple[str, ...] = argument("BASE HEAD | METHOD...", multiple=True, required=False)
+    span: str | None = option("--git", metavar="BASE..HEAD", help="Check out both commits and run METHOD... in turns.")
+    build: str | None = option("--build", metavar="TEXT", help="With --git: run this in each work tree first.")
+    method: str | None = option("--method", metavar="METHOD", help="Only this benchmark of BASE and HEAD.")
+    only: tuple[str, ...] = option("--only", multiple=True, metavar="METRIC", help="Only these metrics. Repeatable.")
+    better: dict[str, Direction] = better_option()
+    min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
+    most_trials: int | None = most_option()
+    across: bool = option(
+        "--across-setups",
+        default=False,
+        help="Judge executions of different environments (machines, drivers, versions) all the same.",
+    )
+    allow_changed: bool = option(
+        "--allow-changed", default=False, help="Better than expected is good enough: exit code 0."
+    )
+    no_confirm: bool = option("--no-confirm", default=False, help="With --git: report FAIL without running again.")
+    everything: bool = all_option()
+
+
+def compare(request: CompareRequest, console: Console) -> int:
+    """Compare labels, commits, folders or files.
+
+    Only executions of the same set-up (processor, accelerator, driver, versions) are judged; where BASE and HEAD have
+    none in common, nobody can tell the code from the machine, and it is inconclusive.
+
+    With --git both commits are checked out into trees of our own and run in turns; what looks worse is run again
+    before it is called a FAIL. Exit code 0: not worse. 1: worse. 3: inconclusive.
+    """
+    from assay.bench.flow.compare import (
+        DEFAULT_MOST,
+        DEFAULT_TRIALS,
+        CompareOptions,
+        compare_git,
+        compare_recorded,
+    )
+
+    check_result_options(request)
+    options = CompareOptions(
+        metrics=request.only,
+        directions=request.better,
+        min_effect=request.min_effect,
+        everything=request.everything,
+        across=request.across,
+        confirm=not request.no_confirm,
+        build=request.build,
+        most=request.most_trials or DEFAULT_MOST,
+    )
+    if request.span is not None:
+        asked = build_request(request.what, request, default_trials=DEFAULT_TRIALS)
+        quieted = console.quieted(request.quiet or request.as_json)
+        report = compare_git(request.span, asked, options, build_run(quieted), quieted)
+    else:
+        if len(request.what) != 2:
+            raise UsageError(
+                f"BASE and HEAD are two, not {len(request.what)}",
+                "name two labels, commits or files; or --git base..head METHOD",
+            )
+        base, head = request.what
+        report = compare_recorded(base, head, request.method, request.root, options, console)
+    return _show_comparison(report, request, console)
+
+
+def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
+    from assay.bench.report.history import build_comparison_cases, render_comparison
+    from assay.values.verdict import VerdictKind
+
+    if report.problem:
+        console.error(f"assay: {report.problem}")
+    show(
+        request,
+        console,
+        f"assay bench compare: base {report.base}, head {report.head}",
+        build_comparison_cases(report),
+        lambda color, width: render_comparison(report, color=color, width=width),
+        lambda: asdict(report),
+        request.allow_changed,
+    )
+    kind = report.verdict.kind
+    codes = {ExitCode.OK if request.allow_changed and kind is VerdictKind.CHANGED else kind.exit_code}
+    codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
+    codes |= {ExitCode.INTERNAL} if report.problem else set()
+    return int(ExitCode.worst(codes))
+
+
+# ---------------------------------------------------------------- bisect
+
+
+class BisectRequest(ExecuteRequest):
+    methods: tuple[str, ...] = argument("METHOD", multiple=True, required=False)
+    good: str = option("--good", required=True, metavar="COMMIT", help="Where it was still good.")
+    bad: str = option("--bad", default="HEAD", metavar="COMMIT", help="Where it is worse.")
+    metric: str = option("--on", default="wall_time", metavar="METRIC", help="The metric that got worse.")
+    better: dict[str, Direction] = better_option()
+    min_effect: float = effect_option(0.05, "Smaller differences do not matter.")
+    most_trials: int | None = most_option()
+    build: str | None = option(
+        "--build", metavar="TEXT", help="Run this in each work tree first; commits where it fails are skipped."
+    )
+    fresh: bool = option("--fresh", default=False, help="Forget what an earlier call of the same search found.")
+    everything: bool = all_option()
+    as_json: bool = json_option("Print the result as JSON.")
+
+
+def bisect(request: BisectRequest, console: Console) -> int:
+    """Find the commit that made a metric worse.
+
+    Each commit runs in turns with the good one, in trees of our own. The bad end is tried first: it has to be worse.
+    The first worse commit and the one before it are tried twice before anybody is accused. Every answer is kept:
+    killed, the same call goes on. Exit code 0: found. 3: not found, and it says why.
+    """
+    from assay.bench.flow.bisect import Question, bisect_benchmark
+    from assay.bench.flow.compare import DEFAULT_MOST, DEFAULT_TRIALS, CompareOptions
+
+    options = CompareOptions(
+        directions=request.better,
+        min_effect=request.min_effect,
+        everything=request.everything,
+        build=request.build,
+        most=request.most_trials or DEFAULT_MOST,
+    )
+    found = bisect_benchmark(
+        Question(request.good, request.bad, request.metric, request.fresh),
+        build_request(request.methods, request, default_trials=DEFAULT_TRIALS),
+        options,
+        build_run(console.quieted()),
+        console.quieted(request.quiet or request.as_json),
+    )
+    return _show_bisect(found, request.as_json, console)
+
+
+def _show_bisect(found: BenchBisect, as_json: bool, console: Console) -> int:
+    from assay.bench.report.history import render_bisect
+
+    code = ExitCode.OK if found.culprit else ExitCode.INCONCLUSIVE
+    if found.interrupted:
+        code = ExitCode.INTERRUPTED
+    if as_json:
+        console.write_json({"exit_code": int(code), **asdict(found)})
+    else:
+        console.write(render_bisect(found, color=console.color, width=console.width))
+    if found.interrupted:
+        console.error(f"interrupted by {found.interrupted}; continue with: {build_same_call()}")
+    return int(code)

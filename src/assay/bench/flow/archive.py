@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,35 +19,28 @@ from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
+from assay.show.console import SILENT, Console
 from assay.study.api import StudyPlace, closing_quietly, refresh_study
 from assay.values.environment import GitState
 from assay.values.machine import Machine
 
 _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
-Complain = Callable[[str], None]
-
-
-def keep_quiet(_text: str) -> None:
-    """For callers who look again afterwards, or to whom it was said before."""
-
 
 def find_place(root: str | None) -> StudyPlace:
     return find_bench_place(root, load_settings(os.getcwd(), os.environ))
 
 
-def load_executions(
-    place: StudyPlace, method: str | None = None, complain: Complain = keep_quiet
-) -> list[BenchExecution]:
+def load_executions(place: StudyPlace, method: str | None = None, console: Console = SILENT) -> list[BenchExecution]:
     """Oldest first; all of a method, named in full or by its end (`Class.method`), with or without its parameters."""
-    rows = _load_rows(place, complain)
+    rows = _load_rows(place, console)
     if not rows:
         raise UsageError(f"there is no benchmark under {place.root}", "run one: assay bench run module.Class.method")
     chosen = set(choose_methods(method, (str(row.params.get("method", "")) for row in rows))) if method else None
     found = [
         execution
         for row in rows
-        if (chosen is None or row.params.get("method") in chosen) and (execution := _load(place, row, complain))
+        if (chosen is None or row.params.get("method") in chosen) and (execution := _load(place, row, console))
     ]
     return sorted(found, key=lambda execution: (execution.started_at or 0.0, execution.execution_id))
 
@@ -76,18 +69,18 @@ def _strip_parameters(method: str) -> str:
     return _PARAMETERS.sub("", method)
 
 
-def _load_rows(place: StudyPlace, complain: Complain) -> list[RunRow]:
+def _load_rows(place: StudyPlace, console: Console) -> list[RunRow]:
     with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, complain)
+        refresh_study(index, place, console)
         return [row for row in index.load_runs([place.name]) if row.state.is_over]
 
 
-def _load(place: StudyPlace, row: RunRow, complain: Complain) -> BenchExecution | None:
+def _load(place: StudyPlace, row: RunRow, console: Console) -> BenchExecution | None:
     run_dir = os.path.join(place.root, row.key)
     try:
         return load_execution(run_dir) or _rebuild(run_dir, row)
     except (AssayError, OSError) as error:
-        complain(f"{row.key}: {error.message if isinstance(error, AssayError) else error}")
+        console.warning(f"{row.key}: {error.message if isinstance(error, AssayError) else error}")
         return None
 
 

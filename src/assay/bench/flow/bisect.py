@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
@@ -24,11 +24,11 @@ from assay.bench.values.execution import BenchRequest
 from assay.errors import InfrastructureError, NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
 from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, next_step
+from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, load_commit, load_parents
 from assay.system.files import append_line, load_lines
 from assay.values.verdict import VerdictKind
 
-Tell = Callable[[str], None]
 LOG_FILE = "log.jsonl"
 VOTES = 2  # equal answers of the accused and of the commit before it
 PATIENCE = 3  # answers of a commit that stays open
@@ -86,17 +86,17 @@ def bisect_benchmark(
     request: BenchRequest,
     options: CompareOptions,
     run: Run = run_benchmarks,
-    tell: Tell = lambda _line: None,
+    console: Console = SILENT,
 ) -> BenchBisect:
     if len(request.methods) != 1 or request.methods[0].is_filter:
         raise UsageError("a search is for one benchmark", "name one METHOD, or one --command")
     options = replace(options, metrics=(question.metric,), confirm=False)  # the search confirms in its own way
-    with open_workshop(request, options.build, tell) as checkouts, keeping_lease():
+    with open_workshop(request, options.build, console) as checkouts, keeping_lease():
         good, bad = (load_commit(checkouts.repository, name) for name in (question.good, question.bad))
         parents = load_parents(checkouts.repository, good.sha, bad.sha)
         log = _open_log(checkouts, (good, bad), request, options, question.fresh)
         bench = _Bench(checkouts, good, bad, request, options, run)
-        return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), tell).run()
+        return _Search(bench, log, History(parents, good.sha, bad.sha, votes=VOTES, patience=PATIENCE), console).run()
 
 
 def _open_log(
@@ -134,24 +134,24 @@ class _Search:
     bench: _Bench
     log: str
     start: History
-    tell: Tell
+    console: Console
 
     def run(self) -> BenchBisect:
         answers = load_answers(self.log)
         resumed = len(answers)
         count = len(self.start.parents)
-        self.tell(f"{count} commits from {self.bench.good.short} to {self.bench.bad.short}, both included")
-        self.tell(
+        self.console.message(f"{count} commits from {self.bench.good.short} to {self.bench.bad.short}, both included")
+        self.console.message(
             f"going on: {resumed} answers were found before ({self.log})" if resumed else f"answers go to {self.log}"
         )
         while isinstance(step := next_step(self._build_history(answers)), Try):
-            self.tell(self._announce(step))
+            self.console.message(self._announce(step))
             answer, interrupted = self.bench.ask(step.commit)
             if interrupted:
                 return self._report(answers, resumed, interrupted=interrupted)
             append_answer(self.log, answer)
             answers.append(answer)
-            self.tell(f"  {answer.outcome}: {answer.message}")
+            self.console.message(f"  {answer.outcome}: {answer.message}")
         return self._report(answers, resumed, **self._conclude(step, answers))
 
     def _build_history(self, answers: list[Answer]) -> History:
@@ -205,7 +205,7 @@ class _Bench:
         commit = load_commit(self.checkouts.repository, sha)
         try:
             variants = (self.checkouts.check_out("base", self.good), self.checkouts.check_out("head", commit))
-            contest = Contest(replace(self.request, variants=variants), self.options, self.run, lambda _line: None)
+            contest = Contest(replace(self.request, variants=variants), self.options, self.run, SILENT)
             report = contest.run_round(confirmed=True)
         except NotFoundError:
             if sha == self.bad.sha:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import Complain, find_place, is_named, keep_quiet, load_executions, load_file_executions
+from assay.bench.flow.archive import find_place, is_named, load_executions, load_file_executions
 from assay.bench.flow.history import advise_all, list_invalid
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import (
@@ -42,12 +42,12 @@ from assay.bench.values.execution import COMPARED, BenchExecution, BenchReport, 
 from assay.bench.values.layout import BENCH_FILE
 from assay.errors import NotFoundError, UsageError
 from assay.execute.machine_lease import keeping_lease
+from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, load_commit
 from assay.values.series import Direction, direction_of
 from assay.values.state import State
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-Tell = Callable[[str], None]
 Run = Callable[[BenchRequest], BenchReport]
 DEFAULT_TRIALS = 10
 DEFAULT_MOST = 30
@@ -77,20 +77,20 @@ def compare_recorded(
     method: str | None,
     root: str | None,
     options: CompareOptions,
-    complain: Complain = keep_quiet,
+    console: Console = SILENT,
 ) -> ComparisonReport:
     """Sides are labels, commits (or the beginning of one), run directories, folders of them, or other tools' files."""
-    known = _Known(root, method, complain)
+    known = _Known(root, method, console)
     return compare_executions(known.load(base), known.load(head), options)
 
 
 class _Known:
     """The history is read once, and only when a side is no file or somebody has declared something invalid."""
 
-    def __init__(self, root: str | None, method: str | None, complain: Complain) -> None:
+    def __init__(self, root: str | None, method: str | None, console: Console) -> None:
         self._place = find_place(root)
         self._method = method
-        self._complain = complain
+        self._console = console
         self._found: list[BenchExecution] | None = None
 
     def load(self, name: str) -> Executions:
@@ -105,7 +105,7 @@ class _Known:
 
     def _load_all(self) -> list[BenchExecution]:
         if self._found is None:
-            self._found = load_executions(self._place, complain=self._complain)
+            self._found = load_executions(self._place, console=self._console)
         return self._found
 
     def _load_recorded(self, name: str) -> list[BenchExecution]:
@@ -309,15 +309,15 @@ def compare_git(
     request: BenchRequest,
     options: CompareOptions,
     run: Run = run_benchmarks,
-    tell: Tell = lambda _line: None,
+    console: Console = SILENT,
 ) -> ComparisonReport:
     """`base..head`: both are checked out beside the user's tree, which is not touched, and run in turns. What fails is
     run again, and only what fails again is a FAIL."""
     names = parse_span(span)
-    with open_workshop(request, options.build, tell) as checkouts, keeping_lease():
+    with open_workshop(request, options.build, console) as checkouts, keeping_lease():
         base, head = (load_commit(checkouts.repository, name) for name in names)
         variants = (checkouts.check_out("base", base), checkouts.check_out("head", head))
-        found = Contest(replace(request, variants=variants), options, run, tell).run()
+        found = Contest(replace(request, variants=variants), options, run, console).run()
     return replace(found, base=_name_commit(base), head=_name_commit(head))
 
 
@@ -343,12 +343,12 @@ class Contest:
     """Both sides in turns, until every metric has its verdict. What was seen first raises a suspicion; only new
     executions may confirm it."""
 
-    def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, tell: Tell) -> None:
+    def __init__(self, request: BenchRequest, options: CompareOptions, run: Run, console: Console) -> None:
         trials = max(request.trials, min(_count_fewest(request, options), options.most))
         self._request = replace(request, extra={**request.extra, **COMPARED}, trials=trials)
         self._options = replace(options, across=True)  # one machine, in turns: what differs came with the commits
         self._run = run
-        self._tell = tell
+        self._console = console
         self.end: BenchReport | None = None  # it was interrupted
 
     def run(self) -> ComparisonReport:
@@ -382,7 +382,7 @@ class Contest:
             step = decide_next([one.comparison for one in compared], confirmed=confirmed, most=options.most, ran=ran)
             if self.end or step.kind == "stop":
                 return result
-            self._tell(f"{step.reason} ({step.trials} trials on each side)")
+            self._console.message(f"{step.reason} ({step.trials} trials on each side)")
             if step.kind == "confirm":
                 return result
             request = replace(request, trials=step.trials)

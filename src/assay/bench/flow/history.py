@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from assay.bench.flow.archive import Complain, choose_metric, find_place, keep_quiet, load_executions
+from assay.bench.flow.archive import choose_metric, find_place, load_executions
 from assay.bench.judge.environments import attribute_move, attribute_trend, describe_differences
 from assay.bench.judge.history import (
     FEWEST_MOVED,
@@ -41,6 +41,7 @@ from assay.bench.values.comparison import (
 )
 from assay.bench.values.execution import NOT_OBSERVED, BenchExecution
 from assay.errors import NotFoundError, UsageError
+from assay.show.console import SILENT, Console
 from assay.values.series import Direction, direction_of
 
 _NEAR = 3  # a change may be found a few executions beside where it was found before
@@ -69,11 +70,11 @@ class HistoryOptions:
 
 
 def load_histories(
-    metric: str, method: str | None, options: HistoryOptions, complain: Complain = keep_quiet
+    metric: str, method: str | None, options: HistoryOptions, console: Console = SILENT
 ) -> list[MetricHistory]:
     """Of one method, or of every method that reports the metric."""
     place = find_place(options.root)
-    executions = load_executions(place, method, complain)
+    executions = load_executions(place, method, console)
     meant = _choose_labelled(executions, options.label)
     named = {execution.method for execution in meant if metric in execution.numbers}
     if not named:
@@ -90,9 +91,9 @@ def load_histories(
     if not found:
         raise _join_errors(metric, missing)
     for each in missing:  # one that has run once is no reason to say nothing of the others
-        complain(f"{each.message} ({each.hint})")
+        console.warning(f"{each.message} ({each.hint})")
     for line in _describe_never([e for e in meant if e.method not in named]):
-        complain(line)
+        console.warning(line)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -21,6 +21,7 @@ from assay.execute.script import JobText, render_job
 from assay.plan.identity import spec_id
 from assay.record import run_directory
 from assay.record.index.sqlite import open_index
+from assay.show.console import SILENT, Console
 from assay.study.api import StudyPlace, check_writable, closing_quietly, refresh_study
 from assay.values.run import RunSpec
 from assay.values.study import CodePolicy
@@ -44,7 +45,7 @@ def import_files(
     paths: Sequence[str],
     root: str | None,
     label: str | None = None,
-    complain: Callable[[str], None] = lambda _text: None,
+    console: Console = SILENT,
 ) -> Imported:
     """A file that is no good adds nothing, and holds up no other. Raises UsageError where no file has a result."""
     files, problems = _load_files(paths)
@@ -57,7 +58,7 @@ def import_files(
     os.makedirs(place.dir, exist_ok=True)
     new = sum(write_as_run(place, execution, label) for execution in found)
     with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, complain)
+        refresh_study(index, place, console)
     return Imported(
         new,
         len(found) - new,
@@ -186,7 +187,7 @@ def add_timings(root: str, timings: Timings, label: str | None = None) -> BenchE
     os.makedirs(place.dir, exist_ok=True)
     write_as_run(place, execution, label, KIND)
     with closing_quietly(open_index(place.root)) as index:
-        refresh_study(index, place, lambda _text: None)
+        refresh_study(index, place)
     return execution
 
 

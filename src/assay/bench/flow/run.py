@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -41,6 +41,7 @@ from assay.config.settings import Settings, load_settings
 from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
+from assay.show.console import Console
 from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, run_study
 from assay.values import layout
 from assay.values.run import Command, Plan, RunSpec
@@ -68,7 +69,7 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
     slots = _choose_slots(request, settings)
     noter = _Noter(told)
     given = hooks or RunHooks()
-    heard = _Heard(given.warn)
+    heard = _Heard(given.console)
     variants = {job.spec.name: job.variant for job in jobs}
     observer = BenchObserver(request, variants, noter.told if request.profile else told, heard.take)
     specs = [job.spec for job in jobs]
@@ -91,13 +92,12 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
 class _Heard:
     """Warnings about the code that is measured: given at once, and not a second time as a note of the report."""
 
-    warn: Callable[[str], None]
+    console: Console
     texts: list[str] = field(default_factory=list)
 
     def take(self, text: str) -> None:
         self.texts.append(text)
-        with suppress(OSError):  # nobody reads it any more
-            self.warn(text)
+        self.console.warning(text)
 
 
 def _is_plain(request: BenchRequest) -> bool:

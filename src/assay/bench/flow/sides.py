@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +16,7 @@ from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, S
 from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
 from assay.config.settings import load_settings
 from assay.errors import UsageError
+from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
 from assay.system.locks import hold
 from assay.values import layout
@@ -230,9 +231,7 @@ class Checkouts:
 
 
 @contextmanager
-def open_workshop(
-    request: BenchRequest, build_command: str | None, tell: Callable[[str], None] = lambda _line: None
-) -> Iterator[Checkouts]:
+def open_workshop(request: BenchRequest, build_command: str | None, console: Console = SILENT) -> Iterator[Checkouts]:
     """One call at a time: two would check out different commits in the same tree, and disturb each other's figures. The
     second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
@@ -243,5 +242,5 @@ def open_workshop(
     trees = os.path.join(meta, TREES_DIR, key)
     inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(repository))
     taken = UsageError(f"another comparison or search is at work in {trees}", "choose another --root")
-    with hold(trees, taken, lambda: tell(f"waiting for another comparison or search, at work in {trees}")):
+    with hold(trees, taken, lambda: console.message(f"waiting for another comparison or search, at work in {trees}")):
         yield Checkouts(repository, inside, trees, os.path.join(meta, BISECT_DIR), build_command)

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from assay.bench.flow.archive import Complain, find_place, keep_quiet, load_executions
+from assay.bench.flow.archive import find_place, load_executions
 from assay.bench.flow.history import advise_all, find_doubt, list_invalid
 from assay.bench.records import Triage, load_triage
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution
 from assay.errors import NotFoundError, UsageError, did_you_mean
+from assay.show.console import SILENT, Console
 
 BENCHMARK = "benchmark"
 _METHODS = (BENCHMARK, "method")
@@ -66,11 +67,11 @@ def load_table(
     metrics: Sequence[str] | None,
     root: str | None,
     everything: bool = False,
-    complain: Complain = keep_quiet,
+    console: Console = SILENT,
 ) -> SetupTable:
     """Benchmarks are never mixed: where METHOD does not name a single one, each has rows of its own."""
     place = find_place(root)
-    executions = load_executions(place, method, complain)
+    executions = load_executions(place, method, console)
     keys = _check_keys(by, executions)
     names = _choose_metrics(metrics, [e for e in executions if e.result.is_figure] or executions)
     invalid = _find_invalid(executions, names, load_triage(place.dir))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 
 from assay.compat.original_command import Parsed, count, original_command
-from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report, warn
+from assay.golden.api import DEFAULT_MANIFEST, build_hooks, show_report
+from assay.show.console import Console
 from assay.values.slots import parse_slot_flags
 from assay.values.units import parse_timeout
 
@@ -59,8 +59,9 @@ def run(parsed: Parsed) -> int:
         command_line=tuple(sys.argv),
         is_harness=True,
     )
-    go = partial(gather_file if parsed.gather else check_file, options, build_hooks(parsed.quiet or parsed.json), warn)
-    return show_report(go(), parsed.json, parsed.allow_changed)
+    run_file = gather_file if parsed.gather else check_file
+    report = run_file(options, build_hooks(Console(quiet=parsed.quiet or parsed.json)))
+    return show_report(report, parsed.json, Console(), parsed.allow_changed)
 
 
 command = original_command("convergence", build_parser, run)

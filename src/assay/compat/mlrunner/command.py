@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from assay.compat.original_command import Parsed, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
-from assay.show.console import echo, note, say
+from assay.show.console import Console, echo, say
 from assay.values import layout
 from assay.values.run import State
 
@@ -126,8 +126,7 @@ class _Session:
         hooks = RunHooks(
             listen=self._listen,
             draw=lambda _: self._show_output(),
-            note=note,
-            warn=lambda text: warn([text]),
+            console=Console(),
             owns_process=True,
             tick_s=0.1,
         )

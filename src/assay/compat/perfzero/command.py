@@ -15,7 +15,7 @@ from assay import __version__
 from assay.compat.original_command import Parsed
 from assay.compat.perfzero.values import DEFAULT_DATA_DIR, DEFAULT_WORKSPACE, PLOT_FILE, hide_secrets
 from assay.errors import ExitCode, UsageError
-from assay.show.console import note, tell
+from assay.show.console import Console, note, tell
 
 if TYPE_CHECKING:
     from assay.study.api import RunHooks
@@ -207,7 +207,7 @@ def _build_doors(quiet: bool) -> RunHooks:
     """The methods' own output, live, on stderr: stdout is for summaries."""
     from assay.bench.api import build_hooks
 
-    hooks = build_hooks(quiet, tell_ends=False)  # the flow says more of each than that
+    hooks = build_hooks(Console(), reports_ends=False)  # the flow reports more of each run
     if not quiet:
         hooks.echo = _echo
     return hooks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from assay.compat.original_command import Parsed, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
-from assay.show.console import echo, note, say
+from assay.show.console import Console, echo, note, say
 from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
@@ -104,11 +104,12 @@ def build_hooks(prepared: Prepared) -> RunHooks:
         elif event.kind == "adopted":
             note(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
 
+    console = Console()
     if prepared.farm is not None:
-        return RunHooks(listen=listen, note=note, tick_s=_TICK_S, leaves=True)
+        return RunHooks(listen=listen, console=console, tick_s=_TICK_S, leaves=True)
     if prepared.options.slots:
-        return RunHooks(listen=listen, note=note, warn=lambda text: warn([text]), owns_process=True, tick_s=_TICK_S)
-    return RunHooks(listen=listen, note=note, echo=echo, owns_process=True, one_by_one=True, tick_s=_LIVE_TICK_S)
+        return RunHooks(listen=listen, console=console, owns_process=True, tick_s=_TICK_S)
+    return RunHooks(listen=listen, console=console, echo=echo, owns_process=True, one_by_one=True, tick_s=_LIVE_TICK_S)
 
 
 def describe_farm(states: Sequence[State], farm: str) -> str:

@@ -11,6 +11,7 @@ from assay.errors import UsageError
 from assay.record import originals
 from assay.record.index.base import Index, RunRow
 from assay.record.index.base import Table as IndexTable
+from assay.show.console import CollectingConsole
 from assay.study.api import SortKey, StudyPlace, best_values, choose_sort, differing_params, load_fresh_table, sort_rows
 from assay.values import layout
 from assay.values.metric_direction import whole_step
@@ -39,8 +40,9 @@ class Sumx:
 
 
 def build_sumx(index: Index, places: Sequence[StudyPlace], options: SumxOptions) -> Sumx:
-    warnings: list[str] = []
-    data = load_fresh_table(index, places, warnings.append)
+    console = CollectingConsole()
+    data = load_fresh_table(index, places, console)
+    warnings = console.lines
     keep = [i for i, row in enumerate(data.rows) if _has_metrics(data, i)]
     if not keep:
         names = ", ".join(place.name for place in places)

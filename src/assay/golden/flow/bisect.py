@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,8 +35,6 @@ LOG_FILE = "log.jsonl"
 TREE_DIR = "tree"
 STORE_DIR = "store"
 NOISY_VOTES = 2  # trials that the accused and its parent need where replicas differ
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class BisectReport:
         return len({trial.commit for trial in self.tried if trial.kind is VerdictKind.ERROR})
 
 
-def bisect_file(options: BisectOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None) -> BisectReport:
+def bisect_file(options: BisectOptions, hooks: RunHooks | None = None) -> BisectReport:
     """Pre-check, search, and the culprit with its evidence."""
     file = load_golden_file(options.golden.file)
     tests = _choose_tests(file, options.golden.tests)
@@ -94,7 +92,7 @@ def bisect_file(options: BisectOptions, hooks: RunHooks | None = None, tell: Tel
     folder = _choose_folder(context, options, good, bad)
     taken = UsageError(f"another bisect of the same commits is at work in {folder}", "wait for it, or end it")
     with hold(folder, taken):  # two would fight for the tree
-        bench = _Bench(options, file, tests, repository, folder, hooks or RunHooks(), tell, good)
+        bench = _Bench(options, file, tests, repository, folder, hooks or RunHooks(), good)
         return _Search(bench, good, bad, parents).run()
 
 
@@ -134,7 +132,7 @@ class _Search:
         self._resumed = len(self._tried)
 
     def run(self) -> BisectReport:
-        tell = self._bench.tell
+        tell = self._bench.hooks.console.message
         count = len(self._parents)
         tell(f"{count} commits from {self._good.short} to {self._bad.short}, both included")
         tell(f"trials are kept in {self._bench.log}")
@@ -217,7 +215,6 @@ class _Bench:
     repository: str
     folder: str
     hooks: RunHooks
-    tell: Tell
     good: Commit
     _tree: Tree | None = field(default=None)
 
@@ -288,7 +285,8 @@ class _Bench:
             with contextlib.suppress(UsageError):
                 if manifests.load_manifest(context.manifest, context.test.name).complete:
                     continue
-            self.tell(f"gathering the golden recording of {context.test.name} at the good end {self.good.short}")
+            what = f"the golden recording of {context.test.name} at the good end {self.good.short}"
+            self.hooks.console.message(f"gathering {what}")
             problem = self._enter(self.good.sha)
             if problem is not None:
                 raise UsageError(f"the good end cannot be gathered: {problem}")

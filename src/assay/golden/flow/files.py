@@ -32,25 +32,23 @@ from assay.values.verdict import Finding, Verdict, VerdictKind
 
 __all__ = ["GoldenOptions", "RunHooks", "check_file", "gather_file", "load_file", "parse_duration", "validate_file"]
 
-Tell = Callable[[str], None]
 
-
-def gather_file(options: GoldenOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
-    """Record every test of the file. `tell` hears warnings about the file before anything runs."""
+def gather_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
+    """Record every test of the file."""
     if options.counting:
-        return _each_test(load_file(options, "check"), options, hooks or RunHooks(), tell, count_test)
+        return _each_test(load_file(options, "check"), options, hooks or RunHooks(), count_test)
     makes_replicas = options.replicas is None or options.replicas > 0
     file = load_file(options, "gather", replicas=makes_replicas)
     if makes_replicas and any(test.replicas for test in file.tests):
         check_libraries(file)
-    return _each_test(file, options, hooks or RunHooks(), tell, gather_test)
+    return _each_test(file, options, hooks or RunHooks(), gather_test)
 
 
-def check_file(options: GoldenOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None) -> GoldenReport:
+def check_file(options: GoldenOptions, hooks: RunHooks | None = None) -> GoldenReport:
     """Check every test of the file against its golden recording."""
     file = load_file(options, "check")
     check_libraries(file)
-    return _each_test(file, options, hooks or RunHooks(), tell, check_test)
+    return _each_test(file, options, hooks or RunHooks(), check_test)
 
 
 def check_libraries(file: GoldenFile) -> None:
@@ -81,11 +79,11 @@ def _choose(tests: Sequence[GoldenTest], names: Sequence[str] | None) -> tuple[G
 Run = Callable[[GoldenContext, RunHooks], GoldenTestReport]
 
 
-def _each_test(file: GoldenFile, options: GoldenOptions, hooks: RunHooks, tell: Tell, run: Run) -> GoldenReport:
+def _each_test(file: GoldenFile, options: GoldenOptions, hooks: RunHooks, run: Run) -> GoldenReport:
     """One after another; a test that fails or cannot be run does not keep the next one from running."""
     began = time.time()
     for warning in file.warnings:
-        tell(f"warning: {warning}")
+        hooks.console.warning(str(warning))
     reports: list[GoldenTestReport] = []
     for test in file.tests:
         reports.append(_run_test(file, test, options, hooks, run))

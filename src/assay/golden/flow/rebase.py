@@ -10,7 +10,7 @@ import contextlib
 import getpass
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -46,7 +46,6 @@ from assay.values.verdict import VerdictKind
 STAGED_SUFFIX = ".rebase"
 
 Source = Literal["gather", "check"]
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,7 @@ class Rebased:
         return self.archived is not None
 
 
-def rebase_file(
-    options: RebaseOptions, hooks: RunHooks | None = None, tell: Tell = lambda _line: None
-) -> tuple[Rebased, ...]:
+def rebase_file(options: RebaseOptions, hooks: RunHooks | None = None) -> tuple[Rebased, ...]:
     if not options.reason.strip():
         raise UsageError("a rebase needs a reason", 'as in --reason "new optimiser, see the release notes"')
     file = load_golden_file(options.golden.file)
@@ -93,17 +90,17 @@ def rebase_file(
     befores = [manifests.load_manifest(context.manifest, context.test.name) for context in contexts]
     done: list[Rebased] = []
     for context, before in zip(contexts, befores, strict=True):
-        done.append(_rebase(context, before, options, hooks or RunHooks(), tell))
+        done.append(_rebase(context, before, options, hooks or RunHooks()))
         if done[-1].interrupted:
             break
     return tuple(done)
 
 
-def _rebase(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks, tell: Tell) -> Rebased:
+def _rebase(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Rebased:
     take = _take_gathering if options.source == "gather" else _take_check
     outcome = Rebased(context.test.name, context.manifest, before)
     try:
-        after, problems, interrupted = take(context, before, options, hooks, tell)
+        after, problems, interrupted = take(context, before, options, hooks)
     except AssayError as error:
         return replace(outcome, refusals=(error.render(),))
     if after is None or problems or interrupted:
@@ -184,13 +181,11 @@ Taken = tuple[
 ]  # the new golden, what speaks against it, the signal that cut it
 
 
-def _take_gathering(
-    context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks, tell: Tell
-) -> Taken:
+def _take_gathering(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
     staged = context.manifest + STAGED_SUFFIX
     waiting = None if options.fresh else _load_staged(staged, context)
     if waiting is not None:
-        tell(f"taking the recording that waits in {staged}; --fresh gathers anew")
+        hooks.console.message(f"taking the recording that waits in {staged}; --fresh gathers anew")
         return waiting, (), None
     folder = os.path.join(context.checkpoints, f"rebase-{len(before.history) + 1}")  # the same after an interruption
     report = gather_test(replace(context, manifest=staged, checkpoints=folder), hooks)
@@ -216,7 +211,7 @@ def _load_staged(path: str, context: GoldenContext) -> Golden | None:
 # ---------------------------------------------------------------- from the last check
 
 
-def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks, tell: Tell) -> Taken:
+def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, hooks: RunHooks) -> Taken:
     """The checkpoints stay; what a check of now logs after them becomes what is expected."""
     if before.steps_beyond is None and before.segments:
         work = Replication(context, before, 0)
@@ -231,11 +226,11 @@ def _take_check(context: GoldenContext, before: Golden, options: RebaseOptions, 
         return None, [*failures, "the last check did not pass: if this is how it should be, say --allow-failed"], None
     found = _find_runs(context, before, last)
     if not any(found.values()):
-        tell(_explain_anew(context, options))
+        hooks.console.message(_explain_anew(context, options))
     runs = {index: list(found.get(index, ()))[:wanted] for index in range(len(before.segments))}
     reused = sum(map(len, runs.values()))
     if reused:
-        tell(f"{reused} runs of the last check are taken as they are")
+        hooks.console.message(f"{reused} runs of the last check are taken as they are")
     interrupted = _fill_up(context, before, runs, wanted, hooks)
     if interrupted is not None:
         return None, (), interrupted

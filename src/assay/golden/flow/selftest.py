@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.errors import ExitCode, NotFoundError, UsageError
@@ -77,19 +77,17 @@ def selftest_file(
     faults: Sequence[Fault] = (),
     start_step: int | None = None,
     hooks: RunHooks | None = None,
-    tell: Callable[[str], None] = lambda _line: None,
 ) -> tuple[SelftestReport, ...]:
     """`faults` are tried on top of those in the file; `start_step` names the segment, the middle one unless said."""
     file = load_golden_file(options.file, ("run",))
     tests = [test for test in file.tests if not options.tests or test.name in options.tests]
     if not tests:
         raise NotFoundError("test", ", ".join(options.tests or ()), [test.name for test in file.tests])
+    hooks = hooks or RunHooks()
     for warning in file.warnings:
-        tell(f"warning: {warning}")
+        hooks.console.warning(str(warning))
     contexts = [_apart(build_context(file, test, options)) for test in tests]
-    return tuple(
-        _try_test(context, (*context.test.selftest, *faults), start_step, hooks or RunHooks()) for context in contexts
-    )
+    return tuple(_try_test(context, (*context.test.selftest, *faults), start_step, hooks) for context in contexts)
 
 
 def _try_test(

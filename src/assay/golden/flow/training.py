@@ -148,7 +148,7 @@ def choose_training(context: GoldenContext, hooks: RunHooks) -> tuple[RunSpec, l
         if found.id == spec.id:
             return replace(spec, name=name), notes
         notes.append(_end(context, path, f"{name} is not continued: {_describe_difference(found, spec)}"))
-        hooks.warn(notes[-1])
+        hooks.console.warning(notes[-1])
     return spec, notes
 
 

@@ -1,1 +1,23 @@
-"""`assay model` and its subcommands."""
+"""`assay model` and its commands."""
+
+from assay.values.options import Group
+
+GROUP = Group(
+    """Which layer of an ONNX model does a target get wrong?
+
+    \b
+    assay model check net.onnx --target iree       every layer, and the whole
+    assay model bisect net.onnx --target iree      only the first wrong one
+    assay model reduce net.onnx --target iree      the smallest model that shows it
+    """,
+    {
+        "check": ("assay.models.commands.check:check", "Compare every layer and the full model with the reference."),
+        "bisect": ("assay.models.commands.check:bisect", "Find the first layer that a target gets wrong."),
+        "reduce": ("assay.models.commands.check:reduce", "Find the smallest part that still fails, with its inputs."),
+        "diff": ("assay.models.commands.diff:diff", "Compare two tensors: worst elements, histogram, heat map."),
+        "split": ("assay.models.commands.pieces:split", "Write layers as models of their own, with their inputs."),
+        "layers": ("assay.models.commands.pieces:layers", "List the cases of a model, from its graph alone."),
+        "convert": ("assay.models.commands.pieces:convert", "Write the model with another opset."),
+        "cache": ("assay.models.commands.cache:GROUP", "Show what is kept of earlier checks; clear it."),
+    },
+)

@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
-import sys
-
-import click
-
 from assay.errors import ExitCode
+from assay.show.console import Console
+from assay.values.options import Group, Request, json_option
+
+GROUP = Group(
+    """Show or clear compiled models and results, kept by content: a changed model, tool or flag never gets an old one.
+
+    ASSAY_CACHE is the folder, ASSAY_CACHE_LIMIT how large it may grow (10 GiB by default).
+    """,
+    {
+        "ls": ("assay.models.commands.cache:ls", "List what is kept, the least recently used first."),
+        "clear": ("assay.models.commands.cache:clear", "Remove everything that no running check uses."),
+    },
+)
 
 
-@click.group()
-def command() -> None:
-    """Compiled models and results, by content: a changed model, tool or flag is never served from here.
-
-    Where it lies says ASSAY_CACHE, how large it may grow ASSAY_CACHE_LIMIT (10 GiB unless said otherwise).
-    """
+class LsRequest(Request):
+    as_json: bool = json_option("JSON.")
 
 
-@command.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON.")
-def ls(as_json: bool) -> int:
+def ls(request: LsRequest, console: Console) -> int:
     """List what is kept, the least recently used first."""
     from assay.models.flow.cache import load_cache
     from assay.models.report.cache import build_cache_facts, render_cache
-    from assay.show.json_text import render_facts
-    from assay.system.terminal import terminal_width
 
     folder, entries = load_cache()
-    if as_json:
-        sys.stdout.write(render_facts(build_cache_facts(folder, entries)))
+    if request.as_json:
+        console.write_json(build_cache_facts(folder, entries))
     else:
-        sys.stdout.write(render_cache(folder, entries, terminal_width(sys.stdout)))
+        console.write(render_cache(folder, entries, console.width))
     return int(ExitCode.OK)
 
 
-@command.command()
-def clear() -> int:
+class ClearRequest(Request):
+    pass
+
+
+def clear(request: ClearRequest, console: Console) -> int:  # noqa: ARG001 it has no options
     """Remove everything that no running check uses."""
     from assay.models.flow.cache import clear_cache
     from assay.show.formatting import render_size
 
     cleared = clear_cache()
     kept = f"; {cleared.kept} are in use and stay" if cleared.kept else ""
-    print(f"{cleared.removed} artifacts removed, {render_size(cleared.freed_bytes)} freed{kept}")
+    console.print(f"{cleared.removed} artifacts removed, {render_size(cleared.freed_bytes)} freed{kept}")
     return int(ExitCode.OK)

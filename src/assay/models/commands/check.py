@@ -3,97 +3,118 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from assay.errors import ExitCode
-from assay.models.commands.options import INPUT_OPTIONS, ONLY, TARGET_OPTIONS, build_request, following, with_options
-from assay.show.console_warnings import warn
-from assay.show.report_files import FORMS, STDOUT, prepare_reports, report_options, write_text
+from assay.models.values.flags import ModelFlags
+from assay.show.console import Console
+from assay.show.formatting import unguard
+from assay.show.report_files import STDOUT, ReportPages, check_targets, write_text
+from assay.values.options import json_option, option, quiet_option, root_option
+from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
     from assay.models.flow.options import Goal
     from assay.models.values.model import ModelReport
+    from assay.study.api import RunHooks
+    from assay.values.timings import KeepTimings
 
 _PASTED = ("command", "model", "folder", "manner", "origin", "diffs", "hint")  # of a report: parts of command lines
-_EVERY = click.option("--all", "every", is_flag=True, help="Every layer in the table, also of a very long model.")
 
 
-@click.command()
-@click.argument("model")
-@with_options(INPUT_OPTIONS, [ONLY], TARGET_OPTIONS, [_EVERY])
-@report_options
-def check(**given: Any) -> int:
+class RunRequest(ReportPages, ModelFlags):
+    """Of the three commands, each of which is a run."""
+
+    label: str | None = option(
+        "--label", metavar="TEXT", help="Kept with the run, and with its times in assay bench history."
+    )
+    root: str | None = root_option("Where the runs go.  [default: ./runs]")
+    timeout: float | None = option(
+        "--timeout", metavar="DURATION", parse=parse_timeout, help="Time limit of the whole, as in 90s or 2h."
+    )
+    jobs: int | None = option(
+        "--jobs", type=int, minimum=1, metavar="N", help="Checks at once here.  [default: one per core]"
+    )
+    max_wait: float | None = option(
+        "--max-wait",
+        metavar="DURATION",
+        parse=parse_timeout,
+        help="Limit for waiting for a benchmark or for checks of others.  [default: 1h]",
+    )
+    quiet: bool = quiet_option()
+    as_json: bool = json_option("Print the report as JSON.")
+    every: bool = option("--all", default=False, help="Every layer in the table, also of a very long model.")
+
+
+class CheckRequest(RunRequest):
+    output: None = None
+
+
+def check(request: CheckRequest, console: Console, keep_timings: KeepTimings) -> int:
     """Compute every layer of MODEL, and the full model, on a target and on the reference.
 
     \b
     assay model check net.onnx --target iree
     assay model check net.onnx --target sim --only 'Conv_*' --samples 3
     """
-    return _go(given, "check")
+    return _run(request, "check", console, keep_timings)
 
 
-@click.command()
-@click.argument("model")
-@with_options(INPUT_OPTIONS, TARGET_OPTIONS, [_EVERY])
-@report_options
-def bisect(**given: Any) -> int:
+class BisectRequest(RunRequest):
+    only: tuple[str, ...] = ()
+    output: None = None
+
+
+def bisect(request: BisectRequest, console: Console, keep_timings: KeepTimings) -> int:
     """Find the first layer of MODEL that a target gets wrong, for as little work as it takes."""
-    return _go(given, "bisect")
+    return _run(request, "bisect", console, keep_timings)
 
 
-@click.command()
-@click.argument("model")
-@click.option("-o", "--output", metavar="FILE", help="Where the smallest model goes.  [default: into the run]")
-@with_options(INPUT_OPTIONS, TARGET_OPTIONS, [_EVERY])
-@report_options
-def reduce(**given: Any) -> int:
+class ReduceRequest(RunRequest):
+    only: tuple[str, ...] = ()
+
+
+def reduce(request: ReduceRequest, console: Console, keep_timings: KeepTimings) -> int:
     """Find the smallest part of MODEL that fails on a target in the same way, with its inputs."""
-    return _go(given, "reduce")
+    return _run(request, "reduce", console, keep_timings)
 
 
-def _go(given: dict[str, Any], goal: Goal) -> int:
+def _run(request: RunRequest, goal: Goal, console: Console, keep_timings: KeepTimings) -> int:
+    from assay.models.flow.options import build_request
     from assay.models.flow.run import RunChoice, run_model
-    from assay.values.units import parse_timeout
 
-    takes_stdout = prepare_reports(given)
-    request = build_request(given, goal)
-    choice = RunChoice(
-        given["root"],
-        parse_timeout(given["timeout"]),
-        tuple(sys.argv),
-        given["label"],
-        given["jobs"],
-        parse_timeout(given["max_wait"], "--max-wait"),
-    )
-    with following(given) as hooks:
-        finished = run_model(request, choice, hooks, click.get_current_context().obj)
+    takes_stdout = check_targets(request.md, request.junit, request.html, as_json=request.as_json)
+    asked = build_request(request, goal)
+    choice = RunChoice(request.root, request.timeout, tuple(sys.argv), request.label, request.jobs, request.max_wait)
+    with _following(request, console) as hooks:
+        finished = run_model(asked, choice, hooks, keep_timings)
     for note in finished.notes:
-        warn(note)
+        console.warning(note)
     if finished.report is None:
-        print(f"interrupted by {finished.interrupted}; what was made is kept, and made only once", file=sys.stderr)
+        console.error(f"interrupted by {finished.interrupted}; what was made is kept, and made only once")
         return int(ExitCode.INTERRUPTED)
-    show(finished.report, given, takes_stdout)
+    _show(finished.report, request, takes_stdout, console)
     return int(finished.report.exit_code)
 
 
-def show(report: ModelReport, given: dict[str, Any], takes_stdout: bool) -> None:
+def _show(report: ModelReport, request: RunRequest, takes_stdout: bool, console: Console) -> None:
     from assay.models.report.terminal import build_model_facts, render_model
-    from assay.show.json_text import render_facts
-    from assay.system.terminal import terminal_width, use_color
 
-    if given["as_json"]:
-        sys.stdout.write(render_facts(build_model_facts(report)))
+    if request.as_json:
+        console.write_json(build_model_facts(report))
     elif not takes_stdout:
-        every, width = bool(given.get("every")), terminal_width(sys.stdout)
-        sys.stdout.write(render_model(_shorten(report), color=use_color(sys.stdout), width=width, every=every))
-    for name in FORMS:
-        if given.get(name):
-            write_text(given[name], _render(name, report))
-    if given.get("html") and given["html"] != STDOUT and not given["as_json"]:
-        print(f"page: {given['html']}", file=sys.stderr)
+        shown = render_model(_shorten(report), color=console.color, width=console.width, every=request.every)
+        console.write(shown)
+    for name, target in (("md", request.md), ("junit", request.junit), ("html", request.html)):
+        if target:
+            write_text(target, _render(name, report))
+    if request.html and request.html != STDOUT and not request.as_json:
+        console.error(f"page: {request.html}")
 
 
 def _shorten(report: ModelReport) -> ModelReport:
@@ -128,3 +149,63 @@ def _render(name: str, report: ModelReport) -> str:
     from assay.models.report.html import render_model_html
 
     return render_model_html(report)
+
+
+# ---------------------------------------------------------------- while it runs
+
+
+@contextmanager
+def _following(request: RunRequest, console: Console) -> Iterator[RunHooks]:
+    """The output of the run on stderr: stdout is the report's. On a terminal it is one line that changes."""
+    from assay.study.api import RunHooks
+    from assay.system.terminal import is_terminal, terminal_width
+
+    hooks = RunHooks(console=console, owns_process=True, counts_wait=True, tick_s=0.1)
+    if request.quiet or request.as_json:
+        yield replace(hooks, echo=CacheLines().show) if request.explain else hooks
+        return
+    if request.explain or not is_terminal(sys.stderr):
+        yield replace(hooks, echo=_echo)
+        return
+    line = StatusLine(terminal_width(sys.stderr) or 80)
+    try:
+        yield replace(hooks, echo=line.show)
+    finally:
+        line.clear()
+
+
+class CacheLines:
+    """Only the lines about the cache: for --debug-cache together with --quiet."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def show(self, content: bytes) -> None:
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for line in lines:
+            if re.search(rb" (?:import|compile|run): (?:hit|miss): ", line + b" "):
+                _echo(line + b"\n")
+
+
+class StatusLine:
+    """The last line of the output, in one line of the terminal: the report has all of it."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._rest = b""
+
+    def show(self, content: bytes) -> None:
+        from assay.show.formatting import clean, shorten
+
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        if lines:
+            _echo(f"\r\x1b[K{shorten(clean(lines[-1].decode('utf-8', 'replace')), self._width - 1)}".encode())
+
+    def clear(self) -> None:
+        _echo(b"\r\x1b[K")
+
+
+def _echo(content: bytes) -> None:
+    stream = unguard(sys.stderr)
+    stream.write(content.decode("utf-8", "replace"))
+    stream.flush()

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Literal
 
 from assay.config.settings import load_settings
@@ -34,42 +34,12 @@ from assay.models.flow.tolerance_names import (
 )
 from assay.models.graph.graph import build_outline
 from assay.models.store.artifacts import choose_store_folder, parse_limit
+from assay.models.values.flags import ModelFlags
 from assay.models.values.model import InputChoice, Limits, ModelRequest, Target, Tolerances
 from assay.models.values.tensors import Tolerance
 
 Goal = Literal["check", "bisect", "reduce"]
 SETTINGS_FILES = ("assay.toml", "pyproject.toml")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFlags:
-    """As they were given; None and empty: not at all."""
-
-    model: str
-    target: str | None = None
-    reference: str | None = None
-    vote: str | None = None
-    samples: int | None = None
-    seed: int | None = None
-    ranges: tuple[str, ...] = ()  # NAME=LOW:HIGH
-    dims: tuple[str, ...] = ()  # NAME=SIZE
-    inputs: tuple[str, ...] = ()
-    function: str | None = None
-    tolerances: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()  # Conv,Clip
-    only: tuple[str, ...] = ()
-    compile_timeout_s: float | None = None
-    run_timeout_s: float | None = None
-    memory: str | None = None
-    repeats: int = 1
-    recompute: bool = False
-    explain: bool = False
-    ir_dir: str | None = None
-    compile_profile_dir: str | None = None
-    run_profile_dir: str | None = None
-    compile_flags: tuple[str, ...] = ()
-    run_flags: tuple[str, ...] = ()
-    output: str | None = None
 
 
 def load_model_settings(folder: str | None = None) -> ModelSettings:
@@ -166,7 +136,7 @@ def find_settings_folder(folder: str) -> str:
 def build_split_request(flags: ModelFlags) -> ModelRequest:
     """Only the reference computes: it is its own target."""
     name = flags.reference or load_model_settings().reference or DEFAULT_REFERENCE
-    return build_request(replace(flags, target=name, vote=NO_VOTER), "check")
+    return build_request(flags.replace(target=name, vote=NO_VOTER), "check")
 
 
 def _choose_target(flags: ModelFlags, settings: ModelSettings) -> Target:

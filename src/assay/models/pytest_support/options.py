@@ -1,4 +1,4 @@
-"""Options for models: the Torq tests' own spellings beside ours.
+"""Options for models: the Torq tests' own spellings next to ours.
 
 A name that somebody else has registered stays theirs, and ours is left out: installing Assay breaks nobody's pytest.
 """
@@ -7,125 +7,95 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from assay.errors import UsageError
+from assay.models.values.flags import ModelFlags, split_words
+from assay.values.options import Option, Request, option
+
 GROUP = "assay-models"
 _PREFIX = "assay_model_"
-_CACHE_WORD = "\0cache"  # --debug-ir without a folder
+_IN_CACHE = "\0cache"  # --debug-ir without a folder
+_PATHS = ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    key: str  # of ModelOptions
-    names: tuple[str, ...]
-    help: str
-    how: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def dest(self) -> str:
-        return _PREFIX + self.key
+def _share(field: str, *names: str, **changes: Any) -> Any:
+    """An option of `assay model check`, under the names that it has in pytest."""
+    return ModelFlags.OPTIONS[field]._replace(names=names, **changes)
 
 
-def parse_seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
-    return seconds
+def _split_all(texts: tuple[str, ...], flag: str) -> tuple[str, ...]:
+    return tuple(word for text in texts for word in split_words(text, flag))
 
 
-def parse_count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
+_WORDS: Mapping[str, Any] = {"multiple": True, "parse": _split_all, "metavar": "FLAGS"}
 
 
-def parse_flags(text: str) -> tuple[str, ...]:
-    """Several in one text, as a shell would split them."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+class ModelOptions(Request):
+    """None and empty: not given. Folders are absolute."""
 
-
-_FLAG: dict[str, Any] = {"action": "store_true"}
-_FOLDER: dict[str, Any] = {"metavar": "DIR"}
-_WORDS: dict[str, Any] = {"action": "append", "type": parse_flags, "metavar": "FLAGS"}
-_SECONDS: dict[str, Any] = {"type": parse_seconds, "metavar": "SECONDS"}
-_SEVERAL: dict[str, Any] = {"action": "append"}
-
-OPTIONS = (
-    Option(
-        "folders", ("--model-folder",), "where .onnx files lie; may be given several times", {**_SEVERAL, **_FOLDER}
-    ),
-    Option("reference", ("--assay-reference",), "what is right: ort, reference, iree, …", {"metavar": "TARGET"}),
-    Option(
-        "targets", ("--assay-target",), "what is tested; may be given several times", {**_SEVERAL, "metavar": "TARGET"}
-    ),
-    Option("samples", ("--samples",), "inputs to try for each model", {"type": parse_count, "metavar": "N"}),
-    Option("recompute", ("--recompute-cache",), "make every artifact anew", _FLAG),
-    Option("debug_cache", ("--debug-cache",), "say why each artifact was a hit or a miss", _FLAG),
-    Option(
-        "ir_dir",
-        ("--debug-ir",),
-        "dump intermediate representations, into a sub-folder for each case",
-        {"nargs": "?", "const": _CACHE_WORD, **_FOLDER},
-    ),
-    Option(
-        "compile_profile_dir",
-        ("--compile-profile", "--torq-compile-time-profiling-output-dir"),
-        "profile compilations, into a sub-folder for each case",
-        _FOLDER,
-    ),
-    Option(
-        "run_profile_dir",
-        ("--run-profile", "--torq-runtime-profiling-output-dir"),
-        "profile runs, into a sub-folder for each case",
-        _FOLDER,
-    ),
-    Option(
-        "hardware",
-        ("--hardware-type", "--torq-runtime-hw-type"),
-        "hardware to run on (default: sim); several with commas",
-        {"metavar": "TYPE"},
-    ),
-    Option("address", ("--board", "--torq-addr"), "a board that ssh reaches: user@host", {"metavar": "ADDRESS"}),
-    Option("port", ("--board-port", "--torq-port"), "its port", {"type": parse_count, "metavar": "PORT"}),
-    Option("key", ("--board-key", "--torq-private-key"), "the private key for it", {"metavar": "FILE"}),
-    Option("chips", ("--chips", "--torq-chips"), "chips to compile for: a,b, all, or a group", {"metavar": "CHIPS"}),
-    Option("compile_flags", ("--extra-compiler-options", "--extra-torq-compiler-options"), "of the target", _WORDS),
-    Option("run_flags", ("--extra-runtime-options", "--extra-torq-runtime-options"), "of the target", _WORDS),
-    Option("llvmcpu_compile_flags", ("--llvmcpu-compiler-options",), "of IREE as the reference", _WORDS),
-    Option("llvmcpu_run_flags", ("--llvmcpu-runtime-options",), "of IREE as the reference", _WORDS),
-    Option(
-        "compile_s", ("--compile-timeout", "--torq-compiler-timeout"), "of one compilation (default: 300)", _SECONDS
-    ),
-    Option("run_s", ("--run-timeout", "--torq-runtime-timeout"), "of one run (default: 240)", _SECONDS),
-    Option("try_xfails", ("--try-xfails",), "run the cases that are expected to fail", _FLAG),
-    Option("issue", ("--issue",), "run those whose failure is linked to this issue", {"metavar": "NUMBER"}),
-    Option(
-        "report_file",
-        ("--report-output-file",),
-        "keep the results as Torq's dashboard takes them",
-        {"metavar": "FILE"},
-    ),
-)
+    folders: tuple[str, ...] = option(
+        "--model-folder", multiple=True, metavar="DIR", help="Where .onnx files are; may be given several times."
+    )
+    reference: str | None = _share("reference", "--assay-reference")
+    targets: tuple[str, ...] = _share(
+        "target", "--assay-target", multiple=True, default=(), help="What is tested; may be given several times."
+    )
+    samples: int | None = _share("samples", "--samples")
+    recompute: bool = _share("recompute", "--recompute-cache")
+    debug_cache: bool = _share("explain", "--debug-cache")
+    ir_dir: str | None = _share("ir_dir", "--debug-ir")
+    compile_profile_dir: str | None = _share(
+        "compile_profile_dir", "--compile-profile", "--torq-compile-time-profiling-output-dir"
+    )
+    run_profile_dir: str | None = _share("run_profile_dir", "--run-profile", "--torq-runtime-profiling-output-dir")
+    hardware: str | None = option(
+        "--hardware-type",
+        "--torq-runtime-hw-type",
+        metavar="TYPE",
+        help="Hardware to run on; several with commas.  [default: sim]",
+    )
+    address: str | None = option("--board", "--torq-addr", metavar="ADDRESS", help="A board for ssh: user@host.")
+    port: int | None = option(
+        "--board-port", "--torq-port", type=int, minimum=1, metavar="PORT", help="The port of its ssh server."
+    )
+    key: str | None = option("--board-key", "--torq-private-key", metavar="FILE", help="The private key for it.")
+    chips: str | None = option(
+        "--chips", "--torq-chips", metavar="CHIPS", help="Chips to compile for: a,b, all, or a group."
+    )
+    compile_flags: tuple[str, ...] = _share(
+        "compile_flags", "--extra-compiler-options", "--extra-torq-compiler-options", **_WORDS
+    )
+    run_flags: tuple[str, ...] = _share(
+        "run_flags", "--extra-runtime-options", "--extra-torq-runtime-options", **_WORDS
+    )
+    llvmcpu_compile_flags: tuple[str, ...] = option(
+        "--llvmcpu-compiler-options", help="More flags for IREE's compiler as the reference.", **_WORDS
+    )
+    llvmcpu_run_flags: tuple[str, ...] = option(
+        "--llvmcpu-runtime-options", help="More flags for IREE's runtime as the reference.", **_WORDS
+    )
+    compile_s: float | None = _share("compile_timeout_s", "--compile-timeout", "--torq-compiler-timeout")
+    run_s: float | None = _share("run_timeout_s", "--run-timeout", "--torq-runtime-timeout")
+    try_xfails: bool = option("--try-xfails", default=False, help="Run the cases that are expected to fail.")
+    issue: str | None = option("--issue", metavar="NUMBER", help="Run those whose failure is linked to this issue.")
+    report_file: str | None = option(
+        "--report-output-file", metavar="FILE", help="Keep the results as Torq's dashboard takes them."
+    )
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Under the names that are free."""
     taken = _find_taken(parser)
     group = parser.getgroup(GROUP, "models, layer by layer (Assay)")
-    for option in OPTIONS:
-        free = [name for name in option.names if name not in taken]
+    for field, declared in ModelOptions.OPTIONS.items():
+        free = [name for name in declared.names if name not in taken]
         if free:
-            group.addoption(*free, dest=option.dest, help=option.help, default=None, **option.how)
+            how = _build_arguments(field, declared)
+            group.addoption(*free, dest=_PREFIX + field, help=declared.help, default=None, **how)
 
 
 def _find_taken(parser: pytest.Parser) -> set[str]:
@@ -133,56 +103,50 @@ def _find_taken(parser: pytest.Parser) -> set[str]:
     return {name for group in groups for option in group.options for name in option.names()}
 
 
-# ---------------------------------------------------------------- as they were given
+def _build_arguments(field: str, declared: Option) -> dict[str, Any]:
+    """What argparse has to know of an option."""
+    if declared.is_flag:
+        return {"action": "store_true"}
+    how: dict[str, Any] = {"metavar": declared.metavar, "type": _build_check(declared)}
+    if declared.multiple:
+        how["action"] = "append"
+    if field == "ir_dir":
+        how |= {"nargs": "?", "const": _IN_CACHE}
+    return how
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """None and empty: not given. Folders are absolute."""
+def _build_check(declared: Option) -> Callable[[str], Any]:
+    """Refuses a bad value at once, as argparse reports it; the value is parsed when it is read."""
 
-    folders: tuple[str, ...] = ()
-    reference: str | None = None
-    targets: tuple[str, ...] = ()
-    samples: int | None = None
-    recompute: bool = False
-    debug_cache: bool = False
-    ir_dir: str | None = None
-    compile_profile_dir: str | None = None
-    run_profile_dir: str | None = None
-    hardware: str | None = None
-    address: str | None = None
-    port: int | None = None
-    key: str | None = None
-    chips: str | None = None
-    compile_flags: tuple[str, ...] = ()
-    run_flags: tuple[str, ...] = ()
-    llvmcpu_compile_flags: tuple[str, ...] = ()
-    llvmcpu_run_flags: tuple[str, ...] = ()
-    compile_s: float | None = None
-    run_s: float | None = None
-    try_xfails: bool = False
-    issue: str | None = None
-    report_file: str | None = None
+    def check(text: str) -> Any:
+        if declared.type is int:
+            if not text.isdecimal() or int(text) < (declared.minimum or 0):
+                raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {declared.minimum or 0} on")
+            return int(text)
+        try:
+            if declared.parse is not None:
+                declared.parse((text,) if declared.multiple else text, declared.name)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(f"{error.message}; {error.hint}") from None
+        return text
+
+    return check
 
 
 def read_options(config: pytest.Config) -> ModelOptions:
-    given = {option.key: getattr(config.option, option.dest, None) for option in OPTIONS}
-    found = {key: value for key, value in given.items() if value is not None}
+    given = {field: getattr(config.option, _PREFIX + field, None) for field in ModelOptions.OPTIONS}
+    found = ModelOptions.from_command_line(given)
     here = str(config.invocation_params.dir)
-    for key in ("folders", "targets"):
-        if key in found:
-            found[key] = tuple(found[key])
-    for key in ("compile_flags", "run_flags", "llvmcpu_compile_flags", "llvmcpu_run_flags"):
-        if key in found:
-            found[key] = tuple(word for words in found[key] for word in words)
-    for key in ("ir_dir", "compile_profile_dir", "run_profile_dir", "key", "report_file"):
-        if key in found and found[key] != _CACHE_WORD:
-            found[key] = os.path.join(here, os.path.expanduser(found[key]))
-    if "folders" in found:
-        found["folders"] = tuple(os.path.join(here, os.path.expanduser(folder)) for folder in found["folders"])
-    return ModelOptions(**found)
+    paths = {field: getattr(found, field) for field in _PATHS}
+    absolute = {
+        field: os.path.join(here, os.path.expanduser(path))
+        for field, path in paths.items()
+        if path is not None and path != _IN_CACHE
+    }
+    folders = tuple(os.path.join(here, os.path.expanduser(folder)) for folder in found.folders)
+    return found.replace(**absolute, folders=folders)
 
 
 def is_in_cache(folder: str | None) -> bool:
-    """Whether a dump was asked for without saying where."""
-    return folder == _CACHE_WORD
+    """Whether a dump was asked for without a folder."""
+    return folder == _IN_CACHE

@@ -55,7 +55,7 @@ def rebuild(request: RebuildRequest, console: Console) -> int:
     from assay.study import index_maintenance
     from assay.study.lookup import load_roots
 
-    for path, count in index_maintenance.rebuild(load_roots(request.root), console.warning):
+    for path, count in index_maintenance.rebuild(load_roots(request.root), console):
         console.print(f"{path}: {render_count(count, 'run')} read")
     return 0
 
@@ -78,7 +78,7 @@ def reparse(request: ReparseRequest, console: Console) -> int:
 
     (place,) = find_places([request.study], request.root)
     with open_index_of([place]) as index:
-        result = index_maintenance.reparse(index, place, request.file, console.warning)
+        result = index_maintenance.reparse(index, place, request.file, console)
     console.print(_describe(place.name, result))
     return 0
 
@@ -103,7 +103,7 @@ def ingest(request: IngestRequest, console: Console) -> int:
     from assay.study.locations import StudyPlace
     from assay.study.lookup import show_command
 
-    found = ingest_folder(request.folder, console.warning)
+    found = ingest_folder(request.folder, console)
     origins = ", ".join(f"{count} by {origin}" for origin, count in found.origins)
     relative = os.path.relpath(found.root)
     root = found.root if relative.startswith("..") else relative

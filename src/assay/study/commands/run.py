@@ -156,8 +156,7 @@ def _supervise(prepared: Prepared, console: Console, plain: bool, as_json: bool)
         listen=watcher.listen,
         draw=watcher.draw,
         finish=watcher.finish,
-        note=console.message,
-        warn=console.warning if console.quiet else lambda text: progress.message(f"warning: {text}"),
+        console=console if console.quiet else console.around(progress.message),
         owns_process=True,
     )
     report = run_study(prepared, hooks)

@@ -46,7 +46,7 @@ def _list_studies(request: LsRequest, console: Console) -> int:
     from assay.study.lookup import load_roots
 
     roots = load_roots(request.root)
-    studies = list_studies(roots, console.warning)
+    studies = list_studies(roots, console)
     if request.states is not None:
         studies = [each for each in studies if any(each.row.counts.get(state) for state in request.states)]
     if request.as_json:
@@ -67,7 +67,7 @@ def _list_runs(name: str, request: LsRequest, console: Console) -> int:
 
     (place,) = find_places([name], request.root)
     with open_index_of([place]) as index:
-        runs = list_runs(index, place, request.states, console.warning)
+        runs = list_runs(index, place, request.states, console)
     if request.as_json:
         console.write(render_json(build_run_facts(runs, place, time.time())))
     elif runs:

@@ -82,7 +82,7 @@ def summarise(request: SumRequest, console: Console) -> int:
             count = write_hparams_events(index, places, request.tensorboard)
             console.print(f"{count} runs written; show them: tensorboard --logdir {shlex.quote(request.tensorboard)}")
             return 0
-        found = summary.summarise(index, places, options, console.warning)
+        found = summary.summarise(index, places, options, console)
     if not any(forms):
         console.write_table(found.table if console.width is None else summary.fit_summary(found, console.width).table)
     elif request.csv_raw:
@@ -168,7 +168,7 @@ def plot(request: PlotRequest, console: Console) -> int:
     options = PlotOptions(request.metrics, request.group_by, request.log, request.best)
     places, runs = _find(request.names, request.root)
     with open_index_of(places) as index:
-        charts = build_charts(index, places, runs, options, console.warning)
+        charts = build_charts(index, places, runs, options, console)
     for chart in charts:
         _report_choices(chart, console)
     if request.output is not None:

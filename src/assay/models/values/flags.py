@@ -1,0 +1,106 @@
+"""What a command line asks of a model check, as it was given; None and empty: not at all."""
+
+from __future__ import annotations
+
+import shlex
+
+from assay.errors import UsageError
+from assay.values.options import Request, argument, option
+from assay.values.units import parse_timeout
+
+_TARGETS = "ort, ort:unoptimized, reference, openvino, iree, iree:vmvx, torq, or one of your settings"
+
+
+def split_words(text: str, flag: str) -> tuple[str, ...]:
+    """As a shell would split them."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{flag} {text!r}: {error}", "quotes must be closed") from None
+
+
+def group_option() -> tuple[str, ...]:
+    found: tuple[str, ...] = option(
+        "--group", multiple=True, metavar="OP,OP", help="Operators that stay together.  [default: Conv,Clip]"
+    )
+    return found
+
+
+def only_option() -> tuple[str, ...]:
+    found: tuple[str, ...] = option(
+        "--only", multiple=True, metavar="CASE", help="Only these cases: names, Conv_3, or shell patterns."
+    )
+    return found
+
+
+class InputFlags(Request):
+    """The model and its inputs."""
+
+    model: str = argument()
+    reference: str | None = option("--reference", metavar="NAME", help="The reference.  [default: ort]")
+    samples: int | None = option(
+        "--samples", type=int, minimum=1, metavar="N", help="Samples of the inputs.  [default: 1]"
+    )
+    seed: int | None = option("--seed", type=int, minimum=0, metavar="N", help="Of random inputs.  [default: 1234]")
+    inputs: tuple[str, ...] = option(
+        "--input",
+        multiple=True,
+        metavar="PATH",
+        help="Inputs from .npy, .npz or a folder of them, one for each sample; NAME=PATH for one input.",
+    )
+    function: str | None = option("--function", metavar="MODULE:NAME", help="Inputs from a Python function.")
+    ranges: tuple[str, ...] = option("--range", multiple=True, metavar="NAME=LOW:HIGH", help="Range of a random input.")
+    dims: tuple[str, ...] = option(
+        "--dim", multiple=True, metavar="NAME=SIZE", help="An open dimension (batch=4), or a shape (x=1,3,8,8)."
+    )
+    groups: tuple[str, ...] = group_option()
+    recompute: bool = option("--recompute-cache", default=False, help="Make every artifact again.")
+
+
+class ModelFlags(InputFlags):
+    """And the target, what is compared, and what is written."""
+
+    target: str | None = option("--target", metavar="NAME", help=f"What is tested: {_TARGETS}.")
+    only: tuple[str, ...] = only_option()
+    vote: str | None = option(
+        "--vote", metavar="NAME", help="A second reference, asked where the target differs; none: not asked."
+    )
+    tolerances: tuple[str, ...] = option(
+        "--tolerance",
+        multiple=True,
+        metavar="BOUNDS",
+        help="rel=1e-3,abs=1e-5; Conv:rel=1e-2 for an operator; tensor=logits:top_k=5 for a tensor.",
+    )
+    repeats: int = option(
+        "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
+    )
+    compile_timeout_s: float | None = option(
+        "--compile-timeout", metavar="DURATION", parse=parse_timeout, help="Of one case.  [default: 300s]"
+    )
+    run_timeout_s: float | None = option(
+        "--run-timeout", metavar="DURATION", parse=parse_timeout, help="Of one case.  [default: 240s]"
+    )
+    memory: str | None = option("--memory", metavar="SIZE", help="A target that takes more is stopped, as in 8GB.")
+    compile_flags: tuple[str, ...] = option(
+        "--compiler-options",
+        default=(),
+        metavar="TEXT",
+        parse=split_words,
+        help="More flags for the target's compiler.",
+    )
+    run_flags: tuple[str, ...] = option(
+        "--runtime-options", default=(), metavar="TEXT", parse=split_words, help="More flags for the target's runtime."
+    )
+    explain: bool = option("--debug-cache", default=False, help="Report why each artifact was a hit or a miss.")
+    ir_dir: str | None = option(
+        "--debug-ir", metavar="DIR", help="Dump intermediate representations, a folder per case."
+    )
+    compile_profile_dir: str | None = option(
+        "--compile-profile", metavar="DIR", help="Profiles of the compiler, a folder per case."
+    )
+    run_profile_dir: str | None = option(
+        "--run-profile", metavar="DIR", help="Profiles of the runtime, a folder per case."
+    )
+    output: str | None = option(
+        "-o", "--output", metavar="FILE", help="Where the smallest model goes.  [default: into the run]"
+    )
