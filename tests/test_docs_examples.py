@@ -135,8 +135,8 @@ def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
         parts = [text] if 'like = "npu"' not in text or "[tool.assay.targets.npu]" in text else [NPU, text]
         (folder / "pyproject.toml").write_text("\n".join(parts), encoding="utf-8")
         settings = load_settings(str(folder), {"HOME": str(folder)})
-        models.parse_model_settings(settings.models)
-        for name in settings.targets:
+        models.read_model_settings(settings)
+        for name in targets.read_target_tables(settings):
             targets.parse_target(name, settings)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from assay.config.settings import Settings, load_settings
@@ -29,14 +27,14 @@ def user_file(place, text):
     ("text", "where", "words"),
     [
         ("root = [", "1:", "broken TOML"),
-        ("\nroot = runs", "2:8", "texts need quotes"),
+        ("\nroot = runs", "2:8", "strings need quotes"),
         ('\n rot = "x"', "2:2 rot:", "did you mean 'root'"),
-        ("root = 3", "1:1 root:", "must be a text"),
-        ('farm = ""', "1:1 farm:", "must be a text"),
-        ("slots = 3", "1:1 slots:", "must be a list"),
-        ("slots = []", "1:1 slots:", "must be a list"),
-        ("slots = [true]", "1:1 slots:", "must be a list"),
-        ("[more]\nx = 1", "1:1 more:", "unknown setting"),
+        ("root = 3", "1:8 root:", "must be a string"),
+        ('farm = ""', "1:8 farm:", "must be a string"),
+        ("slots = 3", "1:9 slots:", "must be a list"),
+        ("slots = []", "1:9 slots:", "must be a list"),
+        ("slots = [true]", "1:9 slots:", "must be a list"),
+        ("[more]\nx = 1", "1:2 more:", "unknown setting"),
     ],
 )
 def test_a_settings_file_that_is_wrong_is_refused(place, text, where, words):
@@ -101,11 +99,18 @@ def test_slots_from_the_environment(place):
     assert load(place, ASSAY_SLOTS="0+1,2+3").slots == ("0,1", "2,3")
 
 
-def test_files_of_models_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
-    text = '[models]\nfiles = "a.npz"\n[models.models.net]\nfiles = ["b.npz", "/c.npz"]\n'
-    (tmp_path / "assay.toml").write_text(text)
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    models = load_settings(str(inner), {}).models
-    assert models["files"] == [str(tmp_path / "a.npz")]
-    assert models["models"]["net"]["files"] == [str(tmp_path / "b.npz"), "/c.npz"]
+def test_tables_of_products_are_handed_on_from_both_files_with_their_positions(place):
+    user_file(place, "[models]\nsamples = 1\n")
+    (place / "project/pyproject.toml").write_text("[tool.assay.models]\nsamples = 2\n")
+    tables = load(place).tables
+    assert [table.value for table in tables["models"]] == [{"samples": 1}, {"samples": 2}]
+    assert str(tables["models"][1].find("samples").position).endswith("pyproject.toml:2:11")
+    assert "targets" not in tables
+
+
+def test_a_table_of_ours_that_is_none_is_refused(place):
+    (place / "project/pyproject.toml").write_text("[tool.assay.models]\n[tool.other]\n")
+    assert load(place).tables["models"][0].value == {}
+    (place / "project/assay.toml").write_text("x = 1\n")
+    with pytest.raises(ConfigError, match="unknown setting"):
+        load(place)

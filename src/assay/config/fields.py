@@ -12,7 +12,7 @@ from assay.values.units import parse_duration, parse_size
 def describe(node: Node) -> str:
     """What a node is, for messages: `a list`, `the text 'abc'`, `0.5`."""
     if node.kind == "mapping":
-        return "a mapping"
+        return node.mapping_name
     if node.kind == "sequence":
         return "a list"
     value = node.value
@@ -34,7 +34,7 @@ class Fields:
         """The entries of a mapping with a fixed set of keys."""
         names = tuple(known)
         if node.kind != "mapping":
-            self.refuse(node, key, "a mapping", f"with the keys {', '.join(names)}")
+            self.refuse(node, key, node.mapping_name, f"with the keys {', '.join(names)}")
             return {}
         found = {entry.key: entry for entry in node.items()}
         for entry in found.values():
@@ -70,6 +70,21 @@ class Fields:
             self.problems.add("is an empty text", key, node.position)
             return None
         return node.text
+
+    def string(self, node: Node, key: str, hint: str | None = None) -> str | None:
+        """A string that is not blank, where a number would be a mistake."""
+        if isinstance(node.value, str) and node.value.strip():
+            return node.value
+        self.refuse(node, key, "a string", hint)
+        return None
+
+    def strings(self, node: Node, key: str) -> tuple[str, ...]:
+        """A string, or a list of strings."""
+        values = [each.value for each in node.elements()] if node.kind == "sequence" else [node.value]
+        if not all(isinstance(each, str) and each.strip() for each in values):
+            self.refuse(node, key, "a string or a list of strings")
+            return ()
+        return tuple(values)
 
     def texts(self, node: Node, key: str, wanted: str) -> tuple[str, ...]:
         """A list of texts, or a single one."""

@@ -74,6 +74,8 @@ class Node:
 
     __slots__ = ("_elements", "_entries", "_file", "_flavour", "_raw", "_value", "duplicates", "kind")
 
+    mapping_name = "a mapping"  # in messages
+
     def __init__(self, raw: Any, file: str, flavour: Flavour) -> None:
         self._raw = raw
         self._file = file

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.errors import UsageError
+from assay.config.settings import load_settings
+from assay.config.toml_source import parse_toml
+from assay.errors import ConfigError, UsageError
 from assay.models.config.settings import (
     DEFAULT_FOLDER,
     ModelSettings,
     parse_model_settings,
     parse_tolerance,
     parse_tolerance_text,
+    read_model_settings,
 )
 from assay.models.values.model import InputChoice, Tolerances
 from assay.models.values.tensors import Tolerance
@@ -43,7 +46,7 @@ function = "make:inputs"
 
 
 def parse(text: str) -> ModelSettings:
-    return parse_model_settings(tomllib.loads(text))
+    return parse_model_settings(parse_toml(text, "assay.toml"))
 
 
 def test_nothing_said_is_the_seed_s_folder_and_defaults() -> None:
@@ -79,31 +82,68 @@ def test_a_model_s_own_table_goes_before_the_general_one_key_by_key() -> None:
     ("text", "words"),
     [
         ('folders = "x"', "did you mean 'folder'"),
-        ("folder = 3", "models.folder must be a text or a list of texts"),
-        ("tolerance = 1e-3", "models.tolerance must be a table"),
+        ("folder = 3", "assay.toml:1:10 models.folder: must be a string or a list of strings"),
+        ("folder = [3]", "models.folder: must be a string or a list of strings"),
+        ("folder = ['']", "models.folder: must be a string or a list of strings"),
+        ("reference = 3", "models.reference: must be a string"),
+        ("tolerance = 1e-3", "1:13 models.tolerance: must be a table, not 1e-3"),
         ("tolerance = {rell = 1}", "did you mean 'rel'"),
         ("tolerance = {rel = -1}", "not negative"),
         ("tolerance = {rel = nan}", "not negative"),
-        ("tolerance = {ulp = 1.5}", "ulp must be a whole number"),
-        ("tolerance = {rel = true}", "rel must be a number"),
+        ("tolerance = {ulp = 1.5}", "1:20 models.tolerance.ulp: must be a whole number"),
+        ("tolerance = {rel = true}", "models.tolerance.rel: must be a number"),
         ("tolerance = {allow_constant = 1}", "true or false"),
         ("tolerance = {allowed_wrong = 2}", "cannot be more than 1"),
-        ("ops.Conv = {atol = 1}", "models.ops.Conv: unknown key 'atol'"),
-        ("samples = 0", "models.samples must be a whole number of at least 1"),
+        ("ops.Conv = {atol = 1}", "1:13 models.ops.Conv.atol: unknown key"),
+        ("samples = 0", "1:11 models.samples: must be a whole number, 1 or more"),
         ("ranges.x = [3, 1]", "the lower one first"),
         ("ranges.x = 3", "a pair of numbers"),
-        ("dims.batch = 1.5", "models.dims.batch must be a whole number"),
+        ("dims.batch = 1.5", "models.dims.batch: must be a whole number"),
         ('groups = ["Conv"]', "a list of lists"),
         ('groups = [["Conv"]]', "a list of lists"),
-        ("models.resnet = 3", "models.models.resnet must be a table"),
-        ('models.resnet = {folder = "x"}', "unknown key 'folder'"),
-        ("models.resnet = {samples = -1}", "models.resnet.samples"),
+        ("models.resnet = 3", "models.models.resnet: must be a table"),
+        ('models.resnet = {folder = "x"}', "models.models.resnet.folder: unknown key"),
+        ("models.resnet = {samples = -1}", "1:28 models.models.resnet.samples"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, words: str) -> None:
     with pytest.raises(UsageError) as error:
         parse(text)
     assert words in str(error.value)
+
+
+def test_all_mistakes_are_reported_at_once_with_their_positions() -> None:
+    text = """[tool.assay.models]
+refrence = "ort"
+tolerance = {rel = "small"}
+
+[tool.assay.models.models.resnet]
+samples = 0
+ranges.image = [255, 0]
+"""
+    node = parse_toml(text, "pyproject.toml")
+    for name in ("tool", "assay", "models"):
+        node = node.find(name) or node
+    with pytest.raises(ConfigError) as caught:
+        parse_model_settings(node)
+    said = str(caught.value).splitlines()
+    assert [line.split(" ")[0] for line in said if not line.startswith(" ")] == [
+        "pyproject.toml:2:1",
+        "pyproject.toml:3:20",
+        "pyproject.toml:6:11",
+        "pyproject.toml:7:16",
+    ]
+    assert "did you mean 'reference'?" in said[1]
+
+
+def test_files_are_relative_to_the_settings_file_that_names_them(tmp_path: Path) -> None:
+    text = '[models]\nfiles = "a.npz"\n[models.models.net]\nfiles = ["b.npz", "/c.npz"]\n'
+    (tmp_path / "assay.toml").write_text(text)
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    settings = read_model_settings(load_settings(str(inner), {}))
+    assert settings.inputs.files == (str(tmp_path / "a.npz"),)
+    assert settings.choose("net")[1].files == (str(tmp_path / "b.npz"), "/c.npz")
 
 
 def test_a_flag_names_the_model_an_operator_or_a_tensor() -> None:

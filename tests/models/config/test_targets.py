@@ -54,16 +54,16 @@ def test_an_unknown_target_gets_a_suggestion(place, name, hint):
     ("line", "where", "words"),
     [
         ('runn = "x"', "3:1 targets.sim.runn:", "did you mean 'run'"),
-        ("  port = true", "3:3 targets.sim.port:", "must be a whole number, not True"),
-        ('port = "22"', "3:1 targets.sim.port:", "must be a whole number"),
-        ("run = 3", "3:1 targets.sim.run:", "must be a text or a list"),
-        ('env = "A=1"', "3:1 targets.sim.env:", "must be a table"),
-        ("compile_flags = [1]", "3:1 targets.sim.compile_flags:", "a text or a list of texts"),
-        ("backend = 3", "3:1 targets.sim.backend:", "must be a text"),
-        ('like = "nobody"', "3:1 targets.sim.like:", "there is no target 'nobody'"),
-        ('like = "sim"', "3:1 targets.sim.like:", "like each other"),
-        ('backend = "ort"\nchip = "x"', "4:1 targets.sim.chip:", "the ort back end has no such option"),
-        ('backend = "reference"\nthreads = 2', "4:1 targets.sim.threads:", "it has no options"),
+        ("  port = true", "3:10 targets.sim.port:", "must be a whole number, not True"),
+        ('port = "22"', "3:8 targets.sim.port:", "must be a whole number"),
+        ("run = 3", "3:7 targets.sim.run:", "must be a string or a list"),
+        ('env = "A=1"', "3:7 targets.sim.env:", "must be a table"),
+        ("compile_flags = [1]", "3:17 targets.sim.compile_flags:", "a string or a list of strings"),
+        ("backend = 3", "3:11 targets.sim.backend:", "must be a string"),
+        ('like = "nobody"', "3:8 targets.sim.like:", "there is no target 'nobody'"),
+        ('like = "sim"', "3:8 targets.sim.like:", "like each other"),
+        ('backend = "ort"\nchip = "x"', "4:8 targets.sim.chip:", "the ort back end has no such option"),
+        ('backend = "reference"\nthreads = 2', "4:11 targets.sim.threads:", "it has no options"),
     ],
 )
 def test_a_table_that_is_wrong_is_refused_with_its_place(place, line, where, words):
@@ -81,6 +81,13 @@ def test_all_problems_of_a_table_come_at_once(place):
     assert len(caught.value.problems) == 3
 
 
+def test_an_unknown_key_a_wrong_base_and_a_strange_option_come_at_once(place):
+    write(place, '[tool.assay.targets.sim]\nbackend = "ort"\nlike = "nobody"\nrunn = 1\nchip = "x"\n')
+    with pytest.raises(ConfigError) as caught:
+        load(place, "sim")
+    assert [problem.position.line for problem in caught.value.problems] == [3, 4, 5]
+
+
 def test_targets_that_are_like_each_other(place):
     write(place, '[tool.assay.targets.a]\nlike = "b"\n[tool.assay.targets.b]\nlike = "a"\n')
     with pytest.raises(ConfigError, match="a and b are like each other"):
@@ -89,7 +96,7 @@ def test_targets_that_are_like_each_other(place):
 
 def test_targets_that_are_no_table(place):
     write(place, "[tool.assay]\ntargets = 3\n")
-    with pytest.raises(ConfigError, match=r"2:1 targets: must be a table"):
+    with pytest.raises(ConfigError, match=r"2:11 targets: must be a table"):
         load(place, "ort")
     write(place, '[tool.assay.targets]\nsim = "x"\n')
     with pytest.raises(ConfigError, match="must be a table"):

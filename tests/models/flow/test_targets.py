@@ -40,10 +40,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "place", "said"),
     [
-        ("npu", "4:1 targets.npu.compile", "{modl} is not known here\n    did you mean 'model'?"),
-        ("near", "4:1 targets.npu.compile", "{modl} is not known here"),
-        ("lost", "11:1 targets.lost", "there is no run"),
-        ("fast", "15:1 targets.fast.optimize", "optimize = 'most' is not known"),
+        ("npu", "4:11 targets.npu.compile", "{modl} is not known here\n    did you mean 'model'?"),
+        ("near", "4:11 targets.npu.compile", "{modl} is not known here"),
+        ("lost", "11:10 targets.lost", "there is no run"),
+        ("fast", "15:12 targets.fast.optimize", "optimize = 'most' is not known"),
     ],
 )
 def test_the_place_is_told(folder: Path, name: str, place: str, said: str) -> None:

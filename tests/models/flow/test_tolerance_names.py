@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.model_shelf import parse
 
+from assay.config.toml_source import parse_toml
 from assay.errors import UsageError
-from assay.models.config.settings import parse_model_settings
+from assay.models.config.settings import ModelSettings, parse_model_settings
 from assay.models.flow.tolerance_names import (
     Names,
     drop_strangers,
@@ -28,6 +29,10 @@ from assay.models.graph.operators import is_operator
 
 NET = """g (float[1,1,2,2] x, float[1,1,1,1] w) => (float[1,1,2,2] y, float[1,1,2,2] z)
     { c = Conv(x, w) k = Clip(c) y = Relu(k) z = Neg(k) }"""
+
+
+def read(text: str) -> ModelSettings:
+    return parse_model_settings(parse_toml(text, "assay.toml"))
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +69,14 @@ def test_flags_for_what_is_there_pass(known: Names) -> None:
 
 
 def test_a_model_s_own_table_is_about_that_model(known: Names) -> None:
-    settings = parse_model_settings({"models": {"net": {"ops": {"LSTM": {"rel": 1}}}, "other": {"ops": {"X": {}}}}})
+    settings = read("models.net.ops.LSTM.rel = 1\nmodels.other.ops.X = {}")
     with pytest.raises(UsageError, match=r"models\.models\.net\.ops: no layer of the model begins with 'LSTM'"):
         refuse_own(settings, "net", known)
     refuse_own(settings, "third", known)
 
 
 def test_what_is_said_of_all_models_is_in_one_of_them_or_an_operator_of_onnx(known: Names) -> None:
-    settings = parse_model_settings({"ops": {"LSTM": {"rel": 1}, "Mine": {"rel": 1}}, "tensors": {"t": {"rel": 1}}})
+    settings = read("ops = {LSTM = {rel = 1}, Mine = {rel = 1}}\ntensors.t.rel = 1")
     assert has_strangers(settings, known)
     with pytest.raises(UsageError, match=r"models\.ops: no layer of any model begins with 'Mine'"):
         refuse_general(settings, known)
@@ -79,7 +84,7 @@ def test_what_is_said_of_all_models_is_in_one_of_them_or_an_operator_of_onnx(kno
     with pytest.raises(UsageError, match=r"models\.tensors: no layer of any model makes 't'"):
         refuse_general(settings, join_names([known, mine]))
     refuse_general(settings, join_names([known, mine, Names(tensors=frozenset({"t"}))]))
-    assert not has_strangers(parse_model_settings({"ops": {"Conv": {"rel": 1}}, "tensors": {"y": {}}}), known)
+    assert not has_strangers(read("ops.Conv.rel = 1\ntensors.y = {}"), known)
 
 
 def test_joined_names_have_all_of_each(known: Names) -> None:
@@ -89,7 +94,7 @@ def test_joined_names_have_all_of_each(known: Names) -> None:
 
 
 def test_tables_of_models_that_are_not_there_are_told() -> None:
-    settings = parse_model_settings({"models": {"net": {"seed": 1}, "nett": {"seed": 1}, "q": {"seed": 1}}})
+    settings = read("models = {net = {seed = 1}, nett = {seed = 1}, q = {seed = 1}}")
     near, far = find_strange_stems(settings, ["net", *(f"model{number}" for number in range(20))])
     assert near == "models.models.nett: there is no such model; did you mean 'net'?"
     assert far == "models.models.q: there is no such model; it does nothing"

@@ -13,10 +13,14 @@ models.resnet = {samples = 3, ranges = {image = [0, 255]}, dims = {batch = 1}, t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from assay.config.fields import Fields
+from assay.config.settings import Settings
+from assay.config.source import Entry, Node, Problems, join_key
 from assay.errors import UsageError, did_you_mean
 from assay.models.values.model import InputChoice, Tolerances
 from assay.models.values.tensors import Tolerance
@@ -33,6 +37,16 @@ _KEYS = (*_MODEL_KEYS, "folder", "reference", "targets", "vote", "groups", "expe
 
 
 @dataclass(frozen=True, slots=True)
+class ModelTable:
+    """What holds for one model, and the names that its own table gives tolerances to."""
+
+    tolerances: Tolerances
+    inputs: InputChoice
+    ops: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSettings:
     """What holds where no flag says otherwise."""
 
@@ -44,46 +58,174 @@ class ModelSettings:
     expected_failures: str | None = None
     tolerances: Tolerances = field(default_factory=Tolerances)
     inputs: InputChoice = field(default_factory=InputChoice)
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by file name without `.onnx`
+    models: Mapping[str, ModelTable] = field(default_factory=dict)  # by file name without `.onnx`
 
     def choose(self, stem: str) -> tuple[Tolerances, InputChoice]:
         """What holds for one model: its own table goes before the general one, key by key."""
-        own = self.models.get(stem, {})
-        return _read_tolerances(own, f"models.{stem}", self.tolerances), _read_inputs(
-            own, f"models.{stem}", self.inputs
+        own = self.models.get(stem)
+        return (own.tolerances, own.inputs) if own else (self.tolerances, self.inputs)
+
+
+def read_model_settings(settings: Settings) -> ModelSettings:
+    """A project's table replaces the user's. Raises ConfigError with every problem of the table."""
+    tables = settings.tables.get("models")
+    return parse_model_settings(tables[-1]) if tables else ModelSettings()
+
+
+def parse_model_settings(node: Node) -> ModelSettings:
+    """Raises ConfigError with every problem of the table."""
+    problems = Problems()
+    found = _Reader(problems).read(node)
+    problems.raise_if_any()
+    return found
+
+
+class _Reader(Fields):
+    """Each method reads one thing, or notes what is wrong with it and returns the default."""
+
+    def read(self, node: Node) -> ModelSettings:
+        table = self.mapping(node, "models", _KEYS)
+        tolerances = self._read_tolerances(table, "models", Tolerances())
+        inputs = self._read_inputs(table, "models", InputChoice())
+        found = ModelSettings(
+            folders=self._read_strings(table, "folder") or (DEFAULT_FOLDER,),
+            reference=self._read_string(table, "reference"),
+            targets=self._read_strings(table, "targets"),
+            vote=self._read_string(table, "vote"),
+            groups=self._read_groups(table),
+            expected_failures=self._read_string(table, "expected_failures"),
+            tolerances=tolerances,
+            inputs=inputs,
+        )
+        own = self._read_each(table, "models", "models")
+        return replace(found, models={stem: self._read_model(stem, node, found) for stem, node in own.items()})
+
+    def _read_model(self, stem: str, node: Node, general: ModelSettings) -> ModelTable:
+        key = f"models.models.{stem}"
+        table = self.mapping(node, key, _MODEL_KEYS)
+        return ModelTable(
+            self._read_tolerances(table, key, general.tolerances),
+            self._read_inputs(table, key, general.inputs),
+            tuple(self._read_each(table, "ops", key)),
+            tuple(self._read_each(table, "tensors", key)),
         )
 
+    def _read_each(self, table: Mapping[str, Entry], name: str, key: str) -> dict[str, Node]:
+        """The entries of an inner table with names of the user's own."""
+        if name not in table:
+            return {}
+        node = table[name].node
+        if node.kind != "mapping":
+            self.refuse(node, join_key(key, name), node.mapping_name)
+        return {entry.key: entry.node for entry in node.items()}
 
-def parse_model_settings(table: Mapping[str, Any], where: str = "models") -> ModelSettings:
-    """Raises UsageError, naming the key."""
-    _check_keys(table, _KEYS, where)
-    models = _mapping(table, "models", where)
-    settings = ModelSettings(
-        folders=_texts(table, "folder", where) or (DEFAULT_FOLDER,),
-        reference=_text(table, "reference", where),
-        targets=_texts(table, "targets", where),
-        vote=_text(table, "vote", where),
-        groups=_groups(table, where),
-        expected_failures=_text(table, "expected_failures", where),
-        tolerances=_read_tolerances(table, where, Tolerances()),
-        inputs=_read_inputs(table, where, InputChoice()),
-        models=models,
-    )
-    for stem, own in models.items():
-        place = f"{where}.models.{stem}"
-        _check_keys(_is_table(own, place), _MODEL_KEYS, place)
-        settings.choose(stem)  # everything that is wrong is said at once, not when the model's turn comes
-    return settings
+    def _read_string(self, table: Mapping[str, Entry], name: str, key: str = "models") -> str | None:
+        return self.string(table[name].node, join_key(key, name)) if name in table else None
+
+    def _read_strings(self, table: Mapping[str, Entry], name: str, key: str = "models") -> tuple[str, ...]:
+        return self.strings(table[name].node, join_key(key, name)) if name in table else ()
+
+    def _read_groups(self, table: Mapping[str, Entry]) -> tuple[tuple[str, ...], ...]:
+        if "groups" not in table:
+            return DEFAULT_GROUPS
+        value = table["groups"].node.value
+        if not isinstance(value, list) or not all(_is_group(each) for each in value):
+            hint = 'as in groups = [["Conv", "Relu"]]'
+            self.refuse(table["groups"].node, "models.groups", "a list of lists of operators", hint)
+            return DEFAULT_GROUPS
+        return tuple(tuple(each) for each in value)
+
+    # ------------------------------------------------------------ tolerances
+
+    def _read_tolerances(self, table: Mapping[str, Entry], key: str, base: Tolerances) -> Tolerances:
+        model = base.model
+        if "tolerance" in table:
+            model = self._read_tolerance(table["tolerance"].node, join_key(key, "tolerance"), model)
+        by_op, by_tensor = (
+            {
+                **known,
+                **{
+                    each: self._read_tolerance(node, f"{key}.{name}.{each}", known.get(each, model))
+                    for each, node in self._read_each(table, name, key).items()
+                },
+            }
+            for name, known in (("ops", base.by_op), ("tensors", base.by_tensor))
+        )
+        return Tolerances(model, by_op, by_tensor)
+
+    def _read_tolerance(self, node: Node, key: str, base: Tolerance) -> Tolerance:
+        given = {}
+        for entry in self.mapping(node, key, _TOLERANCE_KEYS).values():
+            fault = _find_fault(entry.key, entry.node.value) if entry.key in _TOLERANCE_KEYS else ""
+            if fault:
+                self.problems.add(fault, join_key(key, entry.key), entry.node.position)
+            elif entry.key in _TOLERANCE_KEYS:
+                given[entry.key] = entry.node.value
+        return replace(base, **given)
+
+    # ------------------------------------------------------------ inputs
+
+    def _read_inputs(self, table: Mapping[str, Entry], key: str, base: InputChoice) -> InputChoice:
+        ranges = {
+            name: self._read_range(node, f"{key}.ranges.{name}")
+            for name, node in self._read_each(table, "ranges", key).items()
+        }
+        dims = {
+            name: self._read_dim(node, f"{key}.dims.{name}")
+            for name, node in self._read_each(table, "dims", key).items()
+        }
+        files = [_anchor(each, table["files"].node) for each in self._read_strings(table, "files", key)]
+        return InputChoice(
+            samples=self._read_count(table, "samples", key, base.samples, least=1),
+            seed=self._read_count(table, "seed", key, base.seed, least=0),
+            ranges={**base.ranges, **ranges},
+            dims={**base.dims, **dims},
+            files=tuple(files) or base.files,
+            function=self._read_string(table, "function", key) or base.function,
+        )
+
+    def _read_count(self, table: Mapping[str, Entry], name: str, key: str, default: int, least: int) -> int:
+        found = self.integer(table[name].node, join_key(key, name), least) if name in table else None
+        return default if found is None else found
+
+    def _read_dim(self, node: Node, key: str) -> int | tuple[int, ...]:
+        value = node.value
+        sizes = value if isinstance(value, list) else [value]
+        if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes):
+            self.refuse(node, key, "a whole number, or a list of them for the shape of a whole input")
+            return 0
+        return tuple(value) if isinstance(value, list) else value
+
+    def _read_range(self, node: Node, key: str) -> tuple[float, float]:
+        value = node.value
+        is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(each, (int, float)) for each in value)
+        if not is_pair or not value[0] <= value[1]:
+            self.refuse(node, key, "a pair of numbers, the lower one first", "as in ranges.image = [0, 255]")
+            return 0.0, 0.0
+        return float(value[0]), float(value[1])
+
+
+def _anchor(path: str, node: Node) -> str:
+    """Files are relative to the settings file that names them."""
+    folder = os.path.dirname(node.position.file)
+    return os.path.normpath(os.path.join(folder, os.path.expanduser(path)))
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(op, str) for op in value)
 
 
 # ---------------------------------------------------------------- tolerances
 
 
-def parse_tolerance(table: Any, where: str, base: Tolerance | None = None) -> Tolerance:
-    """`{rel = 1e-3, top_k = 5}`; what is not given comes from `base`."""
-    given = _is_table(table, where)
-    _check_keys(given, _TOLERANCE_KEYS, where)
-    return replace(base or Tolerance(), **{key: _bound(key, value, where) for key, value in given.items()})
+def parse_tolerance(given: Mapping[str, Any], where: str, base: Tolerance | None = None) -> Tolerance:
+    """`{rel = 1e-3, top_k = 5}`; what is not given comes from `base`. Raises UsageError."""
+    for key, value in given.items():
+        if key not in _TOLERANCE_KEYS:
+            raise UsageError(f"{where}: unknown key {key!r}", did_you_mean(key, _TOLERANCE_KEYS))
+        if fault := _find_fault(key, value):
+            raise UsageError(f"{where}: {key} {fault}")
+    return replace(base or Tolerance(), **given)
 
 
 def parse_tolerance_text(text: str, tolerances: Tolerances) -> Tolerances:
@@ -119,118 +261,13 @@ def _parse_number(key: str, value: str, text: str) -> Any:
         raise UsageError(f"tolerance {text!r}: {key} must be a number, not {value!r}") from None
 
 
-def _bound(key: str, value: Any, where: str) -> Any:
+def _find_fault(key: str, value: Any) -> str:
+    """What is wrong with the value of a bound, or nothing."""
     if key in _FLAGS:
-        if not isinstance(value, bool):
-            raise UsageError(f"{where}: {key} must be true or false")
-        return value
+        return "" if isinstance(value, bool) else "must be true or false"
     fits = isinstance(value, int if key in _WHOLE else (int, float)) and not isinstance(value, bool)
     if not fits or not math.isfinite(value) or (value < 0 and key != "min_sqnr_db"):
-        what = "a whole number" if key in _WHOLE else "a number"
-        raise UsageError(f"{where}: {key} must be {what} that is not negative")
+        return f"must be {'a whole number' if key in _WHOLE else 'a number'} that is not negative"
     if key in ("allowed_wrong", "min_cosine", "int_share") and value > 1:
-        raise UsageError(f"{where}: {key} is a share: it cannot be more than 1")
-    return value
-
-
-def _read_tolerances(table: Mapping[str, Any], where: str, base: Tolerances) -> Tolerances:
-    model = (
-        parse_tolerance(table["tolerance"], f"{where}.tolerance", base.model) if "tolerance" in table else base.model
-    )
-    return Tolerances(
-        model,
-        _read_each(table, "ops", where, model, base.by_op),
-        _read_each(table, "tensors", where, model, base.by_tensor),
-    )
-
-
-def _read_each(
-    table: Mapping[str, Any], key: str, where: str, model: Tolerance, base: Mapping[str, Tolerance]
-) -> dict[str, Tolerance]:
-    given = _mapping(table, key, where)
-    own = {name: parse_tolerance(each, f"{where}.{key}.{name}", base.get(name, model)) for name, each in given.items()}
-    return {**base, **own}
-
-
-# ---------------------------------------------------------------- inputs
-
-
-def _read_inputs(table: Mapping[str, Any], where: str, base: InputChoice) -> InputChoice:
-    ranges = {name: _range(each, f"{where}.ranges.{name}") for name, each in _mapping(table, "ranges", where).items()}
-    dims = {name: _dim(each, f"{where}.dims.{name}") for name, each in _mapping(table, "dims", where).items()}
-    return InputChoice(
-        samples=_count(table, "samples", where, base.samples),
-        seed=_count(table, "seed", where, base.seed, least=0),
-        ranges={**base.ranges, **ranges},
-        dims={**base.dims, **dims},
-        files=_texts(table, "files", where) or base.files,
-        function=_text(table, "function", where) or base.function,
-    )
-
-
-def _dim(value: Any, where: str) -> int | tuple[int, ...]:
-    sizes = value if isinstance(value, list) else [value]
-    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes):
-        raise UsageError(f"{where} must be a whole number, or a list of them for the shape of a whole input")
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _range(value: Any, where: str) -> tuple[float, float]:
-    is_pair = isinstance(value, Sequence) and len(value) == 2 and all(isinstance(each, (int, float)) for each in value)
-    if not is_pair or not value[0] <= value[1]:
-        raise UsageError(f"{where} must be a pair of numbers, the lower one first", "as in ranges.image = [0, 255]")
-    return float(value[0]), float(value[1])
-
-
-# ---------------------------------------------------------------- kinds of values
-
-
-def _check_keys(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{where}: unknown key {key!r}", did_you_mean(key, known))
-
-
-def _is_table(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise UsageError(f"{where} must be a table", "as in {rel = 1e-3}")
-    return value
-
-
-def _mapping(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    return _is_table(table.get(key, {}), f"{where}.{key}")
-
-
-def _text(table: Mapping[str, Any], key: str, where: str) -> str | None:
-    value = table.get(key)
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise UsageError(f"{where}.{key} must be a text")
-    return value
-
-
-def _texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    value = table.get(key, [])
-    several = [value] if isinstance(value, str) else value
-    if not isinstance(several, list) or not all(isinstance(each, str) and each for each in several):
-        raise UsageError(f"{where}.{key} must be a text or a list of texts")
-    return tuple(several)
-
-
-def _count(table: Mapping[str, Any], key: str, where: str, default: int, least: int = 1) -> int:
-    value = table.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{where}.{key} must be a whole number of at least {least}")
-    return value
-
-
-def _groups(table: Mapping[str, Any], where: str) -> tuple[tuple[str, ...], ...]:
-    value = table.get("groups")
-    if value is None:
-        return DEFAULT_GROUPS
-    if not isinstance(value, list) or not all(_is_group(each) for each in value):
-        raise UsageError(f"{where}.groups must be a list of lists of operators", 'as in groups = [["Conv", "Relu"]]')
-    return tuple(tuple(each) for each in value)
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(op, str) for op in value)
+        return "is a fraction: it cannot be more than 1"
+    return ""

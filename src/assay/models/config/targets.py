@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.config.settings import Settings, TargetTable, load_settings
+from assay.config.fields import describe
+from assay.config.settings import Settings, load_settings
+from assay.config.source import Node, Problems
 from assay.errors import ConfigError, NotFoundError, UsageError, did_you_mean
 from assay.models.values.model import Target
-from assay.values.study import Problem
+from assay.values.study import Position, Problem
 
 Kind = type | tuple[type, ...]
 
@@ -68,7 +70,45 @@ BACKEND_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 FLAGS = ("compile_flags", "run_flags")
 KEYS = ("backend", "like", *OPTIONS, *FLAGS)
-_WORDS: dict[type, str] = {str: "a text", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
+_WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """`[tool.assay.targets.NAME]` of a settings file."""
+
+    name: str
+    node: Node
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        content: Mapping[str, Any] = self.node.value
+        return content
+
+    @property
+    def file(self) -> str:
+        return self.node.position.file
+
+    def find(self, key: str) -> Position:
+        """Where the value of a key is written; the table itself where it has no such key."""
+        return (self.node.find(key) or self.node).position
+
+    def find_key(self, key: str) -> Position:
+        return next((entry.position for entry in self.node.items() if entry.key == key), self.node.position)
+
+
+def read_target_tables(settings: Settings) -> dict[str, TargetTable]:
+    """By name: a project adds to what the user has. Raises ConfigError for what is not a table."""
+    problems = Problems()
+    found = {}
+    for table in settings.tables.get("targets", ()):
+        for key, node in (("targets", table), *((f"targets.{entry.key}", entry.node) for entry in table.items())):
+            if node.kind != "mapping":
+                message = f"must be {node.mapping_name}, not {describe(node)}"
+                problems.add(message, key, node.position, "as in [tool.assay.targets.NAME]")
+        found.update({entry.key: TargetTable(entry.key, entry.node) for entry in table.items()})
+    problems.raise_if_any()
+    return found
 
 
 def load_target(text: str, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Target:
@@ -78,12 +118,12 @@ def load_target(text: str, cwd: str | None = None, env: Mapping[str, str] | None
 
 def parse_target(text: str, settings: Settings) -> Target:
     """As `load_target`, with settings that are known already."""
-    name = text.strip()
-    if name in settings.targets:
-        return _Reader(settings).read(name)
+    name, tables = text.strip(), read_target_tables(settings)
+    if name in tables:
+        return _Reader(tables).read(name)
     if name in _BUILT_IN:
         return _BUILT_IN[name]
-    known = [*settings.targets, *_BUILT_IN]
+    known = [*tables, *_BUILT_IN]
     base, colon, variant = name.partition(":")
     variants = [each.partition(":")[2] for each in known if each.startswith(f"{base}:")]
     if colon and variants:
@@ -92,7 +132,7 @@ def parse_target(text: str, settings: Settings) -> Target:
 
 
 def list_targets(settings: Settings) -> tuple[str, ...]:
-    return tuple(sorted({*settings.targets, *_BUILT_IN}))
+    return tuple(sorted({*read_target_tables(settings), *_BUILT_IN}))
 
 
 def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:
@@ -108,15 +148,17 @@ def build_board_target(target: Target, address: str, *, port: int | None = None,
 
 @dataclass(slots=True)
 class _Reader:
-    settings: Settings
+    tables: Mapping[str, TargetTable]
     _seen: tuple[str, ...] = ()
 
     def read(self, name: str) -> Target:
-        table = self.settings.targets[name]
-        problems = [*self._find_problems(table)]
-        if problems:
-            raise ConfigError(problems)
-        base = self._find_base(name, table)
+        table = self.tables[name]
+        problems = Problems(self._find_problems(table))
+        try:
+            base = self._find_base(name, table)
+        except ConfigError as error:
+            problems.extend(error)
+            base = None
         own = {key: _plain(value) for key, value in table.content.items() if key not in ("backend", "like", *FLAGS)}
         options = {**(base.options if base else {}), **own}
         backend = str(table.content.get("backend") or (base.backend if base else _guess_backend(options)))
@@ -124,7 +166,8 @@ class _Reader:
             backend = "ssh"
         if backend in ("command", "ssh") or ":" in backend:
             options["folder"] = os.path.dirname(table.file)
-        self._check_options(table, backend)
+        problems.found += self._find_strange_options(table, backend)
+        problems.raise_if_any()
         flags = {flag: (*getattr(base, flag, ()), *_words(table.content.get(flag, ()))) for flag in FLAGS}
         return Target(name, backend, options, flags["compile_flags"], flags["run_flags"])
 
@@ -136,11 +179,11 @@ class _Reader:
             raise ConfigError(
                 [self._problem(table, "like", f"the targets {' and '.join([*self._seen, name])} are like each other")]
             )
-        if like in self.settings.targets and like != name:
-            return _Reader(self.settings, (*self._seen, name)).read(str(like))
+        if like in self.tables and like != name:
+            return _Reader(self.tables, (*self._seen, name)).read(str(like))
         if like in _BUILT_IN:
             return _BUILT_IN[like]
-        known = list_targets(self.settings)
+        known = sorted({*self.tables, *_BUILT_IN})
         raise ConfigError(
             [self._problem(table, "like", f"there is no target {like!r}", did_you_mean(str(like), known))]
         )
@@ -152,22 +195,20 @@ class _Reader:
             if key not in KEYS and is_own:
                 continue
             if key not in KEYS:
-                found.append(self._problem(table, key, "unknown setting", did_you_mean(key, KEYS)))
+                name, hint = f"targets.{table.name}.{key}", did_you_mean(key, KEYS)
+                found.append(Problem("unknown setting", name, table.find_key(key), hint))
             elif not _is_kind(key, value):
                 found.append(self._problem(table, key, f"must be {_describe_kind(key)}, not {value!r}"))
         return found
 
-    def _check_options(self, table: TargetTable, backend: str) -> None:
-        """Of back ends that are ours; others say themselves what they know."""
+    def _find_strange_options(self, table: TargetTable, backend: str) -> list[Problem]:
+        """Of back ends that are ours; others report themselves what they do not know."""
         known = BACKEND_OPTIONS.get(backend)
         if known is None:
-            return
+            return []
         wrong = [key for key in table.content if key in OPTIONS and key not in known]
-        if wrong:
-            hint = f"it knows {', '.join(known)}" if known else "it has no options"
-            raise ConfigError(
-                [self._problem(table, key, f"the {backend} back end has no such option", hint) for key in wrong]
-            )
+        hint = f"it knows {', '.join(known)}" if known else "it has no options"
+        return [self._problem(table, key, f"the {backend} back end has no such option", hint) for key in wrong]
 
     def _problem(self, table: TargetTable, key: str, message: str, hint: str | None = None) -> Problem:
         return Problem(message, f"targets.{table.name}.{key}", table.find(key), hint)
@@ -189,7 +230,7 @@ def _is_kind(key: str, value: object) -> bool:
 
 def _describe_kind(key: str) -> str:
     if key in FLAGS:
-        return "a text or a list of texts"
+        return "a string or a list of strings"
     kind = OPTIONS.get(key, str)
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return " or ".join(_WORDS.get(each, "true or false") for each in kinds)

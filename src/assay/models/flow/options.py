@@ -16,8 +16,8 @@ from assay.models.config.settings import (
     DEFAULT_REFERENCE,
     NO_VOTER,
     ModelSettings,
-    parse_model_settings,
     parse_tolerance_text,
+    read_model_settings,
 )
 from assay.models.flow.discovery import find_models, list_stems
 from assay.models.flow.targets import choose_voter, load_checked_target
@@ -44,7 +44,7 @@ SETTINGS_FILES = ("assay.toml", "pyproject.toml")
 
 def load_model_settings(folder: str | None = None) -> ModelSettings:
     """Of the project that this folder lies in."""
-    return parse_model_settings(load_settings(folder or os.getcwd(), os.environ).models)
+    return read_model_settings(load_settings(folder or os.getcwd(), os.environ))
 
 
 def build_request(flags: ModelFlags, goal: Goal) -> ModelRequest:

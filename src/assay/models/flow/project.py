@@ -10,8 +10,8 @@ from typing import Any
 from assay.config.settings import load_settings
 from assay.errors import UsageError, did_you_mean
 from assay.models.config.chips import choose_chips, load_chip, name_chip, read_flags
-from assay.models.config.settings import DEFAULT_REFERENCE, ModelSettings, parse_model_settings
-from assay.models.config.targets import build_board_target
+from assay.models.config.settings import DEFAULT_REFERENCE, ModelSettings, read_model_settings
+from assay.models.config.targets import build_board_target, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder, Dumps
 from assay.models.flow.discovery import ModelFile, find_models
 from assay.models.flow.options import find_settings_folder
@@ -58,7 +58,7 @@ class Extras:
 def load_project(folder: str) -> Project:
     """Raises UsageError for settings that are wrong."""
     settings = load_settings(folder, os.environ)
-    return Project(find_settings_folder(folder), parse_model_settings(settings.models), tuple(settings.targets))
+    return Project(find_settings_folder(folder), read_model_settings(settings), tuple(read_target_tables(settings)))
 
 
 def find_project_models(project: Project, folders: Sequence[str] = ()) -> list[ModelFile]:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.config.settings import Settings, TargetTable, load_settings
+from assay.config.settings import Settings, load_settings
 from assay.errors import ConfigError, MissingExtraError, UsageError
 from assay.models.backends.registry import BACKENDS, build_backend
 from assay.models.config.settings import NO_VOTER
-from assay.models.config.targets import parse_target
+from assay.models.config.targets import TargetTable, parse_target, read_target_tables
 from assay.models.flow.artifact_builder import ArtifactBuilder, Wants
 from assay.models.flow.cases import Case, Cases, Tensors
 from assay.models.graph.graph import load_model
@@ -51,7 +51,7 @@ def load_checked_target(
     except MissingExtraError:
         raise
     except UsageError as error:
-        if named.name not in settings.targets:
+        if named.name not in read_target_tables(settings):
             raise
         raise ConfigError([_build_problem(named, settings, error)]) from None
     return target
@@ -69,9 +69,10 @@ def _build_problem(target: Target, settings: Settings, error: UsageError) -> Pro
 
 def _find_table(settings: Settings, name: str, key: str) -> TargetTable:
     """The one that says it: a target may be like another one."""
-    own = table = settings.targets[name]
-    while key not in table.content and table.content.get("like") in settings.targets:
-        table = settings.targets[str(table.content["like"])]  # no circle: the target could be read
+    tables = read_target_tables(settings)
+    own = table = tables[name]
+    while key not in table.content and table.content.get("like") in tables:
+        table = tables[str(table.content["like"])]  # no circle: the target could be read
     return table if key in table.content else own
 
 

@@ -67,9 +67,11 @@ def refuse_flags(texts: Sequence[str], known: Names) -> None:
 
 def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
     """The same for the table of one model."""
-    own = settings.models.get(stem, {})
+    own = settings.models.get(stem)
+    if own is None:
+        return
     places = {key: f"models.models.{stem}.{key}" for key in ("ops", "tensors")}
-    _refuse(own.get("ops", {}), own.get("tensors", {}), known, "the model", places)
+    _refuse(own.ops, own.tensors, known, "the model", places)
 
 
 def refuse_general(settings: ModelSettings, known: Names) -> None:

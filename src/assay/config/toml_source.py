@@ -1,0 +1,204 @@
+"""TOML with positions: text → the same nodes that YAML gives.
+
+tomllib is the judge of what is valid and of every value; it gives no positions, so the text that it accepted is scanned
+once more for where keys and values begin.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+from assay.config.source import Entry, Kind, Node
+from assay.errors import ConfigError
+from assay.values.study import Position, Problem
+
+_SPACE = re.compile(r"[ \t]*")
+_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")  # also comments
+_KEY = re.compile(r"[A-Za-z0-9_-]+|\"(?:[^\"\\]|\\.)*\"|'[^']*'")
+_STRING = re.compile(
+    r"\"\"\"(?:[^\"\\]|\\(?s:.)|\"(?!\"\")|\"\"(?!\"))*\"{3,5}"
+    r"|'''(?:[^']|'(?!'')|''(?!'))*'{3,5}"
+    r"|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
+)
+_PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")  # a date may have a space before its time
+
+
+class TomlNode(Node):
+    """A value in a TOML file."""
+
+    __slots__ = ("_at", "_text")
+
+    mapping_name = "a table"
+
+    def __init__(self, kind: Kind, position: Position, text: str = "") -> None:
+        self.kind = kind
+        self.duplicates = []
+        self._at = position
+        self._text = text
+        self._entries = []
+        self._elements = []
+        self._value = None
+
+    @property
+    def position(self) -> Position:
+        return self._at
+
+    @property
+    def text(self) -> str:
+        return str(self._value) if isinstance(self._value, str) else self._text
+
+    def open_table(self, key: str, position: Position) -> TomlNode:
+        """The table under a key: the one that is there, the newest of an array of tables, or a new one."""
+        found = self.find(key)
+        if found is None:
+            found = self.add(key, position, TomlNode("mapping", position))
+        inner = found.elements()[-1] if found.kind == "sequence" else found
+        assert isinstance(inner, TomlNode)
+        return inner
+
+    def add(self, key: str, position: Position, node: TomlNode) -> TomlNode:
+        self._entries.append(Entry(key, position, node))
+        return node
+
+    def append(self, node: TomlNode) -> None:
+        self._elements.append(node)
+
+    def attach(self, content: Any) -> None:
+        """The values that tomllib read, here and below."""
+        self._value = content
+        for entry in self._entries:
+            assert isinstance(entry.node, TomlNode)
+            entry.node.attach(content[entry.key])
+        for element, value in zip(self._elements, content if self._elements else (), strict=True):
+            assert isinstance(element, TomlNode)
+            element.attach(value)
+
+
+def parse_toml(text: str, file: str) -> Node:
+    """The whole file as a mapping. Raises ConfigError for broken TOML."""
+    try:
+        content = tomllib.loads(text)
+        root = _Scanner(text, file).scan()
+        root.attach(content)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_explain(error, text, file)]) from None
+    except RecursionError:
+        problem = Problem("nested too deeply", "", Position(file, 1, 1), "use fewer levels")
+        raise ConfigError([problem]) from None
+    return root
+
+
+def _explain(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
+    place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+    last = text.rstrip().split("\n")  # tomllib says "at end of document"
+    position = Position(file, int(place[1]), int(place[2])) if place else Position(file, len(last), len(last[-1]) + 1)
+    message = re.sub(r"\s*\(at .*\)$", "", str(error))
+    return Problem(f"broken TOML: {message}", "", position, "strings need quotes in TOML")
+
+
+class _Scanner:
+    """Walks through text that is known to be valid."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text = text
+        self._file = file
+        self._index = 0
+        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]  # where each line begins
+        self._line = 0
+
+    def scan(self) -> TomlNode:
+        root = table = TomlNode("mapping", self._position())
+        while not self._skip(_BLANK):
+            if self._text.startswith("[", self._index):
+                table = self._scan_header(root)
+            else:
+                self._scan_pair(table)
+        return root
+
+    def _scan_header(self, root: TomlNode) -> TomlNode:
+        is_array = self._text.startswith("[[", self._index)
+        self._index += 1 + is_array
+        *outer, (key, position) = self._scan_key()
+        self._index += 1 + is_array
+        table = root
+        for part, at in outer:
+            table = table.open_table(part, at)
+        if not is_array:
+            return table.open_table(key, position)
+        array, element = table.find(key), TomlNode("mapping", position)
+        if array is None:
+            array = table.add(key, position, TomlNode("sequence", position))
+        assert isinstance(array, TomlNode)
+        array.append(element)
+        return element
+
+    def _scan_pair(self, table: TomlNode) -> None:
+        *outer, (key, position) = self._scan_key()
+        self._index += 1  # =
+        for part, at in outer:
+            table = table.open_table(part, at)
+        table.add(key, position, self._scan_value())
+
+    def _scan_key(self) -> list[tuple[str, Position]]:
+        """The parts of a dotted key; stops before what follows it."""
+        parts = []
+        while True:
+            self._skip(_SPACE)
+            position, written = self._position(), self._take(_KEY)
+            parts.append((next(iter(tomllib.loads(f"{written} = 0"))) if written[0] in "\"'" else written, position))
+            self._skip(_SPACE)
+            if not self._text.startswith(".", self._index):
+                return parts
+            self._index += 1
+
+    def _scan_value(self) -> TomlNode:
+        self._skip(_SPACE)
+        position, first = self._position(), self._text[self._index]
+        if first == "[":
+            return self._scan_array(position)
+        if first == "{":
+            return self._scan_inline_table(position)
+        return TomlNode("scalar", position, self._take(_STRING if first in "\"'" else _PLAIN))
+
+    def _scan_array(self, position: Position) -> TomlNode:
+        node = TomlNode("sequence", position)
+        while self._enter("]"):
+            node.append(self._scan_value())
+        return node
+
+    def _scan_inline_table(self, position: Position) -> TomlNode:
+        node = TomlNode("mapping", position)
+        while self._enter("}"):
+            self._scan_pair(node)
+        return node
+
+    def _enter(self, end: str) -> bool:
+        """Go on behind the bracket or comma to the next element; False: behind the end."""
+        if self._text[self._index] in "[{,":
+            self._index += 1
+        self._skip(_BLANK)
+        if self._text[self._index] == ",":
+            return self._enter(end)
+        if self._text[self._index] != end:
+            return True
+        self._index += 1
+        return False
+
+    def _skip(self, pattern: re.Pattern[str]) -> bool:
+        """Whether that was the end of the text."""
+        found = pattern.match(self._text, self._index)
+        self._index = found.end() if found else self._index
+        return self._index >= len(self._text)
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._index)
+        assert found is not None
+        self._index = found.end()
+        return found[0]
+
+    def _position(self) -> Position:
+        while self._line + 1 < len(self._lines) and self._lines[self._line + 1] <= self._index:
+            self._line += 1
+        return Position(self._file, self._line + 1, self._index - self._lines[self._line] + 1)
