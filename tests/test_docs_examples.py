@@ -142,7 +142,7 @@ def test_the_settings_shown_are_understood(tmp_path: Path) -> None:
 
 def test_every_option_of_pytest_is_described() -> None:
     """In both spellings."""
-    known = {name for option in options.OPTIONS for name in option.names}
+    known = {name for option in options.ModelOptions.OPTIONS.values() for name in option.names}
     table = re.search(r"^## Options\n(.*?)^## ", TORQ.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert table
     assert known - shown_options(table[1]) == set()

@@ -35,20 +35,26 @@ class TensorsRequest(Request):
         "--abs", type=float, metavar="X", help="Absolute error that is allowed; integers too."
     )
     rel_bound: float | None = option(
-        "--rel", type=float, metavar="X", help="Relative error, at the tensor's scale.  [by type]"
+        "--rel", type=float, metavar="X", help="Relative error, at the tensor's scale.  [default: by type]"
     )
     ulp: int | None = option("--ulp", type=int, metavar="N", help="At most N numbers of the type between them.")
     allowed_wrong: float = option(
-        "--allowed-wrong", type=float, default=0.0, metavar="FRACTION", help="Of the elements, that may be beyond."
+        "--allowed-wrong",
+        type=float,
+        default=0.0,
+        metavar="FRACTION",
+        help="Fraction of the elements that may exceed the bounds.",
     )
     min_cosine: float | None = option(
-        "--min-cosine", type=float, metavar="X", help="Cosine of the two tensors, at least."
+        "--min-cosine", type=float, metavar="X", help="Smallest allowed cosine of the two tensors."
     )
-    min_sqnr: float | None = option("--min-sqnr", type=float, metavar="DB", help="Signal to noise, at least.")
+    min_sqnr: float | None = option(
+        "--min-sqnr", type=float, metavar="DB", help="Smallest allowed ratio of signal to noise."
+    )
     top_k: int | None = option(
         "--top-k", type=int, metavar="K", help="The K largest of each row must be the same ones."
     )
-    ignore_dtype: bool = option("--ignore-dtype", default=False, help="Compare the values of different types.")
+    ignore_dtype: bool = option("--ignore-dtype", default=False, help="Compare values also where the types differ.")
     op: str | None = option(
         "--op", metavar="NAME", help="The operator that made the tensors, for its tolerance: Softmax."
     )

@@ -41,7 +41,9 @@ class InputFlags(Request):
     samples: int | None = option(
         "--samples", type=int, minimum=1, metavar="N", help="Samples of the inputs.  [default: 1]"
     )
-    seed: int | None = option("--seed", type=int, minimum=0, metavar="N", help="Of random inputs.  [default: 1234]")
+    seed: int | None = option(
+        "--seed", type=int, minimum=0, metavar="N", help="Seed of random inputs.  [default: 1234]"
+    )
     inputs: tuple[str, ...] = option(
         "--input",
         multiple=True,
@@ -75,10 +77,16 @@ class ModelFlags(InputFlags):
         "--repeats", type=int, minimum=1, default=1, metavar="N", help="Timed executions of each case."
     )
     compile_timeout_s: float | None = option(
-        "--compile-timeout", metavar="DURATION", parse=parse_timeout, help="Of one case.  [default: 300s]"
+        "--compile-timeout",
+        metavar="DURATION",
+        parse=parse_timeout,
+        help="Time limit of compiling one case.  [default: 300s]",
     )
     run_timeout_s: float | None = option(
-        "--run-timeout", metavar="DURATION", parse=parse_timeout, help="Of one case.  [default: 240s]"
+        "--run-timeout",
+        metavar="DURATION",
+        parse=parse_timeout,
+        help="Time limit of running one case.  [default: 240s]",
     )
     memory: str | None = option("--memory", metavar="SIZE", help="A target that takes more is stopped, as in 8GB.")
     compile_flags: tuple[str, ...] = option(
