@@ -19,9 +19,7 @@ from tests.models.report import model_reports
 from assay.bench.report.executions import render_cases_junit, render_cases_markdown
 from assay.bench.report.history import render_history
 from assay.golden.report.document import build_document as build_golden
-from assay.models.report.html import render_model_html
-from assay.models.report.junit import render_model_junit
-from assay.models.report.terminal import build_model_facts, render_model, render_model_markdown
+from assay.models.report.check import build_model_facts
 from assay.show.formatting import UNSAFE
 from assay.show.html import render_html
 from assay.show.json_text import render_document, render_facts
@@ -56,20 +54,20 @@ POISONED_CASES = poison(CASES)
 
 TEXTS: dict[str, Callable[[], str]] = {
     "golden": lambda: render_terminal(GOLDEN, width=100),
-    "model": lambda: render_model(MODEL, color=False, width=100, every=True),
+    "model": lambda: model_reports.show(MODEL, width=100, every=True),
     "history": lambda: render_history(HISTORY, color=False, width=100),
     "golden json": lambda: render_document(GOLDEN),
     "model json": lambda: render_facts(build_model_facts(MODEL)),
 }
 MARKDOWN = {
     "golden": lambda: render_markdown(GOLDEN),
-    "model": lambda: render_model_markdown(MODEL),
+    "model": lambda: model_reports.show_markdown(MODEL),
     "bench": lambda: render_cases_markdown(TRICKS, POISONED_CASES),
 }
-MARKUP = {"golden": lambda: render_html(GOLDEN), "model": lambda: render_model_html(MODEL)}
+MARKUP = {"golden": lambda: render_html(GOLDEN), "model": lambda: model_reports.show_page(MODEL)}
 JUNIT = {
     "golden": lambda: render_junit(GOLDEN),
-    "model": lambda: render_model_junit(MODEL),
+    "model": lambda: model_reports.show_junit(MODEL),
     "bench": lambda: render_cases_junit(TRICKS, POISONED_CASES),
 }
 

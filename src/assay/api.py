@@ -394,7 +394,8 @@ def check_model(
     timeout_s: float | None = None,
 ) -> Judgement:
     """Compute every layer of an ONNX model on a target and on the reference, as `assay model check` does."""
-    from assay.models.api import ModelFlags, RunChoice, build_request, render_model, run_model
+    from assay.models.api import ModelFlags, RunChoice, build_document, build_request, run_model
+    from assay.show.terminal_report import render_terminal
 
     flags = ModelFlags(
         model=os.fspath(model),
@@ -409,7 +410,7 @@ def check_model(
     finished = run_model(build_request(flags, "check"), choice)
     if finished.report is None:
         raise KeyboardInterrupt
-    return _build_judgement(finished.report.verdict, render_model(finished.report, color=False, width=None))
+    return _build_judgement(finished.report.verdict, render_terminal(build_document(finished.report)))
 
 
 def _build_judgement(verdict: Verdict, text: str) -> Judgement:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from assay.models.flow.run import RunChoice, run_model
     from assay.models.pytest_support.options import read_options
     from assay.models.pytest_support.report import PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE
-    from assay.models.report.terminal import render_model
+    from assay.models.report.check import build_document
     from assay.models.store.artifacts import choose_store_folder
     from assay.models.values.flags import ModelFlags
 
@@ -21,7 +21,7 @@ HOMES = {
     "assay.models.flow.run": "RunChoice run_model",
     "assay.models.pytest_support.options": "read_options",
     "assay.models.pytest_support.report": "PROPERTY_CASE PROPERTY_ISSUE PROPERTY_PROFILE",
-    "assay.models.report.terminal": "render_model",
+    "assay.models.report.check": "build_document",
     "assay.models.store.artifacts": "choose_store_folder",
 }
 __getattr__ = build_getattr(__name__, HOMES)

@@ -20,7 +20,7 @@ from assay.models.flow.check import check_model
 from assay.models.flow.reduce import reduce_failure
 from assay.models.flow.timings import write_figures, write_trace
 from assay.models.records import write_report
-from assay.models.report.terminal import render_case_line
+from assay.models.report.check import render_case_line
 from assay.models.store.artifacts import ArtifactStore
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_TENSORS_DIR
 from assay.models.values.model import CaseReport, ModelReport, ModelRequest

@@ -10,14 +10,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from assay.show.formatting import escape_html
+from assay.show.formatting import clean, escape_html, shorten
 from assay.show.plot import build_ticks, render_ticks
 from assay.values.document import Area, Chart, Curve, Panel, Point, build_plain
 
-WIDTH = 560
+WIDTH, WIDE = 560, 1120
 _LEFT, _RIGHT, _TOP = 58, 12, 10
 _GAP = 18  # between two panels
 _AXIS = 28  # below the last panel, for the numbers of the x axis
+_NAMED_AXIS = 96  # the same for slanted names
+_LONGEST_NAME = 18
 _MOST_POINTS = 500  # of a curve
 _LARGEST = 1e300  # beyond it differences overflow
 
@@ -30,9 +32,10 @@ class Frame:
     y_range: tuple[float, float]
     top: float
     height: float
+    width: float = WIDTH
 
     def x(self, value: float) -> float:
-        return _LEFT + _fraction(value, self.x_range) * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + _fraction(value, self.x_range) * (self.right - _LEFT)
 
     def y(self, value: float) -> float:
         return self.top + (1 - _fraction(value, self.y_range)) * self.height
@@ -40,6 +43,10 @@ class Frame:
     @property
     def bottom(self) -> float:
         return self.top + self.height
+
+    @property
+    def right(self) -> float:
+        return self.width - _RIGHT
 
 
 def _fraction(value: float, bounds: tuple[float, float]) -> float:
@@ -50,20 +57,22 @@ def _fraction(value: float, bounds: tuple[float, float]) -> float:
 def draw(chart: Chart) -> str:
     """An <svg> element. Without a finite value it says so."""
     points = [point for panel in chart.panels for point in _list_points(panel)]
-    height = _TOP + sum(panel.height for panel in chart.panels) + _GAP * (len(chart.panels) - 1) + _AXIS
+    width = WIDE if chart.is_wide else WIDTH
+    below = _NAMED_AXIS if _is_named(chart) else _AXIS
+    height = _TOP + sum(panel.height for panel in chart.panels) + _GAP * (len(chart.panels) - 1) + below
     if not points:
-        note = f'<text class="note" x="{WIDTH // 2}" y="90" text-anchor="middle">no finite values</text>'
+        note = f'<text class="note" x="{width // 2}" y="90" text-anchor="middle">no finite values</text>'
         return _wrap(chart, height, [note])
     x_range = chart.x_range or _widen(min(x for x, _ in points), max(x for x, _ in points))
     frames, top = [], float(_TOP)
     for panel in chart.panels:
-        frames.append(Frame(x_range, panel.y_range or _fit_y(panel), top, panel.height))
+        frames.append(Frame(x_range, panel.y_range or _fit_y(panel), top, panel.height, width))
         top += panel.height + _GAP
     bottom = frames[-1].bottom
     parts = [
         *_draw_marks(chart, frames[0], bottom),
         *(part for panel, frame in zip(chart.panels, frames, strict=True) for part in _draw_panel(panel, frame)),
-        *_draw_x_axis(frames[0], height),
+        *(_draw_x_names(chart.x_ticks, frames[-1]) if _is_named(chart) else _draw_x_axis(chart, frames[-1])),
         *_draw_hovers(chart, frames[0], bottom),
     ]
     return _wrap(chart, height, parts)
@@ -72,7 +81,8 @@ def draw(chart: Chart) -> str:
 def _wrap(chart: Chart, height: float, parts: Sequence[str]) -> str:
     label = escape_html(chart.label or build_plain(chart.title))
     body = "\n".join(parts)
-    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{label}">\n{body}\n</svg>'
+    width = WIDE if chart.is_wide else WIDTH
+    return f'<svg viewBox="0 0 {width} {height:g}" role="img" aria-label="{label}">\n{body}\n</svg>'
 
 
 def _list_points(panel: Panel) -> list[Point]:
@@ -103,7 +113,7 @@ def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
 def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Stretches as a stripe, single places as a line."""
     for style, start, end in chart.spans:
-        left, right = max(frame.x(start), _LEFT), min(frame.x(end), WIDTH - _RIGHT)
+        left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
         yield _rect(style, left, _TOP, max(right - left, 2.0), bottom - _TOP)
     for place in chart.lines:
         x = frame.x(place)
@@ -115,11 +125,27 @@ def _rect(style: str, x: float, y: float, width: float, height: float, *, inner:
     return f"{shape}>{inner}</rect>" if inner else f"{shape}/>"
 
 
-def _draw_x_axis(frame: Frame, height: float) -> Iterator[str]:
+def _is_named(chart: Chart) -> bool:
+    return any(len(text) > 5 for _, text in chart.x_ticks or ())
+
+
+def _draw_x_axis(chart: Chart, frame: Frame) -> Iterator[str]:
     """Whole numbers: steps."""
-    values = [value for value in build_ticks(*frame.x_range, 6) if value == int(value)]
-    for value, text in zip(values, render_ticks(values) if values else [], strict=True):
-        yield f'<text class="tick" x="{frame.x(value):.1f}" y="{height - 12:g}" text-anchor="middle">{text}</text>'
+    ticks = chart.x_ticks
+    if ticks is None:
+        values = [value for value in build_ticks(*frame.x_range, 6) if value == int(value)]
+        ticks = list(zip(values, render_ticks(values) if values else [], strict=True))
+    for value, text in ticks:
+        x, y = frame.x(value), frame.bottom + _AXIS - 12
+        yield f'<text class="tick" x="{x:.1f}" y="{y:g}" text-anchor="middle">{escape_html(text)}</text>'
+
+
+def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> Iterator[str]:
+    for value, text in ticks or ():
+        x, y = frame.x(value) + 3, frame.bottom + 16
+        name = escape_html(shorten(clean(text), _LONGEST_NAME))
+        turn = f'transform="rotate(-42 {x:.1f} {y:.1f})"'
+        yield f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end" {turn}>{name}</text>'
 
 
 def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
@@ -140,7 +166,7 @@ def _draw_panel(panel: Panel, frame: Frame) -> Iterator[str]:
     low, high = frame.y_range
     for style, start, end in panel.limits:
         top, bottom = frame.y(min(end, high)), frame.y(max(start, low))
-        yield _rect(style, _LEFT, top, WIDTH - _LEFT - _RIGHT, bottom - top)
+        yield _rect(style, _LEFT, top, frame.right - _LEFT, bottom - top)
     yield from _draw_y_axis(panel, frame)
     yield from (_draw_area(area, frame) for area in panel.areas)
     for curve in panel.curves:
@@ -154,7 +180,7 @@ def _draw_y_axis(panel: Panel, frame: Frame) -> Iterator[str]:
         ticks = list(zip(values, render_ticks(values), strict=True))
     for value, text in ticks:
         y = frame.y(value)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<line class="grid" x1="{_LEFT}" x2="{frame.right:g}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="tick" x="{_LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape_html(text)}</text>'
 
 
@@ -167,9 +193,11 @@ def _draw_curve(curve: Curve, frame: Frame) -> Iterator[str]:
     points = thin(_keep_finite(curve.points))
     if points and curve.line:
         yield f'<path class="{escape_html(curve.style)}" d="{_path(points, frame)}"/>'
-    if curve.marker == "dot":
-        for x, y in points:
-            yield f'<circle class="{escape_html(curve.style)}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>'
+    for x, y in ((frame.x(x), frame.y(y)) for x, y in (points if curve.marker else ())):
+        if curve.marker == "dot":
+            yield f'<circle class="{escape_html(curve.style)}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+        else:
+            yield f'<path class="{escape_html(curve.style)}" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
 
 
 def _path(points: Sequence[Point], frame: Frame, first: str = "M") -> str:

@@ -133,7 +133,7 @@ class Console:
         """Whether only ASCII can be written."""
         from assay.system.terminal import can_encode
 
-        return not can_encode(self.out, "…─±┤⣿░█")
+        return not can_encode(self.out, "…─±┤⣿░▒▓█·▏")
 
 
 class SilentConsole(Console):

@@ -14,9 +14,20 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from assay.show import charts, formatting
+from assay.show import charts, formatting, heat_map
 from assay.show.table import build_texts
-from assay.values.document import Block, Chart, Document, Span, TableBlock, build_plain, build_spans, choose_blocks
+from assay.values.document import (
+    Bars,
+    Block,
+    Chart,
+    Document,
+    HeatMap,
+    Span,
+    TableBlock,
+    build_plain,
+    build_spans,
+    choose_blocks,
+)
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "page")
 
@@ -41,8 +52,10 @@ def _clean(value: Any) -> Any:
     return value if isinstance(value, Markup) else formatting.clean_lines(str(value))
 
 
-def _draw(chart: Chart) -> Markup:
-    return Markup(charts.draw(chart))  # noqa: S704 (it escapes its texts)
+def _draw(block: Chart | Bars | HeatMap) -> Markup:
+    if isinstance(block, Chart):
+        return Markup(charts.draw(block))  # noqa: S704 (each of them escapes its texts)
+    return Markup(heat_map.draw_bars(block) if isinstance(block, Bars) else heat_map.draw_heat_map(block))  # noqa: S704
 
 
 def build_parts(blocks: Sequence[Block]) -> list[tuple[str, Any]]:

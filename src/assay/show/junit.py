@@ -8,7 +8,7 @@ a pipeline does not go on with it. Skipped as well is what did not pass and has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from assay.show.formatting import escape_xml
@@ -79,14 +79,3 @@ def _add_properties(node: ET.Element, properties: Sequence[tuple[str, object]]) 
     for name, value in properties:
         text = repr(value) if isinstance(value, float) else str(value)
         ET.SubElement(inner, "property", {"name": escape_xml(name), "value": escape_xml(text)})
-
-
-# ---------------------------------------------------------------- for reports that are not documents yet
-
-
-def add_outcome(case: ET.Element, kind: VerdictKind, message: str, name: str | None = None) -> ET.Element:
-    return _add_outcome(case, Case("", "", kind, message, type=name or ""))
-
-
-def add_properties(element: ET.Element, properties: Iterator[tuple[str, object]]) -> None:
-    _add_properties(element, list(properties))

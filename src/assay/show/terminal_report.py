@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.show import formatting
+from assay.show.heat_map import render_bars, render_heat_map
 from assay.show.table import fit_columns, render_table, table_width
 from assay.system import terminal
 from assay.values.document import (
+    Bars,
     Block,
     Code,
     Commands,
@@ -20,6 +22,7 @@ from assay.values.document import (
     Document,
     Facts,
     Findings,
+    HeatMap,
     Notes,
     Section,
     Span,
@@ -33,6 +36,7 @@ from assay.values.verdict import VerdictKind
 
 _INDENT = "  "
 _NARROWEST = 20  # a value is not folded into a narrower column than this
+_NARROW = 80  # columns of a drawing in a pipe
 _LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
 _STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
 
@@ -254,4 +258,6 @@ _RENDERERS: dict[type, Callable[[Any, _Look], Any]] = {
     Code: _render_code,
     Section: _render_section,
     Details: _render_details,
+    Bars: lambda block, look: render_bars(block, color=look.color, plain=look.plain),
+    HeatMap: lambda block, look: render_heat_map(block, look.width or _NARROW, color=look.color, plain=look.plain),
 }

@@ -208,6 +208,8 @@ class Chart:
     lines: Sequence[float] = ()
     hovers: Sequence[tuple[float, str]] = ()  # x and what the mouse shows there
     x_range: tuple[float, float] | None = None
+    x_ticks: Sequence[tuple[float, str]] | None = None  # None: round numbers; long names are slanted
+    is_wide: bool = False  # over the whole width of the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +219,35 @@ class Legend:
     keys: Sequence[tuple[str, str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A horizontal bar for each label and count."""
+
+    items: Sequence[tuple[str, int]]
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Cells by level: one for each of the `limits` (at most four) that a value exceeds; infinite ones have the last.
+
+    `levels` are their meanings, from "none of the limits" to "infinite". `lengths` says how many elements the rows and
+    the columns stand for, `axes` the numbers of their axes (one or two), `unit` the unit of the values.
+    """
+
+    cells: Sequence[Sequence[float]]
+    limits: Sequence[float]
+    levels: Sequence[str]
+    lengths: tuple[int, int]
+    axes: Sequence[int]
+    unit: str = ""
+    label: str = ""
+
+
 Block: TypeAlias = (
     Heading | Text | Notes | Findings | Facts | TableBlock | Commands | Code | Section | Details | Only | Chart | Legend
-)
+    | Bars | HeatMap
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------- what JUnit counts

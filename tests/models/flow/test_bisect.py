@@ -24,7 +24,7 @@ from tests.models.models import (
 from assay.errors import UsageError
 from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
-from assay.models.report.text import describe_outcome
+from assay.models.report.summary import describe_outcome
 from assay.models.values.model import CaseReport, Ending, InputChoice, ModelReport, Target
 from assay.values.verdict import VerdictKind
 

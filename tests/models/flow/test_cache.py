@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.models.models import ORT, request_for
 
 from assay.models.flow.artifact_builder import ArtifactBuilder
-from assay.models.flow.cache import clear_cache, load_cache
+from assay.models.flow.cache import build_document, clear_cache, load_cache
 from assay.models.flow.check import check_model
 from assay.models.store.artifacts import ArtifactStore
+from assay.show.json_text import render_document
+from assay.show.terminal_report import render_terminal
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +60,56 @@ def test_an_entry_that_cannot_be_read_is_left_out_and_does_not_hurt(chain: Path,
     before = len(load_cache()[1])
     next(iter((tmp_path / "store").rglob("manifest.json"))).write_text("{")
     assert len(load_cache()[1]) == before - 1
+
+
+# ---------------------------------------------------------------- as a document
+
+
+def entry(case: str = "net_layer_Conv_0", **more: Any) -> dict[str, Any]:
+    base = {
+        "case": case,
+        "step": "compile",
+        "backend": "iree",
+        "size_bytes": 2048,
+        "made_at": 0.0,
+        "used_at": time.time() - 7200,
+        "made_by": "me@here",
+        "in_use": False,
+        "key": "0" * 64,
+    }
+    return {**base, **more}
+
+
+def render(folder: str, entries: list[dict[str, Any]], width: int | None) -> str:
+    return render_terminal(build_document(folder, entries), width=width)
+
+
+def test_an_empty_store_is_one_line() -> None:
+    assert render("/c", [], 80) == "0 artifacts, 0 B in /c\n"
+
+
+def test_every_artifact_is_a_row_and_the_sum_stands_below() -> None:
+    text = render("/c", [entry(), entry("net_full_model", step="run", in_use=True)], None)
+    head, _, first, second, last = text.splitlines()
+    assert head.split() == ["case", "step", "backend", "size", "used"]
+    assert first.split() == ["net_layer_Conv_0", "compile", "iree", "2", "KiB", "2", "h", "ago"]
+    assert second.endswith("in use")
+    assert last == "2 artifacts, 4 KiB in /c"
+
+
+def test_a_narrow_terminal_gets_what_matters() -> None:
+    text = render("/c", [entry(backend="a_very_long_module:AndItsClassName")], 50)
+    assert all(len(line) <= 50 for line in text.splitlines())
+    assert "net_layer_Conv_0" in text
+    assert "2 KiB" in text
+
+
+def test_a_name_with_control_characters_does_not_reach_the_terminal() -> None:
+    assert "\x1b" not in render("/c", [entry("net\x1b[31m")], 80)
+
+
+def test_facts_are_json() -> None:
+    facts = json.loads(render_document(build_document("/c", [entry(), entry()])))
+    assert facts["folder"] == "/c"
+    assert facts["size_bytes"] == 4096
+    assert [each["case"] for each in facts["artifacts"]] == ["net_layer_Conv_0"] * 2

@@ -6,8 +6,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from assay.models.report.check import build_document
 from assay.models.values.model import CaseReport, Ending, Layer, ModelReport, Step, StepOutcome
 from assay.models.values.tensors import TensorComparison, Tolerance
+from assay.show.html import render_html
+from assay.show.junit import render_junit
+from assay.show.markdown import render_markdown
+from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 COMMAND = "iree-compile 'my model.mlir' -o out.vmfb"
@@ -105,3 +110,22 @@ def bad_report() -> ModelReport:
 def large_report(count: int = 300, bad: int = 150) -> ModelReport:
     cases = [wrong(number) if number == bad else good(number) for number in range(count)]
     return report(*cases, whole(0.4, VerdictKind.FAIL), first_wrong=cases[bad].name, confirmed=True)
+
+
+# ---------------------------------------------------------------- in every format
+
+
+def show(report: ModelReport, width: int | None = None, color: bool = False, every: bool = False) -> str:
+    return render_terminal(build_document(report, every=every), width=width, color=color)
+
+
+def show_markdown(report: ModelReport) -> str:
+    return render_markdown(build_document(report))
+
+
+def show_page(report: ModelReport) -> str:
+    return render_html(build_document(report))
+
+
+def show_junit(report: ModelReport) -> str:
+    return render_junit(build_document(report))

@@ -1,4 +1,4 @@
-"""The page of a model check, and its drawing."""
+"""The page of a model check, and its chart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.report import model_reports as made
 
-from assay.models.report.html import build_points, render_model_html
-from assay.models.report.svg import Point, build_frame, describe_point, render_errors
+from assay.models.report.error_chart import build_chart
 from assay.models.values.model import ModelReport
+from assay.show.charts import draw
 from assay.values.verdict import Finding, VerdictKind
 
 VOID = {"meta", "br"}
@@ -66,7 +66,7 @@ REPORTS = {
 
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
 def test_the_page_is_whole_and_fetches_nothing(report: ModelReport) -> None:
-    page = render_model_html(report)
+    page = made.show_page(report)
     reader = read(page)
     assert reader.addresses == []
     assert "script" not in reader.seen
@@ -77,7 +77,7 @@ def test_the_page_is_whole_and_fetches_nothing(report: ModelReport) -> None:
 
 
 def test_every_colour_is_there_in_both_themes() -> None:
-    page = render_model_html(made.bad_report())
+    page = made.show_page(made.bad_report())
     used = set(re.findall(r"var\((--[\w-]+)\)", page))
     light, dark = page.split("prefers-color-scheme: dark")[:2]
     dark = dark.split("* { box-sizing")[0]
@@ -86,7 +86,7 @@ def test_every_colour_is_there_in_both_themes() -> None:
 
 
 def test_the_answer_the_commands_and_every_case_are_there() -> None:
-    page = render_model_html(made.bad_report())
+    page = made.show_page(made.bad_report())
     text = read(page).text
     assert "The first wrong layer is MatMul_1: t2 is off by 0.41 of its scale" in text
     assert "assay model reduce 'models/my model.onnx' --reference ort --target iree" in text
@@ -102,10 +102,10 @@ def test_the_answer_the_commands_and_every_case_are_there() -> None:
 
 
 def test_failed_steps_fold_away_with_command_and_output() -> None:
-    page = render_model_html(made.bad_report())
-    (block,) = re.findall(r"<details class=card.*?</details>", page, re.DOTALL)
+    page = made.show_page(made.bad_report())
+    block, _provenance = re.findall(r"<details.*?</details>", page, re.DOTALL)
     text = read(block).text
-    assert "Conv_3, Gemm_4: failed to legalize 'onnx.Foo'" in text
+    assert "compile error in Conv_3, Gemm_4: failed to legalize 'onnx.Foo'" in text
     assert f"$ {made.COMMAND}" in text
     assert "line 0 <&>" in text
     assert "line 29 <&>" in text
@@ -113,10 +113,10 @@ def test_failed_steps_fold_away_with_command_and_output() -> None:
 
 
 def test_a_failure_alone_is_open_and_several_are_not() -> None:
-    assert "<details class=card open>" in render_model_html(made.report(made.failed(0)))
+    assert "<details open>" in made.show_page(made.report(made.failed(0)))
     other = replace(made.COMPILE_ERROR, message="another")
     several = made.report(made.failed(0), made.failed(1, outcome=other))
-    assert "<details class=card open>" not in render_model_html(several)
+    assert "<details open>" not in made.show_page(several)
 
 
 def test_words_of_a_tool_cannot_become_markup() -> None:
@@ -124,17 +124,17 @@ def test_words_of_a_tool_cannot_become_markup() -> None:
     bad = replace(made.COMPILE_ERROR, message=hostile, command=hostile, stderr=hostile, hint=hostile)
     case = made.failed(0, hostile, outcome=bad)
     report = made.report(case, stem=hostile, model=hostile, target=hostile, notes=(hostile,), tools={hostile: hostile})
-    page = render_model_html(replace(report, findings=(Finding(VerdictKind.FAIL, hostile, hostile),)))
+    page = made.show_page(replace(report, findings=(Finding(VerdictKind.FAIL, hostile, hostile),)))
     assert "<script" not in page
-    assert "\x1b" not in render_model_html(made.bad_report())
+    assert "\x1b" not in made.show_page(made.bad_report())
     read(page)
 
 
 def test_estimates_are_called_so() -> None:
-    assert "run ms (estimate)" in render_model_html(replace(made.good_report(), is_estimate=True))
+    assert "run ms (estimate)" in made.show_page(replace(made.good_report(), is_estimate=True))
 
 
-# ---------------------------------------------------------------- the drawing
+# ---------------------------------------------------------------- the chart
 
 
 def shapes(drawing: str, kind: str) -> list[dict[str, str]]:
@@ -142,32 +142,31 @@ def shapes(drawing: str, kind: str) -> list[dict[str, str]]:
     return [dict(each.attrib) for each in root.iter() if each.get("class") == kind]
 
 
-def test_points_come_from_the_cases() -> None:
-    points = build_points(made.bad_report())
-    assert [point.label for point in points] == ["Conv_0", "MatMul_1", "Relu_2", "Conv_3", "Gemm_4", "full_model"]
-    assert [point.is_first for point in points] == [False, True, False, False, False, False]
-    assert [point.is_wrong for point in points] == [False, True, False, True, True, True]
-    assert points[1] == Point("MatMul_1", 0.41, 0.41, 1e-5, "mismatch", True, True)
-    assert (points[3].local, points[3].accumulated, points[3].allowed) == (None, None, None)
-    assert points[-1].is_whole
+def report_of(*errors: float | None) -> ModelReport:
+    """Layers with these local errors; None: a step failed."""
+    return made.report(
+        *(
+            made.failed(number) if error is None else replace(made.good(number), local=(made.comparison("t", error),))
+            for number, error in enumerate(errors)
+        )
+    )
 
 
-def test_the_axis_is_logarithmic_with_a_floor_and_a_ceiling() -> None:
-    points = [Point(str(value), value, None) for value in (0.0, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, math.inf, math.nan)]
-    drawing = render_errors(points)
+def test_the_axis_is_logarithmic_with_a_bottom_and_a_top() -> None:
+    drawing = draw(build_chart(report_of(0.0, 1e-8, 1e-6, 1e-4, 1e-2, 1.0, math.inf, math.nan)))
     heights = [float(dot["cy"]) for dot in shapes(drawing, "local")]
-    steps = [round(a - b, 0) for a, b in pairwise(heights[1:6])]
-    assert len(set(steps)) == 1
+    steps = [a - b for a, b in pairwise(heights[1:6])]
+    assert max(steps) - min(steps) < 0.2
     assert heights[0] == max(heights)
     assert heights[6] == heights[7] == min(heights)
     assert heights[0] > heights[1]
     assert heights[5] > heights[6]
     texts = [each.text for each in ET.fromstring(drawing).iter("text")]
-    assert {"0", "∞", "1", "1e-8"} <= set(texts)
+    assert {"0", "∞", "1", "1e-8", "Conv_0"} <= set(texts)
 
 
 def test_what_failed_is_a_cross_and_the_first_wrong_layer_a_line() -> None:
-    drawing = render_errors(build_points(made.bad_report()))
+    drawing = draw(build_chart(made.bad_report()))
     assert len(shapes(drawing, "cross")) == 2
     assert len(shapes(drawing, "first")) == 1
     assert len(shapes(drawing, "fail")) == 4
@@ -179,41 +178,32 @@ def test_what_failed_is_a_cross_and_the_first_wrong_layer_a_line() -> None:
 
 
 def test_a_gap_breaks_the_line() -> None:
-    points = [Point("a", None, 0.1), Point("b", None, None), Point("c", None, 0.1), Point("d", None, 0.2)]
-    (line,) = [each for each in shapes(render_errors(points), "accumulated") if "d" in each]
-    assert (line["d"].count("M"), line["d"].count("L")) == (2, 1)
+    report = made.report(made.good(0), made.failed(1), made.good(2), made.good(3))
+    lines = [each["d"] for each in shapes(draw(build_chart(report)), "accumulated") if "d" in each]
+    assert [line.count("L") for line in lines] == [0, 1]
 
 
 def test_many_layers_get_numbers_and_the_wrong_one_its_name() -> None:
-    drawing = render_errors(build_points(made.large_report()))
+    drawing = draw(build_chart(made.large_report()))
     texts = [each.text for each in ET.fromstring(drawing).iter("text")]
     assert "Conv_150" in texts
     assert "Conv_151" not in texts
     assert "20" in texts
 
 
-def test_nothing_to_draw_says_so() -> None:
-    assert "nothing to draw" in render_errors([])
-    assert "nothing to draw" in render_errors([Point("a", None, None)])
-
-
-def test_the_mouse_learns_the_numbers() -> None:
-    point = Point("Conv_1", 1e-7, 0.5, 1e-5, "mismatch")
-    assert describe_point(point) == "Conv_1: mismatch\nlocal error 1e-7\naccumulated error 0.5\nallowed 1e-5"
-    assert describe_point(Point("x", None, None, outcome="run crash")) == "x: run crash"
-    titles = [each.text for each in ET.fromstring(render_errors([point])).iter("title")]
-    assert titles == [describe_point(point)]
+def test_the_mouse_shows_the_numbers() -> None:
+    titles = [each.text for each in ET.fromstring(draw(build_chart(made.bad_report()))).iter("title")]
+    assert titles[1] == "m_layer_MatMul_1: mismatch\nlocal error 0.41\naccumulated error 0.41\nallowed 1e-5"
+    assert titles[3] == "m_layer_Conv_3: compile error"
 
 
 errors = st.none() | st.floats(min_value=0) | st.sampled_from([0.0, math.inf, math.nan, 5e-324, 1e308])
 
 
-@given(st.lists(st.builds(Point, st.text(max_size=30), errors, errors, errors, st.just("ok"), *[st.booleans()] * 3)))
-def test_any_numbers_give_a_drawing_inside_its_frame(points: list[Point]) -> None:
-    root = ET.fromstring(render_errors(points))
+@given(st.lists(errors, max_size=8))
+def test_any_numbers_give_a_drawing_inside_its_frame(values: list[float | None]) -> None:
+    root = ET.fromstring(draw(build_chart(report_of(*values))))
     width, height = map(float, root.attrib["viewBox"].split()[2:])
     for each in root.iter("circle"):
         assert 0 <= float(each.attrib["cx"]) <= width
         assert 0 <= float(each.attrib["cy"]) <= height
-    frame = build_frame(points)
-    assert frame.high > frame.low

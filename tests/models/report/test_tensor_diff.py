@@ -6,6 +6,7 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,19 +14,17 @@ import pytest
 
 from assay.models.report.tensor_diff import (
     build_diff_facts,
+    build_document,
     describe_axes,
     describe_tolerance,
-    find_first,
-    find_level,
     list_bars,
     list_numbers,
-    render_diffs,
-    shrink_heat,
 )
-from assay.models.report.tensor_diff_html import render_diff_html
 from assay.models.values.tensors import Element, Heat, Histogram, TensorComparison, TensorDiff, Tolerance
 from assay.show.formatting import display_width
+from assay.show.html import render_html
 from assay.show.json_text import render_facts
+from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -64,7 +63,11 @@ PASSED = TensorDiff(
 
 def render(*diffs: TensorDiff, findings: tuple[Finding, ...] = (), **look: Any) -> str:
     every = [*(each for diff in diffs for each in diff.comparison.verdict.findings), *findings]
-    return render_diffs(diffs, Verdict.of(every, 12), **look)
+    return render_terminal(build_document(diffs, Verdict.of(every, 12)), **look)
+
+
+def render_page(diffs: Sequence[TensorDiff], verdict: Verdict) -> str:
+    return render_html(build_document(diffs, verdict))
 
 
 # ---------------------------------------------------------------- terminal
@@ -116,7 +119,7 @@ def test_several_tensors_have_a_table_and_details_of_what_is_wrong() -> None:
 
 def test_no_tensor_in_common() -> None:
     missing = Finding(VerdictKind.FAIL, "gone", "the output is missing")
-    text = render_diffs((), Verdict.of([missing], 0), width=80)
+    text = render_terminal(build_document((), Verdict.of([missing], 0)), width=80)
     assert text.startswith("FAIL: 0 tensors compared, 0 different")
     assert "gone" in text
 
@@ -160,29 +163,6 @@ def test_names_cannot_write_to_the_terminal() -> None:
 
 
 # ---------------------------------------------------------------- parts
-
-
-@pytest.mark.parametrize(
-    ("excess", "level"),
-    [(0, 0), (1e-9, 1), (1, 1), (1.0000001, 2), (10, 2), (10.1, 3), (100, 3), (101, 4), (1e300, 4), (math.inf, 5)],
-)
-def test_levels(excess: float, level: int) -> None:
-    assert find_level(excess) == level
-
-
-def test_shrinking_keeps_the_worst() -> None:
-    assert shrink_heat(HEAT, 2, 2) == ((0.5, 1.5), (150.0, math.inf))
-    assert shrink_heat(HEAT, 9, 9) == HEAT.cells
-    assert shrink_heat(HEAT, 1, 1) == ((math.inf,),)
-
-
-def test_the_first_element_of_a_cell() -> None:
-    """The inverse of how elements are put into cells."""
-    for length, cells in ((64, 48), (7, 3), (5, 5), (100, 7)):
-        for cell in range(cells):
-            first = find_first(cell, cells, length)
-            assert first * cells // length == cell
-            assert first == 0 or (first - 1) * cells // length == cell - 1
 
 
 def test_axes_are_named() -> None:
@@ -249,7 +229,7 @@ def test_json_has_everything_and_no_nan() -> None:
 
 
 def test_a_page_stands_alone() -> None:
-    page = render_diff_html([DIFF, PASSED], FOUND.verdict)
+    page = render_page([DIFF, PASSED], FOUND.verdict)
     assert "<script" not in page
     assert not re.search(r"(src|href)=", page)
     assert page.count("<svg") == 4
@@ -261,7 +241,7 @@ def test_a_page_stands_alone() -> None:
 
 
 def test_cells_of_a_page_say_how_wrong_they_are() -> None:
-    page = render_diff_html([DIFF], FOUND.verdict)
+    page = render_page([DIFF], FOUND.verdict)
     titles = re.findall(r"<title>(axis.*?)</title>", page)
     assert titles == [
         "axis 1: 0, axis 2: 3: 1.5 times the tolerance",
@@ -274,14 +254,14 @@ def test_cells_of_a_page_say_how_wrong_they_are() -> None:
 def test_a_page_of_a_tensor_that_is_wrong_everywhere_stays_small() -> None:
     heat = Heat((0, 1), (480, 1600), tuple(tuple(2.0 + column % 2 * 20 for column in range(160)) for _ in range(48)))
     flat = Heat((0, 1), (480, 1600), tuple((5.0,) * 160 for _ in range(48)))
-    assert len(render_diff_html([replace(DIFF, heat=heat)], FOUND.verdict)) < 2_000_000
-    page = render_diff_html([replace(DIFF, heat=flat)], FOUND.verdict)
+    assert len(render_page([replace(DIFF, heat=heat)], FOUND.verdict)) < 2_000_000
+    page = render_page([replace(DIFF, heat=flat)], FOUND.verdict)
     assert page.count("<rect") < 100
     assert "axis 0: 0 to 9, axis 1: 0 to 1599: 5 times the tolerance" in page
 
 
 def test_names_are_escaped() -> None:
     evil = replace(DIFF, expected="<b>&", comparison=replace(FOUND, name="<script>alert(1)</script>"))
-    page = render_diff_html([evil], FOUND.verdict)
+    page = render_page([evil], FOUND.verdict)
     assert "<script" not in page
     assert "&lt;b&gt;&amp;" in page

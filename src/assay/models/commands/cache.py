@@ -24,14 +24,9 @@ class LsRequest(Request):
 
 def ls(request: LsRequest, console: Console) -> int:
     """List what is kept, the least recently used first."""
-    from assay.models.flow.cache import load_cache
-    from assay.models.report.cache import build_cache_facts, render_cache
+    from assay.models.flow.cache import build_document, load_cache
 
-    folder, entries = load_cache()
-    if request.as_json:
-        console.write_json(build_cache_facts(folder, entries))
-    else:
-        console.write(render_cache(folder, entries, console.width))
+    console.write_document(build_document(*load_cache()), as_json=request.as_json)
     return int(ExitCode.OK)
 
 

@@ -14,7 +14,7 @@ from assay.errors import ExitCode
 from assay.models.values.flags import ModelFlags
 from assay.show.console import Console
 from assay.show.formatting import unguard
-from assay.show.report_files import STDOUT, ReportPages, check_targets, write_text
+from assay.show.report_files import STDOUT, ReportPages, check_targets, write_document
 from assay.values.options import json_option, option, quiet_option, root_option
 from assay.values.units import parse_timeout
 
@@ -103,16 +103,14 @@ def _run(request: RunRequest, goal: Goal, console: Console, keep_timings: KeepTi
 
 
 def _show(report: ModelReport, request: RunRequest, takes_stdout: bool, console: Console) -> None:
-    from assay.models.report.terminal import build_model_facts, render_model
+    from assay.models.report.check import build_document
 
+    document = build_document(report)
     if request.as_json:
-        console.write_json(build_model_facts(report))
+        console.write_document(document, as_json=True)
     elif not takes_stdout:
-        shown = render_model(_shorten(report), color=console.color, width=console.width, every=request.every)
-        console.write(shown)
-    for name, target in (("md", request.md), ("junit", request.junit), ("html", request.html)):
-        if target:
-            write_text(target, _render(name, report))
+        console.write_document(build_document(_shorten(report), every=request.every))
+    write_document(document, request)
     if request.html and request.html != STDOUT and not request.as_json:
         console.error(f"page: {request.html}")
 
@@ -135,20 +133,6 @@ def _replace(content: Any, here: str) -> Any:
     if isinstance(content, list):
         return [_replace(each, here) for each in content]
     return content.replace(here, "") if isinstance(content, str) else content
-
-
-def _render(name: str, report: ModelReport) -> str:
-    if name == "md":
-        from assay.models.report.terminal import render_model_markdown
-
-        return render_model_markdown(report)
-    if name == "junit":
-        from assay.models.report.junit import render_model_junit
-
-        return render_model_junit(report)
-    from assay.models.report.html import render_model_html
-
-    return render_model_html(report)
 
 
 # ---------------------------------------------------------------- while it runs

@@ -112,13 +112,12 @@ def _build_request(request: TensorsRequest) -> DiffRequest:
 
 
 def _show(verdict: Verdict, diffs: tuple[TensorDiff, ...], request: TensorsRequest, console: Console) -> None:
-    from assay.models.report.tensor_diff import build_diff_facts, render_diffs
+    from assay.models.report.tensor_diff import build_document
 
-    if request.as_json:
-        console.write_json(build_diff_facts(diffs, verdict))
-    elif request.html != STDOUT:
-        console.write(render_diffs(diffs, verdict, width=console.width, color=console.color, plain=console.is_plain))
+    document = build_document(diffs, verdict)
+    if request.as_json or request.html != STDOUT:
+        console.write_document(document, as_json=request.as_json)
     if request.html:
-        from assay.models.report.tensor_diff_html import render_diff_html
+        from assay.show.html import render_html
 
-        write_text(request.html, render_diff_html(diffs, verdict))
+        write_text(request.html, render_html(document))

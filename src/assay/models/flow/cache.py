@@ -1,12 +1,25 @@
-"""`assay model cache`: look at the artifact store, and empty it."""
+"""`assay model cache`: list the artifact store as a document, and clear it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.models.store.artifacts import ArtifactStore, Cleared, StoreEntry, choose_store_folder
+from assay.show.formatting import render_age, render_count, render_size
+from assay.values.document import Document, TableBlock, Text
+from assay.values.table import Column, Table
+
+_COLUMNS = (
+    Column("case"),
+    Column("step"),
+    Column("backend", rank=1),
+    Column("size", align="right"),
+    Column("used", align="right", rank=1),
+    Column("", rank=1),
+)
 
 
 def load_cache() -> tuple[str, list[Mapping[str, Any]]]:
@@ -29,6 +42,24 @@ def _build_facts(entry: StoreEntry) -> dict[str, Any]:
         "in_use": entry.in_use,
         "key": entry.key,
     }
+
+
+def build_document(folder: str, entries: Sequence[Mapping[str, Any]]) -> Document:
+    total, now = sum(entry["size_bytes"] for entry in entries), time.time()
+    rows = [
+        (
+            entry["case"],
+            entry["step"],
+            entry["backend"],
+            render_size(entry["size_bytes"]),
+            render_age(now - entry["used_at"]),
+            "in use" if entry["in_use"] else "",
+        )
+        for entry in entries
+    ]
+    summary = f"{render_count(len(entries), 'artifact')}, {render_size(total)} in {folder}"
+    facts = {"folder": folder, "size_bytes": total, "artifacts": list(entries)}
+    return Document("artifact cache", (TableBlock(Table(_COLUMNS, rows)), Text(summary)), facts=facts)
 
 
 def clear_cache() -> Cleared:

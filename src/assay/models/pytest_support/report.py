@@ -54,9 +54,10 @@ def render_error(fixture: str, error: AssayError, model: str) -> str:
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
     """The numbers, and the command that shows them."""
-    from assay.models.report.tensor_diff import render_diffs
-    from assay.models.report.text import build_diff_commands, find_bad, tell
+    from assay.models.report.summary import build_diff_commands, find_bad, tell
+    from assay.models.report.tensor_diff import build_document
     from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff
+    from assay.show.terminal_report import render_terminal
 
     bad = [each for each in report.local if each.verdict.kind != "PASS"]
     found = "; ".join(tell(finding, report) for finding in find_bad(report))
@@ -65,7 +66,7 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
     files = dict(zip([each.name for each in bad], report.diffs, strict=False))
     diffs = [TensorDiff(each, *files.get(each.name, ("-", "-"))) for each in bad]
     if diffs:
-        lines.append(render_diffs(diffs, report.verdict, width=110, plain=True).rstrip())
+        lines.append(render_terminal(build_document(diffs, report.verdict), width=110, plain=True).rstrip())
     lines += [f"look at it: {command}" for command in build_diff_commands(report)]
     return "\n".join(lines).replace(ALLOW_CONSTANT, _ALLOWED)
 

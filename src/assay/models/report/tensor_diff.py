@@ -1,4 +1,4 @@
-"""Two tensors beside each other, for a terminal and as JSON: numbers, worst elements, histogram, heat map."""
+"""The comparison of tensors as a document: numbers, worst elements, histogram, heat map."""
 
 from __future__ import annotations
 
@@ -9,72 +9,64 @@ from typing import Any
 
 from assay.models.values.tensors import Element, Heat, Histogram, TensorComparison, TensorDiff
 from assay.show import formatting
-from assay.show.sections import Section, render_sections
-from assay.system.terminal import STATE_COLORS, paint
-from assay.values.table import Column, Table
-from assay.values.verdict import Verdict, VerdictKind
-
-_NARROW = 80  # columns where nobody says how many there are
-_HEAT_ROWS = 24
-_WIDEST_CELL = 3
-_BAR = 36
-_LEAST_ABS = 1e-30  # an absolute bound below this is what a type may lose near zero, and not worth a word
-_EIGHTHS = "▏▎▍▌▋▊▉█"
-
-# from which multiple of the tolerance on, its sign, the same in ASCII, colour, meaning
-_LEVELS = (
-    (0.0, "·", ".", "dim", "equal"),
-    (1e-300, "░", "-", "green", "within the tolerance"),
-    (1.0, "▒", "+", "yellow", "up to 10 times"),
-    (10.0, "▓", "#", "red", "up to 100 times"),
-    (100.0, "█", "@", "bold red", "more"),
-    (math.inf, "X", "X", "bold magenta", "NaN or infinite on one side"),
+from assay.values.document import (
+    Bars,
+    Block,
+    Document,
+    Facts,
+    Findings,
+    Heading,
+    HeatMap,
+    Notes,
+    Only,
+    Section,
+    Span,
+    TableBlock,
+    Text,
 )
+from assay.values.table import Column, Table
+from assay.values.verdict import Finding, Verdict, VerdictKind
 
-
-def find_level(excess: float) -> int:
-    """0: equal, 1: within the tolerance, up to 5: NaN or infinite on one side."""
-    if excess == math.inf:
-        return 5
-    limits = [0.0, 1.0, 10.0, 100.0]
-    return sum(excess > limit for limit in limits)
-
-
-def describe_levels() -> tuple[str, ...]:
-    return tuple(meaning for *_, meaning in _LEVELS)
+_LEAST_ABS = 1e-30  # a smaller absolute bound is only what a type may lose near zero
+_LIMITS = (0.0, 1.0, 10.0, 100.0)  # multiples of the tolerance
+_LEVELS = (
+    "equal",
+    "within the tolerance",
+    "up to 10 times",
+    "up to 100 times",
+    "more",
+    "NaN or infinite on one side",
+)
 
 
 # ---------------------------------------------------------------- all tensors
 
 
-def render_diffs(
-    diffs: Sequence[TensorDiff], verdict: Verdict, *, width: int | None = None, color: bool = False, plain: bool = False
-) -> str:
-    """With several tensors a table of all of them first; then everything about each that is not well."""
-    sections = [Section(lines=[_headline(diffs, verdict, color)], facts=())]
-    shown = list(diffs)
-    if len(diffs) > 1:
-        sections.append(Section("Tensors", table=_build_overview(diffs)))
-        shown = [each for each in diffs if each.comparison.verdict.kind is not VerdictKind.PASS]
+def build_document(diffs: Sequence[TensorDiff], verdict: Verdict) -> Document:
+    """On a terminal with several tensors: a table of all of them, then everything about each that did not pass."""
+    outcome = describe_outcome(diffs, verdict)
     named = {each.comparison.name for each in diffs}
     loose = [finding for finding in verdict.findings if finding.subject not in named]
-    sections.append(
-        Section(
-            lines=[
-                f"{finding.kind} {formatting.clean(finding.subject)}: {formatting.clean(finding.message)}"
-                for finding in loose
-            ]
-        )
+    failed = [each for each in diffs if each.comparison.verdict.kind is not VerdictKind.PASS]
+    terminal: list[Block] = [Section([Text((Span(str(verdict.kind), str(verdict.kind)), f": {outcome}"))])]
+    if len(diffs) > 1:
+        terminal.append(Section([TableBlock(_build_overview(diffs))], "Tensors"))
+    terminal.append(Section([Findings(loose, len(loose))]))
+    for diff in failed if len(diffs) > 1 else diffs:
+        terminal += _build_terminal(diff, titled=len(diffs) > 1)
+    page: list[Block] = [
+        Heading("Tensor comparison", verdict.kind, level=1),
+        Text(outcome, role="soft"),
+        Findings(loose, len(loose)),
+    ]
+    return Document(
+        title=f"{verdict.kind} tensor comparison",
+        blocks=(
+            Only(("terminal",), terminal),
+            Only(("html",), [*page, *(block for diff in diffs for block in _build_page(diff))]),
+        ),
+        facts=build_diff_facts(diffs, verdict),
     )
-    for diff in shown:
-        sections += _build_sections(diff, width, color=color, plain=plain, titled=len(diffs) > 1)
-    return render_sections(sections, width=width, color=color, plain=plain)
-
-
-def _headline(diffs: Sequence[TensorDiff], verdict: Verdict, color: bool) -> str:
-    kind = str(verdict.kind)
-    shown = paint(kind, STATE_COLORS.get(kind, "bold")) if color else kind
-    return f"{shown}: {describe_outcome(diffs, verdict)}"
 
 
 def describe_outcome(diffs: Sequence[TensorDiff], verdict: Verdict) -> str:
@@ -109,31 +101,51 @@ def _build_overview(diffs: Sequence[TensorDiff]) -> Table:
 # ---------------------------------------------------------------- one tensor
 
 
-def _build_sections(
-    diff: TensorDiff, width: int | None, *, color: bool, plain: bool, titled: bool
-) -> Iterator[Section]:
+def _build_terminal(diff: TensorDiff, *, titled: bool) -> Iterator[Block]:
     found = diff.comparison
-    findings = [f"{finding.kind}: {finding.message}" for finding in found.verdict.findings]
-    facts = [("expected", diff.expected), ("actual", diff.actual), *_list_part(diff)]
-    said = [*findings, *(f"note: {flag}" for flag in found.flags)]
-    lines = [formatting.wrap(formatting.clean(text), width, "  ") for text in said]
-    lines = [part for line in lines for part in line.split("\n")]
-    yield Section(formatting.clean(found.name) if titled else "", facts=facts)
-    yield Section(lines=lines)
-    yield Section("Numbers", facts=list_numbers(found))
-    yield Section("Worst elements", table=build_worst(found))
+    yield Section([Facts(_list_files(diff))], found.name if titled else "")
+    yield Section([Notes(_list_notes(found))])
+    yield Section([Facts(list_numbers(found))], "Numbers")
+    yield Section([TableBlock(build_worst(found))], "Worst elements")
     if diff.histogram is not None:
-        yield Section("Absolute errors", lines=_draw_histogram(diff.histogram, plain=plain, color=color))
+        yield Section([_build_bars(diff.histogram)], "Absolute errors")
     if diff.heat is not None and found.wrong:
-        room = (_NARROW if width is None else width) - 2
-        yield Section(
-            f"Where: {describe_axes(diff.heat, found.shape[0])}",
-            lines=_draw_heat(diff.heat, room, color=color, plain=plain),
-        )
+        yield _build_heat_section(diff.heat, found)
 
 
-def _list_part(diff: TensorDiff) -> list[tuple[str, str]]:
-    return [("part", f"{diff.part}; indices below count inside it")] if diff.part else []
+def _build_page(diff: TensorDiff) -> Iterator[Block]:
+    found = diff.comparison
+    yield Heading(found.name, found.verdict.kind)
+    yield Facts(_list_files(diff))
+    yield Notes(_list_notes(found))
+    yield Facts(list_numbers(found))
+    if found.worst:
+        yield Section([TableBlock(build_worst(found))], "Worst elements")
+    if diff.histogram is not None:
+        yield Section([_build_bars(diff.histogram)], "Absolute errors")
+    if diff.heat is not None:
+        yield _build_heat_section(diff.heat, found)
+
+
+def _list_files(diff: TensorDiff) -> list[tuple[str, str]]:
+    part = [("part", f"{diff.part}; indices below count inside it")] if diff.part else []
+    return [("expected", diff.expected), ("actual", diff.actual), *part]
+
+
+def _list_notes(found: TensorComparison) -> list[str]:
+    findings = [f"{finding.kind}: {finding.message}" for finding in found.verdict.findings]
+    return [*findings, *(f"note: {flag}" for flag in found.flags)]
+
+
+def _build_bars(histogram: Histogram) -> Bars:
+    return Bars(list_bars(histogram), "histogram of absolute errors")
+
+
+def _build_heat_section(heat: Heat, found: TensorComparison) -> Section:
+    block = HeatMap(
+        heat.cells, _LIMITS, _LEVELS, heat.lengths, heat.axes, "times the tolerance", "heat map of errors"
+    )  # fmt: skip
+    return Section([block], f"Where: {describe_axes(heat, found.shape[0])}")
 
 
 def list_numbers(found: TensorComparison) -> list[tuple[str, str]]:
@@ -222,7 +234,7 @@ def render_value(value: float | str) -> str:
     return f"{value:.9g}" if isinstance(value, float) else formatting.clean(str(value))
 
 
-# ---------------------------------------------------------------- histogram
+# ---------------------------------------------------------------- drawings
 
 
 def list_bars(histogram: Histogram) -> list[tuple[str, int]]:
@@ -235,29 +247,6 @@ def list_bars(histogram: Histogram) -> list[tuple[str, int]]:
     return bars
 
 
-def _draw_histogram(histogram: Histogram, *, plain: bool, color: bool) -> list[str]:
-    bars = list_bars(histogram)
-    most = max(count for _, count in bars) or 1
-    label_width = max(len(label) for label, _ in bars)
-    drawn = [_draw_bar(count / most, plain) for _, count in bars]
-    shown = [paint(bar, "cyan") if color and bar else bar for bar in drawn]
-    pads = [" " * (_BAR - len(bar)) for bar in drawn]
-    return [
-        f"{label:>{label_width}} {bar}{pad} {count}" for (label, count), bar, pad in zip(bars, shown, pads, strict=True)
-    ]
-
-
-def _draw_bar(share: float, plain: bool) -> str:
-    """Whatever is not nothing is to be seen."""
-    eighths = math.ceil(share * _BAR * 8)
-    if plain:
-        return "#" * -(-eighths // 8)
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
-
-
-# ---------------------------------------------------------------- heat map
-
-
 def describe_axes(heat: Heat, shape: tuple[int, ...]) -> str:
     named = [
         f"axis {axis} ({length})" for axis, length in zip(heat.axes, heat.lengths[2 - len(heat.axes) :], strict=True)
@@ -265,78 +254,6 @@ def describe_axes(heat: Heat, shape: tuple[int, ...]) -> str:
     text = " down, ".join(named) + " across"
     rest = math.prod(shape) > heat.lengths[0] * heat.lengths[1]
     return text + (", the largest error along the others" if rest else "")
-
-
-def shrink_heat(heat: Heat, rows: int, columns: int) -> tuple[tuple[float, ...], ...]:
-    """To at most so many; of the cells that become one the largest counts."""
-    thin = [_shrink_row(row, columns) for row in heat.cells]
-    count = min(rows, len(thin))
-    groups = [thin[_edge(place, count, len(thin)) : _edge(place + 1, count, len(thin))] for place in range(count)]
-    return tuple(tuple(max(cells) for cells in zip(*group, strict=True)) for group in groups)
-
-
-def _shrink_row(row: Sequence[float], columns: int) -> tuple[float, ...]:
-    count = min(columns, len(row))
-    return tuple(max(row[_edge(place, count, len(row)) : _edge(place + 1, count, len(row))]) for place in range(count))
-
-
-def _edge(place: int, count: int, total: int) -> int:
-    return place * total // count
-
-
-def find_first(cell: int, cells: int, length: int) -> int:
-    """The first of `length` elements that lies in this cell."""
-    return -(-cell * length // cells)
-
-
-def _label(heat: Heat, place: int, count: int) -> int:
-    return find_first(_edge(place, count, len(heat.cells)), len(heat.cells), heat.lengths[0])
-
-
-def _draw_heat(heat: Heat, room: int, *, color: bool, plain: bool) -> list[str]:
-    label_width = len(str(max(0, heat.lengths[0] - 1)))
-    cells = shrink_heat(heat, _HEAT_ROWS, max(8, room - label_width - 1))
-    width = max(1, min(_WIDEST_CELL, (room - label_width - 1) // len(cells[0])))
-    lines = [
-        f"{_label(heat, place, len(cells)):>{label_width}} {_draw_cells(row, width, color, plain)}"
-        for place, row in enumerate(cells)
-    ]
-    seen = sorted({find_level(excess) for row in cells for excess in row})
-    keys = [_sign(level, 1, color, plain) + f" {_LEVELS[level][4]}" for level in seen]
-    plain_keys = [f"x {_LEVELS[level][4]}" for level in seen]
-    return [*lines, *_join_keys(keys, [len(key) for key in plain_keys], room)]
-
-
-def _join_keys(keys: Sequence[str], widths: Sequence[int], room: int) -> list[str]:
-    """The legend in as many lines as it needs; colours take no room."""
-    lines, used = [keys[0]], widths[0]
-    for key, width in zip(keys[1:], widths[1:], strict=True):
-        if used + 3 + width <= room:
-            lines[-1] += f"   {key}"
-            used += 3 + width
-        else:
-            lines.append(key)
-            used = width
-    return lines
-
-
-def _draw_cells(row: Sequence[float], width: int, color: bool, plain: bool) -> str:
-    """Neighbours of one level share their colour codes."""
-    drawn, place = "", 0
-    levels = [find_level(excess) for excess in row]
-    while place < len(levels):
-        end = place
-        while end < len(levels) and levels[end] == levels[place]:
-            end += 1
-        drawn += _sign(levels[place], (end - place) * width, color, plain)
-        place = end
-    return drawn
-
-
-def _sign(level: int, count: int, color: bool, plain: bool) -> str:
-    _, sign, ascii_sign, style, _ = _LEVELS[level]
-    text = (ascii_sign if plain else sign) * count
-    return paint(text, style) if color else text
 
 
 # ---------------------------------------------------------------- JSON
@@ -350,7 +267,7 @@ def build_diff_facts(diffs: Sequence[TensorDiff], verdict: Verdict) -> dict[str,
     }
 
 
-def _build_finding(finding: Any) -> dict[str, Any]:
+def _build_finding(finding: Finding) -> dict[str, Any]:
     return {"kind": str(finding.kind), "subject": finding.subject, "message": finding.message}
 
 

@@ -12,16 +12,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.models.report import model_reports as made
+from tests.models.report.model_reports import show, show_junit, show_markdown, show_page
 
-from assay.models.report.junit import render_model_junit
-from assay.models.report.terminal import (
-    build_model_facts,
-    choose_cases,
-    render_case_line,
-    render_model,
-    render_model_markdown,
-)
-from assay.models.report.text import (
+from assay.models.report.check import build_model_facts, choose_cases, render_case_line
+from assay.models.report.summary import (
     build_figures,
     build_next_steps,
     build_tail,
@@ -36,10 +30,6 @@ from assay.models.report.text import (
 from assay.models.values.model import CaseReport, Ending, ModelReport, Step
 from assay.show.json_text import render_facts
 from assay.values.verdict import Finding, Verdict, VerdictKind
-
-
-def show(report: ModelReport, width: int | None = None, color: bool = False, every: bool = False) -> str:
-    return render_model(report, color=color, width=width, every=every)
 
 
 def cells_of(text: str, name: str) -> dict[str, str]:
@@ -204,15 +194,15 @@ def test_long_names_stay_apart() -> None:
 def test_of_a_large_model_what_is_right_is_left_out_and_counted() -> None:
     report = made.large_report()
     text = show(report, width=80)
-    assert "… 148 layers that are right" in text
-    assert "… 145 layers that are right" in text
+    assert "… 148 layers that are correct" in text
+    assert "… 145 layers that are correct" in text
     assert "(--all shows every layer)" in text
     assert [case.name for case in choose_cases(report)] == [
         *(f"m_layer_Conv_{number}" for number in (148, 149, 150, 151, 152, 298, 299)),
         "m_full_model",
     ]
     whole = show(report, width=80, every=True)
-    assert "that are right" not in whole
+    assert "that are correct" not in whole
     assert "--all" not in whole
     assert sum(line.startswith("Conv_") for line in whole.splitlines()) == 300 + len(["differs:"])
 
@@ -220,7 +210,7 @@ def test_of_a_large_model_what_is_right_is_left_out_and_counted() -> None:
 def test_a_small_model_is_shown_whole() -> None:
     report = made.large_report(59, 3)
     assert choose_cases(report) == list(report.cases)
-    assert "that are right" not in show(report)
+    assert "that are correct" not in show(report)
 
 
 def test_nothing_that_is_not_right_is_ever_left_out() -> None:
@@ -237,7 +227,7 @@ def test_colours_only_when_asked_for() -> None:
     assert "\x1b" not in plain
     assert re.sub(r"\x1b\[\d+m", "", painted) == plain
     assert "\x1b[1m\x1b[31mMatMul_1" in painted
-    assert "\x1b[1m\x1b[32mPASS\x1b[0m" in show(made.good_report(), color=True)
+    assert "\x1b[32mPASS\x1b[0m" in show(made.good_report(), color=True)
 
 
 # ---------------------------------------------------------------- what failed
@@ -304,7 +294,7 @@ def test_another_class_is_said_of_a_model_that_is_right() -> None:
     flagged = replace(whole, local=(replace(whole.local[0], flags=("expected is constant", flag)),))
     report = made.report(made.good(0), flagged)
     assert f"\n{whole.local[0].name}: {flag}\n" in show(report)
-    assert "the largest element is another one in" in render_model_markdown(report)
+    assert "the largest element is another one in" in show_markdown(report)
     assert "expected is constant" not in show(report)
 
 
@@ -324,7 +314,7 @@ def test_many_mismatches_are_named() -> None:
     report = made.report(*(made.wrong(number) for number in range(6)))
     text = show(report)
     assert text.count(" differs:") == 3
-    assert "the same goes for Conv_3, Conv_4, Conv_5" in text
+    assert "the same applies to Conv_3, Conv_4, Conv_5" in text
 
 
 # ---------------------------------------------------------------- what to do next
@@ -333,7 +323,7 @@ def test_many_mismatches_are_named() -> None:
 def test_the_commands_can_be_pasted() -> None:
     lines = show(made.bad_report(), width=80).splitlines()
     diff = next(line for line in lines if line.startswith("look at the numbers:"))
-    assert shlex.split(diff.partition(":  ")[2]) == ["assay", "model", "diff", *made.DIFF]
+    assert shlex.split(diff.partition(": ")[2]) == ["assay", "model", "diff", *made.DIFF]
     reduce = next(line for line in lines if line.startswith("make it small:"))
     assert shlex.split(reduce.partition(":")[2]) == [
         "assay", "model", "reduce", "models/my model.onnx", "--reference", "ort", "--target", "iree",
@@ -361,7 +351,7 @@ def test_times_say_what_they_are() -> None:
     assert describe_times(made.good_report()) == "times of 2 steps are from the cache, as measured when it was made"
     estimate = replace(made.good_report(), is_estimate=True)
     assert describe_times(estimate).startswith("times are a simulator's estimates; ")
-    assert "run ms (est.)" in show(estimate)
+    assert "run ms (estimate)" in show(estimate)
     assert "simulator's estimates" in show(estimate)
 
 
@@ -370,7 +360,7 @@ def test_tools_samples_notes_and_findings_are_there() -> None:
     text = show(report)
     assert "reference ort; iree-base-compiler 3.13.0, 2 samples, 12s\n" in text
     assert "\na <note>\n" in text
-    assert "\nFAIL hidden by marking\n" in text
+    assert "\nFAIL m: hidden by marking\n" in text
 
 
 def test_words_of_tools_cannot_move_the_cursor() -> None:
@@ -434,33 +424,33 @@ def test_facts_hold_everything_and_are_json() -> None:
 
 
 def test_markdown_has_the_answer_the_table_and_the_commands() -> None:
-    text = render_model_markdown(made.bad_report())
+    text = show_markdown(made.bad_report())
     assert text.startswith("## ❌ m on iree: ERROR\n\nthe first wrong layer is MatMul\\_1: t2 is off by")
     assert "| MatMul\\_1 | MatMul | mismatch | 0.41 |" in text
     assert "<details><summary>compile error in Conv\\_3, Gemm\\_4" in text
     assert f"$ {made.COMMAND}" in text
     assert "```sh\n# look at the numbers\nassay model diff" in text
     assert "- a &lt;note&gt;" in text
-    assert render_model_markdown(made.good_report()).startswith("## ✅ m on iree: PASS")
+    assert show_markdown(made.good_report()).startswith("## ✅ m on iree: PASS")
 
 
 def test_markdown_fences_are_longer_than_what_is_inside() -> None:
     bad = replace(made.COMPILE_ERROR, stderr="```\n````\n")
-    text = render_model_markdown(made.report(made.failed(0, outcome=bad)))
-    assert "\n`````\n$ " in text
+    text = show_markdown(made.report(made.failed(0, outcome=bad)))
+    assert "\n`````\n```\n````\n`````\n" in text
 
 
 def test_markdown_of_a_large_model_stays_short() -> None:
-    text = render_model_markdown(made.large_report())
+    text = show_markdown(made.large_report())
     assert len(text.splitlines()) < 40
-    assert "293 layers more, all right." in text
+    assert "293 layers more, all correct." in text
 
 
 # ---------------------------------------------------------------- JUnit
 
 
 def test_junit_tells_failures_from_errors() -> None:
-    top = ET.fromstring(render_model_junit(made.bad_report()))
+    top = ET.fromstring(show_junit(made.bad_report()))
     assert {name: top.get(name) for name in ("tests", "failures", "errors")} == {
         "tests": "6", "failures": "2", "errors": "2",
     }  # fmt: skip
@@ -485,7 +475,7 @@ def test_junit_tells_failures_from_errors() -> None:
 
 
 def test_junit_counts_times_that_were_measured_now() -> None:
-    top = ET.fromstring(render_model_junit(made.good_report()))
+    top = ET.fromstring(show_junit(made.good_report()))
     times = {case.get("name"): case.get("time") for case in top.iter("testcase")}
     assert times["m_layer_Conv_0"] == "1.734"
     assert times["m_full_model"] == "0.000"
@@ -494,20 +484,20 @@ def test_junit_counts_times_that_were_measured_now() -> None:
 @pytest.mark.parametrize(("kind", "name"), [(VerdictKind.INCONCLUSIVE, "skipped"), (VerdictKind.CHANGED, "failures")])
 def test_junit_never_passes_what_is_not_shown_to_be_good(kind: VerdictKind, name: str) -> None:
     odd = Verdict.of([Finding(kind, "x", "odd")], 1)
-    top = ET.fromstring(render_model_junit(made.report(replace(made.good(0), verdict=odd))))
+    top = ET.fromstring(show_junit(made.report(replace(made.good(0), verdict=odd))))
     assert top.get(name) == top[0].get(name) == "1"
     findings = (Finding(kind, "m", "about the whole"),)
-    top = ET.fromstring(render_model_junit(replace(made.good_report(), findings=findings)))
+    top = ET.fromstring(show_junit(replace(made.good_report(), findings=findings)))
     assert (top.get("tests"), top.get(name)) == ("4", "1")
     assert sum(int(top.get(each, 0)) for each in ("failures", "errors", "skipped")) == 1
-    assert ET.fromstring(render_model_junit(made.report())).get("errors") == "1"
+    assert ET.fromstring(show_junit(made.report())).get("errors") == "1"
 
 
-def test_junit_of_several_reports_adds_up_and_survives_odd_characters() -> None:
+def test_junit_survives_odd_characters() -> None:
     odd = made.report(made.failed(0), stem="a\x00<&>\ud800", target='"')
-    top = ET.fromstring(render_model_junit(made.good_report(), odd))
-    assert (top.get("tests"), top.get("errors")) == ("4", "1")
-    assert top[1].get("name") == 'a\\x00<&>\\ud800 on "'
+    top = ET.fromstring(show_junit(odd))
+    assert (top.get("tests"), top.get("errors")) == ("1", "1")
+    assert top[0].get("name") == 'a\\x00<&>\\ud800 on "'
 
 
 # ---------------------------------------------------------------- what never was computed, or is not decided
@@ -635,7 +625,7 @@ def test_of_many_mismatches_the_whole_is_told_with_all_its_commands() -> None:
     text = show(made.report(*(made.wrong(number) for number in range(6)), whole, first_wrong="m_layer_Conv_0"))
     for expected, actual in pairs:
         assert f"assay model diff {expected} {actual}" in text
-    assert "the same goes for Conv_2, Conv_3, Conv_4, Conv_5 (--json has the commands that show them)" in text
+    assert "the same applies to Conv_2, Conv_3, Conv_4, Conv_5 (--json has the commands that show them)" in text
 
 
 # ---------------------------------------------------------------- small words
@@ -654,14 +644,12 @@ def test_of_many_mismatches_the_whole_is_told_with_all_its_commands() -> None:
     ],
 )
 def test_a_command_says_where_it_is_to_be_pasted(command: str, line: str) -> None:
-    from assay.models.report.html import render_model_html
-
     outcome = replace(made.COMPILE_ERROR, command=command)
     report = made.report(made.failed(0, outcome=outcome))
     assert f"  {line}\n" in show(report)
-    assert f"\n{line}\n" in render_model_markdown(report)
-    assert line in html.unescape(render_model_junit(report))
-    assert line in html.unescape(render_model_html(report))
+    assert f"\n{line}\n" in show_markdown(report)
+    assert line in html.unescape(show_junit(report))
+    assert line in html.unescape(show_page(report))
 
 
 def test_a_program_s_notice_is_cut_before_its_licence() -> None:
@@ -678,15 +666,13 @@ def test_the_run_is_named_whatever_the_verdict() -> None:
 
 
 def test_nodes_are_shown_by_their_own_names_where_there_is_room() -> None:
-    from assay.models.report.html import render_model_html
-
     case = made.good(0, "Conv", "Clip")
     named = replace(case, layer=replace(made.layer(0, "Conv", "Clip"), node_names=("/enc/conv", "/enc/clip")))
     report = made.report(named, made.good(1), made.whole())
     assert cells_of(show(report, 140), "Conv_0")["node"] == "/enc/conv+/enc/clip"
     assert "/enc" not in show(report, 80)
     assert "node" not in show(made.good_report(), 140)
-    assert "/enc/conv+/enc/clip" in render_model_html(report)
+    assert "/enc/conv+/enc/clip" in show_page(report)
     assert build_model_facts(report)["cases"][0]["layer"]["node_names"] == ("/enc/conv", "/enc/clip")
 
 

@@ -1,0 +1,403 @@
+"""The report of a model check as a document: for a terminal, Markdown, a page, JUnit and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from assay.models.report.error_chart import build_chart
+from assay.models.report.summary import (
+    WRONG,
+    FailedSteps,
+    build_diff_commands,
+    build_figures,
+    build_next_steps,
+    build_tail,
+    describe_outcome,
+    describe_ranks,
+    describe_surroundings,
+    describe_times,
+    find_bad,
+    find_telling,
+    group_failures,
+    join_names,
+    label_of,
+    ops_of,
+    render_command,
+    render_cosine,
+    render_db,
+    render_error,
+    render_ms,
+    tell,
+)
+from assay.models.values.model import CaseReport, ModelReport, Step
+from assay.show import formatting
+from assay.values.document import (
+    Block,
+    Case,
+    Code,
+    Commands,
+    Content,
+    Details,
+    Document,
+    Facts,
+    Findings,
+    Heading,
+    Legend,
+    Notes,
+    Only,
+    Section,
+    Span,
+    Suite,
+    TableBlock,
+    Text,
+)
+from assay.values.table import Column, Table
+from assay.values.verdict import Finding, VerdictKind
+
+_MOST_ROWS = 60  # of a larger model, long sequences of correct layers are left out
+_NEIGHBOURS = 2  # correct layers that are shown around what is not
+_NAMED = ("layer", "op", "outcome")  # columns that are always there
+_IN_FULL = 3  # mismatches and failures that a terminal shows in full
+_TAIL_LINES = {"terminal": 8, "markdown": 40, "html": 200}  # of a tool's output
+_MOST_FINDINGS = 5  # of one case, on a page
+_VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no result"}
+
+
+def render_case_line(case: CaseReport) -> str:
+    """For a log that is followed: `mismatch       m_layer_Conv_3  error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
+    figures = build_figures(case)
+    error = figures.accumulated if case.layer is None else figures.local
+    numbers = [
+        f"{name} {text}{unit}"
+        for name, text, unit in (
+            ("error", render_error(error), ""),
+            ("compile", render_ms(figures.compile_s), " ms"),
+            ("run", render_ms(figures.run_s), " ms"),
+        )
+        if text is not None
+    ]
+    bad = find_telling(case)
+    why = f": {formatting.clean(tell(bad, case))}" if bad else ""
+    return f"{case.outcome:<14} {formatting.clean(case.name)}  {', '.join(numbers)}".rstrip() + why
+
+
+def build_document(report: ModelReport, *, every: bool = False) -> Document:
+    """`every`: the terminal's table leaves no layer out."""
+    return Document(
+        title=f"{report.verdict.kind} {report.stem} on {report.target}",
+        blocks=(
+            Only(("terminal",), list(_build_terminal(report, every))),
+            Only(("markdown",), list(_build_markdown(report))),
+            Only(("html",), list(_build_page(report))),
+        ),
+        suites=(_build_suite(report),),
+        suites_name="assay model",
+        seconds=report.elapsed_s,
+        facts=build_model_facts(report),
+    )
+
+
+# ---------------------------------------------------------------- the terminal
+
+
+def _build_terminal(report: ModelReport, every: bool) -> Iterator[Block]:
+    """The answer first, then the table, then what failed and how, then what to do."""
+    kind, sentence, around = str(report.verdict.kind), describe_outcome(report), describe_surroundings(report)
+    head = Text((Span(kind, kind), f" {report.stem} on {report.target}: {sentence}"))
+    yield Section([head, *([Text(f"reference {report.reference}; {around}", role="soft")] if around else [])])
+    shown = list(report.cases) if every else choose_cases(report)
+    yield Section([_build_table_block(shown, report)])
+    groups = group_failures(report)
+    yield from (_build_failure(each, "terminal") for each in groups[:_IN_FULL])
+    yield Section(list(_build_more_failures(groups)))
+    yield from _build_mismatches(report)
+    findings = [each for each in report.findings if each.message not in sentence]
+    yield Section([Findings(findings, len(findings)), Notes(_list_notes(report))])
+    yield Section([Commands(list(build_next_steps(report)))])
+    if report.run_dir:
+        yield Section([Text(f"kept in {report.run_dir}")])
+
+
+def _build_more_failures(groups: Sequence[FailedSteps]) -> Iterator[Block]:
+    """A line for each, and each hint once."""
+    hints = {each.step.hint for each in groups[:_IN_FULL]} | {""}
+    for each in groups[_IN_FULL:]:
+        yield Text(f"{each.step.step} {each.step.ending} in {join_names(each.cases)}: {each.step.message}")
+        if each.step.hint not in hints:
+            yield Text(each.step.hint, indent=1)
+        hints.add(each.step.hint)
+    if len(groups) > _IN_FULL:
+        yield Text("(--json has their command lines)")
+
+
+def _build_mismatches(report: ModelReport) -> Iterator[Block]:
+    """Numbers that differ. Once the first layer is wrong, many after it are too: the first ones are shown in full."""
+    wrong = find_mismatches(report)
+    later = [command for _, command in build_next_steps(report)]
+    for case in wrong[:_IN_FULL]:
+        commands = [Code(command, wraps=True) for command in build_diff_commands(case) if command not in later]
+        title = f"{label_of(case, report)} {_VERBS.get(case.verdict.kind, 'differs')}:"
+        yield Section([*(Text(tell(finding, case)) for finding in find_bad(case)), *commands], title)
+    if len(wrong) > _IN_FULL:
+        names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
+        yield Section([Text(f"the same applies to {names} (--json has the commands that show them)")])
+
+
+def find_mismatches(report: ModelReport) -> list[CaseReport]:
+    """The first wrong layer before all others, then the full model: its outputs are what users see.
+
+    A case that was never computed is not among them.
+    """
+    wrong = [
+        case
+        for case in report.cases
+        if case.failed_step is None and find_bad(case) and (case.local or case.verdict.kind is not VerdictKind.ERROR)
+    ]
+    return sorted(wrong, key=lambda case: (case.name != report.first_wrong, case.layer is not None))
+
+
+# ---------------------------------------------------------------- Markdown
+
+
+def _build_markdown(report: ModelReport) -> Iterator[Block]:
+    yield Heading(f"{report.stem} on {report.target}", report.verdict.kind)
+    yield Text(describe_outcome(report))
+    shown = choose_cases(report)
+    yield TableBlock(build_table(shown, report))
+    if len(shown) < len(report.cases):
+        yield Text(f"{formatting.render_count(len(report.cases) - len(shown), 'layer')} more, all correct.")
+    yield from (_build_failure(each, "markdown") for each in group_failures(report))
+    yield from _build_remarks(report)
+    yield Text(f"Reference {', '.join(text for text in (report.reference, describe_surroundings(report)) if text)}")
+
+
+def _build_remarks(report: ModelReport) -> list[Block]:
+    findings = Findings(report.findings, len(report.findings))
+    return [findings, Notes(_list_notes(report)), Commands(list(build_next_steps(report)))]
+
+
+def _list_notes(report: ModelReport) -> list[str]:
+    return [text for text in (*describe_ranks(report), *report.notes, describe_times(report)) if text]
+
+
+# ---------------------------------------------------------------- the page
+
+
+def _build_page(report: ModelReport) -> Iterator[Block]:
+    around = ", ".join(text for text in (f"reference {report.reference}", describe_surroundings(report)) if text)
+    answer = describe_outcome(report)
+    yield Heading(f"{report.stem} on {report.target}", report.verdict.kind, level=1)
+    yield Text(f"{report.model}; {around}", role="soft")
+    yield Text(answer[:1].upper() + answer[1:], role="answer")
+    findings, notes, commands = _build_remarks(report)
+    yield from (commands, findings, notes)
+    if report.cases:
+        yield Section([build_chart(report), *_LEGEND], "Error by layer")
+        yield Section([_build_table_block(report.cases, report, is_page=True)], "Cases")
+    groups = group_failures(report)
+    if groups:
+        yield Section([_build_failure(each, "html", is_open=len(groups) == 1) for each in groups], "Steps that failed")
+    origin = [("model", report.model), ("reference", report.reference), ("target", report.target)]
+    yield Details("Provenance", [Facts([*origin, *report.tools.items(), *_list_run(report)])])
+
+
+def _list_run(report: ModelReport) -> list[tuple[str, str]]:
+    return [("run", report.run_dir)] if report.run_dir else []
+
+
+_LEGEND = (
+    Legend(
+        (
+            ("local", "dot", "local error: the layer alone, with the reference's values as inputs"),
+            ("accumulated", "line", "accumulated error: as it comes out of the model"),
+            ("allowed", "dash", "allowed"),
+            ("fail", "area", "wrong"),
+            ("", "cross", "a step failed"),
+        )
+    ),
+    Text("Errors are relative to the tensor's scale; 0 is bit-equal.", role="soft"),
+)
+
+
+# ---------------------------------------------------------------- parts of all
+
+
+def _build_failure(found: FailedSteps, form: str, *, is_open: bool = False) -> Details:
+    step = found.step
+    message = step.message or "no output"
+    what, rest = f"{step.step} {step.ending}", f" in {join_names(found.cases)}: {message}"
+    title = what + rest if form == "markdown" else (Span(what, "ERROR"), rest)  # a summary takes no Markdown
+    tail = "\n".join(build_tail(step, _TAIL_LINES[form]))
+    blocks: list[Block] = [Code(render_command(step), wraps=True)] if step.command else []
+    if tail:
+        blocks.append(Code(tail))
+    elif form == "html":
+        blocks.append(Text("no output", role="soft"))
+    return Details(title, [*blocks, *([Text(step.hint)] if step.hint else [])], is_open)
+
+
+def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
+    """What is needed least is left out first on a narrow terminal; a column without a value is left out at once."""
+    columns = (
+        Column("layer"),
+        Column("op", rank=5),
+        Column("node", rank=6),
+        Column("outcome"),
+        Column("local error", "number", key="local_error", short="local"),
+        Column("accumulated error", "number", key="accumulated_error", short="accum."),
+        Column("cosine", "number", rank=4),
+        Column("SQNR dB", "number", rank=3),
+        Column("compile ms", "number", rank=2),
+        Column("run ms (estimate)" if report.is_estimate else "run ms", "number", rank=1, short="run ms"),
+    )
+    rows = [_build_row(case, report) for case in cases]
+    kept = [
+        index
+        for index, each in enumerate(columns)
+        if each.name in _NAMED or any(row[index] is not None for row in rows)
+    ]
+    return Table(tuple(columns[index] for index in kept), [[row[index] for index in kept] for row in rows])
+
+
+def _build_row(case: CaseReport, report: ModelReport) -> list[str | Span | None]:
+    figures = build_figures(case)
+    return [
+        label_of(case, report),
+        ops_of(case) or None,
+        (case.layer.title or None) if case.layer else None,
+        Span(case.outcome, str(case.verdict.kind)),
+        render_error(figures.local),
+        render_error(figures.accumulated),
+        render_cosine(figures.cosine),
+        render_db(figures.sqnr_db),
+        render_ms(figures.compile_s),
+        render_ms(figures.run_s),
+    ]
+
+
+def _build_table_block(shown: Sequence[CaseReport], report: ModelReport, *, is_page: bool = False) -> TableBlock:
+    roles = [
+        f"{'' if case.verdict.kind is VerdictKind.PASS else case.verdict.kind}"
+        f"{' first' if case.name == report.first_wrong else ''}"
+        for case in shown
+    ]
+    notes: list[tuple[Content, ...]] = [
+        (
+            *(tell(finding, case) for finding in find_bad(case)[:_MOST_FINDINGS]),
+            *(Span(command, "code") for command in build_diff_commands(case)),
+        )
+        for case in shown
+    ]
+    return TableBlock(build_table(shown, report), notes if is_page else (), roles, _list_gaps(shown, report))
+
+
+def _list_gaps(shown: Sequence[CaseReport], report: ModelReport) -> dict[int, str]:
+    """A line for each sequence of layers that was left out."""
+    indices = {case.name: index for index, case in enumerate(report.cases)}
+    gaps, before = {}, -1
+    for row, case in enumerate(shown):
+        missing = indices[case.name] - before - 1
+        if missing:
+            are = "is" if missing == 1 else "are"
+            gaps[row] = f"… {formatting.render_count(missing, 'layer')} that {are} correct"
+        before = indices[case.name]
+    return gaps | ({len(shown): "(--all shows every layer)"} if len(shown) < len(report.cases) else {})
+
+
+def choose_cases(report: ModelReport) -> list[CaseReport]:
+    """All; of a large model what is not correct, the layers around it, and the full model."""
+    cases = report.cases
+    if len(cases) <= _MOST_ROWS:
+        return list(cases)
+    near = {
+        index + offset
+        for index, case in enumerate(cases)
+        if case.verdict.kind is not VerdictKind.PASS or case.layer is None or case.name == report.first_wrong
+        for offset in range(-_NEIGHBOURS, _NEIGHBOURS + 1)
+    }
+    return [case for index, case in enumerate(cases) if index in near]
+
+
+# ---------------------------------------------------------------- JUnit
+
+
+def _build_suite(report: ModelReport) -> Suite:
+    """One test case for each layer and one for the full model; what was found about the model is a case of its own."""
+    cases = [_build_case(case, report) for case in report.cases]
+    cases += [_build_whole(finding, report) for finding in report.findings if finding.kind is not VerdictKind.PASS]
+    if not cases:  # nothing was compared: never green
+        cases = [_build_whole(Finding(VerdictKind.ERROR, report.stem, describe_outcome(report)), report)]
+    properties: list[tuple[str, object]] = [
+        ("model", report.model),
+        ("reference", report.reference),
+        ("target", report.target),
+        ("verdict", report.verdict.kind),
+        ("summary", describe_outcome(report)),
+        *([("first_wrong", report.first_wrong)] if report.first_wrong else []),
+        *((f"tool.{name}", version) for name, version in report.tools.items()),
+    ]
+    name = f"{report.stem} on {report.target}"
+    return Suite(name, cases, properties, report.elapsed_s, "\n".join(report.notes))
+
+
+def _build_case(case: CaseReport, report: ModelReport) -> Case:
+    bad = find_bad(case)
+    return Case(
+        classname=f"{report.stem}.{report.target}",
+        name=case.name,
+        kind=case.verdict.kind,
+        message=bad[0].message if bad else case.outcome,
+        text="\n".join(_list_lines(case)),
+        seconds=sum(step.elapsed_s for step in case.steps if not step.cached),
+        properties=list(_list_properties(case)),
+        type=case.outcome,
+    )
+
+
+def _build_whole(finding: Finding, report: ModelReport) -> Case:
+    name = f"{report.stem} as a whole"
+    return Case(f"{report.stem}.{report.target}", name, finding.kind, finding.message, finding.message)
+
+
+def _list_properties(case: CaseReport) -> Iterator[tuple[str, object]]:
+    yield "verdict", case.verdict.kind
+    yield "outcome", case.outcome
+    yield "comparisons", case.verdict.comparisons
+    for name, value in asdict(build_figures(case)).items():
+        if value is not None:
+            yield f"{name}_error" if name in ("local", "accumulated") else name, value
+
+
+def _list_lines(case: CaseReport) -> Iterator[str]:
+    """What was found, the command lines, and the tool's output."""
+    yield from (f"{finding.kind} {finding.subject}: {finding.message}" for finding in find_bad(case))
+    step = case.failed_step
+    if step is not None:
+        yield from [render_command(step)] if step.command else []
+        yield from build_tail(step, 40)
+        yield from [step.hint] if step.hint else []
+    yield from build_diff_commands(case)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def build_model_facts(report: ModelReport) -> dict[str, Any]:
+    """Everything in the report, and what follows from it."""
+    facts = asdict(report)
+    facts |= {
+        "verdict": str(report.verdict.kind),
+        "exit_code": int(report.exit_code),
+        "comparisons": report.verdict.comparisons,
+        "summary": describe_outcome(report),
+        "next": [command for _, command in build_next_steps(report)],
+    }
+    for plain, case in zip(facts["cases"], report.cases, strict=True):
+        figures = asdict(build_figures(case))
+        plain |= {f"{name}_error": figures.pop(name) for name in ("local", "accumulated")}
+        plain |= {"outcome": case.outcome, "is_wrong": case.verdict.kind in WRONG, **figures}
+        plain["import_s"] = case.seconds(Step.IMPORT)
+        plain["diff_commands"] = build_diff_commands(case)
+    return facts

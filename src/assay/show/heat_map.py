@@ -1,0 +1,173 @@
+"""Bars and heat maps of a document: with block characters for a terminal, as SVG for a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from assay.show.formatting import display_width, escape_html
+from assay.system.terminal import paint
+from assay.values.document import Bars, HeatMap
+
+_BAR = 36  # columns of the longest bar
+_EIGHTHS = "▏▎▍▌▋▊▉█"
+_HEAT_ROWS = 24
+_WIDEST_CELL = 3
+_SIGNS = (  # of each level: its character, the same in ASCII, its colour
+    ("·", ".", "dim"),
+    ("░", "-", "green"),
+    ("▒", "+", "yellow"),
+    ("▓", "#", "red"),
+    ("█", "@", "bold red"),
+    ("X", "X", "bold magenta"),
+)
+_LAST = len(_SIGNS) - 1
+
+_WIDTH, _LEFT, _TOP = 1000, 46, 4
+_TALLEST = 560
+_LARGEST_CELL = 26
+_MOST_TITLES = 600  # cells with a title of their own
+_LONGEST_BAR = 420
+
+
+def find_level(value: float, limits: Sequence[float]) -> int:
+    return _LAST if value == math.inf else sum(value > limit for limit in limits)
+
+
+def find_first(cell: int, cells: int, length: int) -> int:
+    """The first of `length` elements that is in this cell."""
+    return -(-cell * length // cells)
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+def render_bars(block: Bars, *, color: bool, plain: bool) -> Iterator[str]:
+    most = max((count for _, count in block.items), default=0) or 1
+    label_width = max((display_width(label) for label, _ in block.items), default=0)
+    for label, count in block.items:
+        bar = _render_bar(count / most, plain)
+        shown = paint(bar, "cyan") if color and bar else bar
+        yield f"{label:>{label_width}} {shown}{' ' * (_BAR - len(bar))} {count}"
+
+
+def _render_bar(fraction: float, plain: bool) -> str:
+    """Whatever is not zero is visible."""
+    eighths = math.ceil(fraction * _BAR * 8)
+    if plain:
+        return "#" * -(-eighths // 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def render_heat_map(block: HeatMap, width: int, *, color: bool, plain: bool) -> Iterator[str]:
+    label_width = len(str(max(0, block.lengths[0] - 1)))
+    room = width - label_width - 1
+    cells = shrink(block.cells, _HEAT_ROWS, max(8, room))
+    wide = max(1, min(_WIDEST_CELL, room // len(cells[0])))
+    levels = [[find_level(value, block.limits) for value in row] for row in cells]
+    for row, found in enumerate(levels):
+        cell = _edge(row, len(cells), len(block.cells))
+        label = find_first(cell, len(block.cells), block.lengths[0])
+        runs = ((level, sum(1 for _ in group)) for level, group in groupby(found))
+        yield f"{label:>{label_width}} " + "".join(_sign(level, n * wide, color, plain) for level, n in runs)
+    used = 0
+    line = ""
+    for level in sorted({level for row in levels for level in row}):
+        key, size = f"{_sign(level, 1, color, plain)} {block.levels[level]}", len(block.levels[level]) + 2
+        if line and used + 3 + size > width:
+            yield line
+            line, used = "", 0
+        line, used = f"{line}   {key}" if line else key, used + (3 if line else 0) + size
+    yield line
+
+
+def shrink(cells: Sequence[Sequence[float]], rows: int, columns: int) -> list[list[float]]:
+    """To at most so many; of the cells that become one, the largest value counts."""
+    narrow = [[max(part) for part in _split(row, columns)] for row in cells]
+    return [[max(values) for values in zip(*group, strict=True)] for group in _split(narrow, rows)]
+
+
+def _split(items: Sequence[Any], most: int) -> list[Sequence[Any]]:
+    count = min(most, len(items))
+    return [items[_edge(at, count, len(items)) : _edge(at + 1, count, len(items))] for at in range(count)]
+
+
+def _edge(part: int, parts: int, total: int) -> int:
+    return part * total // parts
+
+
+def _sign(level: int, count: int, color: bool, plain: bool) -> str:
+    sign, ascii_sign, style = _SIGNS[level]
+    text = (ascii_sign if plain else sign) * count
+    return paint(text, style) if color else text
+
+
+# ---------------------------------------------------------------- on a page
+
+
+def draw_bars(block: Bars) -> str:
+    most = max((count for _, count in block.items), default=0) or 1
+    rows = []
+    for row, (label, count) in enumerate(block.items):
+        y = 22 * row
+        length = max(1.5, _LONGEST_BAR * count / most) if count else 0.0
+        rows.append(
+            f'<text class="label" x="140" y="{y + 15}" text-anchor="end">{escape_html(label)}</text>'
+            f'<rect class="bar" x="150" y="{y + 3}" width="{length:.1f}" height="15" rx="2"/>'
+            f'<text class="tick" x="{158 + length:.1f}" y="{y + 15}">{count}</text>'
+        )
+    size = f'viewBox="0 0 700 {22 * len(rows)}" style="max-width:700px"'
+    return f'<svg {size} role="img" aria-label="{escape_html(block.label)}">{"".join(rows)}</svg>'
+
+
+def draw_heat_map(block: HeatMap) -> str:
+    rows, columns = len(block.cells), len(block.cells[0])
+    width, height = min(_LARGEST_CELL, (_WIDTH - _LEFT) / columns), min(_LARGEST_CELL, _TALLEST / rows)
+    levels = [[find_level(value, block.limits) for value in row] for row in block.cells]
+    merges = sum(level >= 2 for row in levels for level in row) > _MOST_TITLES
+    parts = []
+    for row, found in enumerate(levels):
+        for first, end in _list_runs(found, merges):
+            title = f"<title>{_describe_cells(block, row, first, end)}</title>" if found[first] >= 2 else ""
+            parts.append(
+                f'<rect class="l{found[first]}" x="{_LEFT + first * width:.1f}" y="{_TOP + row * height:.1f}" '
+                f'width="{(end - first) * width:.1f}" height="{height:.1f}">{title}</rect>'
+            )
+    step = max(1, -(-rows * 14 // round(max(1.0, rows * height))))  # a label takes 14 units
+    parts += [
+        f'<text class="tick" x="{_LEFT - 6}" y="{_TOP + row * height + height / 2 + 4:.1f}" text-anchor="end">'
+        f"{find_first(row, rows, block.lengths[0])}</text>"
+        for row in range(0, rows, step)
+    ]
+    right = _LEFT + columns * width
+    size = f'viewBox="0 0 {right:.1f} {_TOP + rows * height + 4:.1f}" style="max-width:{right:.0f}px"'
+    return f'<svg {size} role="img" aria-label="{escape_html(block.label)}">{"".join(parts)}</svg>'
+
+
+def _list_runs(levels: Sequence[int], merges: bool) -> Iterator[tuple[int, int]]:
+    """Neighbours of one level are one rectangle; those above the first limits only if there are too many."""
+    first = 0
+    while first < len(levels):
+        end = first + 1
+        while end < len(levels) and levels[end] == levels[first] and (merges or levels[first] < 2):
+            end += 1
+        yield first, end
+        first = end
+
+
+def _describe_cells(block: HeatMap, row: int, first: int, end: int) -> str:
+    ranges = [
+        _render_range(row, row + 1, len(block.cells), block.lengths[0]),
+        _render_range(first, end, len(block.cells[0]), block.lengths[1]),
+    ]
+    named = zip(block.axes, ranges[2 - len(block.axes) :], strict=True)
+    value = max(block.cells[row][first:end])
+    what = block.levels[_LAST] if value == math.inf else f"{value:.3g} {block.unit}".rstrip()
+    return escape_html(f"{', '.join(f'axis {axis}: {text}' for axis, text in named)}: {what}")
+
+
+def _render_range(first: int, end: int, cells: int, length: int) -> str:
+    low, high = find_first(first, cells, length), find_first(end, cells, length) - 1
+    return str(low) if high <= low else f"{low} to {high}"
