@@ -193,7 +193,7 @@ def test_an_interrupted_study_is_continued(desk: Desk, call: list[str]) -> None:
         program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=60)
     assert program.returncode == 130
-    (advice,) = re.findall(r"go on with: (assay .*)$", err, re.MULTILINE)
+    (advice,) = re.findall(r"continue with: (assay .*)$", err, re.MULTILINE)
     before = run_dirs(desk)
     (desk.folder / "GO").touch()
     done = paste(advice)

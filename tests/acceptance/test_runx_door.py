@@ -311,7 +311,7 @@ class TestSets:
             program.send_signal(signal.SIGINT)
             _, err = program.communicate()
         assert program.returncode == 130
-        assert "go on with: assay runx sweep.yml -i" in err
+        assert "continue with: assay runx sweep.yml -i" in err
         gate.touch()
         said = desk.well("runx", "sweep.yml", "-i")
         assert said.lines == INTRO_LINES[2:]

@@ -76,7 +76,7 @@ def test_everything_that_a_run_started_is_stopped(shop: Workshop, number: signal
     assert (stop["kind"], stop["why"]) == ("interrupt", f"{number.name} to the supervisor")
     words = shop.words(program)
     assert "1 run: 1 stopped" in words
-    assert f"interrupted by {number.name}; go on with: assay run study.yml" in words
+    assert f"interrupted by {number.name}; continue with: assay run study.yml" in words
     assert shop.run("--slots", "0").code == 0
     assert shop.states(RUN) == [State.STOPPED, State.DONE]
 

@@ -68,7 +68,7 @@ def test_the_command_advised_after_an_interrupted_force_repeats_nothing_that_it_
     words = interrupt(shop, number, "--force")
     assert states(shop) == [[D, D], [D, S], [D]]
     (shop.base / "go").touch()
-    advised = next(line for line in words.splitlines() if "go on with: " in line).partition("go on with: ")[2]
+    advised = next(line for line in words.splitlines() if "continue with: " in line).partition("continue with: ")[2]
     again = paste(shop, advised)
     assert again.code == 0, again.err
     assert states(shop) == [[D, D], [D, S, D], [D, D]]

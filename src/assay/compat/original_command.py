@@ -85,4 +85,4 @@ def say_problems(report: Report) -> None:
     if report.problem:
         note(f"assay: {report.problem}")
     if report.interrupted:
-        note(f"interrupted by {report.interrupted}; go on with: {build_same_call()}")
+        note(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
