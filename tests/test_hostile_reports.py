@@ -16,8 +16,8 @@ from tests.bench.report.test_history import build_history
 from tests.golden.report import golden_reports
 from tests.models.report import model_reports
 
-from assay.bench.report.executions import render_cases_junit, render_cases_markdown
-from assay.bench.report.history import render_history
+from assay.bench.report.executions import build_bench_document
+from assay.bench.report.history import build_history_document
 from assay.golden.report.document import build_document as build_golden
 from assay.models.report.check import build_model_facts
 from assay.show.formatting import UNSAFE
@@ -49,26 +49,26 @@ def poison(value: Any) -> Any:
 
 
 GOLDEN, MODEL = build_golden(poison(golden_reports.bad_report())), poison(model_reports.bad_report())
-HISTORY = poison(build_history())
-POISONED_CASES = poison(CASES)
+HISTORY = build_history_document(TRICKS, [poison(build_history())])
+CASES_DOCUMENT = build_bench_document(TRICKS, poison(CASES), (), None)
 
 TEXTS: dict[str, Callable[[], str]] = {
     "golden": lambda: render_terminal(GOLDEN, width=100),
     "model": lambda: model_reports.show(MODEL, width=100, every=True),
-    "history": lambda: render_history(HISTORY, color=False, width=100),
+    "history": lambda: render_terminal(HISTORY, width=100),
     "golden json": lambda: render_document(GOLDEN),
     "model json": lambda: render_facts(build_model_facts(MODEL)),
 }
 MARKDOWN = {
     "golden": lambda: render_markdown(GOLDEN),
     "model": lambda: model_reports.show_markdown(MODEL),
-    "bench": lambda: render_cases_markdown(TRICKS, POISONED_CASES),
+    "bench": lambda: render_markdown(CASES_DOCUMENT),
 }
 MARKUP = {"golden": lambda: render_html(GOLDEN), "model": lambda: model_reports.show_page(MODEL)}
 JUNIT = {
     "golden": lambda: render_junit(GOLDEN),
     "model": lambda: model_reports.show_junit(MODEL),
-    "bench": lambda: render_cases_junit(TRICKS, POISONED_CASES),
+    "bench": lambda: render_junit(CASES_DOCUMENT),
 }
 
 

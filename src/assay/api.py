@@ -378,7 +378,7 @@ def compare_benchmarks(
 
     options = CompareOptions(metrics=tuple(metrics), min_effect=min_effect, everything=everything)
     report = compare_recorded(base, head, method, _text(root), options)
-    return _build_judgement(report.verdict, render_comparison(report, color=False, width=None))
+    return _build_judgement(report.verdict, render_comparison(report))
 
 
 def check_model(

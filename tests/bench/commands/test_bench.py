@@ -326,7 +326,7 @@ def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
     assert result.code == 0
     assert "PASS" in result.out
     markdown = cli("bench", "compare", "one", "two", "--only", "wall_time", "--md", "-").out
-    assert markdown.startswith("## assay bench compare: base one, head two: PASS")
+    assert markdown.startswith("## ✅ assay bench compare: base one, head two: PASS")
     assert cli("bench", "compare", "one").code == 2
     assert cli("bench", "compare", "one", "tow").code == 2
     assert cli("bench", "compare", "one", "two", "--better", "wall_time").code == 2

@@ -27,7 +27,7 @@ from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Executions
 from assay.bench.judge.samples import ALPHA
 from assay.bench.records import Triage, add_triage
-from assay.bench.report.history import build_comparison_cases, render_comparison
+from assay.bench.report.history import build_comparison_cases, build_comparison_document
 from assay.bench.values.comparison import ComparisonReport
 from assay.bench.values.execution import (
     BenchExecution,
@@ -39,6 +39,7 @@ from assay.bench.values.execution import (
     Peaks,
 )
 from assay.errors import NotFoundError, UsageError
+from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, VerdictKind
 
 
@@ -479,14 +480,14 @@ def test_nothing_left_is_an_error() -> None:
 
 def test_a_ratio_of_single_values_is_marked_as_unsure() -> None:
     sides = [Executions(name, (execution(1, value),)) for name, value in (("base", 10.0), ("head", 12.0))]
-    text = render_comparison(compare_executions(*sides, CompareOptions()), color=False, width=100)
+    text = render_terminal(build_comparison_document(compare_executions(*sides, CompareOptions())), width=100)
     assert "+20.0% unsure" in text
 
 
 def test_sizes_have_units() -> None:
     peaks = Peaks(max_rss=300 << 20, gpu_memory_bytes=3 << 30)
     sides = [Executions(name, tuple(execution(n, 10.0, peaks=peaks) for n in range(8))) for name in ("base", "head")]
-    text = render_comparison(compare_executions(*sides, CompareOptions()), color=False, width=120)
+    text = render_terminal(build_comparison_document(compare_executions(*sides, CompareOptions())), width=120)
     assert "peak_memory" in text
     assert "300 MiB ±0.0%" in text
     assert "3 GiB ±0.0%" in text

@@ -16,9 +16,10 @@ from tests.bench.laboratory import request
 from assay.bench.flow.observer import POINTS_FILE, write_points
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.records import load_execution
-from assay.bench.report.executions import render_bench_report
+from assay.bench.report.executions import build_run_document
 from assay.bench.values.execution import BenchMethod, BenchReport, BenchResult
 from assay.errors import ExitCode
+from assay.show.terminal_report import render_terminal
 from assay.study.sweep import RunHooks
 from assay.system.processes import process_start
 
@@ -217,7 +218,7 @@ def test_what_a_method_leaves_behind_is_ended_and_said(lab: Path) -> None:
     assert loaded is not None
     assert loaded.notes == execution.notes
     assert loaded.peaks == execution.peaks
-    text = render_bench_report(BenchReport((execution,)), color=False, width=None)
+    text = render_terminal(build_run_document(BenchReport((execution,))))
     assert f"trees.unwaited: {execution.notes[0]}" in text
 
 

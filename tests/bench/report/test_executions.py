@@ -12,16 +12,20 @@ from tests.bench.laboratory import execution, history
 
 from assay.bench.flow.history import HistoryOptions, build_history
 from assay.bench.report.executions import (
+    Cases,
+    build_bench_document,
     build_report_facts,
     build_run_cases,
-    render_bench_report,
-    render_cases_junit,
-    render_cases_markdown,
+    build_run_document,
     render_execution,
     render_values,
 )
-from assay.bench.report.history import render_history, render_setups
+from assay.bench.report.history import build_history_document, render_setups
+from assay.bench.values.comparison import MetricHistory
 from assay.bench.values.execution import BenchReport, BenchResult
+from assay.show.junit import render_junit
+from assay.show.markdown import render_markdown
+from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
 BAD = Finding(VerdictKind.FAIL, "m", "worse | than\x00before", effect=0.1, interval=(0.05, 0.15))
@@ -30,6 +34,22 @@ CASES = [
     ("m.C.g", "wall_time", Verdict.of([BAD], 1)),
     ("m.C.h", "x", Verdict.of([], 0)),
 ]
+
+
+def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
+    return render_terminal(build_run_document(report), color=color, width=width)
+
+
+def render_history(found: MetricHistory, *, color: bool, width: int | None) -> str:
+    return render_terminal(build_history_document("", [found]), color=color, width=width)
+
+
+def render_cases_markdown(title: str, cases: Cases) -> str:
+    return render_markdown(build_bench_document(title, cases, (), None))
+
+
+def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
+    return render_junit(build_bench_document(title, cases, (), None, allow_changed=allow_changed))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from assay.bench.report.history import (
+    build_bisect_document,
     build_comparison_cases,
+    build_comparison_document,
     build_history_cases,
-    render_bisect,
-    render_comparison,
-    render_history,
+    build_history_document,
     render_setups,
 )
 from assay.bench.values.comparison import (
@@ -27,7 +27,21 @@ from assay.bench.values.comparison import (
     Step,
 )
 from assay.show.formatting import display_width
+from assay.show.terminal_report import render_terminal
 from assay.values.verdict import Finding, Verdict, VerdictKind
+
+
+def render_history(history: MetricHistory, **look: Any) -> str:
+    return render_terminal(build_history_document("", [history]), **look)
+
+
+def render_comparison(report: ComparisonReport, **look: Any) -> str:
+    return render_terminal(build_comparison_document(report), **look)
+
+
+def render_bisect(found: Any, **look: Any) -> str:
+    return render_terminal(build_bisect_document(found), **look)
+
 
 # ---------------------------------------------------------------- histories
 
@@ -305,6 +319,7 @@ class Bisect:
     resumed: int = 0
     commits: int = 5
     log: str = "/tmp/log.jsonl"
+    interrupted: str | None = None
 
 
 def test_the_culprit_with_its_evidence() -> None:

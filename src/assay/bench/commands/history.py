@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Literal
 
 from assay.bench.commands.options import (
@@ -52,21 +51,15 @@ def history(request: HistoryRequest, console: Console) -> int:
     --min-effect. 2: a single execution is no history at all.
     """
     from assay.bench.flow.history import HistoryOptions, load_histories
-    from assay.bench.report.history import build_history_cases, render_history
+    from assay.bench.report.history import build_history_cases, build_history_document
 
     check_result_options(request)
     options = HistoryOptions(
         request.root, request.label, request.min_effect, request.recent, request.everything, request.better
     )
     found = load_histories(request.metric, request.method, options, console)
-    show(
-        request,
-        console,
-        f"assay bench history {request.metric}",
-        build_history_cases(found),
-        lambda color, width: "".join(render_history(each, color=color, width=width) for each in found),
-        lambda: [asdict(each) for each in found],
-    )
+    document = build_history_document(f"assay bench history {request.metric}", found)
+    show(request, console, document, build_history_cases(found))
     return int(ExitCode.worst({each.verdict.kind.exit_code for each in found}))
 
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.bench.flow.options import check_address, check_python, parse_arguments, parse_commands, parse_pairs
 from assay.errors import UsageError
 from assay.show.console import Console
-from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_text
+from assay.show.report_files import STDOUT, ReportFiles, check_targets, write_document
 from assay.values.options import Request, jobs_option, json_option, option, quiet_option, root_option, slots_option
 from assay.values.slots import parse_slot_flags
 from assay.values.units import parse_timeout
 
 if TYPE_CHECKING:
     from assay.bench.flow.compare import Run
+    from assay.bench.report.executions import Cases
     from assay.bench.values.execution import BenchExecution, BenchMethod, BenchRequest, ProfileWindow
     from assay.study.api import Event, RunHooks
+    from assay.values.document import Document
     from assay.values.series import Direction
-    from assay.values.verdict import Verdict
 
 
 def bench_root_option() -> str | None:
@@ -235,28 +235,15 @@ def check_result_options(request: ResultRequest) -> None:
         check_address(request.webhook)
 
 
-def show(
-    request: ResultRequest,
-    console: Console,
-    title: str,
-    cases: Sequence[tuple[str, str, Verdict]],
-    render: Callable[[bool, int | None], str],
-    build_facts: Callable[[], Any],
-    allow_changed: bool = False,
-) -> None:
+def show(request: ResultRequest, console: Console, document: Document, cases: Cases) -> None:
     """The result on stdout; reports into files; the webhook last, when something did not pass."""
     from assay.bench.flow.options import send_alert
-    from assay.bench.report.executions import build_cases_facts, render_cases_junit, render_cases_markdown
-    from assay.show.json_text import render_facts
+    from assay.bench.report.executions import build_cases_facts
+    from assay.show.json_text import to_json
     from assay.values.verdict import VerdictKind
 
-    if request.as_json:
-        console.write_json(build_facts())
-    elif STDOUT not in (request.md, request.junit):
-        console.write(render(console.color, console.width))
-    if request.md is not None:
-        write_text(request.md, render_cases_markdown(title, cases))
-    if request.junit is not None:
-        write_text(request.junit, render_cases_junit(title, cases, allow_changed))
+    if request.as_json or STDOUT not in (request.md, request.junit):
+        console.write_document(document, as_json=request.as_json)
+    write_document(document, request)
     if request.webhook and any(verdict.kind is not VerdictKind.PASS for _, _, verdict in cases):
-        send_alert(request.webhook, {"title": title, "cases": json.loads(render_facts(build_cases_facts(cases)))})
+        send_alert(request.webhook, {"title": document.title, "cases": to_json(build_cases_facts(cases))})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from assay.bench.commands.options import (
@@ -50,7 +49,7 @@ def run(request: RunRequest, console: Console) -> int:
     A benchmark that raises, crashes, hangs, reports NaN or nothing at all is a recorded failure, and the others still
     run. Exit code 0: all succeeded. Every execution is a run of the study `bench`.
     """
-    from assay.bench.report.executions import build_report_facts, build_run_cases, render_bench_report
+    from assay.bench.report.executions import build_run_cases, build_run_document
 
     check_result_options(request)
     check_folders(request.first_path)
@@ -59,14 +58,7 @@ def run(request: RunRequest, console: Console) -> int:
     )
     report = build_run(console.quieted(request.quiet or request.as_json))(asked)
     _report_problems(report, console)
-    show(
-        request,
-        console,
-        "assay bench run",
-        build_run_cases(report),
-        lambda color, width: render_bench_report(report, color=color, width=width),
-        lambda: build_report_facts(report),
-    )
+    show(request, console, build_run_document(report), build_run_cases(report))
     return int(report.exit_code)
 
 
@@ -148,20 +140,13 @@ def compare(request: CompareRequest, console: Console) -> int:
 
 
 def _show_comparison(report: ComparisonReport, request: CompareRequest, console: Console) -> int:
-    from assay.bench.report.history import build_comparison_cases, render_comparison
+    from assay.bench.report.history import build_comparison_cases, build_comparison_document
     from assay.values.verdict import VerdictKind
 
     if report.problem:
         console.error(f"assay: {report.problem}")
-    show(
-        request,
-        console,
-        f"assay bench compare: base {report.base}, head {report.head}",
-        build_comparison_cases(report),
-        lambda color, width: render_comparison(report, color=color, width=width),
-        lambda: asdict(report),
-        request.allow_changed,
-    )
+    document = build_comparison_document(report, allow_changed=request.allow_changed)
+    show(request, console, document, build_comparison_cases(report))
     kind = report.verdict.kind
     codes = {ExitCode.OK if request.allow_changed and kind is VerdictKind.CHANGED else kind.exit_code}
     codes |= {ExitCode.INTERRUPTED} if report.interrupted else set()
@@ -216,15 +201,9 @@ def bisect(request: BisectRequest, console: Console) -> int:
 
 
 def _show_bisect(found: BenchBisect, as_json: bool, console: Console) -> int:
-    from assay.bench.report.history import render_bisect
+    from assay.bench.report.history import build_bisect_document, choose_exit_code
 
-    code = ExitCode.OK if found.culprit else ExitCode.INCONCLUSIVE
-    if found.interrupted:
-        code = ExitCode.INTERRUPTED
-    if as_json:
-        console.write_json({"exit_code": int(code), **asdict(found)})
-    else:
-        console.write(render_bisect(found, color=console.color, width=console.width))
+    console.write_document(build_bisect_document(found), as_json=as_json)
     if found.interrupted:
         console.error(f"interrupted by {found.interrupted}; continue with: {build_same_call()}")
-    return int(code)
+    return int(choose_exit_code(found))

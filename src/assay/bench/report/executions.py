@@ -13,9 +13,7 @@ from typing import Any
 from assay.bench.values.comparison import INTERRUPTED
 from assay.bench.values.execution import BenchExecution, BenchReport
 from assay.show.formatting import clean, render_duration, render_number, render_size
-from assay.show.junit import ALLOWED, render_junit
-from assay.show.markdown import render_markdown
-from assay.show.terminal_report import render_terminal
+from assay.show.junit import ALLOWED
 from assay.values.document import Block, Case, Document, Heading, Notes, Only, Suite, TableBlock, Text
 from assay.values.table import Column, Table
 from assay.values.verdict import Finding, Verdict, VerdictKind
@@ -309,18 +307,3 @@ def build_cases_facts(cases: Cases) -> list[dict[str, Any]]:
         }
         for group, name, verdict in cases
     ]
-
-
-# ---------------------------------------------------------------- until the commands hand documents on
-
-
-def render_bench_report(report: BenchReport, *, color: bool, width: int | None) -> str:
-    return render_terminal(build_run_document(report), color=color, width=width)
-
-
-def render_cases_markdown(title: str, cases: Cases) -> str:
-    return render_markdown(build_bench_document(title, cases, (), None))
-
-
-def render_cases_junit(title: str, cases: Cases, allow_changed: bool = False) -> str:
-    return render_junit(build_bench_document(title, cases, (), None, allow_changed=allow_changed))

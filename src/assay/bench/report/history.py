@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from assay.bench.report.executions import build_bench_document, build_figure_columns, render_effect, render_values
 from assay.bench.values.comparison import (
@@ -40,8 +40,12 @@ _NAMES = ("benchmark", "method")  # columns of dotted names
 
 def build_history_document(title: str, histories: Sequence[MetricHistory]) -> Document:
     blocks = [block for history in histories for block in _build_history(history)]
-    cases = [(history.method, history.metric, history.verdict) for history in histories]
-    return build_bench_document(title, cases, blocks, [asdict(history) for history in histories])
+    facts = [asdict(history) for history in histories]
+    return build_bench_document(title, build_history_cases(histories), blocks, facts)
+
+
+def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, str, Verdict]]:
+    return [(history.method, history.metric, history.verdict) for history in histories]
 
 
 def _build_history(history: MetricHistory) -> Iterator[Block]:
@@ -128,8 +132,9 @@ def build_comparison_document(report: ComparisonReport, *, allow_changed: bool =
     )
 
 
-def render_comparison(report: ComparisonReport, *, color: bool = False, width: int | None = None) -> str:
-    return render_terminal(build_comparison_document(report), color=color, width=width)
+def render_comparison(report: ComparisonReport) -> str:
+    """For `assay.api`."""
+    return render_terminal(build_comparison_document(report))
 
 
 def _build_comparison(report: ComparisonReport) -> Iterator[Block]:
@@ -241,14 +246,14 @@ def _quartiles(values: Sequence[float]) -> tuple[float | None, float | None, flo
     return middle, low, high
 
 
-def exit_code(found: BenchBisect) -> ExitCode:
+def choose_exit_code(found: BenchBisect) -> ExitCode:
     if found.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if found.culprit else ExitCode.INCONCLUSIVE
 
 
 def build_bisect_document(found: BenchBisect) -> Document:
-    facts = {"exit_code": int(exit_code(found)), **asdict(found)}
+    facts = {"exit_code": int(choose_exit_code(found)), **asdict(found)}
     return Document("assay bench bisect", list(_build_bisect(found)), facts=facts)
 
 
@@ -276,18 +281,3 @@ def _describe_evidence(evidence: MetricComparison | None) -> list[str]:
         return []
     sides = (f"{side.name}: {render_values(evidence.metric, side.values)}" for side in (evidence.base, evidence.head))
     return [f"{evidence.method} {evidence.metric}: {evidence.finding.message}", *sides]
-
-
-# ---------------------------------------------------------------- until the commands hand documents on
-
-
-def render_history(history: MetricHistory, *, color: bool, width: int | None) -> str:
-    return render_terminal(build_history_document("", [history]), color=color, width=width)
-
-
-def build_history_cases(histories: Sequence[MetricHistory]) -> list[tuple[str, str, Verdict]]:
-    return [(history.method, history.metric, history.verdict) for history in histories]
-
-
-def render_bisect(found: Any, *, color: bool = False, width: int | None = None) -> str:
-    return render_terminal(Document("", list(_build_bisect(found))), color=color, width=width)
