@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, join_key
 from assay.config.template import RUN_VALUES
 from assay.errors import did_you_mean
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.study import Axis, Choices, Condition, Random, Sweep
 
 AXIS_KINDS = ("uniform", "log_uniform", "choice", "range")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from assay.system.fast_dataclasses import dataclass
 from assay.values.study import Dialect
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, Problems, load_text
 from assay.errors import UsageError, did_you_mean
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.layout import DEFAULT_ROOT
 from assay.values.secrets import DEFAULT_RULES, SecretRules
 from assay.values.slots import parse_slots

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from assay.errors import ConfigError, UsageError
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.study import Position, Problem, Value
 
 Flavour = Literal["native", "originals"]

@@ -11,10 +11,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from assay.errors import UsageError
 from assay.execute.script import quote_text
+from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import JobRequest
 from assay.values.study import Farm, Value

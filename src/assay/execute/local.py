@@ -13,12 +13,12 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from assay.errors import InfrastructureError, explain_refusal
 from assay.execute import process
 from assay.execute.base import Executor, Publish
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Usage
 

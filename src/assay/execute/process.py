@@ -8,9 +8,9 @@ import re
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass
 from assay.values import layout
 from assay.values.run import JobRequest
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass
 from assay.values import layout
 from assay.values.run import SHELL_WORDS, RunSpec
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass
 from assay.values.layout import ENV_RUN_DIR
 
 

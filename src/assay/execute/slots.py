@@ -24,13 +24,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from assay.errors import InfrastructureError
 from assay.execute import process
 from assay.execute.slot_holders import SlotHolder, find_holders
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass
 from assay.system.locks import is_named, try_lock, try_lock_file, unlock
 from assay.values import layout
 from assay.values.run import JobHandle

@@ -19,10 +19,10 @@ import glob
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from assay.system.fast_dataclasses import dataclass
 from assay.values.environment import Gpu
 from assay.values.series import GpuReading
 

@@ -9,9 +9,9 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from assay.observe.devices import Devices
+from assay.system.fast_dataclasses import replace
 from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from assay.system import processes
+from assay.system.fast_dataclasses import asdict
 from assay.system.processes import ProcessStat
 from assay.values.layout import ENV_ATTEMPT
 from assay.values.plain import check_types

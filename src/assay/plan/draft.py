@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from assay.system.fast_dataclasses import dataclass
 from assay.values.run import Command
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from assay.errors import ConfigError, did_you_mean
@@ -13,6 +12,7 @@ from assay.plan.grid import Grid, Row, draw_rows
 from assay.plan.identity import canonical, spec_id
 from assay.plan.naming import RunxNamer, build_tag, name_runs
 from assay.plan.render import render_command
+from assay.system.fast_dataclasses import replace
 from assay.values.run import Command, LazyRuns, Plan, RunSpec
 from assay.values.secrets import DEFAULT_RULES, SecretRules, find_values, hide_env, hide_params, hide_spec, hide_text
 from assay.values.study import (

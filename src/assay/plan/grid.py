@@ -9,11 +9,11 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice, product
 from typing import Any
 
 from assay.plan.identity import canonical
+from assay.system.fast_dataclasses import dataclass
 from assay.values.study import Choices, Condition, Random, Subset, Sweep, Value
 
 _DIGITS = 6  # of a drawn number: readable in names, and the same on every machine

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
 from assay.errors import NotFoundError, UsageError
+from assay.system.fast_dataclasses import replace
 from assay.values.study import Study, Subset, Sweep
 
 

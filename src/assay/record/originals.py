@@ -17,10 +17,10 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
 
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import write_atomic
 from assay.system.locks import locked
 from assay.values.layout import HPARAMS_FILE, MLRUNNER_PARAM_FILE, MLRUNNER_STAT_FILE, SUBMIT_SCRIPT

@@ -14,9 +14,9 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass
 from assay.system.files import TEMPORARY_SUFFIX, publish
 from assay.system.locks import try_lock
 from assay.values import layout

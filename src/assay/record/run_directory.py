@@ -14,11 +14,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
+from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import publish, read_text, rename, write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout

@@ -7,12 +7,12 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from assay.show import formatting
 from assay.show.table import build_texts
 from assay.system import terminal
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.terminal import terminal_size
 from assay.values.table import Column
 

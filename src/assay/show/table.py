@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 from assay.show import formatting
 from assay.system import terminal
+from assay.system.fast_dataclasses import dataclass
 from assay.values.table import Align, Column, Table
 
 Texts = list[str]

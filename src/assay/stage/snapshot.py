@@ -22,13 +22,13 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import copy_file, rename, write_atomic
 from assay.values.layout import TEMPORARY_PREFIX
 

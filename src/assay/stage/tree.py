@@ -7,10 +7,10 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.errors import UsageError
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.git import find_git_root, run_git
 from assay.values import layout
 from assay.values.secrets import build_file_matcher

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
 
 from assay.record.run_directory import Attempt, History, conclude, describe_contradiction
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import JobHandle, Liveness, Outcome, State
 
 MAX_DEATHS = 5  # attempts in a row that ended without saying how, before we stop trying

@@ -7,7 +7,6 @@ import glob
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
@@ -20,6 +19,7 @@ from assay.record import run_directory
 from assay.record.index.base import Cursor, Index, RunRow
 from assay.study.locations import StudyPlace
 from assay.study.supervise import Entry
+from assay.system.fast_dataclasses import dataclass, field
 from assay.system.files import Tail
 from assay.values import layout
 from assay.values.run import Outcome, RunSpec, State, Usage

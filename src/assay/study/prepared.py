@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 from assay.config.options import LoadOptions
 from assay.config.settings import Settings
@@ -17,6 +16,7 @@ from assay.study.attempts import Action, RetryPolicy, decide
 from assay.study.locations import StudyPlace, show_path
 from assay.study.refresh import liveness, load_history
 from assay.study.supervise import Entry
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, build_command
 from assay.values.study import Farm, Problem, Study

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 
 from assay.record import run_directory
 from assay.show import formatting
@@ -16,6 +15,7 @@ from assay.study.prepared import Report
 from assay.study.report import FailedRun, StudyReport
 from assay.study.slot_choice import HasMemory
 from assay.study.supervise import Entry, Event, Supervisor
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import read_end
 from assay.values import layout
 from assay.values.run import State

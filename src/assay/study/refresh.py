@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -20,6 +19,7 @@ from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.collect import UNREAD, build_row, read_sources
 from assay.study.locations import StudyPlace, find_studies
 from assay.study.verdicts import read_verdicts
+from assay.system.fast_dataclasses import replace
 from assay.values import layout
 from assay.values.run import JobHandle, Liveness, RunSpec, State
 from assay.values.secrets import hide_named

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from assay.show import formatting
 from assay.show.terminal_report import render_terminal
+from assay.system.fast_dataclasses import dataclass
 from assay.values.document import Block, Code, Commands, Details, Document, Notes, Section, Span, Text
 from assay.values.verdict import VerdictKind
 

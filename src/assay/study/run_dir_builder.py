@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from assay.study.lookup import show_command
 from assay.study.prepared import Prepared
 from assay.study.refresh import liveness
 from assay.study.supervise import Entry
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.files import Flusher, keep_damaged, read_text, rename, write_atomic
 from assay.system.locks import locked
 from assay.values import layout

@@ -10,12 +10,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
 from assay.study.run_status import load_standing
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import publish
 from assay.values import layout
 from assay.values.run import LazyRuns, RunSpec, State

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError
 from assay.record import presence, run_directory
 from assay.study.refresh import conclude, describe_damage, load_history
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values import layout
 from assay.values.run import JobHandle, Outcome, RunSpec, State
 from assay.values.secrets import hide_spec
@@ -107,8 +107,7 @@ def load_record(run_dir: str) -> run_directory.RunRecord:
         raise FormatError(f"{path} cannot be read: {error.strerror}") from error
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SupervisorProcess:
+class SupervisorProcess(NamedTuple):
     """An `assay run` or `assay rerun` on this host that is still there."""
 
     pid: int

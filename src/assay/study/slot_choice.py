@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from assay.config.settings import ENVIRONMENT, Settings
 from assay.errors import UsageError
@@ -15,6 +14,7 @@ from assay.execute.slots import SlotEntry, SlotPool
 from assay.observe.devices import Devices
 from assay.show.console import Console
 from assay.show.formatting import clean, render_duration, render_size, shorten
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.system.processes import find_folder
 from assay.values.environment import Gpu
 from assay.values.slots import CPU

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -23,6 +22,7 @@ from assay.record import run_directory
 from assay.study.attempts import Action, Decision, RetryPolicy, decide
 from assay.study.slot_choice import describe_holders, describe_lease
 from assay.system import processes
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values import layout
 from assay.values.run import JobHandle, JobRequest, Liveness, Outcome, RunSpec, State, Stop, StopKind, Usage
 

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,6 +41,7 @@ from assay.study.prepared import (
 from assay.study.run_dir_builder import DirBuilder
 from assay.study.slot_choice import LeaseNotice, Slots, SlotWaitNotice, choose_slots
 from assay.study.supervise import Entry, Event, LoopSettings, Observer, Supervisor
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.terminal import find_terminals
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, replace_texts

@@ -10,11 +10,12 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from datetime import datetime, tzinfo
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
+
+from assay.system.fast_dataclasses import fields, is_dataclass
 
 T = TypeVar("T")
 _STRANGE = {"nan", "inf", "-inf"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, overload
 
+from assay.system.fast_dataclasses import dataclass, field, replace
 from assay.values.state import State as State  # noqa: PLC0414 whoever knows runs finds it here
 from assay.values.study import CodePolicy, MetricFile, Params, Pattern, Problem, Resources, Study
 

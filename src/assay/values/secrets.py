@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
+from assay.system.fast_dataclasses import dataclass, replace
 from assay.values.run import Command, Private, RunSpec
 
 HIDDEN = "***"

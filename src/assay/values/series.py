@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from assay.system.fast_dataclasses import dataclass
 from assay.values.metric_direction import Direction, direction_of, tellingness, told_direction, whole_step
 
 __all__ = [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from assay.system.fast_dataclasses import dataclass, field
 
 Value = Any  # a JSON-like value: None, bool, int, float, str, list, dict
 Params = Mapping[str, Value]

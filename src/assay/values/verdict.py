@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from assay.errors import ExitCode
+from assay.system.fast_dataclasses import dataclass
 
 
 class VerdictKind(StrEnum):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -21,6 +20,7 @@ from assay.config.fields import Fields
 from assay.config.options import LoadOptions
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.layout import RUN_DIR_REFERENCE
 from assay.values.study import (
     AllFlags,

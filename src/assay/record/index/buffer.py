@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from assay.errors import InfrastructureError, UsageError
 from assay.record.index.base import Columns, Cursor, Index, Refused, RunRow, Series
 from assay.record.index.chunk import build_columns, build_series
+from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.values.series import MetricPoint

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from assay.record.index.chunk import (
 from assay.record.index.digest import Digest, MetricDigest, Packed, pack_digest, unpack_digest
 from assay.record.index.row import DamagedError, checksum, last_activity, pack_row, plain_object, storable
 from assay.record.index.tally import FIELDS
+from assay.system.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from assay.record.index.base import Refused
