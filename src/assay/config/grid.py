@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from assay.config.fields import Fields
@@ -84,6 +83,8 @@ class GridReader:
             entry = node.items()[0]
             if entry.key in AXIS_KINDS:
                 return self._special_axis(entry, key)
+            import difflib
+
             close = difflib.get_close_matches(entry.key, AXIS_KINDS, n=1, cutoff=0.75)
             if close:
                 hint = f"did you mean {close[0]!r}? A mapping meant as the value itself is written [{{{entry.key}: …}}]"

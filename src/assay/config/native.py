@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
-from pathlib import PurePath
 from typing import Literal, cast
 
 from assay.config.fields import Fields
@@ -66,6 +64,8 @@ def _check_kind(document: Node) -> None:
     """Any file with colons in it can be read as YAML: what is no study is refused once, and not repeated key by key."""
     keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
     # a mere slip of the finger is worth its own line
+    from difflib import get_close_matches
+
     strange = [key for key in keys if key not in KEYS and not get_close_matches(key.lower(), KEYS, n=1)]
     if not strange or (len(strange) <= _MOST_STRANGE and len(strange) < len(keys)):
         return
@@ -134,7 +134,7 @@ class _Reader:
 
     def _name(self) -> str:
         node = self._node("study")
-        name = self._fields.text(node, "study") if node else PurePath(self._path).stem
+        name = self._fields.text(node, "study") if node else os.path.splitext(os.path.basename(self._path))[0]
         if node and name is not None and not is_study_name(name):
             self._problems.add(f"{name!r} cannot name a study", "study", node.position, STUDY_NAME_RULE)
         return name or "study"

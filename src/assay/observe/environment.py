@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from assay.observe.devices import Devices
 from assay.system.fast_dataclasses import replace
+from assay.system.files import blake2b
 from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
@@ -115,7 +115,7 @@ def build_fingerprint(
     hardware = [cpu, cpu_count, [(gpu.name, gpu.memory_bytes) for gpu in gpus], driver]
     software = [python.split(".")[:2], sorted(packages.items())]
     text = json.dumps([hardware, software])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 # ---------------------------------------------------------------- machine

@@ -14,7 +14,6 @@ gives another snapshot, never a wrong name.
 from __future__ import annotations
 
 import filecmp
-import hashlib
 import json
 import os
 import shutil
@@ -29,7 +28,7 @@ from typing import Any
 from assay.errors import AssayError, FormatError, InfrastructureError, UsageError
 from assay.stage.tree import FileEntry, Limits, Selection, Tree, load_tree, unreadable_error
 from assay.system.fast_dataclasses import dataclass, field
-from assay.system.files import copy_file, rename, write_atomic
+from assay.system.files import blake2b, copy_file, rename, write_atomic
 from assay.values.layout import TEMPORARY_PREFIX
 
 _TREE = "tree"
@@ -186,7 +185,7 @@ class _Contents:
         unreadable = [file.path for file in self.files if file.path not in self.digests and not self._look(file)]
         if unreadable:
             raise unreadable_error(unreadable)
-        total = hashlib.blake2b(digest_size=_HASH_BYTES)
+        total = blake2b(digest_size=_HASH_BYTES)
         for record in sorted(self._records()):
             total.update(b"%d:" % len(record))  # lengths keep hostile names from imitating another tree
             total.update(record)
@@ -269,7 +268,7 @@ def _retarget(source: str, path: str, target: str, skipped: set[str]) -> str:
 
 
 def _hash_file(path: str) -> str:
-    digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+    digest = blake2b(digest_size=_HASH_BYTES)
     with open(path, "rb", buffering=0) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)

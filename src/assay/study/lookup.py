@@ -77,6 +77,8 @@ def find_roots(flag: str | None) -> Roots:
 
 def load_logroots(options: LoadOptions | None = None) -> Roots:
     """LOGROOT of runx's own settings; where a farm leaves its results (NGC_LOGROOT) are copies of the same runs."""
+    if options is None and not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
+        return Roots(())
     from assay.config.dialects import runx
     from assay.config.options import LoadOptions
 

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterator
 
 from assay.errors import ConfigError
-from assay.execute.farm import find_program
 from assay.study.locations import check_writable
 from assay.study.prepared import Prepared
 from assay.values.run import SHELL_WORDS, Plan
@@ -44,6 +43,8 @@ def check_executables(study: Study, plan: Plan) -> None:
 
 def check_farm(farm: Farm, study: Study) -> None:
     """Refuse a submit command whose program is plainly missing: nothing could be submitted."""
+    from assay.execute.farm import find_program
+
     program = find_program(farm)
     if program is None or program in _NOT_TOLD or _is_there(program, os.getcwd(), os.environ.get("PATH")):
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,13 +9,14 @@ from collections.abc import Mapping
 from assay.config.options import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ExitCode
-from assay.record import originals, run_directory
+from assay.record import run_directory
 from assay.record.run_directory import Attempt, History
 from assay.study.attempts import Action, RetryPolicy, decide
 from assay.study.locations import StudyPlace, show_path
 from assay.study.refresh import liveness, load_history
 from assay.study.supervise import Entry
 from assay.system.fast_dataclasses import dataclass, field, replace
+from assay.system.files import blake2b
 from assay.values import layout
 from assay.values.run import Plan, RunSpec, State, build_command
 from assay.values.study import Farm, Problem, Study
@@ -172,6 +172,8 @@ def _finished_of_ours(prepared: Prepared, spec: RunSpec, wanted: tuple[str, ...]
 
 
 def _finished_of_mlrunner(prepared: Prepared, run_dir: str) -> set[str] | None:
+    from assay.record import originals
+
     stat = originals.load_mlrunner_stat(run_dir)
     if "failed" in stat.values() and State.FAILED not in prepared.options.retry:
         return None
@@ -201,7 +203,7 @@ def find_pass(prepared: Prepared, *, new_code: bool | None = None) -> str:
     key: list[object] = [sorted(options.commands or ()), options.new_code if new_code is None else new_code]
     if options.names_runs:
         key += sorted((spec.name, _load_code_hash(prepared, spec) or "") for spec in prepared.plan.runs)
-    name = hashlib.blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
+    name = blake2b(json.dumps(key).encode(), digest_size=6).hexdigest()
     return os.path.join(prepared.place.dir, layout.STUDY_META_DIR, f"{layout.PASS_PREFIX}{name}.json")
 
 

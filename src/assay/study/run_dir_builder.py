@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -310,6 +309,8 @@ class DirBuilder:
         before = load_snapshot(self._store, old).path / change.name
         if change.is_new or not change.name.endswith(".py") or not before.is_file() or not change.file.is_file():
             return False
+        import ast
+
         try:
             return ast.dump(ast.parse(before.read_bytes())) == ast.dump(ast.parse(change.file.read_bytes()))
         except (OSError, SyntaxError, ValueError, RecursionError):

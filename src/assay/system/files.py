@@ -13,7 +13,13 @@ from collections.abc import Iterator, Mapping
 
 TYPE_CHECKING = False  # as `typing` has it, which takes milliseconds to load
 if TYPE_CHECKING:
+    from hashlib import blake2b as blake2b  # noqa: PLC0414 for others
     from typing import Any, BinaryIO
+else:
+    try:
+        from _blake2 import blake2b  # without the OpenSSL that hashlib loads as well
+    except ImportError:
+        from hashlib import blake2b
 
 TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written
 ENV_CACHE_DIR = "ASSAY_CACHE_DIR"
@@ -351,9 +357,5 @@ def cache_dir(env: Mapping[str, str]) -> str:
 def index_path(root: str | os.PathLike[str], env: Mapping[str, str]) -> str:
     """The index of an output root: one file, whatever path leads to the root. In the cache, since SQLite's WAL does not
     work on network file systems."""
-    try:
-        from _blake2 import blake2b  # without the OpenSSL that hashlib loads as well
-    except ImportError:
-        from hashlib import blake2b
     digest = blake2b(os.fsencode(os.path.realpath(root)), digest_size=16).hexdigest()
     return os.path.join(cache_dir(env), "index", f"{digest}.sqlite3")
