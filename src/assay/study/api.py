@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from assay.study.report import render_report
     from assay.study.run_reader import load_points, load_study_runs
     from assay.study.run_status import load_states
+    from assay.study.runner import build_bare_study, find_study_place, run_specs
     from assay.study.slot_choice import choose_slots
     from assay.study.stop import StopOptions, stop
     from assay.study.summary import SummaryOptions, summarise
@@ -45,6 +46,7 @@ HOMES = {
     "assay.study.refresh": "refresh_study",
     "assay.study.run_reader": "load_points load_study_runs",
     "assay.study.run_status": "load_states",
+    "assay.study.runner": "build_bare_study find_study_place run_specs",
     "assay.study.slot_choice": "choose_slots",
     "assay.study.stop": "StopOptions stop",
     "assay.study.summary": "SummaryOptions summarise",

@@ -160,9 +160,9 @@ def test_a_git_that_cannot_be_asked_is_a_warning_of_the_check(chain: Path, tmp_p
     code = tmp_path / "code"
     subprocess.run(["git", "init", "-q", code], check=True)
     (code / ".git" / "index").write_bytes(b"damaged")
-    notes = [note for note in go(ask(chain, tmp_path, folder=str(code))).notes if "git cannot be asked" in note]
+    notes = [note for note in go(ask(chain, tmp_path, folder=str(code))).notes if "git cannot read" in note]
     assert len(notes) == 1
-    assert f"about {code}, so no commit is recorded" in notes[0]
+    assert f"{code}, so no commit is recorded" in notes[0]
 
 
 @pytest.mark.parametrize("why", ["cached", "some", "bisect"])

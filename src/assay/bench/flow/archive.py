@@ -10,17 +10,15 @@ from contextlib import suppress
 from typing import Any
 
 from assay.bench.flow.execution_builder import ENV_EXTRA, Surroundings, build_execution
-from assay.bench.flow.run import find_bench_place
 from assay.bench.records import load_execution, write_execution
-from assay.bench.values.execution import BenchExecution
+from assay.bench.values.execution import STUDY, BenchExecution
 from assay.bench.values.layout import BENCH_FILE
-from assay.config.settings import load_settings
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
 from assay.record import run_directory
 from assay.record.index.base import RunRow
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
-from assay.study.api import StudyPlace, closing_quietly, refresh_study
+from assay.study.api import StudyPlace, closing_quietly, find_study_place, refresh_study
 from assay.values.environment import GitState
 from assay.values.machine import Machine
 
@@ -28,7 +26,7 @@ _PARAMETERS = re.compile(r"(?<=\w)(\[.*\]|\(.*\))$")
 
 
 def find_place(root: str | None) -> StudyPlace:
-    return find_bench_place(root, load_settings(os.getcwd(), os.environ))
+    return find_study_place(STUDY, root)
 
 
 def load_executions(place: StudyPlace, method: str | None = None, console: Console = SILENT) -> list[BenchExecution]:

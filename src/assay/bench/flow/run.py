@@ -42,11 +42,11 @@ from assay.errors import UsageError
 from assay.observe.devices import Devices
 from assay.plan.identity import spec_id
 from assay.show.console import Console
-from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, run_study
+from assay.study.api import RunHooks, StudyPlace, build_bare_study, find_study_place, run_specs
 from assay.values import layout
-from assay.values.run import Command, Plan, RunSpec
+from assay.values.run import Command, RunSpec
 from assay.values.slots import CPU
-from assay.values.study import CodePolicy, Pattern, Resources, Study
+from assay.values.study import CodePolicy, Pattern, Resources
 
 _SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _COMMAND_SCRIPT = os.path.join(_SOURCE, "assay", "bench", "command.py")
@@ -62,7 +62,7 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
     request = _mark_profiled(replace(request, folder=os.path.abspath(request.folder or os.getcwd())))
     _check_profile(request)
     settings = load_settings(os.getcwd(), os.environ)
-    place = find_bench_place(request.root, settings)
+    place = find_study_place(STUDY, request.root, settings)
     methods = resolve_methods(request)
     forgotten = [_Job(spec, None) for spec in _find_forgotten(request, place)]
     jobs = [*forgotten, *_build_jobs(request, methods, place)]
@@ -80,7 +80,15 @@ def run_benchmarks(request: BenchRequest, hooks: RunHooks | None = None, told: T
         observe=lambda inner: given.observe(observer.around(inner)),
     )
     with hold_queue(place.dir, request.folder or "", specs) if _is_plain(request) else nullcontext():
-        report = _run(request, place, slots, specs, watched)
+        report = run_specs(
+            build_bare_study(STUDY, "assay bench", request.folder or ""),
+            place,
+            specs,
+            watched,
+            slots=slots,
+            grace_s=request.grace_s,
+            command_line=request.command_line,
+        )
     found = observer.found | noter.found
     executions = [found[entry.dir] for entry in report.entries if entry.dir in found]
     notes = [*_describe_forgotten([job.spec for job in forgotten]), *report.notes]
@@ -114,26 +122,6 @@ def _describe_forgotten(specs: Sequence[RunSpec]) -> Iterator[str]:
     if counts:
         names = ", ".join(f"{count} of {name}" for name, count in counts.items())
         yield f"an earlier call was killed before all was run; that is done now: {names}"
-
-
-def find_bench_place(root: str | None, settings: Settings) -> StudyPlace:
-    return StudyPlace(choose_root(root, None, settings)[0], STUDY)
-
-
-def _run(
-    request: BenchRequest,
-    place: StudyPlace,
-    slots: tuple[str, ...],
-    specs: Sequence[RunSpec],
-    hooks: RunHooks,
-) -> Report:
-    assert request.folder is not None
-    settings = load_settings(os.getcwd(), os.environ)
-    study = Study(
-        STUDY, "native", "assay bench", request.folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live")
-    )
-    options = RunOptions("", slots=slots, grace_s=request.grace_s, command_line=request.command_line)
-    return run_study(Prepared(study, Plan(study, tuple(specs)), place, True, None, settings, options), hooks)
 
 
 def _choose_slots(request: BenchRequest, settings: Settings) -> tuple[str, ...]:

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from assay.bench.flow.run import find_bench_place
 from assay.bench.judge.environments import describe_differences, match_setups, name_setups, shorten
 from assay.bench.judge.history import count_executions
 from assay.bench.values.comparison import INTERRUPTED, PROFILED, TAKEN_BY_ALL, Samples
-from assay.bench.values.execution import BenchExecution, BenchRequest, BenchVariant
-from assay.config.settings import load_settings
+from assay.bench.values.execution import STUDY, BenchExecution, BenchRequest, BenchVariant
 from assay.errors import UsageError
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, build, find_repository, open_tree, switch
+from assay.study.api import find_study_place
 from assay.system.locks import hold
 from assay.values import layout
 
@@ -236,7 +235,7 @@ def open_workshop(request: BenchRequest, build_command: str | None, console: Con
     second waits."""
     folder = os.path.abspath(request.folder or os.getcwd())
     repository = find_repository(folder)
-    place = find_bench_place(request.root, load_settings(os.getcwd(), os.environ))
+    place = find_study_place(STUDY, request.root)
     key = hashlib.blake2b(repository.encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     meta = os.path.join(place.dir, layout.STUDY_META_DIR)
     trees = os.path.join(meta, TREES_DIR, key)

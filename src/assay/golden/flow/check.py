@@ -19,7 +19,7 @@ from assay.golden.flow.segments import (
     build_spec,
     build_stamp,
     describe_places,
-    run_specs,
+    run_segments,
 )
 from assay.golden.judge.convergence import count_peers, judge_segment, judge_so_far
 from assay.golden.judge.noise import find_refusals, measure_golden_noise
@@ -102,7 +102,7 @@ def _run_rounds(context: GoldenContext, states: Sequence[_State], hooks: RunHook
         def decide(entry: Entry, by_name: Mapping[str, _State] = by_name) -> str | None:
             return by_name[entry.spec.name].decide() if context.options.early_stop else None
 
-        report = run_specs(
+        report = run_segments(
             context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow), decide=decide)
         )
         for entry in report.entries:

@@ -26,7 +26,7 @@ from assay.golden.flow.segments import (
     can_check,
     check_store,
     describe_places,
-    run_specs,
+    run_segments,
 )
 from assay.golden.flow.training import build_provenance, choose_training, lock_store
 from assay.golden.judge.noise import (
@@ -61,7 +61,7 @@ def gather_test(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
 def _gather(context: GoldenContext, hooks: RunHooks) -> GoldenTestReport:
     spec, notes = choose_training(context, hooks)
     work = _Gathering(context, spec, notes)
-    report = run_specs(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
+    report = run_segments(context, [work.spec], replace(hooks, observe=lambda inner: Listening(inner, work.follow)))
     entry = report.entries[0]
     work.conclude(entry)
     runs = [build_run(entry, work.recorder.last_step)]

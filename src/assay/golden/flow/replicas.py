@@ -14,7 +14,7 @@ from assay.golden.flow.segments import (
     build_run,
     build_spec,
     build_stamp,
-    run_specs,
+    run_segments,
     use_variant,
 )
 from assay.golden.judge.noise import Noise
@@ -150,7 +150,7 @@ def follow_specs(
         followers[entry.spec.name] = SegmentFollower(context.test)
         return followers[entry.spec.name]
 
-    report = run_specs(context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow)))
+    report = run_segments(context, specs, replace(hooks, observe=lambda inner: Listening(inner, follow)))
     return report, followers
 
 

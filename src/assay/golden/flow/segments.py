@@ -17,16 +17,14 @@ from assay.plan.expand import build_plan
 from assay.plan.identity import spec_id
 from assay.study.api import (
     Entry,
-    Prepared,
     Report,
     RunHooks,
-    RunOptions,
     StudyPlace,
     choose_root,
-    run_study,
+    run_specs,
 )
 from assay.system.git import find_git_root
-from assay.values.run import Command, LogStream, Plan, RunSpec
+from assay.values.run import Command, LogStream, RunSpec
 from assay.values.secrets import hide_spec
 from assay.values.study import STUDY_NAME_RULE, CodePolicy, Farm, Pattern, Problem, Study, is_study_name
 
@@ -256,27 +254,22 @@ def hide_command(context: GoldenContext, text: str) -> str:
     return hide_spec(build_spec(context, "", text, {}), context.settings.secrets).commands[0].text
 
 
-# ---------------------------------------------------------------- following runs
-
-
 # ---------------------------------------------------------------- running
 
 
-def run_specs(context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
-    """All of them, spread over the slots."""
+def run_segments(context: GoldenContext, specs: Sequence[RunSpec], hooks: RunHooks) -> Report:
     options = context.options
-    prepared = Prepared(
-        study=context.study,
-        plan=Plan(context.study, tuple(specs)),
-        place=context.place,
-        root_was_asked=True,
+    return run_specs(
+        context.study,
+        context.place,
+        specs,
+        hooks,
+        slots=options.slots,
         farm=context.farm,
         settings=context.settings,
-        options=RunOptions(
-            options.file, slots=options.slots, grace_s=options.grace_s, command_line=options.command_line
-        ),
+        grace_s=options.grace_s,
+        command_line=options.command_line,
     )
-    return run_study(prepared, hooks)
 
 
 def build_run(entry: Entry, last_step: int | None, early: str | None = None) -> SegmentRun:

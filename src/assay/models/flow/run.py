@@ -11,7 +11,6 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from assay.config.settings import load_settings
 from assay.errors import AssayError, ExitCode, InfrastructureError
 from assay.execute.machine_lease import Use
 from assay.models.flow.timings import MachineObserver, build_timings
@@ -19,14 +18,22 @@ from assay.models.records import load_report
 from assay.models.values.layout import MODEL_ERROR_FILE, MODEL_REQUEST_PREFIX
 from assay.models.values.model import STUDY, ModelReport, ModelRequest
 from assay.plan.identity import spec_id
-from assay.study.api import Prepared, Report, RunHooks, RunOptions, StudyPlace, choose_root, record_verdicts, run_study
+from assay.study.api import (
+    Report,
+    RunHooks,
+    StudyPlace,
+    build_bare_study,
+    find_study_place,
+    record_verdicts,
+    run_specs,
+)
 from assay.system.files import read_end, write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain
-from assay.values.run import Command, Plan, RunSpec
+from assay.values.run import Command, RunSpec
 from assay.values.slots import CPU
 from assay.values.state import State
-from assay.values.study import CodePolicy, Resources, Study
+from assay.values.study import CodePolicy, Resources
 from assay.values.timings import KeepTimings
 
 COMMAND = "model"
@@ -61,21 +68,19 @@ def run_model(
     request: ModelRequest, choice: RunChoice, hooks: RunHooks | None = None, keep_timings: KeepTimings | None = None
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
-    settings = load_settings(os.getcwd(), os.environ)
-    place = StudyPlace(choose_root(choice.root, None, settings)[0], STUDY)
+    place = find_study_place(STUDY, choice.root)
     request = replace(request, folder=request.folder or os.getcwd())
     spec = build_spec(request, choice, place)
-    study = Study(
-        STUDY, "native", "assay model", os.getcwd(), (), (), resources=Resources(gpus=0), code=CodePolicy("live")
-    )
-    jobs = choice.jobs or len(os.sched_getaffinity(0))
-    options = RunOptions("", slots=(CPU,) * jobs, command_line=choice.command_line)
-    prepared = Prepared(study, Plan(study, (spec,)), place, True, None, settings, options)
     observer = MachineObserver()
     given = hooks or RunHooks(tick_s=0.1)
     use: Use = "benchmark" if is_profiling(request) else "check"
-    watched = run_study(
-        prepared, replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s)
+    watched = run_specs(
+        build_bare_study(STUDY, "assay model", os.getcwd()),
+        place,
+        [spec],
+        replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s),
+        slots=(CPU,) * (choice.jobs or len(os.sched_getaffinity(0))),
+        command_line=choice.command_line,
     )
     finished = conclude(watched)
     if finished.report is not None:

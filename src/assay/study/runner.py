@@ -1,0 +1,40 @@
+"""Runs that no study file asked for: golden segments, benchmark trials, model checks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from assay.config.settings import Settings, load_settings
+from assay.study.locations import StudyPlace, choose_root
+from assay.study.prepared import Prepared, Report, RunOptions
+from assay.study.sweep import RunHooks, run_study
+from assay.values.run import Plan, RunSpec
+from assay.values.study import CodePolicy, Farm, Resources, Study
+
+
+def build_bare_study(name: str, source: str, folder: str) -> Study:
+    """Without commands and parameters of its own. `source`: the command that asks for it, for messages."""
+    return Study(name, "native", source, folder, (), (), resources=Resources(gpus=0), code=CodePolicy("live"))
+
+
+def find_study_place(name: str, root: str | None, settings: Settings | None = None) -> StudyPlace:
+    return StudyPlace(choose_root(root, None, settings or load_settings(os.getcwd(), os.environ))[0], name)
+
+
+def run_specs(
+    study: Study,
+    place: StudyPlace,
+    specs: Sequence[RunSpec],
+    hooks: RunHooks,
+    *,
+    slots: tuple[str, ...] | None = None,
+    farm: Farm | None = None,
+    settings: Settings | None = None,
+    grace_s: float = 10.0,
+    command_line: tuple[str, ...] = (),
+) -> Report:
+    """Run all of them, spread over the slots."""
+    options = RunOptions(study.source, slots=slots, grace_s=grace_s, command_line=command_line)
+    known = settings or load_settings(os.getcwd(), os.environ)
+    return run_study(Prepared(study, Plan(study, tuple(specs)), place, True, farm, known, options), hooks)
