@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from assay.show import formatting
 from assay.show.heat_map import render_bars, render_heat_map
@@ -41,14 +40,13 @@ _LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characte
 _STYLES = {**terminal.STATE_COLORS, "soft": "dim", "strong": "bold", "title": "bold", "culprit": "bold red"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(NamedTuple):
     width: int | None
     color: bool
     plain: bool
 
     def inside(self, indent: str) -> _Look:
-        return self if self.width is None or not indent else replace(self, width=max(self.width - len(indent), 20))
+        return self if self.width is None or not indent else self._replace(width=max(self.width - len(indent), 20))
 
 
 def render_terminal(document: Document, *, width: int | None = None, color: bool = False, plain: bool = False) -> str:
@@ -130,7 +128,7 @@ def _render_findings(block: Findings, look: _Look) -> Iterator[str]:
         kind = str(finding.kind)
         subject = f" {formatting.clean(finding.subject)}" if finding.subject else ""
         head, *rest = finding.message.splitlines() or [""]
-        first, *more = _render_content(f"{kind}{subject}: {head}", replace(look, color=False))
+        first, *more = _render_content(f"{kind}{subject}: {head}", look._replace(color=False))
         yield (terminal.paint(kind, _STYLES[kind]) if look.color else kind) + first.removeprefix(kind)
         yield from more
         for line in rest:

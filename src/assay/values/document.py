@@ -23,13 +23,15 @@ Where the formats should differ, the builder says so with `Only`; a renderer nev
 Text is a `str`, a `Span` (a str with a role), or a tuple of both. Roles: a verdict kind or a state of a run (its
 colour, or a badge), `code` (something to copy), `strong`, `soft` (less important). Tables hold plain values, or spans
 in cells.
+
+The blocks are named tuples: defining them takes a fortieth of the time that frozen dataclasses need, and `assay run`
+ends with a document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from assay.values.table import Table
 from assay.values.verdict import Finding, VerdictKind
@@ -37,13 +39,20 @@ from assay.values.verdict import Finding, VerdictKind
 Format = Literal["terminal", "markdown", "html"]
 
 
-@dataclass(frozen=True, slots=True)
 class Span:
-    text: str
-    role: str = ""
+    """A text and its role. Not a tuple, so that a tuple of texts is told from it, and a cell of a table shows it."""
+
+    __slots__ = ("role", "text")
+
+    def __init__(self, text: str, role: str = "") -> None:
+        self.text = text
+        self.role = role
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"Span({self.text!r}, {self.role!r})"
 
 
 Content: TypeAlias = str | Span | tuple[str | Span, ...]
@@ -61,8 +70,7 @@ def build_plain(content: Content) -> str:
 # ---------------------------------------------------------------- blocks
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(NamedTuple):
     """Of the page (level 1) or of a part of it, with its verdict; `word` instead of the verdict's name."""
 
     text: str
@@ -72,8 +80,7 @@ class Heading:
     note: str = ""  # less important, behind it
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     """A paragraph. `indent`: steps to the right on a terminal."""
 
     content: Content
@@ -81,31 +88,27 @@ class Text:
     role: str = ""  # "soft", "answer": the sentence that the reader came for
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(NamedTuple):
     """One item each: a list on a page, a line on a terminal."""
 
     items: Sequence[Content]
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """What was found, in the order given; at most `most` are shown, and how many more there are."""
 
     items: Sequence[Finding]
     most: int = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """Label and value. `folds`: False for values that are copied, which only the terminal itself may break."""
 
     pairs: Sequence[tuple[str, str]]
     folds: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TableBlock:
+class TableBlock(NamedTuple):
     """`notes`: for each row what a page shows below it. `roles`: for each row a verdict kind, or "" ; a second word
     `first` marks the row that matters most. `breaks`: index of a row → a line before it (rows that were left out).
 
@@ -121,31 +124,27 @@ class TableBlock:
     split_by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(NamedTuple):
     """To be pasted: what each does, and the command line."""
 
     items: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """Output of a program, or one long command (`wraps`); lines stay lines."""
 
     text: str
     wraps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """Blocks that belong together, below an optional title."""
 
     blocks: Sequence[Block]
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
+class Details(NamedTuple):
     """Folded under its title on a page and in Markdown; a terminal, which cannot fold, shows it all."""
 
     title: Content
@@ -153,8 +152,7 @@ class Details:
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(NamedTuple):
     """For these formats alone."""
 
     formats: Sequence[Format]
@@ -166,8 +164,7 @@ class Only:
 Point: TypeAlias = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Points by rising x; what is not finite is left out. `style` is a class of the style sheet."""
 
     points: Sequence[Point]
@@ -176,8 +173,7 @@ class Curve:
     marker: Literal["", "dot", "cross"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(NamedTuple):
     """Between two lines."""
 
     upper: Sequence[Point]
@@ -185,8 +181,7 @@ class Area:
     style: str
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(NamedTuple):
     """One part of a chart; the parts are above each other and share the x axis."""
 
     curves: Sequence[Curve] = ()
@@ -197,8 +192,7 @@ class Panel:
     height: int = 150
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """Drawn on a page alone. `spans`: style, from x, to x; `lines`: single x; both over all panels."""
 
     title: Content
@@ -212,23 +206,20 @@ class Chart:
     is_wide: bool = False  # over the whole width of the page
 
 
-@dataclass(frozen=True, slots=True)
-class Legend:
+class Legend(NamedTuple):
     """Style, shape and meaning of what charts show. Shapes: area, line, wide, dot, dash, cross."""
 
     keys: Sequence[tuple[str, str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(NamedTuple):
     """A horizontal bar for each label and count."""
 
     items: Sequence[tuple[str, int]]
     label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMap:
+class HeatMap(NamedTuple):
     """Cells by level: one for each of the `limits` (at most four) that a value exceeds; infinite ones have the last.
 
     `levels` are their meanings, from "none of the limits" to "infinite". `lengths` says how many elements the rows and
@@ -253,8 +244,7 @@ Block: TypeAlias = (
 # ---------------------------------------------------------------- what JUnit counts
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """`type`: instead of the verdict's name; `excuse`: why it is skipped although it did not pass; `text`: the body."""
 
     classname: str
@@ -268,8 +258,7 @@ class Case:
     excuse: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
+class Suite(NamedTuple):
     name: str
     cases: Sequence[Case]
     properties: Sequence[tuple[str, object]] = ()
@@ -277,8 +266,7 @@ class Suite:
     output: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     title: str
     blocks: Sequence[Block]
     suites: Sequence[Suite] = ()
