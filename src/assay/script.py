@@ -310,7 +310,7 @@ def build_random_name() -> str:
 
 def _write_adhoc_run(path: str, name: str) -> None:
     from assay.system.files import rename
-    from assay.values.secrets import hide_words
+    from assay.values.secrets import hide_arguments
 
     uid = os.urandom(6).hex()
     aside = os.path.join(os.path.dirname(path), layout.STUDY_META_DIR, layout.TEMPORARY_PREFIX + uid)
@@ -326,7 +326,7 @@ def _write_adhoc_run(path: str, name: str) -> None:
         "params": {},
         "commands": [],
         "source": "",
-        "command_line": hide_words(sys.argv),
+        "command_line": hide_arguments(sys.argv),
         "process": {"host": os.uname().nodename, "pid": os.getpid(), **_read_process_identity()},
     }
     with open(os.path.join(aside, layout.RUN_FILE), "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -311,7 +311,7 @@ class TestFailure:
         [
             ("no-such-program-here", 127, "no-such-program-here: command not found"),
             ("submit 'unbalanced", 1, "unexpected EOF"),
-            ("false", 1, "said nothing"),
+            ("false", 1, "printed nothing"),
         ],
     )
     def test_commands_that_cannot_work(self, runs: Runs, submit: str, code: int, said: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from assay.observe.devices import Devices
 from assay.observe.machine import (
     CpuMeter,
-    Outlook,
+    ForeignLoad,
     add_aftermath,
     find_contamination,
     load_governor,
@@ -42,7 +42,7 @@ def test_what_others_used(tmp_path: Path, busy: float, idle: float, own: float, 
     write_stat(stat, 100, 100)
     meter = CpuMeter(str(stat))
     write_stat(stat, 100 + busy, 100 + idle)
-    assert meter.foreign_share(own, 2) == pytest.approx(share, abs=0.001)
+    assert meter.foreign_fraction(own, 2) == pytest.approx(share, abs=0.001)
 
 
 def test_a_moment_is_too_short_to_tell(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_moment_is_too_short_to_tell(tmp_path: Path) -> None:
     write_stat(stat, 100, 100)
     meter = CpuMeter(str(stat))
     write_stat(stat, 100.1, 100.1)
-    assert meter.foreign_share(0, 2) is None
+    assert meter.foreign_fraction(0, 2) is None
 
 
 # ---------------------------------------------------------------- before a run begins
@@ -59,7 +59,7 @@ def test_a_moment_is_too_short_to_tell(tmp_path: Path) -> None:
 def test_what_others_did_before_is_told_from_the_last_mark_that_is_far_enough_back(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     write_stat(stat, 100, 100)
-    outlook = Outlook(2, str(stat))
+    outlook = ForeignLoad(2, str(stat))
     assert outlook.mark() is None
     write_stat(stat, 101, 100)  # busy for a second
     assert outlook.mark() == pytest.approx(1.0, abs=0.2)
@@ -71,7 +71,7 @@ def test_marks_that_are_close_together_reach_back_farther(tmp_path: Path) -> Non
     """Trials of milliseconds, one after another."""
     stat = tmp_path / "stat"
     write_stat(stat, 100, 100)
-    outlook = Outlook(2, str(stat))
+    outlook = ForeignLoad(2, str(stat))
     shares = []
     for number in range(1, 9):
         outlook.mark()
@@ -84,7 +84,7 @@ def test_marks_that_are_close_together_reach_back_farther(tmp_path: Path) -> Non
 def test_our_own_time_and_that_of_our_children_is_no_load_of_others(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     write_stat(stat, 100, 100)
-    outlook = Outlook(2, str(stat))
+    outlook = ForeignLoad(2, str(stat))
     outlook.mark()
     before_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     spin = "import time\nwhile time.process_time() < 0.3: pass"
@@ -101,7 +101,7 @@ def test_our_own_time_and_that_of_our_children_is_no_load_of_others(tmp_path: Pa
 def test_what_is_forgotten_is_not_asked(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     write_stat(stat, 100, 100)
-    outlook = Outlook(2, str(stat))
+    outlook = ForeignLoad(2, str(stat))
     outlook.mark()
     outlook.forget()
     write_stat(stat, 200, 100)
@@ -113,7 +113,7 @@ def test_where_the_kernel_does_not_tell_nothing_is_known(tmp_path: Path, content
     stat = tmp_path / "stat"
     if content is not None:
         stat.write_text(content)
-    outlook = Outlook(2, str(stat))
+    outlook = ForeignLoad(2, str(stat))
     assert [outlook.mark(), outlook.mark()] == [None, None]
 
 
@@ -128,7 +128,7 @@ def test_this_machine_can_be_read() -> None:
     physical, sockets = load_topology()
     assert 0 <= sockets <= physical <= (os.cpu_count() or 1)
     assert isinstance(load_governor(), str)
-    assert CpuMeter().foreign_share(0, os.cpu_count() or 1) is None
+    assert CpuMeter().foreign_fraction(0, os.cpu_count() or 1) is None
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_value_that_is_no_case_of_its_alias_is_refused():
     aliased = study(sweep(m=["bog"]), dialect="mlrunner", aliases={"m": {"big": {"a": 1}}})
     with pytest.raises(ConfigError) as caught:
         build_plan(aliased)
-    assert "'bog' is no case of this alias" in str(caught.value)
+    assert "'bog' is not a case of this alias" in str(caught.value)
     assert "did you mean 'big'" in str(caught.value)
 
 

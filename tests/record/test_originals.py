@@ -154,7 +154,7 @@ def test_a_word_that_is_no_state_is_left_out_and_said(tmp_path):
     (tmp_path / "stat").write_text("train: done\ntest: failed\n")
     run = load_mlrunner_run(str(tmp_path))
     assert run.stat == {"test": "failed"}
-    assert run.problems == ("stat: train: 'done' is no state",)
+    assert run.problems == ("stat: train: 'done' is not a state",)
     assert load_mlrunner_stat(str(tmp_path)) == {"test": "failed"}
 
 

@@ -40,7 +40,7 @@ def test_the_scheme_of_an_address(url: str, scheme: str | None) -> None:
         ("s3:///x", "names no bucket"),
         ("", "empty"),
         ("file://elsewhere/x", "names the machine 'elsewhere'"),
-        ("file://", "names no path"),
+        ("file://", "does not name a path"),
     ],
 )
 def test_an_address_that_cannot_be_used(tmp_path: Path, url: str, words: str) -> None:

@@ -219,7 +219,7 @@ HOSTILE = {
     "a file where a folder has to be": ([member("x", b"1"), member("x/y", b"2")], "a file and a folder at once"),
     "a folder of a file's name": ([member("x", b"1"), folder("x")], "a file and a folder at once"),
     "a folder where a file is": ([folder("x/y"), member("x", b"1")], "a file and a folder at once"),
-    "a file without a name": ([member("./", b"1")], "names no file"),
+    "a file without a name": ([member("./", b"1")], "does not name a file"),
 }
 
 
@@ -368,7 +368,7 @@ def test_bz2_that_is_damaged_says_so_without_a_number(tmp_path: Path) -> None:
     content = bytearray(bz2.compress((tmp_path / "b.tar").read_bytes(), 1))
     content[1_500_000] ^= 0xFF
     path.write_bytes(content)
-    with pytest.raises(ArchiveError, match="no readable tar archive"):
+    with pytest.raises(ArchiveError, match="not a readable tar archive"):
         unpack_to(path)
 
 

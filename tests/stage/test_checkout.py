@@ -161,7 +161,7 @@ def test_ends_that_are_no_range_are_refused(plain):
     with pytest.raises(UsageError, match="comes after") as caught:
         load_parents(str(plain), second, first)
     assert "swap" in str(caught.value.hint)
-    with pytest.raises(UsageError, match="no ancestor") as caught:
+    with pytest.raises(UsageError, match="not an ancestor") as caught:
         load_parents(str(plain), alone, second)
     assert "share no history" in str(caught.value.hint)
 
@@ -185,7 +185,7 @@ def test_a_name_that_is_no_commit_is_refused(plain, name):
 
 
 def test_a_folder_without_git_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="no git repository"):
+    with pytest.raises(UsageError, match="not in a git repository"):
         find_repository(str(tmp_path))
 
 

@@ -28,7 +28,7 @@ NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
 
 
 def pull(url: str, target: Path, **more: Any) -> Fetched:
-    return fetch(url, str(target), patience=more.pop("patience", NO_WAIT), **more)
+    return fetch(url, str(target), retry=more.pop("retry", NO_WAIT), **more)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -50,7 +50,7 @@ def build_tar(tree: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize("target", ["", "/"])
 def test_a_target_must_be_a_name(target: str) -> None:
-    with pytest.raises(UsageError, match="no place for data"):
+    with pytest.raises(UsageError, match="not a valid target"):
         fetch("/etc/hostname", target)
 
 
@@ -64,7 +64,7 @@ def test_a_checksum_is_known_by_its_length(algorithm: str) -> None:
     "text", ["abc", "sha256:abc", "md5:" + "0" * 40, "z" * 64, "crc32:" + "0" * 32, ":" + "0" * 32]
 )
 def test_what_is_no_checksum(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="is no checksum"):
+    with pytest.raises(UsageError, match="is not a checksum"):
         pull("/etc/hostname", tmp_path / "x", checksum=text)
     assert names_in(tmp_path) == []
 
@@ -74,7 +74,7 @@ def test_what_is_no_checksum(tmp_path: Path, text: str) -> None:
 FETCHER = """
 import sys
 from assay.stage.download import fetch
-print(fetch(sys.argv[1], sys.argv[2], say=lambda text: print(text, flush=True)), flush=True)
+print(fetch(sys.argv[1], sys.argv[2], notify=lambda text: print(text, flush=True)), flush=True)
 """
 
 
@@ -183,7 +183,7 @@ def test_an_archive_is_unpacked_beside_itself(web: Any, tmp_path: Path) -> None:
     content = build_tar({"cifar-10-batches-bin/data_batch_1.bin": b"1", "cifar-10-batches-bin/readme.html": b"2"})
     web.add("/~kriz/cifar-10-binary.tar.gz", content)
     said: list[str] = []
-    fetched = pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", say=said.append)
+    fetched = pull(f"{web.url}/~kriz/cifar-10-binary.tar.gz", tmp_path / "cifar-10-binary.tar.gz", notify=said.append)
     assert fetched == Fetched(str(tmp_path / "cifar-10-binary.tar.gz"), len(content), cached=False)
     assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == content
     assert names_in(tmp_path / "cifar-10-batches-bin") == ["data_batch_1.bin", "readme.html"]
@@ -200,7 +200,7 @@ def test_a_signed_archive_is_known_by_its_path(web: Any, tmp_path: Path) -> None
 def test_a_renamed_archive_is_unpacked_into_the_parent_and_said_so(web: Any, tmp_path: Path) -> None:
     web.add("/ds.tar.gz", build_tar({"inner/a": b"1"}))
     said: list[str] = []
-    pull(f"{web.url}/ds.tar.gz", tmp_path / "mydata", say=said.append)
+    pull(f"{web.url}/ds.tar.gz", tmp_path / "mydata", notify=said.append)
     assert names_in(tmp_path) == ["inner", "mydata"]
     assert said[-1] == f"unpacking ds.tar.gz (kept as mydata) into {tmp_path}"
 
@@ -219,7 +219,7 @@ def test_an_archive_without_an_ending_is_known_by_its_content(web: Any, tmp_path
 def test_other_data_without_an_ending_stays_as_it_is(web: Any, tmp_path: Path, content: bytes) -> None:
     web.add("/data", content)
     said: list[str] = []
-    pull(f"{web.url}/data", tmp_path / "data", say=said.append)
+    pull(f"{web.url}/data", tmp_path / "data", notify=said.append)
     assert (tmp_path / "data").read_bytes() == content
     assert names_in(tmp_path) == ["data"]
     assert not any(line.startswith("unpacking") for line in said)
@@ -234,7 +234,7 @@ def test_a_page_that_lists_a_folder_is_no_data(web: Any, tmp_path: Path) -> None
     web.add("/get/?id=3", b"<html>data</html>", headers=listing)
     web.add("/raw/", b"data", headers={"Content-Type": "application/octet-stream"})
     for path in ("/ds/", "/ds"):
-        with pytest.raises(UsageError, match=f"{web.url}{path} is no file"):
+        with pytest.raises(UsageError, match=f"{web.url}{path} is not a file"):
             pull(f"{web.url}{path}", tmp_path / "folder")
     assert names_in(tmp_path) == []
     for number, path in enumerate(("/page.html", "/get/?id=3", "/raw/")):
@@ -276,7 +276,7 @@ def test_a_hostile_archive_leaves_nothing(web: Any, tmp_path: Path) -> None:
 
 def test_a_login_page_is_no_archive(web: Any, tmp_path: Path) -> None:
     web.add("/x.tar.gz", b"<html>Please log in</html>")
-    with pytest.raises(UsageError, match=r"x\.tar\.gz is no readable tar archive"):
+    with pytest.raises(UsageError, match=r"x\.tar\.gz is not a readable tar archive"):
         pull(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz")
     assert names_in(tmp_path) == []
 
@@ -290,7 +290,7 @@ def test_an_interrupted_unpacking_is_done_by_the_next(web: Any, tmp_path: Path) 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pull(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz", say=interrupt)
+        pull(f"{web.url}/x.tar.gz", tmp_path / "x.tar.gz", notify=interrupt)
     assert names_in(tmp_path) == ["x.tar.gz.part", "x.tar.gz.part.json"]
     (tmp_path / "x.tar.gz.unpack").mkdir()  # as a kill would leave it
     (tmp_path / "x.tar.gz.unpack" / "junk").write_bytes(b"")
@@ -384,7 +384,7 @@ def test_a_folder_is_not_copied_into_itself(source: Path) -> None:
 
 def test_a_link_without_end_is_named(source: Path, tmp_path: Path) -> None:
     (source / "sub" / "loop").symlink_to(source)
-    with pytest.raises(UsageError, match="sub/loop is a link to a folder that it lies in"):
+    with pytest.raises(UsageError, match="sub/loop is a link to a folder that it is in"):
         pull(str(source), tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 

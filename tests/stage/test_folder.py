@@ -38,7 +38,7 @@ def test_the_same_folder_twice_is_no_circle(source: Path) -> None:
 @pytest.mark.parametrize("target", ["..", ".", "../../source"])
 def test_a_circle_is_named(source: Path, target: str) -> None:
     (source / "sub" / "loop").symlink_to(target)
-    with pytest.raises(UsageError, match="sub/loop is a link to a folder that it lies in"):
+    with pytest.raises(UsageError, match="sub/loop is a link to a folder that it is in"):
         load_listing(str(source))
 
 

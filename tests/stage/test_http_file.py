@@ -1,4 +1,4 @@
-"""Over http: status, length, versions and patience, seen through `fetch`."""
+"""Over http: status, length, versions and retry, seen through `fetch`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_WAIT = RetryPolicy(attempts=3, sleep=lambda _: None, timeout_s=20)
 
 
 def pull(url: str, target: Path, **more: Any) -> Fetched:
-    return fetch(url, str(target), patience=more.pop("patience", NO_WAIT), **more)
+    return fetch(url, str(target), retry=more.pop("retry", NO_WAIT), **more)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -35,7 +35,7 @@ def test_a_file_arrives(web: Any, tmp_path: Path) -> None:
     web.add("/d/x.bin", DATA)
     said: list[str] = []
     target = tmp_path / "data" / "deep" / "x.bin"
-    assert pull(f"{web.url}/d/x.bin", target, say=said.append) == Fetched(str(target), len(DATA), cached=False)
+    assert pull(f"{web.url}/d/x.bin", target, notify=said.append) == Fetched(str(target), len(DATA), cached=False)
     assert target.read_bytes() == DATA
     assert names_in(target.parent) == ["x.bin"]
     assert said == [f"downloading {web.url}/d/x.bin"]
@@ -50,7 +50,7 @@ def test_another_name_is_only_another_name(web: Any, tmp_path: Path) -> None:
 def test_what_is_there_is_not_fetched_again(web: Any, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"mine")
     said: list[str] = []
-    assert pull(f"{web.url}/x", tmp_path / "x", say=said.append) == Fetched(str(tmp_path / "x"), 0, cached=True)
+    assert pull(f"{web.url}/x", tmp_path / "x", notify=said.append) == Fetched(str(tmp_path / "x"), 0, cached=True)
     assert web.requests == []
     assert said == [f"{tmp_path}/x is already there"]
     assert (tmp_path / "x").read_bytes() == b"mine"
@@ -104,7 +104,7 @@ def test_a_server_that_stays_in_trouble_is_left(web: Any, tmp_path: Path) -> Non
     web.add("/x", DATA, statuses=[503] * 9)
     said: list[str] = []
     with pytest.raises(InfrastructureError, match=r"HTTP 503 Service Unavailable \(3 tries\)") as caught:
-        pull(f"{web.url}/x", tmp_path / "x", say=said.append)
+        pull(f"{web.url}/x", tmp_path / "x", notify=said.append)
     assert caught.value.exit_code == 4
     assert len(web.requests) == 3
     assert [line for line in said if "trying again" in line] == [
@@ -116,13 +116,13 @@ def test_a_server_that_stays_in_trouble_is_left(web: Any, tmp_path: Path) -> Non
 def test_delays_grow_and_the_server_may_ask_for_one(web: Any, tmp_path: Path) -> None:
     waited: list[float] = []
     web.add("/x", DATA, statuses=[503] * 4 + [200])
-    pull(f"{web.url}/x", tmp_path / "x", patience=RetryPolicy(sleep=waited.append))
+    pull(f"{web.url}/x", tmp_path / "x", retry=RetryPolicy(sleep=waited.append))
     assert waited == [1, 2, 4, 8]
     web.add("/y", DATA, statuses=[429, 503, 200], headers={"Retry-After": "7"})
-    pull(f"{web.url}/y", tmp_path / "y", patience=RetryPolicy(sleep=waited.append))
+    pull(f"{web.url}/y", tmp_path / "y", retry=RetryPolicy(sleep=waited.append))
     assert waited[4:] == [7, 7]
     web.add("/z", DATA, statuses=[429, 200], headers={"Retry-After": "86400"})
-    pull(f"{web.url}/z", tmp_path / "z", patience=RetryPolicy(sleep=waited.append))
+    pull(f"{web.url}/z", tmp_path / "z", retry=RetryPolicy(sleep=waited.append))
     assert waited[6:] == [60]
 
 
@@ -166,7 +166,7 @@ def test_a_certificate_that_proves_nothing_is_not_asked_twice() -> None:
 def test_a_server_that_says_nothing_is_not_waited_for_forever(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA, hold_at=0)
     with pytest.raises(InfrastructureError, match="no answer in time"):
-        pull(f"{web.url}/x", tmp_path / "x", patience=RetryPolicy(attempts=1, timeout_s=0.2))
+        pull(f"{web.url}/x", tmp_path / "x", retry=RetryPolicy(attempts=1, timeout_s=0.2))
 
 
 def test_odd_letters_in_an_address(web: Any, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_odd_letters_in_an_address(web: Any, tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_no_number(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no address"):
+    with pytest.raises(UsageError, match="is not a valid address"):
         pull("http://h:port/x", tmp_path / "x")
 
 
@@ -184,7 +184,7 @@ def test_a_login_in_the_address_is_used_and_not_passed_on(web: Any, tmp_path: Pa
     web.add("/a", location="/b")
     web.add("/b", DATA)
     said: list[str] = []
-    pull(web.url.replace("//", "//me:p%40ss@") + "/a", tmp_path / "x", say=said.append)
+    pull(web.url.replace("//", "//me:p%40ss@") + "/a", tmp_path / "x", notify=said.append)
     first, second = (headers.get("Authorization") for _, headers in web.requests)
     assert first == "Basic " + base64.b64encode(b"me:p@ss").decode()
     assert second is None
@@ -204,7 +204,7 @@ def test_a_file_that_comes_compressed_unasked_is_refused(web: Any, tmp_path: Pat
 def test_long_downloads_say_how_far_they_are(web: Any, tmp_path: Path) -> None:
     web.add("/x", DATA)
     said: list[str] = []
-    pull(f"{web.url}/x", tmp_path / "x", say=said.append, patience=RetryPolicy(report_s=0))
+    pull(f"{web.url}/x", tmp_path / "x", notify=said.append, retry=RetryPolicy(report_s=0))
     assert said[-1] == f"{web.url}/x: 0.5 of 0.5 MB"
     assert len(said) == 1 + 4  # 512,000 bytes in chunks of 131,072
 
@@ -216,7 +216,7 @@ def test_long_downloads_say_how_far_they_are(web: Any, tmp_path: Path) -> None:
 def test_a_broken_connection_is_continued(web: Any, tmp_path: Path, version: dict[str, str | None]) -> None:
     web.add("/x", DATA, cuts=[300_000, 100_000], **version)
     said: list[str] = []
-    pull(f"{web.url}/x", tmp_path / "x", say=said.append)
+    pull(f"{web.url}/x", tmp_path / "x", notify=said.append)
     assert (tmp_path / "x").read_bytes() == DATA
     assert web.ranges() == [None, "bytes=300000-", "bytes=400000-"]
     assert web.requests[1][1]["If-Range"] == next(value for value in version.values() if value)

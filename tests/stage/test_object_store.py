@@ -275,7 +275,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_long(tmp_path: Path, mon
     monkeypatch.setattr(object_store, "_ANSWER_S", 0.1)
     said: list[str] = []
     with pytest.raises(InfrastructureError, match=r"gs://b/x cannot be reached: no answer within 0\.1 s"):
-        fetch("gs://b/x", str(tmp_path / "x"), say=said.append)
+        fetch("gs://b/x", str(tmp_path / "x"), notify=said.append)
     released.set()
     assert said == ["downloading gs://b/x", "connecting to gs://b/x (for at most 0.1 s)"]
     assert names_in(tmp_path) == []

@@ -13,10 +13,10 @@ from assay.values.secrets import (
     SECRET_NAMES,
     SecretRules,
     build_file_matcher,
+    hide_arguments,
     hide_diff,
     hide_spec,
     hide_text,
-    hide_words,
     is_secret,
     is_secret_name,
 )
@@ -127,7 +127,7 @@ def test_command_lines_without_secrets_stay_as_they_are(text: str) -> None:
 
 def test_words_of_a_command_line() -> None:
     words = ("assay", "run", "--token", "abc", "--env", "X_TOKEN=foo", "-n")
-    assert hide_words(words) == ("assay", "run", "--token", HIDDEN, "--env", "X_TOKEN=***", "-n")
+    assert hide_arguments(words) == ("assay", "run", "--token", HIDDEN, "--env", "X_TOKEN=***", "-n")
 
 
 def test_a_diff_shows_programs_and_no_secrets() -> None:

@@ -1,11 +1,11 @@
-"""The contract of an executor: start `job.sh` somewhere, say whether it still lives, end it.
+"""The contract of an executor: start `job.sh` somewhere, report whether it still lives, end it.
 
 An executor knows nothing of sweeps or of what a run directory means. Every implementation must pass
 `tests/contracts/executor.py`.
 
 Concurrency: several supervisors, each with its own executor, may handle the same run directory. `publish` decides
 who owns an attempt: it writes `lease.N` by link(2) and is true for exactly one caller. An executor calls it before
-the job may begin, and undoes its start when publish says false.
+the job may begin, and undoes its start when publish returns False.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Executor(ABC):
         return False
 
     def refusal(self, _handle: JobHandle, _run_dir: str) -> str | None:
-        """Why a job never came to its farm, in the farm's own words; None: it did, or may still."""
+        """Why a job never came to its farm, with the farm's own message; None: it did, or may still."""
         return None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """What is submitted to a farm, and what is shown of it: texts only.
 
 Everything here is shell text, since SUBMIT_CMD and RESOURCES are: a value may carry several words or flags. What we put
-into it ourselves (paths, names, the job's command) is quoted for the place where it stands.
+into it ourselves (paths, names, the job's command) is quoted for its position.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _is_bare(words: list[str]) -> bool:
 
 
 def find_program(farm: Farm) -> str | None:
-    """The program that submits, where the text says it plainly; to look for before anything is written."""
+    """The program that submits, where the text names it plainly; checked before anything is written."""
     words = [word for word in _words(farm.submit) if not re.match(r"\w+=", word)]
     program = os.path.expanduser(os.path.expandvars(words[0])) if words else ""
     return program if re.fullmatch(r"[\w./+@-]+", program) else None

@@ -99,7 +99,7 @@ class LocalExecutor(Executor):
             _end_loser(pid)
             return None
         self._watch_pid(handle, request.dir, is_child=True)
-        with contextlib.suppress(BrokenPipeError):  # killed meanwhile: its end is noticed like any other
+        with contextlib.suppress(BrokenPipeError):  # killed in between: its end is noticed like any other
             os.write(opener, b"1")
         return handle
 
@@ -160,7 +160,7 @@ class LocalExecutor(Executor):
         return {pid for pid in found - known if not process.is_of(pid, running)}
 
     def _remember(self, handle: JobHandle, left: set[int]) -> tuple[str, ...]:
-        """Their descriptions. What is named as left is ended, also where it opens a session of its own meanwhile."""
+        """Their descriptions. What is named as left is ended, also where it opens a session of its own in between."""
         if left:
             self._seen[handle] = frozenset((pid, processes.process_start(pid) or 0) for pid in left)
         return tuple(map(processes.describe_process, sorted(left)))

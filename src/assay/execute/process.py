@@ -63,7 +63,7 @@ _known_peak_kib = 0
 
 
 def find_peak_bytes(ru_maxrss_kib: int) -> int:
-    """The largest process of an ended child of ours; 0 where the kernel's figure may be our own.
+    """The largest process of an ended child of ours; 0 where the kernel's number may be our own.
 
     exec keeps the peak of the image that it replaces, and between spawn and exec that image was this process.
     """
@@ -138,13 +138,13 @@ def _is_output(pid: int, number: str, path: str, folders: set[tuple[str, str]]) 
     return processes.is_writing(pid, number)
 
 
-# ---------------------------------------------------------------- what jobs leave behind
+# ---------------------------------------------------------------- what jobs leave running
 
 
 class Orphans:
     """Processes whose parent has left and that became children of this one, because it asked the kernel for them.
 
-    After a job has ended they are all that it can have left behind: to see that there are none takes one file.
+    After a job has ended they are all that it can have left running: one file shows that there are none.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Orphans:
         self._before = self._load() if self.is_active else set()
 
     def find(self, known: Iterable[int]) -> set[int]:
-        """Those that live; what has ended meanwhile is reaped. `known` are the jobs themselves."""
+        """Those that live; what has ended since is reaped. `known` are the jobs themselves."""
         others = self._before.union(known)
         before: set[int] = set()
         living: set[int] = set()
@@ -200,12 +200,12 @@ def end_attempts(attempts: Sequence[Attempt], grace_s: float) -> bool:
     """
     if not attempts:
         return True
-    told: set[int] = set()
+    signalled: set[int] = set()
     deadline = time.monotonic() + grace_s
     while members := find_members(attempts):
-        # what was forked since the last look has not been told yet
-        processes.signal_all(_leaders_first(members - told, attempts), signal.SIGTERM)
-        told |= members
+        # what was forked since the last look has not been signalled yet
+        processes.signal_all(_leaders_first(members - signalled, attempts), signal.SIGTERM)
+        signalled |= members
         if time.monotonic() >= deadline:
             break
         time.sleep(_POLL_S)

@@ -23,14 +23,14 @@ from assay.values.run import SHELL_WORDS, RunSpec
 #   A watcher obeys stop.N there, since the supervisor cannot reach the process. After a stop it outlives job.sh,
 #   to end what ignores TERM, and it notices when job.sh was killed. It ends job.sh first: a command that answers TERM
 #   with exit 0 must not pass for finished. It never forks while it waits, since a left-over `sleep` would hold the
-#   slot's lock. end.N says that job.sh has left, to supervisors that cannot ask its kernel.
+#   slot's lock. end.N means that job.sh has left, to supervisors that cannot ask its kernel.
 # - By hand: a supervisor looks for the token right before it links its lease; a moment later we look for that lease.
 # - The processes of an attempt are found in plain bash: a `grep` would be tagged like them and find itself for ever.
-# - What few jobs need stands behind the `exit`, where bash does not read it: a tenth of a millisecond per job.
+# - What few jobs need comes after the `exit`, where bash does not read it: a tenth of a millisecond per job.
 # - The exit code is in the marker's name: creating a name is atomic and survives a full disk.
-# - `timeout` only where a limit is set, since it costs a process; 124 alone is no proof, so the duration is compared.
+# - `timeout` only where a limit is set, since it costs a process; 124 alone proves nothing: the duration is compared.
 #   It reaches its own process group only: what moved to another session is ended by tag afterwards.
-# - ASSAY_WAITED: the run's limit counts from the time when it began to wait for a slot, where a command says so.
+# - ASSAY_WAITED: the run's limit counts from the time when it began to wait for a slot, where a command asks for that.
 _HEAD = r"""#!/usr/bin/env bash
 # {title}
 # Written by Assay. `bash job.sh` runs it again by hand, as a new attempt.
@@ -275,7 +275,7 @@ def _has_limit(spec: RunSpec) -> bool:
 
 
 def _seconds(limit_s: float | None) -> int:
-    """Whole seconds, upwards; 0 is no limit."""
+    """Whole seconds, upwards; 0 means no limit."""
     return 0 if limit_s is None else max(1, -int(-limit_s // 1))
 
 

@@ -7,11 +7,11 @@ blocks nobody.
 
 The lock alone is not the whole truth. A process may close the descriptor and live on, and one that left its attempt
 (its session, its tag and its log) may keep it for ever. So a slot is taken as long as a process of the attempt lives
-that its file names: a free lock with such a process is not given away, and a lock that only strangers hold is replaced
-by a new file. Who takes a lock holds the directory's shared, who replaces a file holds it exclusive and looks again:
-between the lock and the mark that voids the old name nobody may take the file for abandoned.
+that its file names: a free lock with such a process is not given away, and a lock that only unrelated processes hold
+is replaced by a new file. Who takes a lock holds the directory's shared, who replaces a file holds it exclusive and
+looks again: between the lock and the mark that voids the old name nobody may take the file for abandoned.
 
-A supervisor that found nothing free says so in `want.<priority>.<pid>`, a file that it keeps locked and that lists the
+A supervisor that found nothing free writes `want.<priority>.<pid>`, a file that it keeps locked and that lists the
 locks it could use. Those of lower priority leave these alone until it got one, is gone, or is frozen.
 """
 
@@ -50,7 +50,7 @@ def _devices(label: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SlotEntry:
-    """One place for a job: the devices it gets and the lock files that stand for it."""
+    """One slot for a job: the devices it gets and the lock files that represent it."""
 
     label: str  # "0", "1,2" or "cpu"
     locks: tuple[str, ...]
@@ -96,7 +96,7 @@ class Occupant:
 
     @property
     def is_concluded(self) -> bool:
-        """What it left behind was ended before that, or is permitted to stay."""
+        """What it left running was ended before that, or is permitted to stay."""
         return self.boot != processes.boot_id() or os.path.exists(
             os.path.join(self.dir, layout.outcome_name(self.attempt))
         )
@@ -155,17 +155,17 @@ class SlotPool:
         """The next free slot, or None: all are taken, or somebody more important waits for them.
 
         `held_here` counts the slots of this pool that the caller's own jobs hold: when these are all, nobody needs to
-        look. With `wants_more` the wish stands on after a success, instead of being announced again a moment later.
+        look. With `wants_more` the request stays after a success, instead of being announced again a moment later.
         """
         count = len(self.entries)
         self.wait = None
         if held_here >= count:
             self._announce_want()
             return None
-        spoken_for = self._load_wants()
+        wanted_elsewhere = self._load_wants()
         for offset in range(count):
             entry = self.entries[(self._next + offset) % count]
-            held = self._try(entry) if spoken_for.isdisjoint(entry.locks) else None
+            held = self._try(entry) if wanted_elsewhere.isdisjoint(entry.locks) else None
             if held is not None:
                 self._next = (self._next + offset + 1) % count
                 self.wait = None
@@ -250,7 +250,7 @@ class SlotPool:
         return occupant.is_job_alive or (not occupant.is_concluded and bool(occupant.find_members()))
 
     def _replace_abandoned(self, path: str) -> bool:
-        """Give the slot a new file where the old one's lock is held by strangers alone. True: try again."""
+        """Give the slot a new file where the old one's lock is held by unrelated processes alone. True: try again."""
         if time.monotonic() - self._looked_at.get(path, -_LOOK_AGAIN_S) < _LOOK_AGAIN_S:
             return False
         self._looked_at[path] = time.monotonic()
@@ -344,7 +344,7 @@ def _parse_occupant(fd: int) -> Occupant | None:
 
 
 def _is_fresh(path: str) -> bool:
-    """A supervisor that waits says so several times a second; one that was frozen must not block the others."""
+    """A supervisor that waits renews its file several times a second; one that was frozen must not block the others."""
     try:
         return abs(time.time() - os.stat(path).st_mtime) < _WANT_S  # in the future: the clock went back since then
     except FileNotFoundError:

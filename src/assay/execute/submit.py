@@ -52,7 +52,7 @@ __all__ = ["SubmitExecutor", "build_submit_command", "load_submit_failure", "ren
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _POLL_BUDGET_S = 0.5  # a thousand queued jobs on a slow network disk must not hold up the supervisor
-_EMPTY_TOKEN_S = 5.0  # between creating the token and writing it lie microseconds
+_EMPTY_TOKEN_S = 5.0  # creating the token and writing it are microseconds apart
 _ELSEWHERE_S = 15.0  # beyond the grace: the watcher on the other host looks every two seconds, and then has its own
 _CANCEL_COMMAND_S = 60.0
 _CANNOT_START = 126
@@ -157,7 +157,7 @@ class SubmitExecutor(Executor):
         return len(self._pending)
 
     def is_handed_over(self) -> bool:
-        """A bare shell is no farm: its jobs are children of ours."""
+        """A bare shell is not a farm: its jobs are children of ours."""
         return not self._is_shell and not self._pending and self._under_way() == 0
 
     def refusal(self, handle: JobHandle, run_dir: str) -> str | None:
@@ -169,7 +169,7 @@ class SubmitExecutor(Executor):
     def _start_pending(self) -> None:
         while self._pending and self._under_way() < self._parallel:
             request, handle = self._pending.popleft()
-            with contextlib.suppress(InfrastructureError):  # said by submit.exit.N, like every failed submission
+            with contextlib.suppress(InfrastructureError):  # recorded by submit.exit.N, like every failed submission
                 self._start(request, handle)
 
     def _under_way(self) -> int:
@@ -327,7 +327,7 @@ class SubmitExecutor(Executor):
         if text is None or not os.path.exists(log) or load_submit_code(run_dir, attempt):
             return  # what was refused has no number; the first one in an error message is somebody else's
         with open(log, "ab") as file, contextlib.suppress(subprocess.TimeoutExpired):
-            # what it says is kept; whether the job is gone is asked of the job's own files
+            # its output is kept; whether the job is gone follows from the job's own files
             subprocess.run(
                 [self._bash, "-c", text],
                 check=False,
@@ -426,7 +426,7 @@ def load_submit_failure(run_dir: str, attempt: int) -> str | None:
         return None
     log = os.path.join(run_dir, layout.submit_log_name(attempt))
     lines = read_end(log, _LOG_TAIL_BYTES).strip().splitlines()[-5:]
-    said = ": " + "\n".join(lines) if lines else ", and it said nothing"
+    said = ": " + "\n".join(lines) if lines else ", and it printed nothing"
     return f"submission failed: the submit command ended with code {code}{said}"
 
 
@@ -446,7 +446,7 @@ def _write_script(farm: Farm, request: JobRequest) -> None:
 
 
 def _write_failure(run_dir: str, attempt: int, code: int, message: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk: the next look at the lease says the same
+    with contextlib.suppress(OSError):  # a full disk: the next look at the lease gives the same
         with open(os.path.join(run_dir, layout.submit_log_name(attempt)), "a", encoding="utf-8") as file:
             file.write(message + "\n")
         _write_new(os.path.join(run_dir, layout.submit_exit_name(attempt, code)), b"")

@@ -1,1 +1,1 @@
-"""observe: what a run says and what it costs, while it goes on."""
+"""observe: what a run reports and what it uses, while it runs."""

@@ -1,7 +1,7 @@
 """The machine's NVIDIA GPUs, through NVML.
 
 Without a driver, or without the package `nvidia-ml-py`, there are no GPUs: nothing here raises, and `Devices.reason`
-says what is missing. For tests and for trying things out, ASSAY_FAKE_NVML names a JSON file that is read anew at
+names what is missing. For tests and for trying things out, ASSAY_FAKE_NVML names a JSON file that is read again at
 every call:
 
     {"driver": "550.54",
@@ -9,7 +9,7 @@ every call:
                "utilisation": 0, "sm_clock_mhz": 0, "temperature_c": 0, "power_w": 0, "throttle": [],
                "processes": [{"pid": 123, "memory_bytes": 1000}]}]}
 
-Every key may be left out; a GPU's index is its place in the list. "reason" in place of "gpus" stands for a machine
+Every key may be left out; a GPU's index is its position in the list. "reason" in place of "gpus" stands for a machine
 that has none.
 """
 
@@ -49,11 +49,11 @@ T = TypeVar("T")
 
 class GpuProcess(NamedTuple):
     pid: int
-    memory_bytes: int  # 0 where the driver does not say
+    memory_bytes: int  # 0 where the driver does not report it
 
 
 class Source(Protocol):
-    """Where the figures come from. A call may fail with OSError or ValueError."""
+    """Where the numbers come from. A call may fail with OSError or ValueError."""
 
     def driver(self) -> str | None: ...
     def gpus(self) -> tuple[Gpu, ...]: ...
@@ -116,7 +116,7 @@ class Devices:
         return self._source
 
     def _open_nvml(self) -> Source | None:
-        if not is_gpu_visible():  # without a card the driver's library takes long to say so
+        if not is_gpu_visible():  # without a card the driver's library takes long to report it
             self.reason = f"no GPU is visible in {DEVICE_FOLDER} ({DEVICE_FOLDER}/nvidia0)"
             return None
         try:
@@ -288,7 +288,7 @@ def _fake_gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
 
 TIMEOUT_S = 20.0
 _QUESTIONS = ("--showproductname", "--showdriverversion", "--json")
-_NAMES = ("card series", "device name", "card model", "card sku")  # the first that says more than a number
+_NAMES = ("card series", "device name", "card model", "card sku")  # the first that is more than a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +341,8 @@ def parse_accelerators(text: str) -> Accelerators:
 
 def _name(fields: Any) -> str:
     known = _lower(fields)
-    told = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
-    return next((name for name in told if not name.startswith("0x")), told[0] if told else "AMD GPU")
+    names = [known[key] for key in _NAMES if known.get(key, "N/A") != "N/A"]
+    return next((name for name in names if not name.startswith("0x")), names[0] if names else "AMD GPU")
 
 
 def _lower(fields: Any) -> dict[str, str]:

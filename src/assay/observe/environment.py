@@ -15,7 +15,7 @@ from assay.system.files import blake2b
 from assay.system.git import find_git_root, find_reason, read_git
 from assay.system.processes import load_cpu_fields
 from assay.values.environment import Environment, GitState, Gpu
-from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_diff, hide_words
+from assay.values.secrets import DEFAULT_RULES, SecretRules, hide_arguments, hide_diff
 
 KEY_PACKAGES = frozenset(
     [
@@ -73,7 +73,7 @@ def load_environment(
     known: Iterable[str] = (),
     complain: Callable[[str], None] = lambda _text: None,
 ) -> Environment:
-    """`folder` is where the study's code lies; `command_line` what the user typed; `known`: secret values of the study.
+    """`folder` is where the study's code is; `command_line` what the user typed; `known`: secret values of the study.
 
     Neither the command line nor the diff shows a secret.
     """
@@ -99,7 +99,7 @@ def load_environment(
         gpus=gpus,
         driver=driver,
         git=git,
-        command_line=hide_words(command_line, rules, known),
+        command_line=hide_arguments(command_line, rules, known),
         fingerprint=build_fingerprint(
             cpu=cpu, cpu_count=cpu_count, gpus=gpus, driver=driver, python=python, packages=job_packages or packages
         ),
@@ -111,7 +111,7 @@ def load_environment(
 def build_fingerprint(
     *, cpu: str, cpu_count: int, gpus: Iterable[Gpu], driver: str | None, python: str, packages: Mapping[str, str]
 ) -> str:
-    """Equal where figures are comparable: the same kind of machine and software, whatever its name."""
+    """Equal where results are comparable: the same kind of machine and software, whatever its name."""
     hardware = [cpu, cpu_count, [(gpu.name, gpu.memory_bytes) for gpu in gpus], driver]
     software = [python.split(".")[:2], sorted(packages.items())]
     text = json.dumps([hardware, software])
@@ -199,7 +199,7 @@ def _load_job_python(search_path: str | None) -> tuple[str | None, dict[str, str
 
 
 def _site_folders(prefix: str, program: str) -> list[str]:
-    """Where an interpreter under this prefix keeps its packages; `program` may say which version it is."""
+    """Where an interpreter under this prefix keeps its packages; `program` may name the version."""
     version = re.search(r"\d\.\d+", program)
     library = os.path.join(prefix, "lib")
     names = [f"python{version[0]}"] if version else sorted(_list_folders(library, "python3."))
@@ -233,7 +233,7 @@ def load_git(folder: str | os.PathLike[str], complain: Callable[[str], None] = l
 
 
 def parse_git_status(text: str) -> GitState | None:
-    """`git status --porcelain=v2 --branch -z`. Dirty means that tracked files changed; new files are listed beside."""
+    """`git status --porcelain=v2 --branch -z`. Dirty: tracked files changed; new files are listed separately."""
     headers: dict[str, str] = {}
     untracked: list[str] = []
     is_dirty = False

@@ -3,7 +3,7 @@
 A file is a chain of records: length (8 bytes), its checksum (4), an Event in protobuf encoding, its checksum (4).
 Scalars are `simple_value` (the first API, tensorboardX, torch) or a tensor without dimensions (the second API).
 A record that is not complete yet waits; one whose own checksum fails is skipped and counted. A damaged length
-leaves no way to find the next record: reading stops there, and the state's `problem` says so.
+leaves no way to find the next record: reading stops there, and the state's `problem` names it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUMMARY_VALUE = 1
 _VALUE_TAG, _VALUE_SIMPLE, _VALUE_TENSOR = 1, 2, 8
 _TENSOR_TYPE, _TENSOR_SHAPE, _TENSOR_CONTENT = 1, 2, 4
 _SHAPE_DIMENSION, _SHAPE_UNKNOWN = 2, 3
-# TensorFlow's DataType -> how one element lies in tensor_content
+# TensorFlow's DataType -> how one element is stored in tensor_content
 _CONTENT = dict(
     zip(
         (1, 2, 3, 4, 5, 6, 9, 10, 17, 19, 22, 23),
@@ -45,7 +45,7 @@ _BFLOAT16 = 14
 
 
 def parse_events_columns(data: bytes, state: State) -> tuple[Columns, int, State]:
-    """The scalars behind an offset, how many bytes are done with, and the state for the next call."""
+    """The scalars after an offset, how many bytes are done with, and the state for the next call."""
     state = {key: value for key, value in state.items() if key != "problem"}
     columns: Columns = {}
     offset = 0
@@ -111,7 +111,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """As it stands in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
+    """As it is in the file: rotated and shifted, so that a checksum of checksums is not degenerate."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 

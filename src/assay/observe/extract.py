@@ -72,7 +72,7 @@ class Extractor:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Everything a new process needs to go on behind the last byte fed; JSON-able."""
+        """Everything a new process needs to go on after the last byte fed; JSON-able."""
         return {
             "tail": self._tail.decode("latin-1"),
             "position": self.position,
@@ -143,7 +143,7 @@ class Extractor:
 
 
 def _reigning(reigns: list[float | None], bounds: list[int], starts: list[int]) -> list[float | None]:
-    """For each start the last step whose bound is not behind it; `reigns` begins with the step before all bounds."""
+    """For each start the last step whose bound is not after it; `reigns` begins with the step before all bounds."""
     if len(starts) == len(bounds) and all(map(le, bounds, starts)) and all(map(lt, starts, bounds[1:])):
         return reigns[1:]  # one value for each step, as most logs have it
     return [reigns[bisect_right(bounds, start)] for start in starts]
@@ -159,7 +159,7 @@ def _compile(pattern: Pattern) -> LineRegex:
 
 
 def _name_groups(pattern: Pattern, regex: re.Pattern[str]) -> tuple[tuple[int, str], ...]:
-    if regex.groupindex:  # unnamed groups beside named ones only group
+    if regex.groupindex:  # unnamed groups next to named ones only group
         return tuple((group, name) for name, group in regex.groupindex.items())
     if regex.groups <= 1 and not pattern.labels:
         return ((regex.groups, pattern.metric),)  # without any group, the whole match is the number
@@ -169,7 +169,7 @@ def _name_groups(pattern: Pattern, regex: re.Pattern[str]) -> tuple[tuple[int, s
 
 
 def _read(metric: str, starts: list[int], texts: list[str], skips: list[_Skip]) -> _Values:
-    if not all(texts):  # a group that took no part, or matched nothing, says nothing
+    if not all(texts):  # a group that took no part, or matched nothing, has no value
         kept = [(start, text) for start, text in zip(starts, texts, strict=True) if text]
         starts, texts = [start for start, _ in kept], [text for _, text in kept]
     values = parse_numbers(texts)
@@ -318,7 +318,7 @@ def _rewrite(regex: str) -> Iterator[str | None]:
 def _negated_class(token: str) -> str | None:
     if token[-2] != "-":
         return f"{token[:-1]}\\n]"
-    return None if token[2] in "]-" else f"[^\\n{token[2:]}"  # behind a dash it would end a range
+    return None if token[2] in "]-" else f"[^\\n{token[2:]}"  # after a dash it would end a range
 
 
 def _opening(token: str) -> str | None:

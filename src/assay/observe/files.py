@@ -1,6 +1,6 @@
 """Metrics from files that scripts write: JSON lines, CSV with a header, and logx's metrics.csv without one.
 
-Each reader takes the bytes behind an offset and the state that the last call returned, and gives what it found, how
+Each reader takes the bytes after an offset and the state that the last call returned, and gives what it found, how
 many bytes are done with (whole lines; the rest is offered again) and the new state. The state is JSON-able; its
 `damaged` counts lines that could not be read, `example` shows the first of them. With `final`, a last line that
 nothing ended is read as well. Points come metric by metric, each in the file's order.
@@ -156,7 +156,7 @@ def _parse_header(line: bytes) -> State:
 
 
 def _read_csv(lines: list[bytes], state: State, width: int) -> list[list[str]]:
-    """Rows as wide as the header; a header repeated by a second writer says nothing and is left out."""
+    """Rows as wide as the header; a header repeated by a second writer holds no data and is left out."""
     rows: list[list[str]] = []
     for line in lines:
         row = _read_csv_line(line.decode("utf-8", "replace"), state["delimiter"])

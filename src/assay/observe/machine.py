@@ -1,4 +1,4 @@
-"""How the machine stands while a benchmark runs: load, clocks, temperature, throttling, and who else is on it."""
+"""The state of the machine while a benchmark runs: load, clocks, temperature, throttling, and who else is on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TROUBLE = frozenset(["hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"
 
 
 def load_machine(environment: Environment, devices: Devices, gpus: Sequence[int]) -> Machine:
-    """As it stands now; `gpus` are those that the benchmark may use."""
+    """As it is now; `gpus` are those that the benchmark may use."""
     states = load_gpus(devices, gpus)
     physical, sockets = load_topology()
     amd = load_accelerators()
@@ -78,7 +78,7 @@ def _load_gpu(devices: Devices, index: int, name: str, tag: str | None) -> GpuSt
 
 
 def _is_ours(pid: int, tag: str | None) -> bool:
-    """With a tag, a process that cannot be looked at is left out: in a container the driver tells outside numbers."""
+    """With a tag, a process that cannot be read is left out: in a container the driver reports pids of the host."""
     if tag is None:
         return False
     return not processes.exists(pid) or load_tag(pid) == tag.encode()
@@ -89,7 +89,7 @@ def find_throttling(states: Iterable[GpuState]) -> tuple[str, ...]:
 
 
 def load_topology() -> tuple[int, int]:
-    """Physical cores and sockets; 0 where the kernel does not say."""
+    """Physical cores and sockets; 0 where the kernel does not report them."""
     cores, sockets = set(), set()
     for name in _list_cpus():
         core = _read(f"{_CPUS}/{name}/topology/core_id")
@@ -125,7 +125,7 @@ def _read(path: str) -> str:
 
 
 @dataclass(slots=True)
-class Outlook:
+class ForeignLoad:
     """CPU time of others before a run begins, from moments at which nothing of ours was running: all that we and our
     children have used until then is known to the kernel, earlier runs included."""
 
@@ -134,20 +134,20 @@ class Outlook:
     _marks: list[tuple[CpuMeter, float]] = field(default_factory=list)
 
     def mark(self) -> float | None:
-        """The share that others had since the last mark that lies far enough back; None where none does."""
+        """The fraction that others had since the last mark that is old enough; None where none is."""
         own_s = load_own_cpu_s(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        shares = [meter.foreign_share(own_s - then_s, self.cpus) for meter, then_s in self._marks]
-        told = [number for number, share in enumerate(shares) if share is not None]
-        latest = told[-1] if told else None
+        fractions = [meter.foreign_fraction(own_s - then_s, self.cpus) for meter, then_s in self._marks]
+        known = [number for number, share in enumerate(fractions) if share is not None]
+        latest = known[-1] if known else None
         if latest is not None:
-            del self._marks[:latest]  # what lies farther back is never asked again
+            del self._marks[:latest]  # older ones are never needed again
         meter = open_meter(self.path)
         if meter is not None:
             self._marks.append((meter, own_s))
-        return shares[latest] if latest is not None else None
+        return fractions[latest] if latest is not None else None
 
     def forget(self) -> None:
-        """Something of ours runs whose time nobody can tell yet."""
+        """Something of ours runs whose CPU time is not known yet."""
         self._marks.clear()
 
 
@@ -171,8 +171,8 @@ class CpuMeter:
         self._path = path
         self._before = processes.load_cpu_ticks(path)
 
-    def foreign_share(self, own_cpu_s: float, cpus: int) -> float | None:
-        """What others used, as a share of all cores; None where the time between is too short to tell."""
+    def foreign_fraction(self, own_cpu_s: float, cpus: int) -> float | None:
+        """What others used, as a fraction of all cores; None where the time between is too short to measure."""
         busy, everything = (
             after - before for after, before in zip(processes.load_cpu_ticks(self._path), self._before, strict=True)
         )
@@ -182,16 +182,16 @@ class CpuMeter:
 
 
 def find_contamination(machine: Machine, foreign_limit: float) -> tuple[str, ...]:
-    """Why a figure may be the fault of others, in words."""
+    """Why a result may have been disturbed by others, as text."""
     found = []
     if machine.foreign_cpu is not None and machine.foreign_cpu > foreign_limit:
-        found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs meanwhile")
+        found.append(f"others used {machine.foreign_cpu:.0%} of the CPUs during the run")
     before = machine.foreign_cpu_before
     if machine.foreign_cpu is None and before is not None and before > foreign_limit:
-        found.append(f"others used {before:.0%} of the CPUs just before it began, and it was too short to tell more")
-    strangers = sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes})
-    if strangers:
-        found.append(f"other processes were on the GPU: {', '.join(map(str, strangers[:5]))}")
+        found.append(f"others used {before:.0%} of the CPUs just before it began, and it was too short to measure more")
+    others = sorted({pid for state in (*machine.gpus, *machine.gpus_after) for pid in state.processes})
+    if others:
+        found.append(f"other processes were on the GPU: {', '.join(map(str, others[:5]))}")
     trouble = [reason for reason in machine.throttled if reason in TROUBLE]
     if trouble:
         found.append(f"the GPU was throttled: {', '.join(trouble)}")

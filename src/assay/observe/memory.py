@@ -23,7 +23,7 @@ from assay.system.processes import ProcessStat, load_size, load_stat, load_threa
 
 @dataclass(frozen=True, slots=True)
 class GpuPeak:
-    """The most that a run's processes held on its GPUs at one moment, and who says so."""
+    """The most that a run's processes held on its GPUs at one moment, and the source."""
 
     size_bytes: int = 0
     basis: Literal["", "processes", "device"] = ""
@@ -32,9 +32,9 @@ class GpuPeak:
 
 @dataclass(slots=True)
 class GpuMemory:
-    """What a run's processes hold on its GPUs, look by look. Where the driver tells it by process those of the run
+    """What a run's processes hold on its GPUs, look by look. Where the driver reports it by process those of the run
     count; where it does not (in a container it knows other numbers, or none) it is what the device has in use beyond
-    the start and beyond the strangers that can be seen."""
+    the start and beyond the other processes that can be seen."""
 
     devices: Devices
     indices: tuple[int, ...]
@@ -46,8 +46,8 @@ class GpuMemory:
         """The moment before the run touches the GPU."""
         for index in self.indices:
             processes = self.devices.processes(index)
-            told = sum(process.memory_bytes for process in processes)
-            self._before[index] = self._used(index) - told, frozenset(process.pid for process in processes)
+            reported = sum(process.memory_bytes for process in processes)
+            self._before[index] = self._used(index) - reported, frozenset(process.pid for process in processes)
 
     def look(self, tag: str | None, members: Collection[int]) -> None:
         """`members` are processes that are known to be the run's; others are by its tag."""
@@ -80,7 +80,7 @@ def _has_tag(process: GpuProcess, tag: str | None) -> bool:
 
 
 def _is_seen(process: GpuProcess, there: frozenset[int]) -> bool:
-    """Surely a stranger: it was there before, or is a process of this machine."""
+    """Certainly not of the run: it was there before, or is a process of this machine."""
     return process.pid in there or processes.exists(process.pid)
 
 

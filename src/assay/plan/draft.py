@@ -16,7 +16,7 @@ class Draft:
     """A run on its way to a RunSpec: everything but its name.
 
     `named` holds the parameters as they were swept, before aliases and defaults: names are made of these. Two drafts
-    with the same id are the same run (mlrunner's documents may say it twice) and may share a name; others never.
+    with the same id are the same run (mlrunner's documents may list it twice) and may share a name; others never.
     """
 
     sweep: int  # index into study.sweeps
@@ -35,7 +35,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class NameSource:
-    """What names are made from beside the study; handed in, so that planning stays pure."""
+    """What names are made from apart from the study; handed in, so that planning stays pure."""
 
     rng: random.Random
     now: datetime

@@ -152,7 +152,7 @@ def _check_size(study: Study, grids: Sequence[Grid]) -> None:
 
 
 def _drop_duplicates(study: Study, rows: Iterable[Row], warnings: list[Problem]) -> Iterator[Row]:
-    """In a native file the same run said twice is one run; `repeat:` is how to ask for more."""
+    """In a native file the same run listed twice is one run; `repeat:` is how to ask for more."""
     seen: set[str] = set()
     dropped: Counter[int] = Counter()
     for place, params in rows:
@@ -221,7 +221,7 @@ def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
             found.update(cases[str(value)])
         else:
             hint = did_you_mean(str(value), cases)
-            raise ConfigError([Problem(f"{value!r} is no case of this alias", f"alias.{name}", None, hint)])
+            raise ConfigError([Problem(f"{value!r} is not a case of this alias", f"alias.{name}", None, hint)])
     return found
 
 
@@ -229,7 +229,7 @@ def _resolve_aliases(study: Study, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fill_commands(study: Study, drafts: Sequence[Draft]) -> None:
-    """Renders every draft's commands; what cannot be rendered is said once per template and parameter."""
+    """Renders every draft's commands; what cannot be rendered is reported once per template and parameter."""
     chosen = [_choose(study, sweep.commands) for sweep in study.sweeps]
     problems: dict[Problem, None] = {}
     if study.dialect == "mlrunner":
@@ -249,7 +249,7 @@ def _fill_mlrunner(
     wanted: Sequence[tuple[CommandTemplate, ...]],
     problems: dict[Problem, None],
 ) -> None:
-    """A run holds every command that its parameters can fill; `_cmd` says only which of them are asked for this time,
+    """A run holds every command that its parameters can fill; `_cmd` only selects which of them are wanted this time,
     so that documents and calls with another `_cmd` continue the same run."""
     for draft, templates in zip(drafts, wanted, strict=True):
         names = {template.name for template in templates}
@@ -292,7 +292,7 @@ def _join_choices(
 
 
 def _number(study: Study, drafts: Sequence[Draft]) -> None:
-    """Gives every draft its id. In runx a run that is said again is run again, as the next ordinal."""
+    """Gives every draft its id. In runx a run that is listed again is run again, as the next ordinal."""
     seen: Counter[str] = Counter()
     for draft in drafts:
         # mlrunner's folders go by parameters alone: who edits the test command keeps the trained model
@@ -314,7 +314,7 @@ def _number_runx(draft: Draft, seen: Counter[str]) -> None:
 
 
 def _hold_secrets(study: Study, rules: SecretRules) -> bool:
-    """Whether some parameter or command may have to be hidden; by what the file says, once, not by each of its runs."""
+    """Whether some parameter or command may have to be hidden; by the file, once, not by each of its runs."""
     cases = [case for alias in study.aliases.values() for case in alias.values()]
     pairs = [pair for params in (study.defaults, *cases) for pair in params.items()]
     for sweep in study.sweeps:
@@ -352,7 +352,7 @@ def _hide(study: Study, draft: Draft, rules: SecretRules) -> None:
 
 
 def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
-    """Parameters that reach no command of their run, each said once."""
+    """Parameters that reach no command of their run, each reported once."""
     found: dict[str, Problem] = {}
     examples: dict[int, Draft] = {}
     for draft in drafts:
@@ -373,7 +373,7 @@ def _find_orphans(study: Study, drafts: Sequence[Draft]) -> list[Problem]:
 
 
 def _candidates(study: Study, sweep: Sweep, draft: Draft) -> list[str]:
-    """What the sweep itself says; an alias is replaced by the parameters it stands for."""
+    """What the sweep itself holds; an alias is replaced by the parameters it stands for."""
     resolved = [name for alias in sweep.axes if alias in study.aliases for name in _alias_targets(study, alias)]
     return [name for name in (*sweep.axes, *resolved) if name in draft.params]
 

@@ -137,7 +137,7 @@ NONE = "None"  # unquoted None is a text in YAML; to runx it means: leave this o
 MAX_FOREIGN_NAME_BYTES = 240  # a file name has 255; the rest is for temporary names
 
 _DATE = "_%Y.%m.%d_%H.%M"
-_DRAWS = 4  # before a number is put behind a name that keeps coming up
+_DRAWS = 4  # before a number is put after a name that keeps coming up
 _MANY = len(ADJECTIVES) * len(ANIMALS) // 2  # names from which on most draws come up again
 _RESOURCE_KEYS = {"nodes": "SUBMIT_JOB.NODES", "partition": "SUBMIT_JOB.PARTITION"}
 
@@ -185,7 +185,7 @@ def fill_tag(tag: str, params: Mapping[str, object]) -> str:
 
 
 def _join(tag: str | None, slug: str, *, cooldir: bool) -> str:
-    """A tag that says LOGDIR says where the rest of the name goes: the directory has no other name yet."""
+    """A tag with LOGDIR determines where the rest of the name goes: the directory has no other name yet."""
     if not tag:
         return slug if cooldir else build_directory_name(slug)  # our own words can be a name as they are
     if LOGDIR in tag:
@@ -236,7 +236,7 @@ Exists = Callable[[str], bool]
 def name_mlrunner_runs(drafts: Sequence[Draft], exists: Exists = lambda _path: False) -> list[str]:
     """A name per draft, in order. The same parameters under the same name share it; different ones never do.
 
-    `exists` tells whether a value is an existing path, which the original shortens to its last part.
+    `exists`: whether a value is an existing path, which the original shortens to its last part.
     """
     namer = _MlrunnerNamer()
     return [namer.name(draft, build_mlrunner_name(draft.named, exists)) for draft in drafts]

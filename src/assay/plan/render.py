@@ -1,6 +1,6 @@
 """Command templates and parameters → the bash text of a command.
 
-The run's own values stay references to the job's environment: the text is the same wherever the run directory lies,
+The run's own values stay references to the job's environment: the text is the same wherever the run directory is,
 and a run's identity does not depend on its name.
 """
 
@@ -68,7 +68,7 @@ def render_command(template: CommandTemplate, params: Params, dialect: Dialect =
 
 
 def quote_text(text: str, quote: Quote) -> str:
-    """Makes a text safe where it stands: bare, inside '…' or inside "…"."""
+    """Makes a text safe at its position: bare, inside '…' or inside "…"."""
     if quote == "single":
         return text.replace("'", "'\\''")
     if quote == "double":
@@ -95,7 +95,7 @@ def render_flags(params: Params) -> str:
 
 
 def fill_logdir(text: str) -> str:
-    """LOGDIR becomes the run's directory wherever it stands, quoted for the place."""
+    """LOGDIR becomes the run's directory wherever it occurs, quoted for its position."""
     if _LOGDIR not in text:
         return text
     quote: Quote = "bare"
@@ -116,7 +116,7 @@ def fill_logdir(text: str) -> str:
 
 
 def _append_words(parts: list[str], words: str) -> None:
-    """Flags stand apart by one space, and leave no gap where there are none."""
+    """Flags are separated by one space, and leave no gap where there are none."""
     if words:
         if parts and parts[-1] and not parts[-1][-1:].isspace() and parts[-1][-1] not in "\"'(`":
             parts.append(" ")

@@ -19,7 +19,7 @@ def select(
 ) -> Study:
     """The study with what was asked for; nothing asked for is everything.
 
-    Without a seed the sample is another one each time; the seed that was used stands in the result's `subset`.
+    Without a seed the sample is another one each time; the seed that was used is in the result's `subset`.
     """
     sweeps = study.sweeps if titles is None else _select_titles(study, titles)
     if commands is not None:

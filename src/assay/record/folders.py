@@ -39,7 +39,7 @@ class Changes(NamedTuple):
 
 
 def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
-    """What differs from these rows of the index: a run that is over and untouched costs two looks."""
+    """What differs from these rows of the index: a run that is finished and untouched costs two looks."""
     unseen = {row.key: row for row in rows}
     now = time.time()
     suspects: list[tuple[str, RunRow | None]] = []
@@ -61,7 +61,7 @@ def find_changes(study_dir: str, study: str, rows: Iterable[RunRow]) -> Changes:
 
 @contextmanager
 def _opened(folder: str) -> Iterator[int | None]:
-    """What lies in an open folder is found sooner than by its whole path; None where it is not there."""
+    """What is in an open folder is found sooner than by its whole path; None where it is not there."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -74,7 +74,7 @@ def _opened(folder: str) -> Iterator[int | None]:
 
 
 def _is_settled(row: RunRow, path: str, folder: int | None, now: float) -> bool:
-    """Over, and untouched since. A stamp from the future cannot say that: the clock went back after it was taken."""
+    """Finished, and untouched since. A stamp from the future does not count: the clock went back after it was taken."""
     if row.state in _CHANGING or row.stamp > now:
         return False
     return row.stamp >= _stamp(path, row.origin, row.attempt, folder)
@@ -93,7 +93,7 @@ def _origin(path: str) -> str:
 
 
 def _stamp(path: str, origin: str, attempt: int, folder: int | None = None) -> float:
-    """The newest modification time that tells of news; where a folder is given, the path begins there."""
+    """The newest modification time that shows a change; where a folder is given, the path begins there."""
     if origin == "runx":  # logx writes a line whenever there is news
         return _modified(f"{path}/{layout.LOGX_METRICS_FILE}", folder) or _modified(path, folder)
     if origin == "mlrunner":

@@ -22,7 +22,7 @@ Update = Callable[[Content], Content]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of file: the version that is written, the oldest that can be read, and what lies between them."""
+    """A kind of file: the version that is written, the oldest that can be read, and the steps between them."""
 
     version: int
     remedy: str  # what a user can do about a file that cannot be read
@@ -35,12 +35,12 @@ class Format:
             raise ValueError(f"versions {self.oldest} to {self.version} need update_to_N for exactly N in {steps}")
 
 
-_AGAIN = "the run's result is lost with it: give `assay run` again and it is taken up anew"
+_AGAIN = "the run's result is lost with it: repeat `assay run` and it is run again"
 
 FORMATS: Mapping[str, Format] = {
-    "run": Format(1, "move the run's directory away and give `assay run` again: the run is made anew"),
+    "run": Format(1, "move the run's directory away and repeat `assay run`: the run is made again"),
     "environment": Format(1, "delete the file: only the run's provenance is lost"),
-    "lease": Format(1, "delete the file if the run is not running any more, then give `assay run` again"),
+    "lease": Format(1, "delete the file if the run is not running any more, then repeat `assay run`"),
     "stop": Format(1, "delete the file: only the note of who stopped the run is lost"),
     "outcome": Format(1, f"delete the file; {_AGAIN}"),
 }
@@ -57,7 +57,7 @@ def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str
 
 
 def render_versioned(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> str:
-    """The text of a file in the present version; the version stands first."""
+    """The text of a file in the present version; the version comes first."""
     if VERSION_KEY in content:
         raise ValueError(f"{VERSION_KEY!r} is taken by the version")
     return json.dumps({VERSION_KEY: formats[kind].version, **content}) + "\n"

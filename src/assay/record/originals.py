@@ -6,7 +6,7 @@ mlrunner          param          YAML, sorted keys: _name, _output, _scripts, _t
                   stat           YAML: command → running, finished or failed
                   log.<command>.<time>
 
-A damaged file costs its own row something, never the table: what could not be read is said in `problems`.
+A damaged file costs its own row something, never the table: what could not be read is in `problems`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "n
 
 
 def load_hparams(folder: str, problems: list[str] | None = None) -> dict[str, Value]:
-    """hparams.json alone; empty where there is none that can be read, and then `problems` says why."""
+    """hparams.json alone; empty where there is none that can be read, and then `problems` has the reason."""
     problems = [] if problems is None else problems
     text = _load_text(folder, HPARAMS_FILE, problems)
     if text is None:
@@ -163,7 +163,7 @@ def _load_stat(folder: str, problems: list[str]) -> dict[str, StatWord]:
         return {match[1]: cast("StatWord", match[2]) for match in quick if match}
     found = _parse_yaml_mapping(text, MLRUNNER_STAT_FILE, problems)
     bad = {key: word for key, word in found.items() if word not in STAT_WORDS}
-    problems.extend(f"{MLRUNNER_STAT_FILE}: {key}: {word!r} is no state" for key, word in bad.items())
+    problems.extend(f"{MLRUNNER_STAT_FILE}: {key}: {word!r} is not a state" for key, word in bad.items())
     return {str(key): cast("StatWord", word) for key, word in found.items() if key not in bad}
 
 
@@ -213,7 +213,7 @@ def _render_stat(stat: Mapping[str, StatWord]) -> str:
 def _load_text(folder: str, name: str, problems: list[str]) -> str | None:
     path = os.path.join(folder, name)
     try:
-        # newline="": metrics.csv ends its lines with CRLF, and a lone CR is no line end
+        # newline="": metrics.csv ends its lines with CRLF, and a lone CR does not end a line
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             return file.read()
     except FileNotFoundError:

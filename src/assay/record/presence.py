@@ -3,8 +3,9 @@
 Every supervisor holds a shared lock on one file of the study for as long as it lives; the kernel lets go of it however
 the supervisor ends. Who gets the lock for itself alone knows that nobody is there to miss a temporary file.
 
-A lock tells that somebody is there, not who: for `assay stop` each also has a file `supervisor.<host>.<pid>.<start>`
-with the boot inside. One that was killed leaves it behind, so it counts only while such a process exists.
+A lock shows that a supervisor is there, not which one: for `assay stop` each also has a file
+`supervisor.<host>.<pid>.<start>` with the boot inside. One that was killed leaves it, so it counts only while such a
+process exists.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ STALE_S = 60.0  # where locks do not reach (some network file systems), what is 
 
 
 @contextlib.contextmanager
-def attend(study_dir: str, clock: float | None = None) -> Iterator[None]:
-    """Be one of the study's supervisors. The first one to come clears away what dead ones have left."""
+def supervise(study_dir: str, clock: float | None = None) -> Iterator[None]:
+    """Register as one of the study's supervisors. The first one removes what dead ones have left."""
     fd = _open(study_dir)
     try:
         if fd is not None:
@@ -59,8 +60,8 @@ def _registered(study_dir: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Attendant:
-    """Who said that it supervises a study; whether it still lives, the process table of its host knows."""
+class SupervisorEntry:
+    """A registered supervisor of a study; whether it still lives, the process table of its host shows."""
 
     host: str
     pid: int
@@ -68,11 +69,11 @@ class Attendant:
     boot: str
 
 
-def load_attendants(study_dir: str) -> list[Attendant]:
+def load_supervisors(study_dir: str) -> list[SupervisorEntry]:
     found = []
     for path, (host, pid, start) in _find_registrations(study_dir):
         with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="ascii") as file:  # it has just left
-            found.append(Attendant(host, pid, start, file.read()))
+            found.append(SupervisorEntry(host, pid, start, file.read()))
     return found
 
 

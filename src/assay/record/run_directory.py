@@ -34,7 +34,7 @@ class RunRecord:
 
     spec: RunSpec
     study: str
-    uid: str  # random: tells two directories of the same spec apart
+    uid: str  # random: distinguishes two directories of the same spec
     created_at: float
     source: str = ""  # the study's file
     workdir: str = layout.CODE_DIR
@@ -80,12 +80,12 @@ def publish_lease(run_dir: str, handle: JobHandle) -> bool:
 
 
 def write_stop(run_dir: str, attempt: int, stop: Stop) -> bool:
-    """Say that the end of an attempt is meant, before it is brought about."""
+    """Record that an attempt is ended on purpose, before it is ended."""
     return publish(os.path.join(run_dir, layout.stop_name(attempt)), json.dumps(asdict(stop)))
 
 
 def write_outcome(run_dir: str, outcome: Outcome) -> bool:
-    """The first conclusion about an attempt stands, unless a power cut has left it without content."""
+    """The first conclusion about an attempt is kept, unless a power cut has left it without content."""
     target, text = os.path.join(run_dir, layout.outcome_name(outcome.attempt)), json.dumps(_plain_fields(outcome))
     if publish(target, text):
         return True
@@ -101,7 +101,7 @@ def _plain_fields(value: JobHandle | Outcome) -> dict[str, Any]:
 
 
 def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict[str, str]:
-    """Which code each run was planned with (run id → hash). What was written first stands, unless `replace`."""
+    """Which code each run was planned with (run id → hash). What was written first is kept, unless `replace`."""
     with locked(os.path.dirname(path)):
         known = _load_codes(path)
         merged = {**known, **planned} if replace else {**planned, **known}
@@ -197,7 +197,7 @@ def load_environment(run_dir: str) -> dict[str, Any] | None:
 
 
 def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> None:
-    """Put newer code beside code/, complete from the moment it has its name; `take_code` gives it code's place."""
+    """Put newer code next to code/, complete from the moment it has its name; `take_code` makes it code/."""
     meta = os.path.join(os.path.dirname(run_dir), layout.STUDY_META_DIR)
     aside = os.path.join(meta, f"{layout.TEMPORARY_PREFIX}{new_uid()}")
     try:
@@ -209,7 +209,7 @@ def offer_code(run_dir: str, code_hash: str, build: Callable[[str], None]) -> No
 
 
 def take_code(run_dir: str, attempt: int, commit: str | None = None) -> RunRecord | None:
-    """Newer code that waits takes its place; the old stays as code.<attempt>. None: nothing waits.
+    """Newer code that waits becomes code/; the old stays as code.<attempt>. None: nothing waits.
 
     Killed in the middle, another call completes it: the waiting name goes last. Only who holds the lease of an attempt
     that has not begun may call this.
@@ -291,7 +291,7 @@ def parse_record(text: str, file: str) -> RunRecord:
 
 
 def _describe_misfit(error: Exception) -> str:
-    """Python's own words about a value of another type mean nothing to who edited the file."""
+    """Python's own message about a value of another type means nothing to the person who edited the file."""
     is_plain = isinstance(error, json.JSONDecodeError | WrongTypeError)
     return str(error) if is_plain else "its content does not have the form of a run's record"
 
@@ -373,7 +373,7 @@ def find_damage(run_dir: str) -> str | None:
 
 
 def load_job_field(run_dir: str, name: str) -> str | None:
-    """What job.sh exports under this name, where run.json does not say it any more: `ASSAY_RUN_ID=…`."""
+    """What job.sh exports under this name, where run.json does not hold it any more: `ASSAY_RUN_ID=…`."""
     try:
         found = re.search(rf"\b{name}=([\w-]+)", read_text(os.path.join(run_dir, layout.JOB_FILE)))
     except OSError:
@@ -418,7 +418,7 @@ class History:
 
     @property
     def state(self) -> State:
-        """As the files say, without asking whether a process lives."""
+        """By the files alone, without asking whether a process lives."""
         last = self.last
         if last is None:
             return State.QUEUED
@@ -517,7 +517,7 @@ def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
 
 
 def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
-    """Started by hand: the token says where (`host pid start boot time`)."""
+    """Started by hand: the token names where (`host pid start boot time`)."""
     try:
         host, pid, start, boot, stamp = read_text(os.path.join(run_dir, layout.token_name(attempt))).split()
         handle = JobHandle("local", pid, host, int(pid), int(start), boot, None, attempt, float(stamp), skips="")
@@ -568,7 +568,7 @@ def _note_time(times: dict[str, tuple[float, float | None]], words: list[str]) -
 
 
 def conclude(attempt: Attempt, commands: tuple[str, ...], finished_before: set[str]) -> State | None:
-    """What the markers of an attempt say; None: it ended without saying."""
+    """What the markers of an attempt show; None: it ended without any."""
     bad = [name for name, code in attempt.codes.items() if code != 0]
     if bad:
         return State.TIMEOUT if bad[0] in attempt.timeouts else State.FAILED

@@ -1,4 +1,4 @@
-"""Where data lies, as users write it: http://…, gs://…, s3://…, az://…, abfs://…, file:…, or a plain path."""
+"""Where data is, as users write it: http://…, gs://…, s3://…, az://…, abfs://…, file:…, or a plain path."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_local(url: str, scheme: str | None) -> str:
     rest = url.split(":", 1)[1]
     path = urllib.parse.unquote(rest[2 + len(pieces.netloc) :] if rest.startswith("//") else rest)
     if not path:
-        raise UsageError(f"{url!r} names no path", "write file:///PATH")
+        raise UsageError(f"{url!r} does not name a path", "write file:///PATH")
     return path
 
 

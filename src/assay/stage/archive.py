@@ -1,7 +1,8 @@
 """Unpack archives that come from elsewhere: aside first, then into place, and nothing of one that would write outside.
 
-Names and links are checked here and not by the library's filters, which not every Python has and which differ between
-versions. Links are resolved on paper, against the archive's own links, so no file system can be tricked meanwhile.
+Names and links are checked here and not by tarfile's filters: those of Python before 3.11.13 and 3.12.11 can be made to
+write outside (CVE-2025-4517), and zip archives have none. Links are resolved on paper, against the archive's own links,
+and made last, so no file is ever written through one.
 """
 
 from __future__ import annotations
@@ -175,13 +176,13 @@ def _damage_named(name: str, kind: Archive) -> Iterator[None]:
     except ArchiveError as error:
         raise ArchiveError(f"{name} was not unpacked: {error.message}", "nothing of it was kept") from None
     except _DAMAGE as error:
-        raise ArchiveError(f"{name} is no readable {kind.value}: {error or type(error).__name__}") from error
+        raise ArchiveError(f"{name} is not a readable {kind.value}: {error or type(error).__name__}") from error
     except RuntimeError as error:  # zipfile: encrypted, or an unknown compression
         raise ArchiveError(f"{name} cannot be unpacked: {error}") from error
     except OSError as error:
         if error.errno is not None:
             raise  # of the disk
-        raise ArchiveError(f"{name} is no readable {kind.value}: {error}") from error  # bz2's way to say so
+        raise ArchiveError(f"{name} is not a readable {kind.value}: {error}") from error  # from bz2
 
 
 class _Aside:
@@ -244,11 +245,11 @@ class _Aside:
             raise ArchiveError(f"{name!r} is a link and a folder at once")
 
     def _claim(self, name: str) -> str:
-        """The place of a member that is no folder; a later one of the same name takes it over, as with tar."""
+        """The path of a member that is not a folder; a later one of the same name replaces it, as with tar."""
         self._count(_MEMBER_BYTES)
         parts = parse_member(name)
         if not parts:
-            raise ArchiveError(f"{name!r} names no file")
+            raise ArchiveError(f"{name!r} does not name a file")
         path = self._path(parts)
         self.links.pop(parts, None)
         self._make_folder(parts[:-1])
@@ -352,7 +353,7 @@ def _unpack_gzip(archive: str, aside: _Aside, name: str) -> None:
 def place(aside: str, parent: str, last: str, reserved: frozenset[str] = frozenset()) -> None:
     """Move what was unpacked into the parent; folders that are there already are filled up, files replaced.
 
-    All obstacles are found before anything moves. `last` is the name whose presence says that all the others are there.
+    All obstacles are found before anything moves. `last` is the name whose presence means that all others are there.
     """
     if taken := sorted(reserved & set(os.listdir(aside))):
         raise UsageError(f"the archive has {taken[0]!r} at its top, which is a name that the download needs")
@@ -377,7 +378,7 @@ def _find_obstacles(source: str, target: str) -> Iterator[str]:
 
 
 def _move(source: str, target: str) -> None:
-    if _is_folder(source) and os.path.isdir(target):  # a folder that the user has linked in is filled where it lies
+    if _is_folder(source) and os.path.isdir(target):  # a folder that the user has linked in is filled where it is
         for name in sorted(os.listdir(source)):
             _move(os.path.join(source, name), os.path.join(target, name))
         os.rmdir(source)

@@ -41,11 +41,11 @@ class Tree:
 
 
 def find_repository(folder: str) -> str:
-    """The top of the work tree that a folder lies in."""
+    """The top of the work tree that a folder is in."""
     try:
         return _git(folder, "rev-parse", "--show-toplevel").strip("\n")
     except GitError as error:
-        raise UsageError(f"{folder} is in no git repository", error.message) from None
+        raise UsageError(f"{folder} is not in a git repository", error.message) from None
 
 
 def load_commit(repository: str, name: str) -> Commit:
@@ -65,7 +65,7 @@ def load_parents(repository: str, good: str, bad: str) -> Mapping[str, tuple[str
     if not _is_ancestor(repository, good, bad):
         if _is_ancestor(repository, bad, good):
             raise UsageError("the good end comes after the bad end", "swap --good and --bad")
-        raise UsageError("the good end is no ancestor of the bad end", _suggest_base(repository, good, bad))
+        raise UsageError("the good end is not an ancestor of the bad end", _suggest_base(repository, good, bad))
     lines = _git(repository, "rev-list", "--topo-order", "--reverse", "--parents", f"{good}..{bad}").splitlines()
     return {good: (), **{words[0]: tuple(words[1:]) for words in (line.split() for line in lines)}}
 
@@ -126,7 +126,7 @@ def _remove(path: str) -> None:
 
 
 def build(tree: Tree, command: str, folder: str, timeout_s: float | None = None) -> str | None:
-    """Run the user's build command; why it failed, or None. Its output goes to `build.log` beside the tree."""
+    """Run the user's build command; why it failed, or None. Its output goes to `build.log` next to the tree."""
     log = os.path.join(os.path.dirname(tree.path), "build.log")
     with open(log, "ab") as file:
         try:

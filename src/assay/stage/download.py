@@ -1,6 +1,6 @@
 """Bring data in: a file or a folder from the web, an object store or another place on this machine.
 
-<parent>/<name>             the data: there when everything is, archives unpacked beside it included
+<parent>/<name>             the data: there when everything is, archives unpacked next to it included
 <parent>/<name>.part        what is on its way (a file, or a folder)
 <parent>/<name>.part.json   of what, so that it can be continued
 <parent>/<name>.unpack/     an archive's content before it is moved into the parent
@@ -23,7 +23,7 @@ from assay.errors import InfrastructureError, UsageError
 from assay.stage import archive, http_file, object_store
 from assay.stage.address import FILE, STORES, WEB, parse_local, parse_scheme, render_url
 from assay.stage.folder import copy_data, is_inside, load_listing
-from assay.stage.http_file import PATIENT, RetryPolicy
+from assay.stage.http_file import DEFAULT_RETRY, RetryPolicy
 from assay.stage.partial_download import forget, remove_part
 from assay.system.files import rename, sync_file
 from assay.system.locks import hold_file
@@ -34,7 +34,7 @@ _DIGEST_OF_LENGTH = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Checksum:
     hex: str
 
 
-def _say_nothing(_text: str) -> None: ...
+def _ignore(_text: str) -> None: ...
 
 
 def fetch(
@@ -59,8 +59,8 @@ def fetch(
     *,
     decompress: bool = True,
     checksum: str | None = None,
-    say: Say = _say_nothing,
-    patience: RetryPolicy = PATIENT,
+    notify: Notify = _ignore,
+    retry: RetryPolicy = DEFAULT_RETRY,
 ) -> Fetched:
     """What is at the URL as `target`, unless that is there. Archives are also unpacked, into the folder of the target:
     by the ending of the URL or of the target, and a tar archive without one by its content.
@@ -68,12 +68,12 @@ def fetch(
     The target appears last: whoever finds it finds everything. Raises UsageError for what can never be fetched as
     asked, InfrastructureError for what failed today.
     """
-    job = _build_job(url, target, decompress, checksum, say, patience)
+    job = _build_job(url, target, decompress, checksum, notify, retry)
     with _disk_named(job.target):
         if os.path.lexists(job.target):
             return _take_cached(job)
         os.makedirs(os.path.dirname(job.target), exist_ok=True)
-        with hold_file(job.lock, lambda _fd: job.say(f"waiting for another process that is fetching {job.target}")):
+        with hold_file(job.lock, lambda _fd: job.notify(f"waiting for another process that is fetching {job.target}")):
             if os.path.lexists(job.target):  # another process was quicker
                 return _take_cached(job)
             return _bring(job)
@@ -87,8 +87,8 @@ class _Job:
     kind: archive.Archive | None  # by its ending
     has_no_ending: bool  # neither address nor target: what it is may be looked for inside
     checksum: Checksum | None
-    say: Say
-    patience: RetryPolicy
+    notify: Notify
+    retry: RetryPolicy
 
     @property
     def shown(self) -> str:
@@ -111,29 +111,31 @@ class _Job:
         return self.target + ".lock"
 
 
-def _build_job(url: str, target: str, decompress: bool, checksum: str | None, say: Say, patience: RetryPolicy) -> _Job:
+def _build_job(
+    url: str, target: str, decompress: bool, checksum: str | None, notify: Notify, retry: RetryPolicy
+) -> _Job:
     scheme = parse_scheme(url, _SCHEMES)
     path = os.path.abspath(target)
     if not target or path == "/":
-        raise UsageError(f"{target!r} is no place for data", "name a file or a folder")
+        raise UsageError(f"{target!r} is not a valid target", "name a file or a folder")
     source = urllib.parse.urlsplit(url).path if scheme else url
     kind = (archive.parse_kind(source) or archive.parse_kind(path)) if decompress else None
     has_no_ending = decompress and not any(os.path.splitext(name)[1] for name in (source.rstrip("/"), path))
     wanted = parse_checksum(checksum) if checksum else None
-    return _Job(url, scheme, path, kind, has_no_ending, wanted, say, patience)
+    return _Job(url, scheme, path, kind, has_no_ending, wanted, notify, retry)
 
 
 # ---------------------------------------------------------------- what was written
 
 
 def parse_checksum(text: str) -> Checksum:
-    """`sha256:HEX`, or HEX alone, whose length tells which."""
+    """`sha256:HEX`, or HEX alone, whose length determines the algorithm."""
     algorithm, colon, digits = text.strip().rpartition(":")
     expected = _DIGEST_OF_LENGTH.get(len(digits))
     algorithm = algorithm.lower().replace("-", "") if colon else expected or ""
     if not expected or algorithm != expected or not re.fullmatch(r"[0-9a-fA-F]+", digits):
         raise UsageError(
-            f"{text!r} is no checksum",
+            f"{text!r} is not a checksum",
             "write sha256:HEX, or the HEX of a md5, sha1, sha256 or sha512 (32, 40, 64, 128 digits)",
         )
     return Checksum(algorithm, digits.lower())
@@ -146,7 +148,7 @@ def _take_cached(job: _Job) -> Fetched:
     """What is there is taken as it is, but never against a checksum that can be compared."""
     if not os.path.exists(job.target):
         raise UsageError(f"{job.target} is a link that leads nowhere", "remove it, or mount what it leads to")
-    job.say(f"{job.target} is already there")
+    job.notify(f"{job.target} is already there")
     unpacked_in_place = job.kind is not None and archive.parse_kind(job.name) is None
     if job.checksum and os.path.isfile(job.target) and not unpacked_in_place:
         found = _hash_file(job.target, job.checksum.algorithm)
@@ -159,7 +161,7 @@ def _take_cached(job: _Job) -> Fetched:
 
 
 def _bring(job: _Job) -> Fetched:
-    job.say(f"downloading {job.shown}")
+    job.notify(f"downloading {job.shown}")
     _bring_part(job)
     if os.path.isdir(job.part):
         return _finish_folder(job)
@@ -180,9 +182,9 @@ def _bring_part(job: _Job) -> None:
     if job.scheme in WEB:
         if os.path.isdir(job.part):  # the same target was a folder of something else before
             shutil.rmtree(job.part)
-        http_file.download(job.url, job.part, job.say, job.patience)
+        http_file.download(job.url, job.part, job.notify, job.retry)
     elif job.scheme in STORES:
-        object_store.download(job.url, job.part, job.say)
+        object_store.download(job.url, job.part, job.notify)
     else:
         _copy_local(job)
 
@@ -210,7 +212,7 @@ def _check_part(job: _Job, wanted: Checksum) -> None:
 def _unpack(job: _Job, kind: archive.Archive) -> bool:
     """True when the target itself came out of the archive, so that nothing is left to be renamed."""
     parent = os.path.dirname(job.target)
-    job.say(f"unpacking {_describe_archive(job)} into {parent}")
+    job.notify(f"unpacking {_describe_archive(job)} into {parent}")
     shutil.rmtree(job.aside, ignore_errors=True)  # left by a kill
     try:
         archive.unpack(job.part, kind, job.aside, job.name)
@@ -226,7 +228,7 @@ def _unpack(job: _Job, kind: archive.Archive) -> bool:
 
 
 def _describe_archive(job: _Job) -> str:
-    """`mydata` beside what came out of it makes people think that it was not unpacked."""
+    """`mydata` next to what came out of it looks as if it had not been unpacked."""
     original = os.path.basename(urllib.parse.urlsplit(job.url).path.rstrip("/"))
     return job.name if original in ("", job.name) else f"{original} (kept as {job.name})"
 

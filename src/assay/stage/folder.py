@@ -24,7 +24,7 @@ class Listing:
     """In order of name."""
 
     files: list[DataFile] = field(default_factory=list)
-    folders: list[str] = field(default_factory=list)  # relative, each after the one that it lies in
+    folders: list[str] = field(default_factory=list)  # relative, each after the one that it is in
 
     @property
     def bytes(self) -> int:
@@ -44,7 +44,7 @@ def _list(folder: str, prefix: str, above: tuple[Identity, ...], listing: Listin
         status = _load_status(path)
         if stat.S_ISDIR(status.st_mode):
             if _identify(status) in above:
-                raise UsageError(f"{path} is a link to a folder that it lies in", "remove it: it has no end")
+                raise UsageError(f"{path} is a link to a folder that it is in", "remove it: it has no end")
             listing.folders.append(prefix + name)
             _list(path, f"{prefix}{name}/", (*above, _identify(status)), listing)
         elif stat.S_ISREG(status.st_mode):

@@ -32,12 +32,12 @@ _QUOTED_ALREADY = "%/:=&?~#+!$,;'@()*[]"
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NAME_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a silent server is waited for, and how often a failing one is asked. Progress starts the count anew."""
+    """How long to wait for a silent server, and how often to ask a failing one. Progress resets the count."""
 
     attempts: int = 5
     first_delay_s: float = 1.0
@@ -51,7 +51,7 @@ class RetryPolicy:
         return min(wanted, self.longest_delay_s)
 
 
-PATIENT = RetryPolicy()
+DEFAULT_RETRY = RetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +79,23 @@ class _StaleError(_LostError):
     """What has arrived is of no use: from the start again."""
 
 
-def download(url: str, part: str, say: Say, patience: RetryPolicy) -> None:
+def download(url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
     """The whole file into `part`. Raises UsageError for what the server will never give, else InfrastructureError."""
     failures, furthest = 0, _size_of(part)
     while True:
         try:
-            _attempt(url, part, say, patience)
+            _attempt(url, part, notify, retry)
         except _LostError as lost:
             if isinstance(lost, _StaleError):
                 forget(part)
             size = _size_of(part)
             failures = 1 if size > furthest else failures + 1
             furthest = max(size, furthest)
-            if failures >= patience.attempts:
+            if failures >= retry.attempts:
                 raise _give_up(url, failures, lost) from lost
-            delay_s = patience.delay_s(failures, lost.retry_after_s)
-            say(f"{render_url(url)}: {lost}; trying again in {delay_s:g} s")
-            patience.sleep(delay_s)
+            delay_s = retry.delay_s(failures, lost.retry_after_s)
+            notify(f"{render_url(url)}: {lost}; trying again in {delay_s:g} s")
+            retry.sleep(delay_s)
         else:
             return
 
@@ -111,18 +111,18 @@ def _give_up(url: str, failures: int, lost: _LostError) -> InfrastructureError:
 # ---------------------------------------------------------------- one attempt
 
 
-def _attempt(url: str, part: str, say: Say, patience: RetryPolicy) -> None:
+def _attempt(url: str, part: str, notify: Notify, retry: RetryPolicy) -> None:
     old = _load_state(part, url)
     offset = _find_offset(part, old)
-    with _open(_build_request(url, old, offset), patience.timeout_s) as response:
+    with _open(_build_request(url, old, offset), retry.timeout_s) as response:
         new = _build_state(response)
         if response.status == http.client.PARTIAL_CONTENT:
             _check_continues(old, new, offset, response)
-            say(f"continuing {render_url(url)} at byte {offset}")
+            notify(f"continuing {render_url(url)} at byte {offset}")
         else:
             offset = 0
             _start_over(part, url, new)
-        _write_part(part, offset, _report(_receive(response), url, offset, new.total_bytes, say, patience.report_s))
+        _write_part(part, offset, _report(_receive(response), url, offset, new.total_bytes, notify, retry.report_s))
     if new.total_bytes is not None and (size := _size_of(part)) != new.total_bytes:
         raise _LostError(f"the connection ended after {size} of {new.total_bytes} bytes")
 
@@ -162,7 +162,7 @@ def _open(request: urllib.request.Request, timeout_s: float) -> Iterator[http.cl
     except urllib.error.URLError as error:
         raise _classify_failure(url, error.reason) from None
     except http.client.InvalidURL as error:
-        raise UsageError(f"{render_url(url)} is no address: {error}") from None
+        raise UsageError(f"{render_url(url)} is not a valid address: {error}") from None
     except (http.client.HTTPException, OSError) as error:
         raise _LostError(_describe(error)) from None
     with response:
@@ -177,7 +177,7 @@ def _classify_status(url: str, status: int, headers: Message) -> Exception:
     said = f"HTTP {status} {http.client.responses.get(status, '')}".rstrip()
     where = render_url(url)
     if status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-        return _StaleError("what has arrived is no part of the file any more")
+        return _StaleError("the part that has arrived does not belong to the file any more")
     if status in _TRY_AGAIN or status > 500:
         return _LostError(f"the server answers {said}", _parse_retry_after(headers.get("Retry-After")))
     if status in {404, 410}:
@@ -206,7 +206,7 @@ def _check_is_file(url: str, response: http.client.HTTPResponse) -> None:
     is_page = response.headers.get_content_type() == "text/html"
     if is_page and pieces.path.endswith("/") and not pieces.query:
         raise UsageError(
-            f"{render_url(url)} is no file: the server answers with a page for it",
+            f"{render_url(url)} is not a file: the server answers with an HTML page",
             "name one file; folders come from gs://, s3://, az:// and file://",
         )
 
@@ -244,7 +244,7 @@ def _receive(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _report(
-    blocks: Iterator[bytes], url: str, done: int, total: int | None, say: Say, every_s: float
+    blocks: Iterator[bytes], url: str, done: int, total: int | None, notify: Notify, every_s: float
 ) -> Iterator[bytes]:
     told_at = time.monotonic()
     for block in blocks:
@@ -253,7 +253,7 @@ def _report(
         if (now := time.monotonic()) - told_at >= every_s:
             told_at = now
             of = f" of {total / 1e6:,.1f}" if total else ""
-            say(f"{render_url(url)}: {done / 1e6:,.1f}{of} MB")
+            notify(f"{render_url(url)}: {done / 1e6:,.1f}{of} MB")
 
 
 def _describe(error: BaseException) -> str:
@@ -298,7 +298,7 @@ def _load_state(part: str, url: str) -> _State | None:
 
 
 def _start_over(part: str, url: str, state: _State) -> None:
-    """In this order: an old part beside a new state would be continued with the wrong version."""
+    """In this order: an old part with a new state would be continued with the wrong version."""
     forget(part)
     with open(part, "wb"):
         pass

@@ -35,10 +35,10 @@ _OF_THE_DISK = frozenset(
 )
 
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
-def _say_nothing(_text: str) -> None: ...
+def _ignore(_text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class StoredObject:
 # ---------------------------------------------------------------- bringing in
 
 
-def download(url: str, part: str, say: Say = _say_nothing) -> None:
+def download(url: str, part: str, notify: Notify = _ignore) -> None:
     """An object into the file `part`, or all below into the folder `part`; a folder goes on where it stopped."""
     with _named(url):
-        store, path = _reach(url, say)
+        store, path = _reach(url, notify)
         objects = _list_objects(store, path.rstrip("*/"), asked_folder=url.endswith(("*", "/")))
         if not objects:
             raise FileNotFoundError
@@ -127,13 +127,13 @@ def _bring(store: Any, objects: Sequence[StoredObject], places: Sequence[str]) -
 # ---------------------------------------------------------------- sending out
 
 
-def upload(files: Sequence[DataFile], url: str, say: Say = _say_nothing) -> None:
+def upload(files: Sequence[DataFile], url: str, notify: Notify = _ignore) -> None:
     """Each file below the URL, and a look at what has arrived. Buckets are never made: a typo would be one.
 
-    Without files it tells whether the bucket can be reached.
+    Without files it checks whether the bucket can be reached.
     """
     with _named(url):
-        store, path = _reach(url, say)
+        store, path = _reach(url, notify)
         base = path.rstrip("/")
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as pool:
             list(pool.map(lambda file: _send(store, file, f"{base}/{file.name}"), files))
@@ -154,7 +154,7 @@ def _send(store: Any, file: DataFile, place: str) -> None:
     before = os.path.getsize(file.path)
     store.put_file(file.path, place)
     arrived = int(store.info(place)["size"])
-    if not before <= arrived <= os.path.getsize(file.path):  # a log may grow meanwhile
+    if not before <= arrived <= os.path.getsize(file.path):  # a log may grow during the upload
         raise InfrastructureError(f"{place} has {arrived} bytes after sending {before}", "try again")
 
 
@@ -168,9 +168,9 @@ def check_installed(url: str) -> None:
         fsspec.get_filesystem_class(scheme)
 
 
-def _reach(url: str, say: Say) -> tuple[Any, str]:
+def _reach(url: str, notify: Notify) -> tuple[Any, str]:
     """The store, once it has answered. Looking for a login alone may take a quarter of a minute without a network, and
-    gcsfs cannot be told to try less often: so it is waited for in a thread of its own."""
+    gcsfs cannot be configured to try less often, so this waits for it in a thread."""
     found: list[tuple[Any, str] | Exception] = []
 
     def ask() -> None:
@@ -181,7 +181,7 @@ def _reach(url: str, say: Say) -> tuple[Any, str]:
         except Exception as error:  # noqa: BLE001 raised again where it was asked for
             found.append(error)
 
-    say(f"connecting to {url} (for at most {_ANSWER_S:g} s)")
+    notify(f"connecting to {url} (for at most {_ANSWER_S:g} s)")
     thread = threading.Thread(target=ask, daemon=True, name="assay-reach")
     thread.start()
     thread.join(_ANSWER_S)

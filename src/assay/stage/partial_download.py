@@ -1,4 +1,4 @@
-"""The part of a download that has arrived, and the notes beside it: of which address and version it is."""
+"""The part of a download that has arrived, and its notes: of which address and version it is."""
 
 from __future__ import annotations
 

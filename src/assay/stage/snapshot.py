@@ -321,7 +321,7 @@ def _build_manifest(contents: _Contents) -> dict[str, Any]:
 
 
 def _load_seen(store: Path) -> Seen:
-    """A memory that cannot be read is no memory: everything is read again."""
+    """A file that cannot be read counts as empty: everything is read again."""
     try:
         with open(store / _SEEN, encoding="ascii") as stream:
             seen = json.load(stream)

@@ -71,7 +71,7 @@ class Tree:
 
     path: str  # relative; "" is the source itself
     files: list[FileEntry] = field(default_factory=list)
-    symlinks: list[tuple[str, str]] = field(default_factory=list)  # path, target as it stands in the source
+    symlinks: list[tuple[str, str]] = field(default_factory=list)  # path, target as it is in the source
     folders: list[Tree] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # not copied, and not linked either
     linked: list[str] = field(default_factory=list)  # not copied, to be linked
@@ -130,7 +130,7 @@ class _Walker:
         return self.selection.guess and self.selection.link
 
     def _ask_git(self, path: str) -> None:
-        """Where git has nothing to say (no git, a folder that is ignored as a whole), nothing is taken for ignored."""
+        """Where git gives no answer (no git, a folder that is ignored as a whole), nothing counts as ignored."""
         try:
             answer = run_git(f"{self.source}/{path}", *_GIT_IGNORED)
         except UsageError:

@@ -15,7 +15,7 @@ from assay.system.files import TEMPORARY_SUFFIX, rename
 
 _SCHEMES = (*STORES, FILE)
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def check_target(url: str) -> None:
@@ -31,7 +31,7 @@ def check_target(url: str) -> None:
         raise UsageError(f"{target} cannot be written: {error.strerror}", "choose another folder") from error
 
 
-def upload_folder(folder: str, url: str, say: Say = lambda _text: None) -> int:
+def upload_folder(folder: str, url: str, notify: Notify = lambda _text: None) -> int:
     """What is in the folder, below the URL, with the same names. Returns how many files were sent and found there.
 
     A file that is there already is replaced. Empty folders are not sent: object stores have none.
@@ -42,7 +42,7 @@ def upload_folder(folder: str, url: str, say: Say = lambda _text: None) -> int:
     files = load_listing(folder).files
     try:
         if scheme in STORES:
-            object_store.upload(files, url, say)
+            object_store.upload(files, url, notify)
         else:
             _copy_out(folder, files, parse_local(url, scheme))
     except PermissionError as error:
@@ -62,7 +62,7 @@ def _copy_out(folder: str, files: Sequence[DataFile], target: str) -> None:
 
 def _make_target(target: str) -> None:
     os.makedirs(target, exist_ok=True)
-    if not os.access(target, os.W_OK, effective_ids=True):  # said for an empty folder, too
+    if not os.access(target, os.W_OK, effective_ids=True):  # reported for an empty folder, too
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
 
 

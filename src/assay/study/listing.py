@@ -17,8 +17,8 @@ from assay.show.console import Console
 from assay.show.table import fit_columns, table_width
 from assay.study.locations import StudyPlace, find_studies
 from assay.study.refresh import refresh_root, refresh_study
+from assay.values.metric_direction import metric_priority
 from assay.values.run import State
-from assay.values.series import tellingness
 from assay.values.table import Column, Table
 
 MOST_METRICS = 3  # beside state, time and reason; `assay sum` shows more
@@ -142,7 +142,7 @@ class RunTable:
 
 def build_run_table(runs: Sequence[ListedRun], now: float, width: int | None = None) -> RunTable:
     """Columns only where some run has something to say; with a width, only as many as leave the names readable."""
-    shown = sorted({name for run in runs for name in run.metrics}, key=tellingness)[:MOST_METRICS]
+    shown = sorted({name for run in runs for name in run.metrics}, key=metric_priority)[:MOST_METRICS]
     candidates: list[tuple[Column, list[Any]]] = [
         (Column("run"), [run.row.name for run in runs]),
         (Column("state", "state"), [str(run.row.state) for run in runs]),

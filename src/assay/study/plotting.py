@@ -17,7 +17,7 @@ from assay.show.plot import Chart, Line, build_bands
 from assay.study.locations import HOW_TO_START, StudyPlace
 from assay.study.lookup import FoundRun, find_step_name, load_fresh_table, show_command
 from assay.study.ranking import Group, SortKey, build_groups, differing_params, measure_group, sort_groups
-from assay.values.series import Direction, direction_of, tellingness
+from assay.values.metric_direction import Direction, direction_of, metric_priority
 
 MOST_LINES = 12  # more lines than this say nothing; --best asks for others
 
@@ -90,7 +90,7 @@ def _count_points(data: IndexTable, keep: Sequence[int]) -> dict[str, int]:
 
 def choose_metric(counts: Mapping[str, int]) -> str:
     """The most telling one that makes a line: a single point per run is for a table."""
-    return min(counts, key=lambda name: (counts[name] < 2, tellingness(name)))
+    return min(counts, key=lambda name: (counts[name] < 2, metric_priority(name)))
 
 
 def _build(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from assay.errors import NotFoundError, UsageError
 from assay.record.index.base import MetricColumns
 from assay.record.index.base import Table as IndexTable
-from assay.values.metric_direction import Direction, direction_of, mean_and_sd, tellingness
+from assay.values.metric_direction import Direction, direction_of, mean_and_sd, metric_priority
 from assay.values.state import State
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ Params = Sequence[Mapping[str, Any]]  # item i belongs to row i of the table
 def choose_sort(asked: Sequence[str], data: IndexTable, params: Params) -> tuple[SortKey, ...]:
     """`acc`, `acc:max`, `loss:min`, `lr:max`, the first one first; without a wish the most telling metric."""
     if not asked:
-        name = min(data.metrics, key=tellingness, default=None)
+        name = min(data.metrics, key=metric_priority, default=None)
         return (SortKey(name, direction_of(name)),) if name is not None else ()
     known = dict.fromkeys(chain.from_iterable(params))
     return tuple(_build_sort_key(each, data, known) for each in asked)

@@ -12,8 +12,9 @@ from assay.show.console import CollectingConsole
 from assay.study.locations import StudyPlace
 from assay.study.lookup import find_places
 from assay.study.refresh import refresh_study
+from assay.values.metric_direction import direction_of
 from assay.values.run import State
-from assay.values.series import Summary, direction_of
+from assay.values.series import Summary
 
 
 def load_study_runs(study: str, root: str | None) -> tuple[str, str, list[dict[str, Any]]]:

@@ -144,6 +144,6 @@ def _load_last_handle(run_dir: str) -> JobHandle | None:
 def _find_registered(study_dir: str) -> set[SupervisorProcess]:
     return {
         SupervisorProcess(who.pid, who.start, who.boot)
-        for who in presence.load_attendants(study_dir)
+        for who in presence.load_supervisors(study_dir)
         if who.host == processes.host_name() and who.pid != os.getpid()
     }

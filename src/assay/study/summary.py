@@ -29,7 +29,7 @@ from assay.study.ranking import (
     sort_groups,
     sort_rows,
 )
-from assay.values.metric_direction import Direction, direction_of, tellingness, whole_step
+from assay.values.metric_direction import Direction, direction_of, metric_priority, whole_step
 from assay.values.state import State
 from assay.values.table import Column, Table
 
@@ -114,7 +114,7 @@ def _choose_metrics(data: IndexTable, options: SummaryOptions, sort: Sequence[So
     names = [name for name in data.metrics if name not in options.ignore]
     sorted_by = [key.name for key in sort if key.is_metric]
     ranked = sorted(
-        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), tellingness(name))
+        names, key=lambda name: (sorted_by.index(name) if name in sorted_by else len(sorted_by), metric_priority(name))
     )
     return ranked[:MOST_METRICS]
 

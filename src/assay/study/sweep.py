@@ -214,7 +214,7 @@ def run_study(prepared: Prepared, hooks: RunHooks) -> Report:
     check_prepared(prepared)
     slots = choose_slots(prepared.study, _ask_slots(prepared, hooks), prepared.settings)
     os.makedirs(os.path.join(prepared.place.dir, layout.STUDY_META_DIR), exist_ok=True)
-    with _held_back(), presence.attend(prepared.place.dir):
+    with _held_back(), presence.supervise(prepared.place.dir):
         return _supervise(prepared, hooks, slots)
 
 

@@ -8,7 +8,7 @@
         environment.json        where it came from
         secrets.sh              secret values, for job.sh alone (0600); only where a run has some
         code/                   its copy of the code; code.N/ is what attempt N had, where a later one got newer code
-        job.log                 what job.sh itself has to say
+        job.log                 messages of job.sh itself
         <command>.log           a command's output; <command>.2.log in the second attempt
         <command>.exit.<code>   a command's exit code, in the name; <command>.2.exit.<code>
         <command>.timeout       the exit came from the time limit
@@ -18,13 +18,13 @@
         metrics/<process>.jsonl series written by the script, one file per process
         readings.jsonl          CPU, memory and GPU over time
         benchmark.json          benchmarks: the result, and how the machine stood
-        report.jsonl            benchmarks: what the child said, line by line
+        report.jsonl            benchmarks: what the child reported, line by line
         output/  profile/       benchmarks: the method's own files, and traces
         model.json              models: what a check came to, case by case
         trace.json  .pb  .csv   models: which step of which case took how long, for Chrome, Perfetto and tables
         tensors/<case>/         models: outputs that differ, and what a failed step was given
     .assay/verdicts.jsonl       what was judged: checks of the study, golden and model checks
-    .assay/triage.jsonl         benchmarks: what people said about changes (ack, invalid, wontfix)
+    .assay/triage.jsonl         benchmarks: what people noted about changes (ack, invalid, wontfix)
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def parse_supervisor(name: str) -> tuple[str, int, int] | None:
     return (match["host"], int(match["pid"]), int(match["start"])) if match else None
 
 
-# the number stands last in these: a command may be called "submit", and its own files must not be mistaken for ours
+# the number comes last in these: a command may be called "submit", and its own files must not be mistaken for ours
 
 
 def submit_log_name(attempt: int) -> str:
@@ -221,7 +221,7 @@ def find_logs(names: Iterable[str], template: str, command: str) -> list[str]:
 
 
 def split_series(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The files of `metrics/` that count, and those that do not: earlier attempts, and ranks beside the lowest."""
+    """The files of `metrics/` that count, and those that do not: earlier attempts, and ranks other than the lowest."""
     found = [(_parse_series_name(name), name) for name in sorted(names) if name.endswith(".jsonl")]
     newest = max((mark[0] for mark, _ in found), default=1)
     rank = min((mark[1] for mark, _ in found if mark[0] == newest), default=0)

@@ -35,12 +35,14 @@ class Machine:
     memory_bytes: int = 0
     governor: str = ""
     load_1m: float | None = None  # when it began
-    foreign_cpu: float | None = None  # share of all cores that others used meanwhile; None: too short to tell
+    foreign_cpu: float | None = (
+        None  # fraction of all cores that others used during the run; None: too short to measure
+    )
     accelerator_model: str = ""
     accelerator_count: int = 0
     accelerator_driver: str = ""
     gpus: tuple[GpuState, ...] = ()  # before
     gpus_after: tuple[GpuState, ...] = ()
-    throttled: tuple[str, ...] = ()  # every reason seen before, meanwhile or after
+    throttled: tuple[str, ...] = ()  # every reason seen before, during or after the run
     packages: Mapping[str, str] = field(default_factory=dict)
     foreign_cpu_before: float | None = None  # share of all cores that others used just before it began

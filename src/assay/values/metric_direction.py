@@ -1,4 +1,4 @@
-"""What a metric's name tells: which way is better, and which metric says most; and the mean of several runs.
+"""What follows from a metric's name: which way is better, and which metric comes first; and the mean of several runs.
 
 In a module of its own, since a table needs it and nothing else of series.
 """
@@ -38,22 +38,22 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def direction_of(metric: str) -> Direction:
-    """Whether lower or higher is better, by the metric's name; higher where the name does not tell.
+    """Whether lower or higher is better, by the metric's name; higher where the name does not show it.
 
     Of what asv tracked it is lower then: asv takes that for better in all its benchmarks.
     """
-    return told_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
+    return find_direction(metric) or ("min" if metric.startswith(ASV_TRACKED) else "max")
 
 
-def told_direction(metric: str) -> Direction | None:
-    """What the metric's name tells, if it does.
+def find_direction(metric: str) -> Direction | None:
+    """What the metric's name shows, if it does.
 
-    The last telling word decides (`accuracy_loss` is a loss); a rate (`images/sec`, `tokens_per_s`) is a speed.
+    The last known word decides (`accuracy_loss` is a loss); a rate (`images/sec`, `tokens_per_s`) is a speed.
     """
     words = [word.lower() for word in _WORD.findall(metric)]
     if _is_rate(words, metric):
         return "max"
-    counted = words[: words.index("per")] if "per" in words[1:] else words  # the unit says nothing of the amount
+    counted = words[: words.index("per")] if "per" in words[1:] else words  # the unit does not describe the amount
     for word in reversed(counted):
         if word in _LOWER or word.endswith(("loss", "error", "perplexity")):
             return "min"
@@ -70,18 +70,18 @@ def _is_rate(words: list[str], metric: str) -> bool:
     return (words[-2] == "per" or by_slash) and not _LOWER.intersection(amount)
 
 
-# ---------------------------------------------------------------- which metric says most
+# ---------------------------------------------------------------- which metric comes first
 
 
-_TELLING = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
+_ORDER = ("test", "val", "valid", "eval", "acc", "accuracy", "score", "loss")
 _HELD_OUT = frozenset(("test", "val", "valid", "validation", "eval"))
 
 
-def tellingness(metric: str) -> tuple[int, int, str]:
-    """Small is telling: a validation result before a training one, an accuracy before a loss."""
+def metric_priority(metric: str) -> tuple[int, int, str]:
+    """A sort key: a validation result before a training one, an accuracy before a loss."""
     words = metric.lower().replace("/", "_").replace(".", "_").split("_")
     held_out = 0 if any(word in _HELD_OUT for word in words) else 1
-    kind = next((i for i, word in enumerate(_TELLING) if any(word in part for part in words)), len(_TELLING))
+    kind = next((i for i, word in enumerate(_ORDER) if any(word in part for part in words)), len(_ORDER))
     return held_out, kind, metric
 
 

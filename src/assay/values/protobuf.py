@@ -43,7 +43,7 @@ def _key(field: int, wire_type: int) -> bytes:
 
 
 def build_varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more come."""
+    """Seven bits a byte, the lowest first; the eighth means that more come."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)

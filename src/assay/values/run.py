@@ -110,7 +110,7 @@ class LazyRuns(Sequence[RunSpec]):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every run of a study, in order, and what there is to say about it."""
+    """Every run of a study, in order, and the messages about it."""
 
     study: Study
     runs: Sequence[RunSpec]
@@ -160,7 +160,7 @@ class JobHandle:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the kernel says that a finished job used: exact, however short it was."""
+    """What a finished job used, according to the kernel: exact, however short it was."""
 
     cpu_s: float
     peak_rss_bytes: int  # of its largest process; 0: not known
@@ -192,7 +192,7 @@ class Outcome:
         return bad[0] if bad else (0 if self.codes else None)
 
 
-StopKind = Literal["user", "interrupt", "early"]  # interrupt: the supervisor was told to end
+StopKind = Literal["user", "interrupt", "early"]  # interrupt: the supervisor was asked to end
 
 
 @dataclass(frozen=True, slots=True)

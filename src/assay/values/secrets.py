@@ -1,6 +1,6 @@
 """Secrets: by which names and forms they are recognised, and how they are kept out of what we write and print.
 
-A value is hidden where its name says that it is secret (`HF_TOKEN`, `--password`), or where it has the form of a known
+A value is hidden where its name shows that it is secret (`HF_TOKEN`, `--password`), or where it has the form of a known
 kind of token (`ghp_…`). Tables of parameters must stay readable, so numbers and the words of language models
 (`max_tokens`, `eos_token`) are left alone. Patterns are shell patterns; of several that fit the last one counts, and
 one that begins with `!` takes a name back.
@@ -30,7 +30,7 @@ SECRET_FILES = (
     *(".ssh/", ".aws/", ".azure/", ".gnupg/", ".kube/", ".gcloud/"),
 )
 
-_MODEL_WORDS = (  # noqa: SIM905 what stands before TOKEN where a language model is meant
+_MODEL_WORDS = (  # noqa: SIM905 what comes before TOKEN where a language model is meant
     "PAD PADDING EOS BOS EOT UNK CLS SEP MASK STOP START END BEGIN CLASS IMAGE VIDEO AUDIO TEXT SPECIAL NEXT PREFIX "
     "REGISTER DIST VOCAB PROMPT NUM MAX MIN QUERY MEMORY SUMMARY SEPARATOR NEWLINE DECODER ENCODER TASK LANG LANGUAGE "
     "CONTROL VISION PATCH BLANK EXTRA FIRST LAST INPUT OUTPUT TARGET SOURCE LABEL SENTINEL RESERVED THINK GLOBAL LATENT"
@@ -131,7 +131,7 @@ def _fits(name: str, own: tuple[str, ...], in_env: bool) -> bool:
 
 
 def is_secret(name: str, value: object, rules: SecretRules = DEFAULT_RULES, *, in_env: bool = False) -> bool:
-    """Numbers, switches and nothing at all are no secrets, but for a password that is a number."""
+    """Numbers, switches and nothing at all are not secrets, except a password that is a number."""
     if value is None or isinstance(value, bool) or not is_secret_name(name, rules, in_env=in_env):
         return False
     if isinstance(value, list | dict):
@@ -235,8 +235,10 @@ def _hide_value(name: str, value: str, rules: SecretRules, *, in_env: bool) -> s
     return f"{quotes[1]}{HIDDEN}{quotes[1]}" if quotes else HIDDEN
 
 
-def hide_words(words: Sequence[str], rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()) -> tuple[str, ...]:
-    """A command line that is split into words already."""
+def hide_arguments(
+    words: Sequence[str], rules: SecretRules = DEFAULT_RULES, known: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """A command line that is split into arguments already."""
     known = tuple(known)
     found: list[str] = []
     for index, word in enumerate(words):

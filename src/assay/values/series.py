@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 from assay.system.fast_dataclasses import dataclass
-from assay.values.metric_direction import Direction, direction_of, tellingness, told_direction, whole_step
-
-__all__ = [
-    "NUMBER",
-    "Direction",
-    "GpuReading",
-    "MetricPoint",
-    "Reading",
-    "Summary",
-    "direction_of",
-    "tellingness",
-    "told_direction",
-    "whole_step",
-]
 
 # What `{number}` stands for in a pattern: sign, exponent, nan, inf. It holds no group, so that it can be put into one.
 NUMBER = r"[-+]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))"

@@ -49,7 +49,7 @@ def _guess(name: str) -> str | None:
 
 def parse_slot_flags(slots: str | None, jobs: int | None) -> tuple[str, ...] | None:
     if slots is not None and jobs is not None:
-        raise UsageError("--slots and --jobs say the same thing in two ways", "give one of them")
+        raise UsageError("--slots and --jobs set the same thing", "give one of them")
     if jobs is not None:
         slots = f"cpu:{jobs}"
     return parse_slots(slots) if slots is not None else None

@@ -1,4 +1,4 @@
-"""Where a run stands: in a module of its own, since a table needs it and nothing else of a run."""
+"""The state of a run: in a module of its own, since a table needs it and nothing else of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a run stands. The first two can still change by themselves."""
+    """The state of a run. The first two can still change by themselves."""
 
     QUEUED = "queued"
     RUNNING = "running"

@@ -50,7 +50,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something to say about a user's file: an error, or a warning that stops nothing."""
+    """A message about a user's file: an error, or a warning that stops nothing."""
 
     message: str
     key: str = ""  # dotted path inside the file, such as HPARAMS.lr
@@ -125,7 +125,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """An axis drawn anew for every run of a subset: `uniform` or `log_uniform` between two bounds."""
+    """An axis drawn again for every run of a subset: `uniform` or `log_uniform` between two bounds."""
 
     kind: Literal["uniform", "log_uniform"]
     low: float

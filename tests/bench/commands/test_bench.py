@@ -335,7 +335,7 @@ def test_compare_of_labels(lab: Bench, cli: Cli) -> None:
 def test_compare_git_outside_a_repository(lab: Bench, cli: Cli) -> None:
     result = cli("bench", "compare", "--git", "a..b", "mod.B.good")
     assert result.code == 2
-    assert "in no git repository" in result.err
+    assert "not in a git repository" in result.err
 
 
 def test_import(lab: Bench, cli: Cli) -> None:
@@ -384,7 +384,7 @@ def test_a_damaged_execution_is_said(lab: Bench, cli: Cli) -> None:
     ("arguments", "words"),
     [
         (("bisect", "m.f"), "--good"),
-        (("bisect", "m.f", "--good", "main"), "in no git repository"),
+        (("bisect", "m.f", "--good", "main"), "not in a git repository"),
         (("bisect", "--good", "main"), "no benchmark is named"),
         (("bisect", "m.f", "m.g", "--good", "main"), "for one benchmark"),
         (("bisect", "m.f", "--good", "main", "--better", "x:up"), "is not METRIC:min or METRIC:max"),

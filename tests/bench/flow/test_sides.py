@@ -227,5 +227,5 @@ def test_a_place_that_cannot_be_made(repository: Repository) -> None:
 
 
 def test_outside_a_repository(lab: Path) -> None:
-    with pytest.raises(UsageError, match="in no git repository"), open_workshop(ask(), None):
+    with pytest.raises(UsageError, match="not in a git repository"), open_workshop(ask(), None):
         pass

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from assay.bench.values.execution import BenchExecution, BenchMethod, BenchRequest, ProfileWindow
     from assay.study.api import Event, RunHooks
     from assay.values.document import Document
-    from assay.values.series import Direction
+    from assay.values.metric_direction import Direction
 
 
 def bench_root_option() -> str | None:

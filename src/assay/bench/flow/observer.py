@@ -17,7 +17,15 @@ from assay.bench.values.layout import BENCH_REPORT_FILE
 from assay.execute import process
 from assay.observe.devices import Devices, load_accelerators
 from assay.observe.environment import load_environment
-from assay.observe.machine import CpuMeter, Outlook, add_aftermath, load_gpus, load_machine, load_own_cpu_s, open_meter
+from assay.observe.machine import (
+    CpuMeter,
+    ForeignLoad,
+    add_aftermath,
+    load_gpus,
+    load_machine,
+    load_own_cpu_s,
+    open_meter,
+)
 from assay.observe.memory import GpuMemory, TreePeaks, TreeWatch
 from assay.study.api import Entry, Observer
 from assay.system import processes
@@ -73,7 +81,7 @@ class BenchObserver:
         self._live: dict[str, _Live] = {}
         self._handles: dict[str, JobHandle | None] = {}
         self._inner: Observer | None = None
-        self._outlook = Outlook(os.cpu_count() or 1)
+        self._outlook = ForeignLoad(os.cpu_count() or 1)
         self.found: dict[str, BenchExecution] = {}
 
     def around(self, inner: Observer) -> BenchObserver:
@@ -172,7 +180,7 @@ class BenchObserver:
         seen = [reason for state in live.gpus.values() for reason in state.throttle]
         cpu_s = entry.outcome.cpu_s if entry.outcome and entry.outcome.cpu_s else 0.0
         own_s = cpu_s + load_own_cpu_s() - live.own_cpu_s
-        foreign = live.meter.foreign_share(own_s, live.machine.logical_cpus) if live.meter else None
+        foreign = live.meter.foreign_fraction(own_s, live.machine.logical_cpus) if live.meter else None
         variant = self._variants[entry.spec.name]
         git = live.environment.git
         return Surroundings(

@@ -122,7 +122,7 @@ def _download(job: PerfzeroJob, voice: Voice) -> None:
     from assay.stage.download import fetch
 
     for each in job.downloads:
-        fetch(each.url, each.path, checksum=each.checksum, say=voice.say)
+        fetch(each.url, each.path, checksum=each.checksum, notify=voice.say)
 
 
 def _check_deliveries(job: PerfzeroJob) -> None:

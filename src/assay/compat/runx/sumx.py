@@ -14,9 +14,8 @@ from assay.record.index.base import Table as IndexTable
 from assay.show.console import CollectingConsole
 from assay.study.api import SortKey, StudyPlace, best_values, choose_sort, differing_params, load_fresh_table, sort_rows
 from assay.values import layout
-from assay.values.metric_direction import whole_step
+from assay.values.metric_direction import direction_of, whole_step
 from assay.values.secrets import hide_named
-from assay.values.series import direction_of
 from assay.values.table import Column, Table
 
 # sumx never shows these: they differ in every run and say nothing

@@ -30,7 +30,7 @@ from assay.golden.judge.pairing import Pair
 from assay.golden.judge.pointwise import has_equal_replicas, render_bounded, render_effect, render_share
 from assay.golden.values import Rule, Track
 from assay.judge.statistics import Array, load_numpy, t_quantile
-from assay.values.series import told_direction
+from assay.values.metric_direction import find_direction
 from assay.values.verdict import Finding, VerdictKind
 
 DELTA_PAIRED = 0.005
@@ -68,7 +68,7 @@ def default_delta(rule: Rule) -> float:
 
 
 def is_gradient(rule: Rule) -> bool:
-    return "grad" in rule.metric.lower() and told_direction(rule.metric) is None
+    return "grad" in rule.metric.lower() and find_direction(rule.metric) is None
 
 
 def build_alarms(rule: Rule, windows: int) -> Array:
@@ -89,7 +89,7 @@ def find_first_delta(rule: Rule) -> float | None:
 def better_way(rule: Rule) -> Way:
     """By the rule, else by the metric's name; a name that does not tell (gradient norm, learning rate): both, any
     change fails."""
-    return rule.direction or told_direction(rule.metric) or "both"
+    return rule.direction or find_direction(rule.metric) or "both"
 
 
 def find_rule_problem(rule: Rule) -> str | None:

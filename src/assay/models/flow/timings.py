@@ -105,7 +105,7 @@ class MachineObserver:
         devices = Devices()
         environment = load_environment(folder, (), devices, complain=complain)
         machine = load_machine(environment, devices, ())
-        foreign = self.meter.foreign_share(own_cpu_s, machine.logical_cpus) if self.meter else None
+        foreign = self.meter.foreign_fraction(own_cpu_s, machine.logical_cpus) if self.meter else None
         return replace(machine, foreign_cpu=foreign, packages={}), environment.git.commit if environment.git else None
 
 
