@@ -34,6 +34,7 @@ from assay.values.table import Table
 from assay.values.verdict import VerdictKind
 
 _INDENT = "  "
+_SHORT_NAME = 8  # a name that needs no number
 _NARROWEST = 20  # a value is not folded into a narrower column than this
 _NARROW = 80  # columns of a drawing in a pipe
 _LONGEST_CODE_LINE = 200  # a progress bar in a log can be thousands of characters long
@@ -184,6 +185,9 @@ def _render_code(block: Code, look: _Look) -> Iterator[str]:
 def _render_table(block: TableBlock, look: _Look) -> Iterator[str]:
     if not block.table.rows:
         return
+    if block.numbers_names and look.width is not None and table_width(block.table) > look.width:
+        yield from _render_numbered(block, look)
+        return
     table, dropped = _fit(block.table, look.width)
     if dropped and block.split_by:
         yield from _render_split(block, look)
@@ -210,6 +214,17 @@ def _drop_empty(table: Table) -> Table:
     full = [any(row[place] not in (None, "", "-") for row in table.rows) for place in range(len(table.columns))]
     kept = [place for place, has_any in enumerate(full) if has_any or not place]
     return Table(tuple(table.columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
+
+
+def _render_numbered(block: TableBlock, look: _Look) -> Iterator[str]:
+    names = [formatting.clean(str(row[0])) for row in block.table.rows]
+    labels = [name if len(name) <= _SHORT_NAME else f"#{number}" for number, name in enumerate(names)]
+    rows = [[label, *row[1:]] for label, row in zip(labels, block.table.rows, strict=True)]
+    yield from _render_rows(block, Table(block.table.columns, rows), look)
+    yield ""
+    for label, name in zip(labels, names, strict=True):
+        if label != name:
+            yield from formatting.wrap(f"{label}  {name}", look.width, 2 * _INDENT).split("\n")
 
 
 def _render_split(block: TableBlock, look: _Look) -> Iterator[str]:

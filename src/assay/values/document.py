@@ -113,7 +113,8 @@ class TableBlock(NamedTuple):
     `first` marks the row that matters most. `breaks`: index of a row → a line before it (rows that were left out).
 
     On a narrow terminal columns get their short names, then those of the highest rank leave, and `hint` says where
-    they are; with `split_by` (a column's name) there is one table for each value of that column instead.
+    they are; with `split_by` (a column's name) there is one table for each value of that column instead, and with
+    `numbers_names` long names in the first column become numbers, and are listed below, each whole.
     """
 
     table: Table
@@ -122,6 +123,7 @@ class TableBlock(NamedTuple):
     breaks: Mapping[int, str] | None = None
     hint: str = ""
     split_by: str = ""
+    numbers_names: bool = False
 
 
 class Commands(NamedTuple):

@@ -7,15 +7,13 @@ from click.testing import CliRunner
 from tests.golden.report import golden_reports as made
 
 from assay.cli.main import build_cli
-from assay.golden.commands.check import build_table, shorten_table
-from assay.golden.commands.record import render_rebased
 from assay.golden.flow.bisect import BisectReport, Tried
 from assay.golden.flow.rebase import Rebased
 from assay.golden.flow.selftest import Injected, SelftestReport
 from assay.golden.report.bisection import build_document
+from assay.golden.report.recording import build_rebase_document
+from assay.golden.report.selftest import build_document as build_selftest_document
 from assay.golden.values import Fault
-from assay.show.console import Console
-from assay.show.table import render_table, table_width
 from assay.show.terminal_report import render_terminal
 from assay.stage.checkout import Commit
 from assay.values.verdict import VerdictKind
@@ -28,9 +26,8 @@ def test_no_sentence_of_the_help_is_cut():
 
 
 def test_a_refusal_of_several_lines_has_several_lines():
-    text = render_rebased(
-        Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",)), Console()
-    )
+    refused = Rebased("t", "m.json", made.golden(), refusals=("cannot be written\n  make room",))
+    text = render_terminal(build_rebase_document([refused]))
     assert text.splitlines()[:2] == ["refused: cannot be written", "  make room"]
     assert "\\n" not in text
 
@@ -42,11 +39,11 @@ def build_selftest(name: str) -> SelftestReport:
 
 @pytest.mark.parametrize(("name", "shown"), [("BREAK_IT", "BREAK_IT=1"), ("BREAK_" * 20, "#1")])
 def test_faults_with_long_names_get_a_number(name, shown):
-    table = shorten_table(build_table(build_selftest(name)), 80)
-    assert table_width(table) <= 80
-    lines = render_table(table, width=80).splitlines()
+    lines = render_terminal(build_selftest_document([build_selftest(name)]), width=80).splitlines()
+    assert max(map(len, lines[:4])) <= 80
     assert lines[2].startswith("none")
     assert lines[3].split()[:3] == [shown, "caught", "FAIL"]
+    assert any(name in line for line in lines), "the name is there, and whole"
 
 
 def test_trials_are_counted_over_the_same_commits_that_were_announced():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from assay.errors import ExitCode
 from assay.golden.commands.options import (
@@ -207,6 +207,7 @@ def rebase(request: RebaseRequest, console: Console) -> int:
     untouched.
     """
     from assay.golden.flow.rebase import RebaseOptions, rebase_file
+    from assay.golden.report.recording import build_rebase_document
 
     options = RebaseOptions(
         build_options(request, replicas=request.replicas),
@@ -217,10 +218,7 @@ def rebase(request: RebaseRequest, console: Console) -> int:
         request.allow_failed,
     )
     done = rebase_file(options, build_hooks(console.quieted(request.quiet or request.as_json)))
-    if request.as_json:
-        console.write_json([build_rebase_facts(each) for each in done])
-    else:
-        console.write("\n".join(render_rebased(each, console) for each in done))
+    console.write_document(build_rebase_document(done), as_json=request.as_json)
     return int(ExitCode.worst(_choose_exit_code(each) for each in done))
 
 
@@ -228,50 +226,3 @@ def _choose_exit_code(outcome: Rebased) -> ExitCode:
     if outcome.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.OK if outcome.is_accepted else ExitCode.FAILED
-
-
-def render_rebased(outcome: Rebased, console: Console) -> str:
-    return "".join(f"{line}\n" for line in _describe(outcome, console.is_plain))
-
-
-def _describe(outcome: Rebased, plain: bool) -> Iterator[str]:
-    from assay.golden.report.rows import render_percent
-    from assay.show import formatting
-    from assay.show.table import render_table
-    from assay.values.table import Column, Table
-
-    if not outcome.is_accepted:
-        for text in outcome.refusals:
-            line, *more = text.splitlines() or [""]
-            yield f"refused: {formatting.clean(line)}"
-            yield from (f"  {formatting.clean(each.strip())}" for each in more)
-        word = "interrupted" if outcome.interrupted else "not rebased"
-        yield f"{formatting.clean(outcome.test)}: {word}; the old recording is untouched"
-        return
-    columns = (Column("metric"), Column("effect", align="right"), Column("since the first", align="right"))
-    first = outcome.since_first or {}
-    rows = [
-        [name, render_percent(effect), render_percent(first.get(name))]
-        for name, effect in (outcome.effects or {}).items()
-    ]
-    yield from render_table(Table(columns, rows), plain=plain).splitlines()
-    yield ""
-    yield from (f"accepted although {text}" for text in outcome.wider)
-    yield from (f"warning: {text}" for text in outcome.creep)
-    yield f"the old recording is kept as {formatting.clean(str(outcome.archived))}"
-    yield f"{outcome.test}: rebased"
-
-
-def build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
-    return {
-        "test": outcome.test,
-        "manifest": outcome.manifest,
-        "accepted": outcome.is_accepted,
-        "refusals": list(outcome.refusals),
-        "effects": dict(outcome.effects or {}),
-        "since_first": dict(outcome.since_first or {}),
-        "wider": list(outcome.wider),
-        "creep": list(outcome.creep),
-        "archived": outcome.archived,
-        "interrupted": outcome.interrupted,
-    }

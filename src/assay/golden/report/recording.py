@@ -1,4 +1,4 @@
-"""A golden recording in the terminal: where it comes from, what it can find, its curves, and how it has drifted."""
+"""Golden recordings as documents: where one comes from, what it can find, its drift, and what a rebase changed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from assay.errors import UsageError
 from assay.golden.report.rows import count_recordings, render_percent, render_share
 from assay.golden.values import Golden
 from assay.show.plot import Chart, Line, build_bands, render_plot
-from assay.values.document import Document, Facts, Section, TableBlock
+from assay.values.document import Block, Document, Facts, Notes, Section, TableBlock, Text
 from assay.values.table import Column, Table
 
 if TYPE_CHECKING:
+    from assay.golden.flow.rebase import Rebased
     from assay.golden.flow.recordings import Recording, Sensitivity
 
 _PACKAGES = 8  # of the environment; the manifest has all
@@ -164,6 +165,51 @@ def _build_drift_row(entry: Mapping[str, Any], names: Sequence[str]) -> list[Any
 def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = entry.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+# ---------------------------------------------------------------- a rebase
+
+
+def build_rebase_document(outcomes: Sequence[Rebased]) -> Document:
+    sections = [Section(list(_build_rebase(outcome))) for outcome in outcomes]
+    return Document("assay golden rebase", sections, facts=[_build_rebase_facts(outcome) for outcome in outcomes])
+
+
+def _build_rebase(outcome: Rebased) -> Iterator[Block]:
+    if not outcome.is_accepted:
+        for text in outcome.refusals:
+            first, *more = text.splitlines() or [""]
+            yield Text(f"refused: {first}")
+            yield from (Text(line.strip(), indent=1) for line in more)
+        word = "interrupted" if outcome.interrupted else "not rebased"
+        yield Text(f"{outcome.test}: {word}; the old recording is untouched")
+        return
+    columns = (Column("metric"), Column("effect", align="right"), Column("since the first", align="right"))
+    first_effects = outcome.since_first or {}
+    rows = [
+        [name, render_percent(effect), render_percent(first_effects.get(name))]
+        for name, effect in (outcome.effects or {}).items()
+    ]
+    yield Section((TableBlock(Table(columns, rows)),))
+    yield Notes([f"accepted although {text}" for text in outcome.wider])
+    yield Notes([f"warning: {text}" for text in outcome.creep])
+    yield Text(f"the old recording is kept as {outcome.archived}")
+    yield Text(f"{outcome.test}: rebased")
+
+
+def _build_rebase_facts(outcome: Rebased) -> dict[str, Any]:
+    return {
+        "test": outcome.test,
+        "manifest": outcome.manifest,
+        "accepted": outcome.is_accepted,
+        "refusals": list(outcome.refusals),
+        "effects": dict(outcome.effects or {}),
+        "since_first": dict(outcome.since_first or {}),
+        "wider": list(outcome.wider),
+        "creep": list(outcome.creep),
+        "archived": outcome.archived,
+        "interrupted": outcome.interrupted,
+    }
 
 
 # ---------------------------------------------------------------- curves
