@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, TypeVar
 
-from assay.bench.values.execution import BenchExecution, BenchMetric, BenchResult, Framework, Peaks
+from assay.bench.values.execution import BenchExecution
 from assay.bench.values.layout import BENCH_FILE, BENCH_QUEUE_PREFIX, BENCH_TRIAGE_FILE
-from assay.errors import FormatError
 from assay.record import run_directory
-from assay.record.formats import Format, read_versioned, render_versioned
+from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.files import append_line, load_lines, write_atomic
 from assay.system.locks import try_lock_file
 from assay.values import layout
-from assay.values.environment import GitState
-from assay.values.machine import GpuState, Machine
-from assay.values.plain import check_types
+from assay.values.plain import parse_plain, parse_strict
 from assay.values.run import RunSpec
-from assay.values.verdict import Finding, VerdictKind
 
 T = TypeVar("T")
 
@@ -48,67 +44,11 @@ def load_execution(run_dir: str) -> BenchExecution | None:
         return None
     content = read_versioned(text, "benchmark", path, FORMATS)
     try:
-        return check_types(parse_execution(content, run_dir), finite=False)
+        given = {name: value for name, value in content.items() if value is not None}
+        found = parse_strict(BenchExecution, given, finite=False)
+        return replace(found, run_dir=run_dir, output_dir=os.path.join(run_dir, found.output_dir))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(
-            f"{path}: this benchmark file is damaged: {error!r}", "delete the file: it is made again"
-        ) from error
-
-
-def parse_execution(content: Mapping[str, Any], run_dir: str) -> BenchExecution:
-    plain = _known(BenchExecution, content)
-    machine = dict(plain.get("machine") or {})
-    for key in ("gpus", "gpus_after"):
-        machine[key] = tuple(_build(GpuState, state, ("throttle", "processes")) for state in machine.get(key) or ())
-    git = plain.get("git")
-    plain |= {
-        "result": parse_result(plain["result"]),
-        "run_dir": run_dir,
-        "output_dir": os.path.join(run_dir, plain.get("output_dir") or ""),
-        "machine": _build(Machine, machine, ("throttled",)),
-        "git": _build(GitState, git, ("untracked",)) if git else None,
-        "framework": _build(Framework, plain["framework"]) if plain.get("framework") else None,
-        "peaks": _build(Peaks, plain.get("peaks") or {}),
-        "contaminated": tuple(plain.get("contaminated") or ()),
-        "profiles": tuple(plain.get("profiles") or ()),
-        "notes": tuple(plain.get("notes") or ()),
-    }
-    return BenchExecution(**plain)
-
-
-def parse_result(content: Mapping[str, Any]) -> BenchResult:
-    plain = _known(BenchResult, content)
-    plain |= {
-        "metrics": tuple(_build(BenchMetric, metric) for metric in plain.get("metrics") or ()),
-        "samples": {name: tuple(values) for name, values in (plain.get("samples") or {}).items()},
-        "findings": tuple(parse_finding(finding) for finding in plain.get("findings") or ()),
-    }
-    return BenchResult(**plain)
-
-
-def parse_finding(content: Mapping[str, Any]) -> Finding:
-    plain = _known(Finding, content)
-    interval = plain.get("interval")
-    stretches = tuple((low, high) for low, high in plain.get("stretches") or ())
-    return Finding(
-        **{
-            **plain,
-            "kind": VerdictKind(plain["kind"]),
-            "interval": tuple(interval) if interval else None,
-            "stretches": stretches,
-        }
-    )
-
-
-def _build(kind: type[T], content: Mapping[str, Any], tuples: tuple[str, ...] = ()) -> T:
-    known = _known(kind, content)
-    return kind(**{key: tuple(value) if key in tuples else value for key, value in known.items()})
-
-
-def _known(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Unknown keys are those of a newer version: they are left out."""
-    names = {each.name for each in fields(kind)}
-    return {key: value for key, value in content.items() if key in names}
+        raise build_damage(path, str(error), FORMATS["benchmark"]) from error
 
 
 # ---------------------------------------------------------------- triage
@@ -141,8 +81,8 @@ def load_triage(study_dir: str) -> list[Triage]:
     """In the order in which it was said; lines that cannot be read are passed over."""
     found = []
     for facts in load_lines(_triage_path(study_dir)):
-        with suppress(TypeError):
-            found.append(_build(Triage, facts))
+        with suppress(TypeError, ValueError, AttributeError):
+            found.append(parse_plain(Triage, facts))
     return found
 
 

@@ -12,10 +12,9 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
-from assay.errors import FormatError
 from assay.models.values.layout import MODEL_FILE
 from assay.models.values.model import ModelReport
-from assay.record.formats import Format, read_versioned, render_versioned
+from assay.record.formats import Format, build_damage, read_versioned, render_versioned
 from assay.system.files import write_atomic
 from assay.values import layout
 from assay.values.plain import build_plain, parse_plain
@@ -50,7 +49,7 @@ def load_report(run_dir: str) -> ModelReport | None:
         content = _change_paths(content, lambda text: _move(text, layout.RUN_DIR_REFERENCE, here))
         return replace(parse_plain(ModelReport, content), run_dir=run_dir)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise FormatError(f"{path}: this {KIND} file is damaged: {error}", FORMATS[KIND].remedy) from error
+        raise build_damage(path, str(error), FORMATS[KIND]) from error
 
 
 def _change_paths(content: Any, change: Change, *, meant: bool = False) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.errors import FormatError
+from assay.values.layout import FORMAT_VERSION
 
 VERSION_KEY = "format"
 
@@ -35,53 +36,57 @@ class Format:
             raise ValueError(f"versions {self.oldest} to {self.version} need update_to_N for exactly N in {steps}")
 
 
-_AGAIN = "the run's result is lost with it: repeat `assay run` and it is run again"
-
-FORMATS: Mapping[str, Format] = {
-    "run": Format(1, "move the run's directory away and repeat `assay run`: the run is made again"),
+FORMATS: Mapping[str, Format] = {  # of runs and studies; a product passes those of its own files
+    "run": Format(FORMAT_VERSION, "move the run's directory away and repeat `assay run`: the run is created again"),
     "environment": Format(1, "delete the file: only the run's provenance is lost"),
-    "lease": Format(1, "delete the file if the run is not running any more, then repeat `assay run`"),
-    "stop": Format(1, "delete the file: only the note of who stopped the run is lost"),
-    "outcome": Format(1, f"delete the file; {_AGAIN}"),
+    "codes": Format(1, "delete the file: runs that have not begun get the current code"),
+    "plan": Format(1, "delete the file: only the list of queued runs is lost"),
+    "pass": Format(1, "delete the file: the next --force repeats every run"),
+    "set": Format(1, "delete the file: the next `assay runx` begins a new set"),
 }
 
 
 def read_versioned(text: str | bytes, kind: str, file: str, formats: Mapping[str, Format] = FORMATS) -> Content:
     """The file's object in the present version, without the version itself. `file` is for messages."""
     known = formats[kind]
-    content = _parse_object(text, kind, file, known)
+    content = _parse_object(text, file, known)
     version = _parse_version(content, kind, file, known)
     for step in range(version + 1, known.version + 1):
-        content = _update(content, step, kind, file, known)
+        content = _update(content, step, file, known)
     return content
 
 
 def render_versioned(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> str:
     """The text of a file in the present version; the version comes first."""
+    return json.dumps(stamp(content, kind, formats)) + "\n"
+
+
+def stamp(content: Mapping[str, Any], kind: str, formats: Mapping[str, Format] = FORMATS) -> Content:
+    """The content with the version of this kind of file, which comes first."""
     if VERSION_KEY in content:
         raise ValueError(f"{VERSION_KEY!r} is taken by the version")
-    return json.dumps({VERSION_KEY: formats[kind].version, **content}) + "\n"
+    return {VERSION_KEY: formats[kind].version, **content}
 
 
-def _parse_object(text: str | bytes, kind: str, file: str, known: Format) -> Content:
+def _parse_object(text: str | bytes, file: str, known: Format) -> Content:
     try:
         content = json.loads(text)
     except UnicodeDecodeError:
-        raise _damaged(kind, file, "it is not text", known) from None
+        raise build_damage(file, "it is not text", known) from None
     except json.JSONDecodeError as error:
         what = f"line {error.lineno}, column {error.colno}: {error.msg}" if text.strip() else "it is empty"
-        raise _damaged(kind, file, what, known) from None
+        raise build_damage(file, what, known) from None
     except RecursionError:
-        raise _damaged(kind, file, "it is nested too deeply", known) from None
+        raise build_damage(file, "it is nested too deeply", known) from None
     if not isinstance(content, dict):
-        raise _damaged(kind, file, "it does not hold a JSON object", known)
+        raise build_damage(file, "it does not hold a JSON object", known)
     return content
 
 
 def _parse_version(content: Content, kind: str, file: str, known: Format) -> int:
     version = content.pop(VERSION_KEY, None)
     if type(version) is not int or version < 1:
-        raise _damaged(kind, file, f'it has no version under "{VERSION_KEY}"', known)
+        raise build_damage(file, f'it has no version under "{VERSION_KEY}"', known)
     if version > known.version:
         message = (
             f"{file}: a newer Assay wrote this {kind} file (format {version}; this one reads up to {known.version})"
@@ -93,13 +98,13 @@ def _parse_version(content: Content, kind: str, file: str, known: Format) -> int
     return version
 
 
-def _update(content: Content, step: int, kind: str, file: str, known: Format) -> Content:
+def _update(content: Content, step: int, file: str, known: Format) -> Content:
     try:
         return known.updates[step](content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         what = f"it cannot be brought to format {step} ({type(error).__name__}: {error})"
-        raise _damaged(kind, file, what, known) from error
+        raise build_damage(file, what, known) from error
 
 
-def _damaged(kind: str, file: str, what: str, known: Format) -> FormatError:
-    return FormatError(f"{file}: this {kind} file is damaged: {what}", known.remedy)
+def build_damage(file: str, what: str, known: Format) -> FormatError:
+    return FormatError(f"{file} is damaged: {what}", known.remedy)

@@ -18,12 +18,13 @@ from typing import Any
 
 from assay.errors import FormatError, InfrastructureError
 from assay.record.folders import find_run_dirs as find_run_dirs  # noqa: PLC0414 whoever knows run directories finds it here
+from assay.record.formats import FORMATS, build_damage, read_versioned, stamp
 from assay.system.fast_dataclasses import asdict, dataclass, field, replace
 from assay.system.files import publish, read_text, rename, write_atomic, write_new
 from assay.system.locks import locked
 from assay.values import layout
 from assay.values.environment import Environment
-from assay.values.plain import WrongTypeError, check_types, keep_fitting
+from assay.values.plain import WrongTypeError, check_types, keep_fitting, parse_strict
 from assay.values.run import JobHandle, Outcome, RunSpec, State, Stop
 from assay.values.study import CodePolicy, MetricFile, Pattern, Resources
 
@@ -106,7 +107,7 @@ def merge_codes(path: str, planned: Mapping[str, str], *, replace: bool) -> dict
         known = _load_codes(path)
         merged = {**known, **planned} if replace else {**planned, **known}
         if merged != known:
-            write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "codes": merged}))
+            write_atomic(path, json.dumps(stamp({"codes": merged}, "codes")))
     return merged
 
 
@@ -119,7 +120,7 @@ def _load_codes(path: str) -> dict[str, str]:
 def write_plan(study_dir: str, runs: Mapping[str, str]) -> None:
     """What a call is going to run (name → id), before the first directory is made: a killed one leaves it."""
     path = os.path.join(study_dir, layout.STUDY_META_DIR, layout.PLAN_FILE)
-    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": dict(runs)}))
+    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "plan")))
 
 
 def remove_plan(study_dir: str) -> None:
@@ -180,11 +181,11 @@ def leave_pass(path: str, last: Mapping[str, int]) -> None:
 
 
 def _write_pass(path: str, runs: Mapping[str, int]) -> None:
-    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": dict(runs)}))
+    write_atomic(path, json.dumps(stamp({"runs": dict(runs)}, "pass")))
 
 
 def write_environment(path: str, environment: Environment) -> None:
-    write_atomic(path, json.dumps({"format": layout.FORMAT_VERSION, **asdict(environment)}, indent=1))
+    write_atomic(path, json.dumps(stamp(asdict(environment), "environment"), indent=1))
 
 
 def load_environment(run_dir: str) -> dict[str, Any] | None:
@@ -239,7 +240,6 @@ def _free_name(path: str) -> str:
 
 def render_record(record: RunRecord) -> str:
     fields = {
-        "format": layout.FORMAT_VERSION,
         "study": record.study,
         "uid": record.uid,
         "created_at": record.created_at,
@@ -251,7 +251,7 @@ def render_record(record: RunRecord) -> str:
         "commit": record.commit,
         "spec": render_spec(record.spec),
     }
-    return json.dumps(fields, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(stamp(fields, "run"), ensure_ascii=False, default=str) + "\n"
 
 
 def render_spec(spec: RunSpec) -> dict[str, Any]:
@@ -276,28 +276,21 @@ def _pattern_fields(pattern: Pattern | MetricFile) -> dict[str, Any]:
 
 
 def parse_record(text: str, file: str) -> RunRecord:
+    fields = read_versioned(text, "run", file)
     try:
-        fields = json.loads(text)
-        version = fields["format"]
-        if version > layout.FORMAT_VERSION:
-            raise FormatError(f"{file} is of format {version}, newer than this Assay knows", "upgrade Assay")
-        spec = fields.get("spec") or _adhoc_spec(fields)
-        known = {key: fields.get(key) for key in RunRecord.__dataclass_fields__ if key != "spec" and key in fields}
-        return check_types(RunRecord(spec=parse_spec(spec), **{"uid": "", "created_at": 0.0, **known}))
+        spec = _drop_defaults(fields.get("spec") or _adhoc_spec(fields))
+        record = parse_strict(RunRecord, {"uid": "", "created_at": 0.0, **fields, "spec": spec})
+        _check_log_names(record.spec)
     except KeyError as error:
-        raise _build_damage(file, f"{error} is missing") from error
+        raise build_damage(file, f"{error} is missing", FORMATS["run"]) from error
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise _build_damage(file, _describe_misfit(error) if text.strip() else "it is empty") from error
+        raise build_damage(file, _describe_misfit(error), FORMATS["run"]) from error
+    return record
 
 
 def _describe_misfit(error: Exception) -> str:
     """Python's own message about a value of another type means nothing to the person who edited the file."""
-    is_plain = isinstance(error, json.JSONDecodeError | WrongTypeError)
-    return str(error) if is_plain else "its content does not have the form of a run's record"
-
-
-def _build_damage(file: str, what: str) -> FormatError:
-    return FormatError(f"{file} is damaged: {what}", "repair the file, or move the run's folder away")
+    return str(error) if isinstance(error, WrongTypeError) else "its content does not have the form of a run's record"
 
 
 def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,41 +298,28 @@ def _adhoc_spec(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_spec(fields: Mapping[str, Any]) -> RunSpec:
-    from assay.values.run import Command
-
-    plain = {name: fields[name] for name in _PLAIN_SPEC_FIELDS if name in fields}
-    chosen = fields.get("chosen")
-    spec = RunSpec(
-        **plain,
-        params=fields["params"],
-        commands=tuple(Command(*command) for command in fields["commands"]),
-        resources=Resources(**fields["resources"]) if fields.get("resources") else _DEFAULT_RESOURCES,
-        code=_parse_code(fields.get("code")),
-        patterns=tuple(_parse_pattern(p) for p in fields.get("patterns", ())),
-        env=tuple((key, value) for key, value in fields.get("env", ())),
-        farm_resources=tuple((key, value) for key, value in fields.get("farm_resources", ())),
-        chosen=tuple(chosen) if isinstance(chosen, list) else chosen,
-    )
-    for template in (spec.log_name, spec.other_log_name):
-        layout.log_name(template, "", 1, "")  # raises where it holds anything but our own places
+    """What `render_spec` made of it. Raises ValueError, TypeError, KeyError or AttributeError."""
+    spec = parse_strict(RunSpec, _drop_defaults(fields))
+    _check_log_names(spec)
     return spec
 
 
-_STRUCTURED = {"params", "commands", "resources", "code", "patterns", "env", "farm_resources", "chosen"}
-_PLAIN_SPEC_FIELDS = tuple(name for name in _SPEC_FIELDS if name not in _STRUCTURED)
+def _drop_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what stands for a default, and what never comes from a file."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if name != "private" and (value is not None or name not in _DEFAULTED)
+    }
 
 
-def _parse_code(fields: Mapping[str, Any] | None) -> CodePolicy:
-    if not fields:
-        return _DEFAULT_CODE
-    return CodePolicy(**{**fields, "ignore": tuple(fields["ignore"])})
+_DEFAULTED = ("resources", "code")
 
 
-def _parse_pattern(fields: Mapping[str, Any]) -> Pattern | MetricFile:
-    rest = {key: value for key, value in fields.items() if key != "type"}
-    if fields["type"] == "regex":
-        return Pattern(**{**rest, "labels": tuple(rest["labels"])})
-    return MetricFile(**rest)
+def _check_log_names(spec: RunSpec) -> None:
+    """Raises ValueError where a template holds anything but our own fields."""
+    for template in (spec.log_name, spec.other_log_name):
+        layout.log_name(template, "", 1, "")
 
 
 def load_record(run_dir: str) -> RunRecord:
@@ -511,8 +491,8 @@ def _load_json(path: str) -> dict[str, Any] | None:
 def _load_lease(run_dir: str, attempt: int) -> JobHandle | None:
     fields = _load_json(os.path.join(run_dir, layout.lease_name(attempt)))
     try:
-        return check_types(JobHandle(**fields)) if fields else None
-    except TypeError:
+        return parse_strict(JobHandle, fields) if fields else None
+    except (ValueError, TypeError, AttributeError):
         return None
 
 
@@ -529,16 +509,16 @@ def _load_token(run_dir: str, attempt: int) -> JobHandle | None:
 def _load_stop(run_dir: str, attempt: int) -> Stop:
     fields = _load_json(os.path.join(run_dir, layout.stop_name(attempt)))
     try:
-        return check_types(Stop(**fields)) if fields else Stop("unknown", "")
-    except TypeError:
+        return parse_strict(Stop, fields) if fields else Stop("unknown", "")
+    except (ValueError, TypeError, AttributeError):
         return Stop("unknown", "")
 
 
 def load_outcome(run_dir: str, attempt: int) -> Outcome | None:
     fields = _load_json(os.path.join(run_dir, layout.outcome_name(attempt)))
     try:
-        return check_types(Outcome(**{**fields, "state": State(fields["state"])})) if fields else None
-    except (TypeError, KeyError, ValueError):
+        return parse_strict(Outcome, fields) if fields else None
+    except (ValueError, TypeError, AttributeError):
         return None
 
 

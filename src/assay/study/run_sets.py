@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from assay.errors import FormatError
+from assay.record.formats import stamp
 from assay.study.run_status import load_standing
 from assay.system.fast_dataclasses import dataclass, replace
 from assay.system.files import publish
@@ -85,7 +86,7 @@ def pin(prepared: Prepared) -> Prepared:
         return prepared
     names = {spec.id: spec.name for spec in prepared.plan.runs}
     path = _set_path(prepared.place, prepared.set_number)
-    if publish(path, json.dumps({"format": layout.FORMAT_VERSION, "runs": names}, indent=1)):
+    if publish(path, json.dumps(stamp({"runs": names}, "set"), indent=1)):
         return prepared
     pinned = _load(path)
     runs = tuple(replace(spec, name=pinned.get(spec.id, spec.name)) for spec in prepared.plan.runs)

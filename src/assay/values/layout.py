@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of run.json, which also `assay.log` writes
 
 RUN_FILE = "run.json"
 JOB_FILE = "job.sh"

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from assay.system.fast_dataclasses import fields, is_dataclass
 
 T = TypeVar("T")
+Parse = Callable[[Any], Any]
+Numbers = typing.Literal["any", "measured", "finite"]
 _STRANGE = {"nan", "inf", "-inf"}
 NO_DATE = "an impossible time"
 _HUGE = 2**63  # what SQLite and the C library take
@@ -26,7 +28,7 @@ _HUGE = 2**63  # what SQLite and the C library take
 def build_plain(value: Any) -> Any:
     """Dataclasses become mappings, tuples lists, enumerations their value."""
     if is_dataclass(value):
-        return {each.name: build_plain(getattr(value, each.name)) for each in fields(value)}
+        return {name: build_plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -39,8 +41,18 @@ def build_plain(value: Any) -> Any:
 
 
 def parse_plain(kind: type[T], content: Any) -> T:
-    """A value of this class from what `build_plain` made of it. Raises ValueError, TypeError or KeyError."""
-    parsed: T = _parse(kind, content)
+    """A value of this class from what `build_plain` made of it; a dataclass may also be a list of its fields.
+
+    Raises ValueError, TypeError or KeyError; WrongTypeError names the field that does not fit.
+    """
+    parsed: T = _build_parser(typing.cast("Any", kind), "any")(content)
+    return parsed
+
+
+def parse_strict(kind: type[T], content: Any, *, finite: bool = True) -> T:
+    """As `parse_plain`, for what a damaged file may hold: numbers must be numbers that SQLite and the C library take,
+    and finite unless a file keeps what a program measured; literals must be one of theirs."""
+    parsed: T = _build_parser(typing.cast("Any", kind), "finite" if finite else "measured")(content)
     return parsed
 
 
@@ -52,7 +64,7 @@ def keep_fitting(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fits(kind: Any, content: Any) -> bool:
     try:
-        _parse(kind, content)
+        _build_parser(kind, "any")(content)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return False
     return True
@@ -124,31 +136,59 @@ def _is_whole(value: Any) -> bool:
     return type(value) is int and -_HUGE <= value < _HUGE
 
 
-def _parse(kind: Any, content: Any) -> Any:  # noqa: PLR0911 one return for each shape of an annotation
+@cache
+def _build_parser(kind: Any, numbers: Numbers) -> Parse:  # noqa: PLR0911 one return for each shape of an annotation
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or kind is object:
-        return content
+        return _keep
     if origin in (types.UnionType, typing.Union):
-        return _parse_union(inner, content)
+        return _build_union_parser(inner, numbers)
     if origin is tuple:
-        return _parse_tuple(inner, content)
+        return _build_tuple_parser(inner, numbers)
     if origin is list:
-        return [_parse(inner[0], each) for each in content]
-    if origin is typing.Literal:
-        return content
-    if origin is not None and issubclass(origin, Mapping):
-        return {key: _parse(inner[1], each) for key, each in content.items()}
+        parse_element = _build_parser(inner[0], numbers)
+        return lambda content: [parse_element(each) for each in content]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        parse_value = _build_parser(inner[1], numbers)
+        if parse_value is _keep:
+            return lambda content: dict(content.items())
+        return lambda content: {key: parse_value(each) for key, each in content.items()}
     if is_dataclass(kind):
-        return _parse_dataclass(kind, content)
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(content)
-    return _parse_scalar(kind, content)
+        return _build_dataclass_parser(kind, numbers)
+    return _build_scalar_parser(kind, numbers)
 
 
-def _parse_dataclass(kind: Any, content: Mapping[str, Any]) -> Any:
-    hints = _hints(kind)
-    known = {each.name for each in fields(kind) if each.init}
-    return kind(**{name: _parse(hints[name], value) for name, value in content.items() if name in known})
+def _keep(content: Any) -> Any:
+    return content
+
+
+def _build_dataclass_parser(kind: Any, numbers: Numbers) -> Parse:
+    names = tuple(each.name for each in fields(kind) if each.init)
+    parsers: dict[str, Parse] = {}  # filled by the first call: a class may hold others of its own kind
+
+    def parse(content: Any) -> Any:
+        if not parsers:
+            hints = _hints(kind)
+            parsers.update({name: _build_parser(hints[name], numbers) for name in names})
+        given = dict(zip(names, content, strict=False)) if isinstance(content, list) else content
+        try:
+            return kind(**{name: parsers[name](value) for name, value in given.items() if name in parsers})
+        except WrongTypeError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _find_misfit(parsers, given) or error from error
+
+    return parse
+
+
+def _find_misfit(parsers: Mapping[str, Parse], given: Any) -> WrongTypeError | None:
+    """Which field it was; None: one is missing, or this is not a mapping at all."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        try:
+            parsers.get(name, _keep)(value)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return WrongTypeError(f"{name} is {repr(value)[:60]}")
+    return None
 
 
 @cache
@@ -156,34 +196,73 @@ def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _parse_tuple(inner: tuple[Any, ...], content: Any) -> tuple[Any, ...]:
+def _build_tuple_parser(inner: tuple[Any, ...], numbers: Numbers) -> Parse:
     if len(inner) == 2 and inner[1] is Ellipsis:
-        return tuple(_parse(inner[0], each) for each in content)
-    if len(inner) != len(content):
-        raise ValueError(f"{len(content)} values where {len(inner)} are expected")
-    return tuple(_parse(each, value) for each, value in zip(inner, content, strict=True))
+        parse_element = _build_parser(inner[0], numbers)
+        return lambda content: tuple([parse_element(each) for each in _check_list(content)])
+    parsers = [_build_parser(each, numbers) for each in inner]
+
+    def parse(content: Any) -> tuple[Any, ...]:
+        if len(parsers) != len(_check_list(content)):
+            raise ValueError(f"{len(content)} values where {len(parsers)} are expected")
+        return tuple([each(value) for each, value in zip(parsers, content, strict=True)])
+
+    return parse
 
 
-def _parse_union(inner: tuple[Any, ...], content: Any) -> Any:
-    """The first alternative that takes it; texts and whole numbers are not bent into floats when they need not be."""
-    if content is None:
-        return None
-    choices = [each for each in inner if each is not type(None)]
-    exact = [each for each in choices if isinstance(each, type) and type(content) is each]
-    for choice in (*exact, *choices):
-        try:
-            return _parse(choice, content)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
-    raise ValueError(f"{content!r} is none of {inner}")
-
-
-def _parse_scalar(kind: Any, content: Any) -> Any:
-    if kind is float and (isinstance(content, (int, float)) or content in _STRANGE):
-        return float(content)
-    if not isinstance(content, kind):
-        raise TypeError(f"{content!r} is no {kind.__name__}")
+def _check_list(content: Any) -> Any:
+    if not isinstance(content, list | tuple):
+        raise TypeError(f"{content!r} is not a list")
     return content
+
+
+def _build_union_parser(inner: tuple[Any, ...], numbers: Numbers) -> Parse:
+    """The first alternative that takes it; strings and whole numbers are not converted to floats without need."""
+    choices = [each for each in inner if each is not type(None)]
+    parsers = [_build_parser(each, numbers) for each in choices]
+    exact = {each: parse for each, parse in zip(choices, parsers, strict=True) if isinstance(each, type)}
+    is_optional = len(choices) < len(inner)
+    if is_optional and len(parsers) == 1:
+        (only,) = parsers
+        return lambda content: None if content is None else only(content)
+
+    def parse(content: Any) -> Any:
+        if content is None and is_optional:
+            return None
+        first = exact.get(type(content))
+        for each in (*([first] if first else []), *parsers):
+            try:
+                return each(content)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+        raise ValueError(f"{content!r} is none of {inner}")
+
+    return parse
+
+
+def _build_scalar_parser(kind: Any, numbers: Numbers) -> Parse:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind
+    if typing.get_origin(kind) is typing.Literal:
+        return _keep if numbers == "any" else _require(_build_check(kind, finite=True), "one of its values")
+    if numbers == "any":
+        return _parse_float if kind is float else _require(lambda content: isinstance(content, kind), kind.__name__)
+    return _require(_build_scalar_check(kind, numbers == "finite"), kind.__name__)
+
+
+def _require(fits: Callable[[Any], bool], wanted: str) -> Parse:
+    def parse(content: Any) -> Any:
+        if not fits(content):
+            raise TypeError(f"{content!r} is not {wanted}")
+        return content
+
+    return parse
+
+
+def _parse_float(content: Any) -> float:
+    if isinstance(content, (int, float)) or content in _STRANGE:
+        return float(content)
+    raise TypeError(f"{content!r} is not a number")
 
 
 # ---------------------------------------------------------------- times

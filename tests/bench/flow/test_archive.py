@@ -54,7 +54,7 @@ def test_a_damaged_one_is_passed_over_and_said(executions: tuple[BenchExecution,
     said = console.lines
     found = load_executions(find_place("runs"), "fixed", console)
     assert len(found) == 1
-    assert "this benchmark file is damaged" in said[0]
+    assert "benchmark.json is damaged" in said[0]
 
 
 def test_from_a_file_a_run_directory_or_a_folder_of_them(executions: tuple[BenchExecution, ...], lab: Path) -> None:

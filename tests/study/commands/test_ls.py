@@ -88,7 +88,7 @@ def test_a_damaged_run_is_said_and_the_others_are_listed(cli, own_bench: Bench, 
     rows = {row["name"]: row for row in json.loads(cli("ls", "fit", "--json").out)}
     assert len(rows) == 4
     assert rows[BAD]["state"] == "damaged"
-    assert rows[BAD]["reason"].startswith("run.json is ")
+    assert rows[BAD]["reason"].startswith("run.json")
     assert rows[GOOD]["state"] == "done"
 
 

@@ -18,7 +18,6 @@ from typing import Any, cast, get_args
 from assay.bench.flow.compare import CompareOptions, Contest, Run
 from assay.bench.flow.run import run_benchmarks
 from assay.bench.flow.sides import Checkouts, open_workshop
-from assay.bench.records import parse_finding
 from assay.bench.values.comparison import ComparisonReport, MetricComparison, Side
 from assay.bench.values.execution import BenchRequest
 from assay.errors import InfrastructureError, NotFoundError, UsageError
@@ -27,7 +26,8 @@ from assay.judge.bisection import Found, History, Outcome, Stuck, Trial, Try, ne
 from assay.show.console import SILENT, Console
 from assay.stage.checkout import Commit, load_commit, load_parents
 from assay.system.files import append_line, load_lines
-from assay.values.verdict import VerdictKind
+from assay.values.plain import parse_plain
+from assay.values.verdict import Finding, VerdictKind
 
 LOG_FILE = "log.jsonl"
 VOTES = 2  # equal answers of the accused and of the commit before it
@@ -267,5 +267,5 @@ def _parse_evidence(facts: Mapping[str, Any]) -> MetricComparison:
     base, head = (
         Side(facts[side]["name"], tuple(facts[side]["values"]), facts[side]["executions"]) for side in ("base", "head")
     )
-    finding = parse_finding(facts["finding"])
+    finding = parse_plain(Finding, facts["finding"])
     return MetricComparison(facts["method"], facts["metric"], base, head, finding, facts.get("confirmed"))
