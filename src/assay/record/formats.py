@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from assay.errors import FormatError
+from assay.system.fast_dataclasses import dataclass, field
 from assay.values.layout import FORMAT_VERSION
 
 VERSION_KEY = "format"
