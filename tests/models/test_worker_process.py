@@ -41,7 +41,7 @@ def make(tmp_path):
 
 
 @pytest.fixture
-def keeper(tmp_path):
+def worker(tmp_path):
     with WorkerProcess(strange(), folder=str(tmp_path / "worker"), env=ENV) as made:
         yield made
 
@@ -80,19 +80,19 @@ def until(condition, what):
         ("nothing", Ending.ERROR, "is not there"),
     ],
 )
-def test_every_end_is_an_outcome_and_the_next_job_goes_on(keeper, make, case, ending, words):
-    outcome = keeper.work(make(case), Limits())
+def test_every_end_is_an_outcome_and_the_next_job_goes_on(worker, make, case, ending, words):
+    outcome = worker.work(make(case), Limits())
     assert (outcome.step, outcome.ending) == (Step.COMPILE, ending)
     assert words in outcome.message
     assert "\n" not in outcome.message
     assert not outcome.is_ok
-    assert keeper.work(make("fine"), Limits()).is_ok
+    assert worker.work(make("fine"), Limits()).is_ok
 
 
-def test_what_the_back_end_says_of_a_failure_arrives(keeper, make):
-    outcome = keeper.work(make("refuse"))
+def test_what_the_back_end_says_of_a_failure_arrives(worker, make):
+    outcome = worker.work(make("refuse"))
     assert (outcome.command, outcome.stderr, outcome.hint) == ("strange x", "Foo?", "no Foo")
-    assert keeper.work(make("infrastructure")).hint == "switch it on"
+    assert worker.work(make("infrastructure")).hint == "switch it on"
 
 
 @pytest.mark.parametrize(
@@ -105,23 +105,23 @@ def test_what_the_back_end_says_of_a_failure_arrives(keeper, make):
         ("hang", Ending.TIMEOUT, ""),
     ],
 )
-def test_the_command_that_was_announced_is_known_whatever_the_end(keeper, make, case, ending, command):
-    keeper.work(make("announce_and_err"))  # nothing of it is left for the next one
-    outcome = keeper.work(make(case), Limits(compile_s=1))
+def test_the_command_that_was_announced_is_known_whatever_the_end(worker, make, case, ending, command):
+    worker.work(make("announce_and_err"))  # nothing of it is left for the next one
+    outcome = worker.work(make(case), Limits(compile_s=1))
     assert (outcome.ending, outcome.command) == (ending, command)
 
 
 def test_one_steps_tools_can_be_had_where_anothers_cannot(tmp_path):
-    with WorkerProcess(strange(trouble="run"), folder=str(tmp_path / "worker"), env=ENV) as keeper:
-        assert keeper.identity(Step.COMPILE)["step"] == "compile"
+    with WorkerProcess(strange(trouble="run"), folder=str(tmp_path / "worker"), env=ENV) as worker:
+        assert worker.identity(Step.COMPILE)["step"] == "compile"
         with pytest.raises(InfrastructureError, match="no answer"):
-            keeper.identity(Step.RUN)
-        assert "step" not in keeper.identity()
+            worker.identity(Step.RUN)
+        assert "step" not in worker.identity()
 
 
-def test_a_step_that_goes_well(keeper, make):
+def test_a_step_that_goes_well(worker, make):
     job = make("fine", Step.RUN)
-    outcome = keeper.work(job)
+    outcome = worker.work(job)
     assert outcome.is_ok
     assert outcome.step is Step.RUN
     assert outcome.path == os.path.join(job.folder, "artifact")
@@ -129,24 +129,24 @@ def test_a_step_that_goes_well(keeper, make):
     assert outcome.elapsed_s > 0
 
 
-def test_one_worker_takes_all_jobs_until_it_dies(keeper, make):
-    pids = [Path(keeper.work(make("fine")).path).read_text() for _ in range(3)]
+def test_one_worker_takes_all_jobs_until_it_dies(worker, make):
+    pids = [Path(worker.work(make("fine")).path).read_text() for _ in range(3)]
     assert len(set(pids)) == 1
-    keeper.work(make("abort"))
-    assert Path(keeper.work(make("fine")).path).read_text() != pids[0]
+    worker.work(make("abort"))
+    assert Path(worker.work(make("fine")).path).read_text() != pids[0]
 
 
-def test_a_worker_that_dies_between_jobs_is_replaced_without_a_word(keeper, make):
-    pid = int(Path(keeper.work(make("fine")).path).read_text())
+def test_a_worker_that_dies_between_jobs_is_replaced_without_a_word(worker, make):
+    pid = int(Path(worker.work(make("fine")).path).read_text())
     os.kill(pid, signal.SIGKILL)
     until(lambda: not is_running(pid), "the worker is gone")
-    outcome = keeper.work(make("fine"))
+    outcome = worker.work(make("fine"))
     assert outcome.is_ok
     assert Path(outcome.path).read_text() != str(pid)
 
 
-def test_the_last_words_before_a_crash_are_kept(keeper, make):
-    outcome = keeper.work(make("abort"))
+def test_the_last_words_before_a_crash_are_kept(worker, make):
+    outcome = worker.work(make("abort"))
     assert "Assertion failed: x > 0" in outcome.stderr
     assert "do_abort" in outcome.stderr, "where in our own code it happened"
 
@@ -154,8 +154,8 @@ def test_the_last_words_before_a_crash_are_kept(keeper, make):
 # ---------------------------------------------------------------- what tools say
 
 
-def test_tools_may_say_anything_on_stdout(keeper, make):
-    outcome = keeper.work(make("talk"))
+def test_tools_may_say_anything_on_stdout(worker, make):
+    outcome = worker.work(make("talk"))
     assert outcome.is_ok
     assert '{"died": 0}' in outcome.stdout
     assert "garbage" in outcome.stdout
@@ -164,14 +164,14 @@ def test_tools_may_say_anything_on_stdout(keeper, make):
     assert outcome.stderr == "to stderr\n"
 
 
-def test_each_job_has_its_own_output(keeper, make):
-    keeper.work(make("talk"))
-    outcome = keeper.work(make("fine"))
+def test_each_job_has_its_own_output(worker, make):
+    worker.work(make("talk"))
+    outcome = worker.work(make("fine"))
     assert (outcome.stdout, outcome.stderr) == ("", "")
 
 
-def test_much_output_is_kept_in_part(keeper, make):
-    outcome = keeper.work(make("flood"))
+def test_much_output_is_kept_in_part(worker, make):
+    outcome = worker.work(make("flood"))
     assert outcome.is_ok
     assert len(outcome.stdout) < 100_000
     assert "bytes left out" in outcome.stdout
@@ -180,33 +180,33 @@ def test_much_output_is_kept_in_part(keeper, make):
 
 def test_a_flood_of_output_is_stopped(tmp_path, make, monkeypatch):
     monkeypatch.setattr("assay.models.worker_process.SAID_BYTES", 8 * MIB)
-    with WorkerProcess(strange(mib=100_000), folder=str(tmp_path / "worker"), env=ENV) as keeper:
-        outcome = keeper.work(make("flood"))
+    with WorkerProcess(strange(mib=100_000), folder=str(tmp_path / "worker"), env=ENV) as worker:
+        outcome = worker.work(make("flood"))
     assert outcome.ending is Ending.ERROR
     assert "MiB of output" in outcome.message
 
 
-def test_a_tool_that_asks_gets_nothing(keeper, make):
-    assert Path(keeper.work(make("ask")).path).read_text() == "b''"
+def test_a_tool_that_asks_gets_nothing(worker, make):
+    assert Path(worker.work(make("ask")).path).read_text() == "b''"
 
 
 def test_output_appears_live_when_asked_for(tmp_path, make, capfd):
-    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as keeper:
-        outcome = keeper.work(make("talk"))
-        keeper.work(make("talk"))
+    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as worker:
+        outcome = worker.work(make("talk"))
+        worker.work(make("talk"))
     shown = capfd.readouterr()
     assert shown.out == outcome.stdout * 2
     assert shown.err == "to stderr\n" * 2
 
 
 def test_live_output_is_shown_also_when_the_end_never_comes(tmp_path, make, capfd):
-    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as keeper:
-        keeper.work(make("talk_and_hang"), Limits(compile_s=2.0))
+    with WorkerProcess(strange(), folder=str(tmp_path / "worker"), live=True, env=ENV) as worker:
+        worker.work(make("talk_and_hang"), Limits(compile_s=2.0))
     assert capfd.readouterr().err == "still here\n"
 
 
-def test_output_stays_quiet_otherwise(keeper, make, capfd):
-    keeper.work(make("talk"))
+def test_output_stays_quiet_otherwise(worker, make, capfd):
+    worker.work(make("talk"))
     assert capfd.readouterr() == ("", "")
 
 
@@ -214,19 +214,19 @@ def test_output_stays_quiet_otherwise(keeper, make, capfd):
 
 
 @pytest.mark.parametrize("case", ["hang", "hang_deaf"])
-def test_a_hang_is_a_time_out_and_the_worker_is_gone(keeper, make, case):
+def test_a_hang_is_a_time_out_and_the_worker_is_gone(worker, make, case):
     job = make(case)
-    outcome = keeper.work(job, Limits(compile_s=1.0))
+    outcome = worker.work(job, Limits(compile_s=1.0))
     assert outcome.ending is Ending.TIMEOUT
     assert outcome.message == "no end after 1 s"
     assert outcome.elapsed_s >= 1.0
     assert not is_running(int(Path(job.folder, "pid").read_text()))
-    assert keeper.work(make("fine")).is_ok
+    assert worker.work(make("fine")).is_ok
 
 
-def test_a_time_out_takes_all_children_along(keeper, make):
+def test_a_time_out_takes_all_children_along(worker, make):
     job = make("hang_children", Step.RUN)
-    assert keeper.work(job, Limits(run_s=3.0)).ending is Ending.TIMEOUT
+    assert worker.work(job, Limits(run_s=3.0)).ending is Ending.TIMEOUT
     pids = Path(job.folder, "pids").read_text().split()
     assert len(pids) == 4
     assert [pid for pid in pids if is_running(int(pid))] == []
@@ -235,34 +235,34 @@ def test_a_time_out_takes_all_children_along(keeper, make):
 @pytest.mark.parametrize(
     ("step", "name"), [(Step.IMPORT, "import_s"), (Step.COMPILE, "compile_s"), (Step.RUN, "run_s")]
 )
-def test_each_step_has_its_own_limit(keeper, make, step, name):
-    outcome = keeper.work(make("hang", step), Limits(**{name: 0.5}))
+def test_each_step_has_its_own_limit(worker, make, step, name):
+    outcome = worker.work(make("hang", step), Limits(**{name: 0.5}))
     assert (outcome.step, outcome.ending) == (step, Ending.TIMEOUT)
 
 
-def test_no_limit(keeper, make):
-    assert keeper.work(make("fine"), Limits(compile_s=None)).is_ok
+def test_no_limit(worker, make):
+    assert worker.work(make("fine"), Limits(compile_s=None)).is_ok
 
 
 # ---------------------------------------------------------------- memory
 
 
 @pytest.mark.parametrize("case", ["eat", "eat_in_child"])
-def test_too_much_memory_is_an_outcome(keeper, make, case):
-    outcome = keeper.work(make(case), Limits(memory_bytes=300 * MIB))
+def test_too_much_memory_is_an_outcome(worker, make, case):
+    outcome = worker.work(make(case), Limits(memory_bytes=300 * MIB))
     assert outcome.ending is Ending.MEMORY
     assert "the limit is 300 MiB" in outcome.message or "memory" in outcome.message
-    assert keeper.work(make("fine"), Limits(memory_bytes=300 * MIB)).is_ok
+    assert worker.work(make("fine"), Limits(memory_bytes=300 * MIB)).is_ok
 
 
 @pytest.mark.parametrize("case", ["gulp", "gulp_native", "gulp_politely"])
-def test_memory_that_cannot_be_had_is_an_outcome(keeper, make, case):
-    assert keeper.work(make(case), Limits(memory_bytes=300 * MIB)).ending is Ending.MEMORY
+def test_memory_that_cannot_be_had_is_an_outcome(worker, make, case):
+    assert worker.work(make(case), Limits(memory_bytes=300 * MIB)).ending is Ending.MEMORY
 
 
-def test_an_abort_is_a_crash_where_memory_has_no_limit(keeper, make):
-    assert keeper.work(make("gulp_native")).ending is Ending.CRASH
-    assert keeper.work(make("gulp_politely")).ending is Ending.ERROR
+def test_an_abort_is_a_crash_where_memory_has_no_limit(worker, make):
+    assert worker.work(make("gulp_native")).ending is Ending.CRASH
+    assert worker.work(make("gulp_politely")).ending is Ending.ERROR
 
 
 # ---------------------------------------------------------------- nobody is left
@@ -270,29 +270,29 @@ def test_an_abort_is_a_crash_where_memory_has_no_limit(keeper, make):
 
 def test_closing_ends_the_worker_and_what_it_left_behind(tmp_path, make):
     mark = tmp_path / "closed"
-    with WorkerProcess(strange(closed=str(mark)), folder=str(tmp_path / "worker"), env=ENV) as keeper:
-        left = int(Path(keeper.work(make("leave_child")).path).read_text())
+    with WorkerProcess(strange(closed=str(mark)), folder=str(tmp_path / "worker"), env=ENV) as worker:
+        left = int(Path(worker.work(make("leave_child")).path).read_text())
         assert is_running(left)
     assert not is_running(left)
     assert mark.read_text() == "closed", "the back end could close its connections"
 
 
-def test_a_crash_takes_the_children_along(keeper, make):
+def test_a_crash_takes_the_children_along(worker, make):
     job = make("crash_with_children")
-    keeper.work(job)
+    worker.work(job)
     assert not is_running(int(Path(job.folder, "pid").read_text()))
 
 
 def test_closing_twice_and_closing_unused(tmp_path):
-    keeper = WorkerProcess(strange(), folder=str(tmp_path), env=ENV)
-    keeper.close()
-    keeper.close()
+    worker = WorkerProcess(strange(), folder=str(tmp_path), env=ENV)
+    worker.close()
+    worker.close()
 
 
-def test_a_keeper_works_again_after_closing(keeper, make):
-    keeper.work(make("fine"))
-    keeper.close()
-    assert keeper.work(make("fine")).is_ok
+def test_a_keeper_works_again_after_closing(worker, make):
+    worker.work(make("fine"))
+    worker.close()
+    assert worker.work(make("fine")).is_ok
 
 
 def test_our_own_death_leaves_nobody(tmp_path, make):
@@ -301,8 +301,8 @@ def test_our_own_death_leaves_nobody(tmp_path, make):
         "import sys\n"
         "from assay.models.worker_process import WorkerProcess\n"
         "from assay.models.values.model import Job, Step, Target\n"
-        "keeper = WorkerProcess(Target('s', 'strange_backend:StrangeBackend'), folder=sys.argv[1])\n"
-        "keeper.work(Job(Step.COMPILE, 'm', sys.argv[2], case='hang_children'))\n"
+        "worker = WorkerProcess(Target('s', 'strange_backend:StrangeBackend'), folder=sys.argv[1])\n"
+        "worker.work(Job(Step.COMPILE, 'm', sys.argv[2], case='hang_children'))\n"
     )
     argv = [sys.executable, "-c", code, str(tmp_path / "worker"), job.folder]
     with subprocess.Popen(argv, env={**os.environ, **ENV}) as parent:
@@ -313,13 +313,13 @@ def test_our_own_death_leaves_nobody(tmp_path, make):
     until(lambda: not any(is_running(pid) for pid in pids), "all are gone")
 
 
-def test_the_thread_that_started_a_worker_may_end(keeper, make):
+def test_the_thread_that_started_a_worker_may_end(worker, make):
     """Linux' signal on a parent's death goes by the thread: it must not be what ties a worker to us."""
     first = []
-    thread = threading.Thread(target=lambda: first.append(keeper.work(make("fine"))))
+    thread = threading.Thread(target=lambda: first.append(worker.work(make("fine"))))
     thread.start()
     thread.join()
-    again = keeper.work(make("fine"))
+    again = worker.work(make("fine"))
     assert again.is_ok
     assert Path(again.path).read_text() == Path(first[0].path).read_text()
 
@@ -327,11 +327,11 @@ def test_the_thread_that_started_a_worker_may_end(keeper, make):
 # ---------------------------------------------------------------- who it is
 
 
-def test_the_identity_is_asked_once(keeper, make):
-    first = keeper.identity()
+def test_the_identity_is_asked_once(worker, make):
+    first = worker.identity()
     assert first["strange"] == "1.0"
-    keeper.work(make("abort"))
-    assert keeper.identity() == first
+    worker.work(make("abort"))
+    assert worker.identity() == first
 
 
 @pytest.mark.parametrize(
@@ -345,27 +345,27 @@ def test_the_identity_is_asked_once(keeper, make):
 )
 def test_trouble_with_the_identity_is_raised_here(tmp_path, trouble, kind, words):
     with (
-        WorkerProcess(strange(trouble=trouble), folder=str(tmp_path), env=ENV) as keeper,
+        WorkerProcess(strange(trouble=trouble), folder=str(tmp_path), env=ENV) as worker,
         pytest.raises(kind) as caught,
     ):
-        keeper.identity()
+        worker.identity()
     assert words in str(caught.value)
 
 
 def test_a_missing_extra_keeps_its_name(tmp_path):
     with (
-        WorkerProcess(strange(trouble="extra"), folder=str(tmp_path), env=ENV) as keeper,
+        WorkerProcess(strange(trouble="extra"), folder=str(tmp_path), env=ENV) as worker,
         pytest.raises(ImportError) as caught,
     ):
-        keeper.identity()
+        worker.identity()
     assert caught.value.extra == "strange"
 
 
 def test_a_back_end_that_cannot_be_loaded(tmp_path, make):
-    with WorkerProcess(Target("x", "no_such_module:Thing"), folder=str(tmp_path)) as keeper:
+    with WorkerProcess(Target("x", "no_such_module:Thing"), folder=str(tmp_path)) as worker:
         with pytest.raises(UsageError, match="no back end named 'no_such_module:Thing'"):
-            keeper.identity()
-        outcome = keeper.work(make("fine"))
+            worker.identity()
+        outcome = worker.work(make("fine"))
     assert outcome.ending is Ending.ERROR
     assert "no_such_module" in outcome.message
 

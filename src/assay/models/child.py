@@ -18,7 +18,7 @@ from assay.models.flow.artifact_builder import ArtifactBuilder
 from assay.models.flow.bisect import bisect_model
 from assay.models.flow.check import check_model
 from assay.models.flow.reduce import reduce_failure
-from assay.models.flow.timings import write_figures, write_trace
+from assay.models.flow.timings import write_metrics, write_trace
 from assay.models.records import write_report
 from assay.models.report.check import render_case_line
 from assay.models.store.artifacts import ArtifactStore
@@ -60,12 +60,12 @@ def examine(request: ModelRequest, run_dir: str) -> ModelReport:
         ArtifactStore(request.store),
         request.limits,
         recompute=request.recompute,
-        say=_explain if request.explain else None,
+        explain_to=_explain if request.explain else None,
         failure_dir=keep,
     ) as builder:
         report = _GOALS[request.goal](request, builder, keep, _tell)
         slices = tuple(builder.slices)
-    write_figures(run_dir, report)
+    write_metrics(run_dir, report)
     write_trace(run_dir, slices)
     write_report(run_dir, report)  # last: where it is, everything is
     return report

@@ -249,7 +249,7 @@ def _parse_rows(text: str, name: str, build: Callable[[Row], Slice]) -> Profile:
 def _read_rows(text: str) -> Iterator[tuple[int, Row]]:
     """Lines by number; names of columns in lower case, cells that a cut line lacks are left out."""
     lines = text.splitlines()
-    first = next((place for place, line in enumerate(lines) if line.strip()), len(lines))
+    first = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
     head = lines[first] if first < len(lines) else ""
     delimiter = max(",;\t", key=head.count)
     reader = csv.reader(io.StringIO("\n".join(lines[first:])), delimiter=delimiter)

@@ -88,7 +88,7 @@ class Lane:
 def build_lanes(slices: Sequence[Slice]) -> list[Lane]:
     """Tracks in the order in which they first appear in time; each with as few lanes as first fit gives."""
     lanes: dict[tuple[str, ...], list[Lane]] = {}
-    for piece in sorted(slices, key=_place):
+    for piece in sorted(slices, key=_sort_key):
         found = lanes.setdefault(piece.track, [])
         if not any(lane.take(piece) for lane in found):
             found.append(Lane(piece.track, len(found)))
@@ -96,7 +96,7 @@ def build_lanes(slices: Sequence[Slice]) -> list[Lane]:
     return [lane for found in lanes.values() for lane in found]
 
 
-def _place(piece: Slice) -> tuple[int, int]:
+def _sort_key(piece: Slice) -> tuple[int, int]:
     return piece.start_ns, -piece.end_ns
 
 
@@ -111,10 +111,10 @@ def render_chrome(slices: Sequence[Slice]) -> str:
     for thread, lane in enumerate(build_lanes(slices), start=1):
         group, name = _name_lane(lane)
         process = groups.setdefault(group, len(groups) + 1)
-        place = {"pid": process, "tid": thread}
-        events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": name}})
-        events.append({"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": thread}})
-        events += [_build_event(piece, place, base) for piece in lane.slices]
+        ids = {"pid": process, "tid": thread}
+        events.append({"ph": "M", "name": "thread_name", **ids, "args": {"name": name}})
+        events.append({"ph": "M", "name": "thread_sort_index", **ids, "args": {"sort_index": thread}})
+        events += [_build_event(piece, ids, base) for piece in lane.slices]
     named = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in groups.items()]
     content = {"displayTimeUnit": "ns", "otherData": {"start_ns": base}, "traceEvents": [*named, *events]}
     return json.dumps(to_json(content), default=str, allow_nan=False) + "\n"
@@ -127,8 +127,8 @@ def _name_lane(lane: Lane) -> tuple[str, str]:
     return group, name if not lane.number else f"{name} ({lane.number + 1})"
 
 
-def _build_event(piece: Slice, place: Mapping[str, int], base: int) -> dict[str, Any]:
-    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1] if piece.track else "", **place}
+def _build_event(piece: Slice, ids: Mapping[str, int], base: int) -> dict[str, Any]:
+    event = {"ph": "X", "name": piece.name, "cat": piece.track[-1] if piece.track else "", **ids}
     event |= {"ts": (piece.start_ns - base) / 1000, "dur": piece.duration_ns / 1000}
     return event | ({"args": dict(piece.args)} if piece.args else {})
 
@@ -153,11 +153,11 @@ def _build_tracks(lanes: Sequence[Lane]) -> Iterator[tuple[int, str, int | None,
     ranks: dict[tuple[tuple[str, ...], int], int] = {}
     for lane in lanes:
         for depth in range(1, len(lane.track) + 1):
-            place = lane.track[:depth], lane.number if depth == len(lane.track) else 0
-            if place not in ranks:
-                ranks[place] = len(ranks)
+            ids = lane.track[:depth], lane.number if depth == len(lane.track) else 0
+            if ids not in ranks:
+                ranks[ids] = len(ranks)
                 parent = _uuid(lane.track[: depth - 1], 0) if depth > 1 else None
-                yield _uuid(*place), lane.track[depth - 1], parent, ranks[place]
+                yield _uuid(*ids), lane.track[depth - 1], parent, ranks[ids]
         if not lane.track and (lane.track, lane.number) not in ranks:
             ranks[lane.track, lane.number] = len(ranks)
             yield _uuid(lane.track, lane.number), "trace", None, ranks[lane.track, lane.number]
@@ -218,7 +218,7 @@ def render_slices_csv(slices: Sequence[Slice]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    for piece in sorted(slices, key=_place):
+    for piece in sorted(slices, key=_sort_key):
         args = json.dumps(to_json(dict(piece.args)), ensure_ascii=False, default=str) if piece.args else ""
         track = _TRACK_SEPARATOR.join(piece.track)
         writer.writerow((track, piece.name, piece.start_ns, piece.end_ns, piece.duration_ns, args))

@@ -107,7 +107,7 @@ class Worker:
             request = json.loads(line)
             if "close" in request:
                 break
-            self._say(self._answer(request))
+            self._send(self._answer(request))
         if self._backend is not None:
             self._backend.close()
 
@@ -116,7 +116,7 @@ class Worker:
             return self._begin(parse_plain(Target, request["target"]))
         if "identity" in request:
             return self._identify(request["identity"])
-        self._say({"begun": True})  # whatever happens from here on is the job's
+        self._send({"begun": True})  # whatever happens from here on is the job's
         job = parse_plain(Job, request["job"])
         limit_memory(request.get("memory_bytes"))
         return {"outcome": build_plain(self._work(job))}
@@ -127,7 +127,7 @@ class Worker:
             if target.backend not in BACKENDS:
                 self._code = OwnCode(locate(target)[0])  # before it is loaded: an edit in between is another key
             self._backend = build_backend(target)
-            self._backend.announce = lambda command: self._say({"command": command})
+            self._backend.announce = lambda command: self._send({"command": command})
             self._backend.warm_up()
         except AssayError as error:
             self._refused = error
@@ -174,7 +174,7 @@ class Worker:
             outcome = StepOutcome(job.step, Ending.ERROR, describe(error))
         return replace(outcome, elapsed_s=time.perf_counter() - start)
 
-    def _say(self, answer: dict[str, Any]) -> None:
+    def _send(self, answer: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         content = json.dumps(answer).encode() + b"\n"

@@ -30,7 +30,7 @@ from assay.values.plain import build_plain, parse_plain
 
 START_S = 180.0  # for loading libraries, and for reaching a board
 SAID_BYTES = 256 * 1024 * 1024  # of stdout and stderr of one job: beyond it a tool is not right in its head
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _CLOSE_S = 5.0
 _NO_MEMORY = ("std::bad_alloc", "MemoryError", "Cannot allocate memory", "out of memory", "Out of memory")
 
@@ -75,7 +75,7 @@ class WorkerProcess:
                 answer = self._ask({"identity": True if step is None else str(step)}, START_S, None)
             except _DeathError as death:
                 self._drop()
-                text = self._last_words()
+                text = self._find_last_lines()
                 raise InfrastructureError(
                     f"the target {self.target.name!r} cannot be asked: {death.message}", text
                 ) from None
@@ -96,7 +96,7 @@ class WorkerProcess:
             elapsed_s = time.perf_counter() - start
             outcome = self._with_command(StepOutcome(job.step, death.ending, death.message, elapsed_s=elapsed_s))
             self._drop()
-        return self._with_speech(self._with_memory(outcome, held))
+        return self._with_output(self._with_memory(outcome, held))
 
     def close(self) -> None:
         """End the worker and everything that it started."""
@@ -148,32 +148,32 @@ class WorkerProcess:
         """A program that gets no more memory dies, or says so in its own words: neither is the model's fault."""
         if outcome.ending not in (Ending.CRASH, Ending.ERROR) or limits.memory_bytes is None:
             return outcome
-        if not self._says_no_memory(outcome):
+        if not self._is_out_of_memory(outcome):
             return outcome
         return replace(outcome, ending=Ending.MEMORY, message=f"{outcome.message}; it could get no more memory")
 
-    def _says_no_memory(self, outcome: StepOutcome) -> bool:
-        said = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
-        return any(words in said for words in _NO_MEMORY)
+    def _is_out_of_memory(self, outcome: StepOutcome) -> bool:
+        output = load_excerpt(os.path.join(self._folder, "stderr")) + outcome.stderr + outcome.message
+        return any(words in output for words in _NO_MEMORY)
 
-    def _with_speech(self, outcome: StepOutcome) -> StepOutcome:
+    def _with_output(self, outcome: StepOutcome) -> StepOutcome:
         """With all that was said meanwhile, by whomever; what the outcome brings by itself is kept too."""
-        said = {name: load_excerpt(os.path.join(self._folder, name)) for name in ("stdout", "stderr")}
+        output = {name: load_excerpt(os.path.join(self._folder, name)) for name in ("stdout", "stderr")}
         return replace(
             outcome,
-            stdout=_join(said["stdout"], outcome.stdout),
-            stderr=_join(said["stderr"], outcome.stderr),
+            stdout=_join(output["stdout"], outcome.stdout),
+            stderr=_join(output["stderr"], outcome.stderr),
         )
 
-    def _last_words(self) -> str | None:
+    def _find_last_lines(self) -> str | None:
         lines = load_excerpt(os.path.join(self._folder, "stderr")).strip().splitlines()
-        fatal = next((place for place, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+        fatal = next((index for index, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
         # of a crash the innermost frame comes first
         return "\n".join(lines[-5:] if fatal is None else lines[fatal : fatal + 5]) or None
 
 
-def _join(said: str, brought: str) -> str:
-    return said if brought.strip() in said else f"{said}\n{brought}".lstrip("\n")
+def _join(output: str, brought: str) -> str:
+    return output if brought.strip() in output else f"{output}\n{brought}".lstrip("\n")
 
 
 def parse_error(content: Mapping[str, Any]) -> AssayError:
@@ -250,9 +250,9 @@ class _Process:
                         raise _DeathError(Ending.CRASH, describe_end(answer["died"]))
                     if not self._is_news(answer):
                         return answer
-                left_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                left_s = _POLL_S if deadline is None else min(_POLL_S, deadline - time.monotonic())
                 self._read(max(0.0, left_s))
-                self._look(memory_bytes)
+                self._check_limits(memory_bytes)
                 if deadline is not None and time.monotonic() >= deadline and b"\n" not in self._buffer:
                     raise _DeathError(Ending.TIMEOUT, f"no end after {limit_s:g} s")
         finally:
@@ -281,7 +281,7 @@ class _Process:
         if ready and not chunk:  # the guard itself is gone, and everything that it had to say is read
             self._buffer += b'\n{"died": -9}\n'
 
-    def _look(self, memory_bytes: int | None) -> None:
+    def _check_limits(self, memory_bytes: int | None) -> None:
         self._echo()
         if memory_bytes is not None:
             used_bytes = measure_memory(find_descendants(self._process.pid))

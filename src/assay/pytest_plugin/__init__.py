@@ -14,13 +14,13 @@ import pytest
 from assay.compat.torq.pytest_session import watch_session
 from assay.golden.pytest_support import add_marker, convergence, pytest_runtest_call, pytest_runtest_makereport
 from assay.models.pytest_support.collection import (
-    announce,
     expect_failures,
     is_model_test,
-    offer_fixtures,
     parametrize,
     place_in_file,
     refuse_options,
+    register_fixtures,
+    register_markers,
     summarize,
 )
 from assay.models.pytest_support.options import add_options
@@ -38,8 +38,8 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Generator[None, Any,
 
 def pytest_configure(config: pytest.Config) -> None:
     add_marker(config)
-    announce(config)
-    offer_fixtures(config)
+    register_markers(config)
+    register_fixtures(config)
     refuse_options(config)
     watch_session(config)
 

@@ -113,9 +113,9 @@ def build_silero_layer(path):
 
 @dataclass
 class Bench:
-    """A keeper, and a folder for everything that is made with it."""
+    """A worker, and a folder for everything that is made with it."""
 
-    keeper: WorkerProcess
+    worker: WorkerProcess
     folder: Path
     outcomes: list[StepOutcome] = field(default_factory=list)
     _count: int = 0
@@ -138,7 +138,7 @@ class Bench:
 
     def step(self, step, source, limits=None, **more):
         job = Job(step, str(source), str(self.make_folder()), case="case", **more)
-        outcome = self.keeper.work(job, limits or Limits(compile_s=120, run_s=120))
+        outcome = self.worker.work(job, limits or Limits(compile_s=120, run_s=120))
         self.outcomes.append(outcome)
         return outcome
 
@@ -146,7 +146,7 @@ class Bench:
         """Every step before the run: the last outcome."""
         outcome = None
         source = path
-        for step in self.keeper.steps[:-1]:
+        for step in self.worker.steps[:-1]:
             outcome = self.step(step, source, **(more if step is Step.COMPILE else {}))
             if not outcome.is_ok:
                 break

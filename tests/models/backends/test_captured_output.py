@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.models.backends.captured_output import Excerpt, load_excerpt, overhear_stderr, run_program
+from assay.models.backends.captured_output import Excerpt, capture_stderr, load_excerpt, run_program
 
 
 @given(st.lists(st.binary(max_size=40), max_size=10), st.integers(2, 60))
@@ -67,9 +67,9 @@ def test_a_program_gets_no_input():
 
 OVERHEAR = """
 import os, sys
-from assay.models.backends.captured_output import overhear_stderr
+from assay.models.backends.captured_output import capture_stderr
 os.write(2, b"before\\n")
-with overhear_stderr() as heard:
+with capture_stderr() as heard:
     os.write(2, b"from C\\n"); print("from Python", file=sys.stderr)
     if len(sys.argv) > 1: os.abort()
 os.write(1, heard.text.encode())
@@ -95,7 +95,7 @@ def test_a_crash_loses_nothing_where_stderr_is_a_file(tmp_path):
 
 
 def test_overhearing_in_this_process(capfd):
-    with overhear_stderr() as heard:
+    with capture_stderr() as heard:
         os.write(2, b"x\n")
     assert heard.text == "x\n"
     assert capfd.readouterr().err == "x\n"

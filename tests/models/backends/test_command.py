@@ -167,8 +167,8 @@ def test_codes_in_words(code, words):
 def test_a_hanging_program_is_ended_by_its_keeper(tmp_path):
     target = Target("sim", "command", {"run": [*python("import time; time.sleep(1000)")], "version": False})
     (tmp_path / "job").mkdir()
-    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
-        outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(run_s=1.0))
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
+        outcome = worker.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(run_s=1.0))
     assert outcome.ending is Ending.TIMEOUT
     assert shlex.split(outcome.command) == [sys.executable, "-c", "import time; time.sleep(1000)"], "for a debugger"
 
@@ -178,8 +178,8 @@ def test_a_program_that_eats_memory_is_ended_by_its_keeper(tmp_path):
         "sim", "command", {"run": python("x = []\nwhile True: x.append(bytearray(b'y' * (8 << 20)))"), "version": False}
     )
     (tmp_path / "job").mkdir()
-    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
-        outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(memory_bytes=300 << 20))
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
+        outcome = worker.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)), Limits(memory_bytes=300 << 20))
     assert outcome.ending is Ending.MEMORY
 
 
@@ -333,8 +333,8 @@ def test_output_appears_live(tmp_path, capfd):
         "sim", "command", {"run": [*python("print('computing');" + SAVE_ONES), "{outputs}"], "version": False}
     )
     (tmp_path / "job").mkdir()
-    with WorkerProcess(target, folder=str(tmp_path / "worker"), live=True) as keeper:
-        outcome = keeper.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)))
+    with WorkerProcess(target, folder=str(tmp_path / "worker"), live=True) as worker:
+        outcome = worker.work(Job(Step.RUN, "x", str(tmp_path / "job"), outputs=("y",)))
     assert outcome.is_ok
     assert outcome.stdout == "computing\n"
     assert capfd.readouterr().out == "computing\n"
@@ -422,10 +422,10 @@ def test_a_tool_that_is_edited_while_we_work_is_another_one(tmp_path):
     script = tmp_path / "run.py"
     script.write_text("1")
     target = Target("sim", "command", {"run": [sys.executable, "run.py"], "version": False, "folder": str(tmp_path)})
-    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
-        first = keeper.identity(Step.RUN)
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
+        first = worker.identity(Step.RUN)
         script.write_text("2")
-        assert keeper.identity(Step.RUN) != first
+        assert worker.identity(Step.RUN) != first
 
 
 @pytest.mark.parametrize(
@@ -465,8 +465,8 @@ def torq(tmp_path, monkeypatch):
         monkeypatch.setenv(variable, f"{sys.executable} {script}")
     with WorkerProcess(
         Target("torq", "command", {**TORQ, "chip": "SL2610"}), folder=str(tmp_path / "worker")
-    ) as keeper:
-        yield lab.Bench(keeper, tmp_path)
+    ) as worker:
+        yield lab.Bench(worker, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])

@@ -29,14 +29,14 @@ RNG = np.random.default_rng(3)
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory):
+def worker(tmp_path_factory):
     with WorkerProcess(Target("iree", "iree"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
         yield made
 
 
 @pytest.fixture
-def bench(keeper, tmp_path):
-    return lab.Bench(keeper, tmp_path)
+def bench(worker, tmp_path):
+    return lab.Bench(worker, tmp_path)
 
 
 def own_bench(tmp_path, **target):
@@ -95,7 +95,7 @@ def test_a_model_that_breaks_the_rules_fails_at_the_import(bench):
 
 def test_an_unknown_flag(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--no-such-flag",))
-    with bench.keeper:
+    with bench.worker:
         outcome = bench.prepare(bench.save(lab.MATMUL))
     assert (outcome.step, outcome.ending) == (Step.COMPILE, Ending.ERROR)
     assert "no-such-flag" in outcome.message + outcome.stderr
@@ -104,7 +104,7 @@ def test_an_unknown_flag(tmp_path):
 
 def test_a_flag_with_a_wrong_value(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--iree-opt-level=O9",))
-    with bench.keeper:
+    with bench.worker:
         outcome = bench.prepare(bench.save(lab.MATMUL))
     assert outcome.ending is Ending.ERROR
     assert "O9" in outcome.message
@@ -135,7 +135,7 @@ def test_mlir_is_text_that_a_person_can_read(bench):
 
 def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--mlir-disable-threading",))
-    with bench.keeper:
+    with bench.worker:
         found = bench.compute(lab.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)})
     np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
 
@@ -143,7 +143,7 @@ def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
 def test_flags_reach_the_compiler(tmp_path):
     dump = tmp_path / "dump"
     bench = own_bench(tmp_path, compile_flags=(f"--iree-hal-dump-executable-files-to={dump}",))
-    with bench.keeper:
+    with bench.worker:
         assert bench.prepare(bench.save(lab.MATMUL)).is_ok
     assert list(dump.iterdir())
 
@@ -197,8 +197,8 @@ def test_empty_tensors(bench):
 
 def test_another_device_driver(tmp_path):
     bench = own_bench(tmp_path, options={"driver": "local-task", "cpu": "host"})
-    with bench.keeper:
-        assert bench.keeper.identity()["driver"] == "local-task"
+    with bench.worker:
+        assert bench.worker.identity()["driver"] == "local-task"
         found = bench.compute(lab.MATMUL, {"a": np.ones((2, 3), np.float32), "b": np.ones((3, 4), np.float32)})
     np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
 

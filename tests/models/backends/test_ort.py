@@ -20,14 +20,14 @@ from assay.models.worker_process import WorkerProcess
 
 
 @pytest.fixture(scope="module")
-def keeper(tmp_path_factory):
+def worker(tmp_path_factory):
     with WorkerProcess(Target("ort", "ort"), folder=str(tmp_path_factory.mktemp("worker"))) as made:
         yield made
 
 
 @pytest.fixture
-def bench(keeper, tmp_path):
-    return lab.Bench(keeper, tmp_path)
+def bench(worker, tmp_path):
+    return lab.Bench(worker, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_optimisations_can_be_off(tmp_path):
     text = "g (float[4] a) => (float[4] y) { z = Constant<value = float[1] {0.0}>()  b = Identity(a)  y = Add(b, z) }"
     ran = {}
     for level in ("all", "none"):
-        with WorkerProcess(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as keeper:
-            assert keeper.identity()["optimize"] == level
-            bench = lab.Bench(keeper, tmp_path / level)
+        with WorkerProcess(Target("o", "ort", {"optimize": level}), folder=str(tmp_path / f"w{level}")) as worker:
+            assert worker.identity()["optimize"] == level
+            bench = lab.Bench(worker, tmp_path / level)
             made = bench.prepare(bench.save(text))
             outcome = bench.run(
                 made.path, {"a": np.ones(4, np.float32)}, ["y"], profile_dir=str(tmp_path / level / "p")

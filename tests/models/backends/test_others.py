@@ -21,13 +21,13 @@ from assay.models.worker_process import WorkerProcess
 
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory):
-    keepers = {
+    workers = {
         name: WorkerProcess(Target(name, name), folder=str(tmp_path_factory.mktemp(name)))
         for name in ("reference", "openvino")
     }
-    yield {name: lab.Bench(keeper, tmp_path_factory.mktemp("bench")) for name, keeper in keepers.items()}
-    for keeper in keepers.values():
-        keeper.close()
+    yield {name: lab.Bench(worker, tmp_path_factory.mktemp("bench")) for name, worker in workers.items()}
+    for worker in workers.values():
+        worker.close()
 
 
 # ---------------------------------------------------------------- the registry
@@ -77,12 +77,12 @@ def test_a_missing_library_names_the_extra(tmp_path, backend, library, extra):
         "sys.meta_path.insert(0, Gone())\n"
     )
     target = Target("mine", backend)
-    with WorkerProcess(target, folder=str(tmp_path / "worker"), env={"PYTHONPATH": str(tmp_path)}) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker"), env={"PYTHONPATH": str(tmp_path)}) as worker:
         with pytest.raises(MissingExtraError) as caught:
-            keeper.identity()
+            worker.identity()
         assert f"pip install 'assay[{extra}]'" in str(caught.value)
         assert "the target 'mine'" in str(caught.value)
-        outcome = lab.Bench(keeper, tmp_path).step(Step.COMPILE, "x")
+        outcome = lab.Bench(worker, tmp_path).step(Step.COMPILE, "x")
     assert outcome.ending is Ending.ERROR
     assert f"assay[{extra}]" in outcome.hint
 
@@ -93,17 +93,17 @@ def test_a_library_that_is_broken_is_not_called_missing(tmp_path):
     env = {"PYTHONPATH": str(tmp_path)}
     words = "openvino is installed and cannot be loaded: No module named 'no_such_part'"
     with (
-        WorkerProcess(Target("ov", "openvino"), folder=str(tmp_path / "worker"), env=env) as keeper,
+        WorkerProcess(Target("ov", "openvino"), folder=str(tmp_path / "worker"), env=env) as worker,
         pytest.raises(InfrastructureError, match=words),
     ):
-        keeper.identity()
+        worker.identity()
 
 
 def test_a_file_of_that_name_in_the_working_directory_does_no_harm(tmp_path):
     (tmp_path / "onnx.py").write_text("raise SystemExit('the wrong one')")
     code = (
         "from assay.models.worker_process import WorkerProcess\nfrom assay.models.values.model import Target\n"
-        "with WorkerProcess(Target('o', 'ort'), folder='w') as keeper: print(keeper.identity()['onnx'])"
+        "with WorkerProcess(Target('o', 'ort'), folder='w') as worker: print(worker.identity()['onnx'])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout[0].isdigit()
@@ -147,7 +147,7 @@ def test_openvino_computes_in_full_precision(benches):
     found = benches["openvino"].compute(text, feed)["y"]
     exact = feed["a"].astype(np.float64) @ feed["b"].astype(np.float64)
     assert np.abs(found - exact).max() < 1e-4
-    assert benches["openvino"].keeper.identity()["precision"] == "f32"
+    assert benches["openvino"].worker.identity()["precision"] == "f32"
 
 
 def test_openvino_gives_four_bits_a_byte_each(benches):

@@ -186,15 +186,15 @@ def test_compiled_code_that_is_older_than_its_source_goes(shop: Path) -> None:
 # ---------------------------------------------------------------- in a worker
 
 
-def run_own(shop: Path, worker: Path, **options: str) -> tuple[dict[str, str], str]:
+def run_own(shop: Path, scratch: Path, **options: str) -> tuple[dict[str, str], str]:
     """What a new worker says it is, and what it makes."""
     target = Target("own", "own_worker:Mine", {"folder": str(shop), **options})
-    folder = worker / "made"
+    folder = scratch / "made"
     folder.mkdir(parents=True)
-    with WorkerProcess(target, folder=str(worker / "worker")) as keeper:
-        outcome = keeper.work(Job(Step.COMPILE, "model.onnx", str(folder)))
-        identity = dict(keeper.identity(Step.COMPILE))
-        assert not any(name.startswith("code ") for name in keeper.identity()), "people know their own code"
+    with WorkerProcess(target, folder=str(scratch / "worker")) as worker:
+        outcome = worker.work(Job(Step.COMPILE, "model.onnx", str(folder)))
+        identity = dict(worker.identity(Step.COMPILE))
+        assert not any(name.startswith("code ") for name in worker.identity()), "people know their own code"
     assert outcome.ending is Ending.OK, outcome
     return identity, Path(outcome.path).read_text()
 
@@ -219,9 +219,9 @@ def test_a_worker_that_dies_is_asked_anew(shop: Path, tmp_path: Path) -> None:
     path = write(shop, "own_worker.py", BACKEND.format(imports="", body=body))
     with WorkerProcess(
         Target("own", "own_worker:Mine", {"folder": str(shop)}), folder=str(tmp_path / "worker")
-    ) as keeper:
-        before = keeper.identity(Step.COMPILE)
+    ) as worker:
+        before = worker.identity(Step.COMPILE)
         path.write_text(path.read_text() + "# edited meanwhile\n")
-        assert keeper.identity(Step.COMPILE) == before, "the code that is loaded"
-        assert keeper.work(Job(Step.COMPILE, "m", str(tmp_path))).ending is Ending.CRASH
-        assert keeper.identity(Step.COMPILE) != before
+        assert worker.identity(Step.COMPILE) == before, "the code that is loaded"
+        assert worker.work(Job(Step.COMPILE, "m", str(tmp_path))).ending is Ending.CRASH
+        assert worker.identity(Step.COMPILE) != before

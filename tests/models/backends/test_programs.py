@@ -12,7 +12,7 @@ from assay.errors import InfrastructureError
 from assay.models.backends import programs
 from assay.models.backends.programs import (
     ask_version,
-    describe_behind,
+    describe_called,
     describe_environment,
     describe_program,
     describe_words,
@@ -234,7 +234,7 @@ def test_where_a_link_leads_to_counts(tmp_path):
 
 def behind(path, *folders):
     env = {"PATH": os.pathsep.join([*map(str, folders), os.environ["PATH"]])}
-    return describe_behind([str(path)], "/", env)
+    return describe_called([str(path)], "/", env)
 
 
 @pytest.mark.parametrize(
@@ -348,4 +348,4 @@ def test_files_of_all_cases(tmp_path):
 
 def test_our_own_python_is_described():
     """The one that runs this test: many packages, and none of them is lost."""
-    assert f"packages of {sys.executable}" in describe_behind([sys.executable], "/", os.environ)
+    assert f"packages of {sys.executable}" in describe_called([sys.executable], "/", os.environ)

@@ -147,13 +147,13 @@ def test_a_host_that_we_do_not_know(board, make, perform, tmp_path):
 
 
 def test_one_dead_board_is_an_outcome_and_the_worker_goes_on(board, make, tmp_path):
-    with WorkerProcess(target_of(board, port=find_port()), folder=str(tmp_path / "worker")) as keeper:
-        outcome = keeper.work(make())
+    with WorkerProcess(target_of(board, port=find_port()), folder=str(tmp_path / "worker")) as worker:
+        outcome = worker.work(make())
         assert outcome.ending is Ending.ERROR
         assert "does not answer" in outcome.message
         assert "is it on?" in outcome.hint
         with pytest.raises(InfrastructureError, match="does not answer"):
-            keeper.identity()
+            worker.identity()
 
 
 def test_a_program_that_the_board_does_not_have(board):
@@ -257,8 +257,8 @@ def test_each_job_has_a_folder_of_its_own(board, make, perform):
     ],
 )
 def test_a_run_that_fails(board, make, tmp_path, word, words):
-    with WorkerProcess(target_of(board, word), folder=str(tmp_path / "worker")) as keeper:
-        outcome = keeper.work(make())
+    with WorkerProcess(target_of(board, word), folder=str(tmp_path / "worker")) as worker:
+        outcome = worker.work(make())
         assert outcome.ending is Ending.ERROR
         assert words in outcome.message
         assert word in outcome.command
@@ -372,8 +372,8 @@ def test_what_a_run_depends_on_may_lie_on_the_board(board, tmp_path, monkeypatch
 
 
 def test_a_time_out_leaves_nothing_on_the_board(board, make, tmp_path):
-    with WorkerProcess(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as keeper:
-        outcome = keeper.work(make(), Limits(run_s=4.0))
+    with WorkerProcess(target_of(board, f"--hang={tmp_path / 'pids'}"), folder=str(tmp_path / "worker")) as worker:
+        outcome = worker.work(make(), Limits(run_s=4.0))
         assert outcome.ending is Ending.TIMEOUT
         assert "--hang=" in outcome.command, "what it was doing"
         pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
@@ -424,9 +424,9 @@ def test_killing_us_leaves_nothing_on_the_board(board, make, tmp_path):
 def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
     """The board goes away in the middle of a run; afterwards it is back, and the same worker uses it."""
     target = target_of(board, f"--hang={tmp_path / 'pids'}")
-    with WorkerProcess(target, folder=str(tmp_path / "worker")) as keeper:
+    with WorkerProcess(target, folder=str(tmp_path / "worker")) as worker:
         found = []
-        thread = threading.Thread(target=lambda: found.append(keeper.work(make(), Limits(run_s=120))))
+        thread = threading.Thread(target=lambda: found.append(worker.work(make(), Limits(run_s=120))))
         thread.start()
         until((tmp_path / "pids").exists, "the job runs on the board")
         for pid in sessions_of(board):
@@ -436,7 +436,7 @@ def test_a_connection_that_breaks_is_an_outcome(board, make, tmp_path):
         assert "broke" in found[0].message or "failed" in found[0].message
         until(lambda: left_on(board) == [], "folder and lock are gone")
         (tmp_path / "pids").unlink()
-        assert keeper.work(make(), Limits(run_s=3)).ending is Ending.TIMEOUT, "it runs again"
+        assert worker.work(make(), Limits(run_s=3)).ending is Ending.TIMEOUT, "it runs again"
         until(lambda: left_on(board) == [], "folder and lock are gone")
 
 

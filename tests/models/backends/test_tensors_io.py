@@ -20,8 +20,8 @@ from assay.models.backends.tensors_io import (
     fit_type,
     is_numpy_type,
     load_inputs,
-    rehearse,
     unpack,
+    warm_up,
     write_outputs,
     write_raw,
 )
@@ -181,7 +181,7 @@ def test_a_rehearsal_goes_through_all_steps_and_leaves_nothing() -> None:
         seen.append(job)
         return Made(str(made))
 
-    rehearse((Step.COMPILE, perform), (Step.RUN, perform))
+    warm_up((Step.COMPILE, perform), (Step.RUN, perform))
     assert [job.step for job in seen] == [Step.COMPILE, Step.RUN]
     assert seen[1].source == str(Path(seen[0].folder) / "made")
     assert (seen[0].inputs is None, seen[1].inputs is None) == (True, False)
@@ -195,5 +195,5 @@ def test_what_fails_in_a_rehearsal_is_left_to_the_first_real_job() -> None:
         tried.append(job.step)
         raise RuntimeError("no")
 
-    rehearse((Step.COMPILE, fail), (Step.RUN, fail))
+    warm_up((Step.COMPILE, fail), (Step.RUN, fail))
     assert tried == [Step.COMPILE]

@@ -128,10 +128,10 @@ def test_it_says_why_each_artifact_was_a_hit_or_a_miss(
     open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    open_builder(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    open_builder(explain_to=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [line.split(": ")[1] for line in said] == ["miss", "miss"]
     said.clear()
-    open_builder(say=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
+    open_builder(explain_to=said.append).compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert [line.split(": ")[1] for line in said] == ["hit", "hit"]
 
 
@@ -236,7 +236,7 @@ def test_with_recompute_it_says_that_it_makes_everything_anew(
 ) -> None:
     open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     said: list[str] = []
-    again = open_builder(recompute=True, say=said.append)
+    again = open_builder(recompute=True, explain_to=said.append)
     again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     again.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     again.compute(ORT, product(chain), inputs(tmp_path, 2.0), WANTS, "case")
@@ -249,7 +249,7 @@ def test_with_recompute_it_says_that_it_makes_everything_anew(
 def test_a_dump_is_a_reason_too(open_builder: Callable[..., ArtifactBuilder], chain: Path, tmp_path: Path) -> None:
     open_builder().compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     said: list[str] = []
-    profiling = open_builder(say=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
+    profiling = open_builder(explain_to=said.append, dumps=Dumps(run_profile_dir=str(tmp_path / "profiles")))
     profiling.compute(ORT, product(chain), inputs(tmp_path), WANTS, "case")
     assert "compile: hit" in said[0]
     assert said[1].endswith("run: miss: what is dumped beside it is written by making it")

@@ -485,7 +485,7 @@ def test_another_opset_is_offered_where_it_may_help(
     )
     cases = Cases(build_source(request_for(model)), shared)
     hint = "convert the model: assay model convert MODEL --opset 17"
-    mended = cases.mend_hint(StepOutcome(Step.COMPILE, Ending.UNSUPPORTED, message, hint=hint))
+    mended = cases.fix_hint(StepOutcome(Step.COMPILE, Ending.UNSUPPORTED, message, hint=hint))
     assert mended.hint == (f"convert the model: assay model {expected}".format(model=f"'{model}'") if expected else "")
 
 

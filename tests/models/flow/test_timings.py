@@ -24,7 +24,7 @@ from assay.models.flow.timings import (
     describe_gap,
     find_fresh,
     name_method,
-    write_figures,
+    write_metrics,
     write_trace,
 )
 from assay.models.trace import Slice
@@ -66,13 +66,13 @@ def test_points_stand_at_the_layers_number() -> None:
 
 def test_what_json_does_not_know_is_left_out(tmp_path: Path) -> None:
     broken = replace(made.good(0), local=(made.comparison("y", math.inf, VerdictKind.FAIL, misplaced=1),))
-    write_figures(str(tmp_path), made.report(broken))
+    write_metrics(str(tmp_path), made.report(broken))
     (line,) = (tmp_path / "metrics" / "model.jsonl").read_text().splitlines()
     assert "local_error" not in json.loads(line)
 
 
 def test_without_a_case_there_is_no_file(tmp_path: Path) -> None:
-    write_figures(str(tmp_path), made.report())
+    write_metrics(str(tmp_path), made.report())
     assert list(tmp_path.iterdir()) == []
 
 

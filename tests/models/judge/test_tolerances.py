@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from assay.models.judge.tolerances import FLOATS, complete_tolerance, default_tolerance, is_zero_telling
+from assay.models.judge.tolerances import FLOATS, complete_tolerance, default_tolerance, is_zero_significant
 from assay.models.values.tensors import Tolerance
 
 
@@ -95,10 +95,10 @@ def test_a_truncating_target_is_found_and_ties_are_not() -> None:
 
 
 def test_where_zeros_tell_something() -> None:
-    assert is_zero_telling("Relu")
-    assert is_zero_telling("Where")
-    assert not is_zero_telling("Conv")
-    assert not is_zero_telling(None)
+    assert is_zero_significant("Relu")
+    assert is_zero_significant("Where")
+    assert not is_zero_significant("Conv")
+    assert not is_zero_significant(None)
 
 
 def test_what_is_computed_around_one_is_off_by_a_unit_of_one() -> None:

@@ -16,7 +16,7 @@ from tests.models.report.model_reports import show, show_junit, show_markdown, s
 
 from assay.models.report.check import build_model_facts, choose_cases, render_case_line
 from assay.models.report.summary import (
-    build_figures,
+    build_case_metrics,
     build_next_steps,
     build_tail,
     describe_outcome,
@@ -125,7 +125,7 @@ def test_every_number_stands_in_its_column() -> None:
 
 
 def test_the_full_models_error_is_an_accumulated_one() -> None:
-    figures = build_figures(made.whole(0.4, VerdictKind.FAIL))
+    figures = build_case_metrics(made.whole(0.4, VerdictKind.FAIL))
     assert (figures.local, figures.accumulated) == (None, 0.4)
     assert cells_of(show(made.bad_report()), "full_model")["local error"] == "-"
 
@@ -137,14 +137,14 @@ def test_the_worst_output_counts() -> None:
         made.comparison("b", 0.2, VerdictKind.FAIL, cosine=0.9, sqnr_db=math.nan),
         made.comparison("c", 0.1, VerdictKind.FAIL, cosine=None, sqnr_db=10.0),
     )
-    figures = build_figures(replace(case, local=several))
+    figures = build_case_metrics(replace(case, local=several))
     assert (figures.local, figures.cosine) == (0.2, 0.5)
     assert figures.sqnr_db is not None
     assert math.isnan(figures.sqnr_db), "NaN is worse than any number"
     broken = replace(several[0], misplaced=1)
-    assert build_figures(replace(case, local=(broken,))).local == math.inf
+    assert build_case_metrics(replace(case, local=(broken,))).local == math.inf
     unknown = replace(several[0], max_rel=math.nan)
-    assert build_figures(replace(case, local=(unknown, several[1]))).local == math.inf
+    assert build_case_metrics(replace(case, local=(unknown, several[1]))).local == math.inf
 
 
 @pytest.mark.parametrize(

@@ -120,9 +120,9 @@ class Board:
         while not os.path.exists(self._socket):
             if self._master.poll() is not None or time.monotonic() > deadline:
                 with open(complaint, encoding="utf-8", errors="replace") as stream:
-                    said = stream.read()
+                    error_text = stream.read()
                 self.close()
-                raise InfrastructureError(*explain_connection(self.address, said))
+                raise InfrastructureError(*explain_connection(self.address, error_text))
             time.sleep(_POLL_S)
 
     def close(self) -> None:
@@ -238,8 +238,8 @@ class Stay:
                 hint = f"wait for them, or remove {rule.path} on the board when you know that they are gone"
                 raise BusyError(f"{text}; waited {rule.wait_s} s", hint)
         _, err = warden.communicate()
-        said = err.decode("utf-8", "replace").strip() or "no reason was given"
-        raise InfrastructureError(f"the board {self._board.address.name} cannot be locked: {said}")
+        error_text = err.decode("utf-8", "replace").strip() or "no reason was given"
+        raise InfrastructureError(f"the board {self._board.address.name} cannot be locked: {error_text}")
 
     def leave(self) -> None:
         """The warden sees the end of its stdin, and cleans up."""
@@ -280,21 +280,21 @@ class Stay:
     def _check(self, process: subprocess.Popen[bytes], what: str) -> None:
         _, err = process.communicate()
         if process.returncode:
-            said = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
-            raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {said}")
+            error_text = err.decode("utf-8", "replace").strip() or f"exit code {process.returncode}"
+            raise InfrastructureError(f"{what} failed on the board {self._board.address.name}: {error_text}")
 
     def run(self, argv: Sequence[str], env: Mapping[str, str]) -> CapturedOutput:
         """A program in the job's folder; what it says goes on to our stdout and stderr as it comes."""
         words = ["env", *(f"{name}={value}" for name, value in env.items()), *argv] if env else list(argv)
         with self._board.start(_RUN, self.folder, *words) as process:
-            speech = listen(process)
-        if speech.code not in (255, -signal.SIGKILL):
-            return speech
+            output = listen(process)
+        if output.code not in (255, -signal.SIGKILL):
+            return output
         # ssh's own failures have the same number as a program's 255; the note of its end tells them apart
         code, out, _ = self._board.ask('cat "$1/exit"', self.folder) if self.is_ours else (1, b"", "")
         if code or not out.strip().isdigit():
             raise InfrastructureError(f"the connection to the board {self._board.address.name} broke during the run")
-        return CapturedOutput(int(out), speech.stdout, speech.stderr)
+        return CapturedOutput(int(out), output.stdout, output.stderr)
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, folder: str) -> None:
@@ -354,9 +354,9 @@ def describe_owner(text: str) -> str:
     return f"held by {user} on {host} (process {pid}) since {since.replace('T', ' ').replace('Z', ' UTC')}"
 
 
-def explain_connection(address: Address, said: str) -> tuple[str, str]:
+def explain_connection(address: Address, error_text: str) -> tuple[str, str]:
     """What ssh says of a connection that it could not make, and what to do."""
-    reason = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    reason = next((line.strip() for line in reversed(error_text.splitlines()) if line.strip()), "")
     reason = reason.removeprefix("ssh: ") or f"no answer within {address.connect_s:g} s"
     if "Permission denied" in reason:
         return f"the board {address.name} does not let us in: {reason}", 'name a key that it knows: key = "~/.ssh/…"'

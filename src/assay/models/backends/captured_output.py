@@ -116,37 +116,37 @@ def _pass_on(stream: IO[bytes], fd: int, excerpt: Excerpt) -> None:
 
 
 @dataclass(slots=True)
-class Overheard:
+class CapturedStderr:
     text: str = ""
 
 
 @contextlib.contextmanager
-def overhear_stderr() -> Iterator[Overheard]:
+def capture_stderr() -> Iterator[CapturedStderr]:
     """What a library in this process writes to stderr meanwhile.
 
     In a worker stderr is a file, and it is read there afterwards: a crash loses nothing. Elsewhere it is led through a
     file of our own.
     """
-    heard = Overheard()
+    captured = CapturedStderr()
     sys.stderr.flush()
     if stat.S_ISREG(os.fstat(2).st_mode):
         start = os.fstat(2).st_size
-        yield heard
+        yield captured
         sys.stderr.flush()
-        heard.text = _read_from(name_descriptor(2), start)
+        captured.text = _read_from(name_descriptor(2), start)
         return
     with tempfile.TemporaryFile() as aside:
         before = os.dup(2)
         os.dup2(aside.fileno(), 2)
         try:
-            yield heard
+            yield captured
         finally:
             sys.stderr.flush()
             os.dup2(before, 2)
             os.close(before)
             aside.seek(0)
-            heard.text = _read_excerpt(aside)
-            os.write(2, heard.text.encode())
+            captured.text = _read_excerpt(aside)
+            os.write(2, captured.text.encode())
 
 
 def _read_from(path: str, start: int) -> str:

@@ -35,7 +35,7 @@ from assay.models.backends.onnx_file import copy_model, find_model
 from assay.models.backends.programs import (
     NO_NAME,
     ask_version,
-    describe_behind,
+    describe_called,
     describe_environment,
     describe_program,
     describe_words,
@@ -81,7 +81,7 @@ class Call:
         return os.path.basename(self.argv[0])
 
 
-class Place(ABC):
+class RunLocation(ABC):
     """Where a program runs, and how our files look from there."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Place(ABC):
         """Bring outputs and profiles back."""
 
 
-class Here(Place):
+class LocalLocation(RunLocation):
     def seen(self, path: str) -> str:
         return path
 
@@ -163,7 +163,7 @@ class CommandBackend(Backend):
     # ------------------------------------------------------------ who it is
 
     def identity(self) -> Mapping[str, str]:
-        return {name: said for step in self.steps for name, said in self.identify_step(step).items()}
+        return {name: value for step in self.steps for name, value in self.identify_step(step).items()}
 
     def identify_step(self, step: Step) -> Mapping[str, str]:
         found: dict[str, str] = {}
@@ -197,12 +197,12 @@ class CommandBackend(Backend):
         key = repr((asked, content))
         if key not in self._versions:
             self._versions[key] = ask_version(asked, self._environment(), self._project)
-        said = self._versions[key]
-        return content | ({f"{name}: version": said} if said else {})
+        version = self._versions[key]
+        return content | ({f"{name}: version": version} if version else {})
 
     def _describe_named(self, words: Sequence[str]) -> dict[str, str]:
         """Scripts, settings and folders that the template and the flags name, and what works behind them."""
-        behind = describe_behind(words, self._seen_cwd, self._environment())
+        behind = describe_called(words, self._seen_cwd, self._environment())
         return describe_words(words, self._seen_cwd) | behind
 
     def list_words(self, name: str, template: Template) -> list[str]:
@@ -239,8 +239,8 @@ class CommandBackend(Backend):
         if "import" not in self._templates:
             return Made(target, import_model(self.import_library, job.source, target))
         values = self._values(job) | {"model": job.source, "out": target}
-        call, speech = self._call("import", values, job.folder)
-        return self._check_made(target, call, speech)
+        call, output = self._call("import", values, job.folder)
+        return self._check_made(target, call, output)
 
     def _compile(self, job: Job) -> Made:
         if "compile" not in self._templates:
@@ -251,8 +251,8 @@ class CommandBackend(Backend):
                 os.makedirs(folder, exist_ok=True)
         before = survey(job.profile_dir)
         values = self._values(job) | {"model": job.source, "artifact": target, "out": target, "ir_dir": job.ir_dir}
-        call, speech = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
-        made = self._check_made(target, call, speech)
+        call, output = self._call("compile", values | {"profile_dir": job.profile_dir}, job.folder)
+        made = self._check_made(target, call, output)
         return Made(made.path, made.command, made.stdout, made.stderr, profiles=find_new(job.profile_dir, before))
 
     def _take_over(self, job: Job) -> Made:
@@ -272,45 +272,45 @@ class CommandBackend(Backend):
         refs = self._stage_inputs(job)
         outputs = self._plan_outputs(job, raw)
         artifact = find_model(job.source) if "compile" not in self._templates else job.source
-        with self._open_place(job, artifact, refs, raw) as place:
-            argv = self.build_command("run", self._build_run_values(job, place, artifact, refs, raw, outputs))
-            call = self._announce(argv, place, job.folder)
-            speech, times_s = self._call_timed(call, place, job)
-            place.fetch()
-            arrays = self._load_outputs(outputs, raw, call, speech)
+        with self._open_location(job, artifact, refs, raw) as location:
+            argv = self.build_command("run", self._build_run_values(job, location, artifact, refs, raw, outputs))
+            call = self._announce(argv, location, job.folder)
+            output, times_s = self._call_timed(call, location, job)
+            location.fetch()
+            arrays = self._load_outputs(outputs, raw, call, output)
             for _ in range(job.repeats - 1):
-                times_s += self._call_timed(call, place, job)[1]
+                times_s += self._call_timed(call, location, job)[1]
         path = write_outputs(job, list(arrays), list(arrays.values()))
         for name in ("raw", "inputs"):
             shutil.rmtree(os.path.join(job.folder, name), ignore_errors=True)
         profiles = find_new(job.profile_dir, before)
-        return Made(path, call.command, speech.stdout, speech.stderr, times_s, profiles)
+        return Made(path, call.command, output.stdout, output.stderr, times_s, profiles)
 
     def _build_run_values(
-        self, job: Job, place: Place, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
+        self, job: Job, location: RunLocation, artifact: str, refs: Sequence[TensorRef], raw: str, outputs: Planned
     ) -> dict[str, Value]:
         """As the program sees them, wherever it runs."""
-        there = [replace(ref, path=place.seen(ref.path)) for ref in refs]
-        planned = {name: (place.seen(path), spec) for name, (path, spec) in outputs.items()}
+        there = [replace(ref, path=location.seen(ref.path)) for ref in refs]
+        planned = {name: (location.seen(path), spec) for name, (path, spec) in outputs.items()}
         return self._values(job) | {
-            "artifact": place.seen(artifact), "model": place.seen(artifact),
-            "inputs": os.path.dirname(there[0].path) if there else place.seen(raw),
-            "outputs": place.seen(raw), "out": place.seen(raw),
-            "profile_dir": place.seen(job.profile_dir) if job.profile_dir else None,
+            "artifact": location.seen(artifact), "model": location.seen(artifact),
+            "inputs": os.path.dirname(there[0].path) if there else location.seen(raw),
+            "outputs": location.seen(raw), "out": location.seen(raw),
+            "profile_dir": location.seen(job.profile_dir) if job.profile_dir else None,
             "input_flags": self._build_input_flags(there), "output_flags": self._build_output_flags(planned),
         }  # fmt: skip
 
-    def _call_timed(self, call: Call, place: Place, job: Job) -> tuple[CapturedOutput, tuple[float, ...]]:
+    def _call_timed(self, call: Call, location: RunLocation, job: Job) -> tuple[CapturedOutput, tuple[float, ...]]:
         start = time.perf_counter()
-        speech = place.call(call.argv, self._own_environment(), self._cwd(job.folder))
+        output = location.call(call.argv, self._own_environment(), self._cwd(job.folder))
         elapsed_s = time.perf_counter() - start
-        self._check_end(call, speech)
-        return speech, (elapsed_s,)
+        self._check_end(call, output)
+        return output, (elapsed_s,)
 
-    def _open_place(
+    def _open_location(
         self, _job: Job, _artifact: str, _refs: Sequence[TensorRef], _raw: str
-    ) -> AbstractContextManager[Place]:
-        return nullcontext(Here())
+    ) -> AbstractContextManager[RunLocation]:
+        return nullcontext(LocalLocation())
 
     # ------------------------------------------------------------ one command
 
@@ -322,13 +322,13 @@ class CommandBackend(Backend):
         }  # fmt: skip
 
     def _call(self, name: str, values: Mapping[str, Value], folder: str) -> tuple[Call, CapturedOutput]:
-        call = self._announce(self.build_command(name, values), Here(), folder)
-        speech = Here().call(call.argv, self._own_environment(), self._cwd(folder))
-        self._check_end(call, speech)
-        return call, speech
+        call = self._announce(self.build_command(name, values), LocalLocation(), folder)
+        output = LocalLocation().call(call.argv, self._own_environment(), self._cwd(folder))
+        self._check_end(call, output)
+        return call, output
 
-    def _announce(self, argv: list[str], place: Place, folder: str) -> Call:
-        call = Call(argv, place.describe(argv, self._own_environment(), self._cwd(folder)))
+    def _announce(self, argv: list[str], location: RunLocation, folder: str) -> Call:
+        call = Call(argv, location.describe(argv, self._own_environment(), self._cwd(folder)))
         self.announce(call.command)
         return call
 
@@ -342,18 +342,18 @@ class CommandBackend(Backend):
     def _locate(self, _name: str, program: str) -> list[str]:
         return find_program(program, self._environment(), self._project)
 
-    def _check_end(self, call: Call, speech: CapturedOutput) -> None:
-        if speech.code == 0:
+    def _check_end(self, call: Call, output: CapturedOutput) -> None:
+        if output.code == 0:
             return
-        said = last_line(speech.stderr) or last_line(speech.stdout)
-        message = f"{call.program} {describe_code(speech.code)}" + (f": {said}" if said else "")
-        raise refuse(message, call, speech, ending=Ending.CRASH if speech.code < 0 else Ending.ERROR)
+        last = last_line(output.stderr) or last_line(output.stdout)
+        message = f"{call.program} {describe_code(output.code)}" + (f": {last}" if last else "")
+        raise refuse(message, call, output, ending=Ending.CRASH if output.code < 0 else Ending.ERROR)
 
-    def _check_made(self, path: str, call: Call, speech: CapturedOutput) -> Made:
+    def _check_made(self, path: str, call: Call, output: CapturedOutput) -> Made:
         if os.path.exists(path):
-            return Made(path, call.command, speech.stdout, speech.stderr)
+            return Made(path, call.command, output.stdout, output.stderr)
         message = f"{call.program} ended well and made no {os.path.basename(path)}"
-        raise refuse(message, call, speech, hint="does the command write to {artifact}?")
+        raise refuse(message, call, output, hint="does the command write to {artifact}?")
 
     @property
     def _project(self) -> str:
@@ -414,25 +414,25 @@ class CommandBackend(Backend):
         ]
         return [fill_text(flag, row) for row in rows] if flag else []
 
-    def _load_outputs(self, outputs: Planned, raw: str, call: Call, speech: CapturedOutput) -> dict[str, Any]:
+    def _load_outputs(self, outputs: Planned, raw: str, call: Call, output: CapturedOutput) -> dict[str, Any]:
         paths = {name: find_output(raw, outputs[name][0], i, name) for i, name in enumerate(outputs)}
         missing = [name for name, path in paths.items() if path is None]
         if missing:
             there = ", ".join(sorted(os.listdir(raw))) or "nothing"
             message = f"{call.program} ended well and wrote no output {', '.join(missing)}; there is {there}"
             hint = "outputs are looked for as {outputs}/INDEX.npy, NAME.npy, or .bin"
-            raise refuse(message, call, speech, hint=hint)
+            raise refuse(message, call, output, hint=hint)
         try:
             return {name: load_output(path, outputs[name][1]) for name, path in paths.items() if path is not None}
         except UsageError as error:
-            raise refuse(error.message, call, speech, hint=error.hint or "") from error
+            raise refuse(error.message, call, output, hint=error.hint or "") from error
 
 
 def refuse(
-    message: str, call: Call, speech: CapturedOutput, *, ending: Ending = Ending.ERROR, hint: str = ""
+    message: str, call: Call, output: CapturedOutput, *, ending: Ending = Ending.ERROR, hint: str = ""
 ) -> BackendError:
-    said = {"stdout": speech.stdout, "stderr": speech.stderr}
-    return BackendError(message, ending=ending, command=call.command, hint=hint, **said)
+    streams = {"stdout": output.stdout, "stderr": output.stderr}
+    return BackendError(message, ending=ending, command=call.command, hint=hint, **streams)
 
 
 def find_output(folder: str, planned: str, index: int, name: str) -> str | None:
@@ -467,14 +467,14 @@ def survey(folder: str | None) -> dict[str, tuple[int, ...]]:
     """How the files in a folder look."""
     if not folder:
         return {}
-    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    paths = [os.path.join(location, name) for location, _, names in os.walk(folder) for name in names]
     found = {path: os.stat(path) for path in sorted(paths) if os.path.isfile(path)}
     return {path: (each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
 
 
 def find_new(folder: str | None, before: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """What a tool has written in a folder: an earlier run's files, and ours, may be there too."""
-    return tuple(path for path, looks in survey(folder).items() if before.get(path) != looks)
+    return tuple(path for path, stamp in survey(folder).items() if before.get(path) != stamp)
 
 
 def describe_code(code: int) -> str:

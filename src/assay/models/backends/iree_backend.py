@@ -27,7 +27,7 @@ from assay.models.backends.iree_compiler import (
     parse_io,
     render_shape,
 )
-from assay.models.backends.tensors_io import is_numpy_type, load_inputs, rehearse, write_outputs, write_raw
+from assay.models.backends.tensors_io import is_numpy_type, load_inputs, warm_up, write_outputs, write_raw
 from assay.models.graph.tensorfile import load_refs, load_tensors
 from assay.models.values.model import Ending, Job, Step, Target
 from assay.models.values.tensors import TensorRef, TensorSpec
@@ -171,8 +171,8 @@ def write_profile(load: Importer, job: Job, argv: Sequence[str]) -> tuple[str, .
     return bundle, _write_dispatches(run_program(profile), os.path.splitext(bundle)[0] + ".csv")
 
 
-def _write_dispatches(speech: CapturedOutput, path: str) -> str:
-    rows = [json.loads(line) for line in speech.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
+def _write_dispatches(output: CapturedOutput, path: str) -> str:
+    rows = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{") and line.endswith("}")]
     events = [row for row in rows if "duration_ns" in row and "key" in row]
     start_ns = min((row["start_host_time_ns"] for row in events), default=0)
     with open(path, "w", encoding="utf-8", newline="") as stream:
@@ -215,7 +215,7 @@ class IreeBackend(Backend):
     def warm_up(self) -> None:
         for name in ("onnx", "iree.compiler.api", "iree.compiler.extras.onnx_importer", "iree.runtime"):
             self.import_library(name)
-        rehearse((Step.IMPORT, self._import))  # a compilation, however small, takes half a second: too dear
+        warm_up((Step.IMPORT, self._import))  # a compilation, however small, takes half a second: too dear
 
     def identity(self) -> Mapping[str, str]:
         compiler, runtime = self.import_library("iree.compiler.version"), self.import_library("iree.runtime.version")

@@ -16,7 +16,7 @@ from typing import Any
 
 from assay.errors import InfrastructureError
 from assay.models.backends.base import BackendError, name_program
-from assay.models.backends.captured_output import overhear_stderr, run_program
+from assay.models.backends.captured_output import capture_stderr, run_program
 from assay.models.backends.onnx_file import build_input_specs, build_output_specs, find_external
 from assay.models.graph.onnx_library import Model, find_opset
 from assay.models.values.model import Ending
@@ -157,13 +157,13 @@ def compile_module(load: Importer, compilation: Compilation) -> None:
 
 
 def _compile_here(api: Any, session: Any, compilation: Compilation) -> None:
-    with overhear_stderr() as heard:
+    with capture_stderr() as captured:
         try:
             is_done = _invoke(api, session, compilation)
         except ValueError as error:
             raise BackendError(_join_lines(str(error)), command=compilation.command) from error
     if not is_done:
-        raise explain(heard.text, _load_opset(compilation.source), compilation.command)
+        raise explain(captured.text, _load_opset(compilation.source), compilation.command)
 
 
 def _invoke(api: Any, session: Any, compilation: Compilation) -> bool:
@@ -188,9 +188,9 @@ def _compile_by_program(load: Importer, compilation: Compilation) -> None:
         find_program(load, "iree-compile"), compilation.source, "-o", compilation.target,
         *compilation.flags, *compilation.ir_flags,
     ]  # fmt: skip
-    speech = run_program(argv)
-    if speech.code:
-        raise explain(speech.stderr, _load_opset(compilation.source), compilation.command)
+    result = run_program(argv)
+    if result.code:
+        raise explain(result.stderr, _load_opset(compilation.source), compilation.command)
 
 
 def find_program(load: Importer, name: str) -> str:

@@ -25,9 +25,9 @@ def copy_model(source: str, folder: str) -> str:
     os.makedirs(target, exist_ok=True)
     shutil.copyfile(source, os.path.join(target, MODEL_FILE))
     for name in data:
-        place = os.path.join(target, name)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        shutil.copyfile(os.path.join(os.path.dirname(source), name), place)
+        copy = os.path.join(target, name)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        shutil.copyfile(os.path.join(os.path.dirname(source), name), copy)
     return target if data else os.path.join(target, MODEL_FILE)
 
 

@@ -19,7 +19,7 @@ from assay.models.backends.onnx_file import (
     find_model,
     load_outline,
 )
-from assay.models.backends.tensors_io import load_inputs, rehearse, unpack, write_outputs
+from assay.models.backends.tensors_io import load_inputs, unpack, warm_up, write_outputs
 from assay.models.graph.tensorfile import parse_dtype
 from assay.models.values.model import Ending, Job, Step, Target
 
@@ -44,7 +44,7 @@ class OpenvinoBackend(Backend):
     def warm_up(self) -> None:
         self.import_library("onnx")
         self.import_library("openvino")
-        rehearse((Step.COMPILE, self._compile), (Step.RUN, self._run))
+        warm_up((Step.COMPILE, self._compile), (Step.RUN, self._run))
 
     def identity(self) -> Mapping[str, str]:
         openvino = self.import_library("openvino")

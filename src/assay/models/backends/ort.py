@@ -23,7 +23,7 @@ from assay.models.backends.onnx_file import (
     find_model,
     load_outline,
 )
-from assay.models.backends.tensors_io import PACKED, load_inputs, rehearse, unpack, write_outputs
+from assay.models.backends.tensors_io import PACKED, load_inputs, unpack, warm_up, write_outputs
 from assay.models.graph.onnx_library import find_opset
 from assay.models.graph.tensorfile import parse_dtype
 from assay.models.values.model import Ending, Job, Step, Target
@@ -63,7 +63,7 @@ class OrtBackend(Backend):
     def warm_up(self) -> None:
         self.import_library("onnx")
         self.import_library("onnxruntime")
-        rehearse((Step.COMPILE, self._compile), (Step.RUN, self._run))
+        warm_up((Step.COMPILE, self._compile), (Step.RUN, self._run))
 
     def identity(self) -> Mapping[str, str]:
         runtime, onnx = self.import_library("onnxruntime"), self.import_library("onnx")

@@ -39,22 +39,22 @@ class OwnCode:
 
 def find_files(module: str) -> set[str]:
     """The module's file, and those beside it that it names in imports; the code is read, not run."""
-    place = _find_place(module)
-    if place is None:
+    location = _find_location(module)
+    if location is None:
         return set()
     found: set[str] = set()
-    waiting = [place.origin]
+    waiting = [location.origin]
     while waiting:
         path = waiting.pop()
         if path not in found:
             found.add(path)
-            waiting.extend(each for each in _find_imported(path, place.root) if place.holds(each))
+            waiting.extend(each for each in _find_imported(path, location.root) if location.holds(each))
     return found
 
 
 def find_loaded(module: str, kind: type) -> set[str]:
     """Files of what is loaded: beside the module, and of the classes that a back end is derived from."""
-    place = _find_place(module)
+    location = _find_location(module)
     bases = {each.__module__ for each in kind.__mro__}
     found = set()
     for name, loaded in list(sys.modules.items()):
@@ -62,15 +62,15 @@ def find_loaded(module: str, kind: type) -> set[str]:
         if not isinstance(path, str) or not _is_others(name):
             continue
         real = os.path.realpath(path)
-        if name in bases or (place is not None and place.holds(real)):
+        if name in bases or (location is not None and location.holds(real)):
             found.add(real)
     return found
 
 
 def hash_files(files: set[str], module: str) -> dict[str, str]:
     """By their places beside the module: where the whole lies makes no difference."""
-    place = _find_place(module)
-    base = place.root if place is not None else os.sep
+    location = _find_location(module)
+    base = location.root if location is not None else os.sep
     return {f"{PREFIX}{os.path.relpath(path, base)}": _hash(path) for path in sorted(files)}
 
 
@@ -88,7 +88,7 @@ def forget_stale(files: set[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _CodeLocation:
     origin: str  # the module's file
     root: str  # the folder that its imports begin in
     bounds: str  # what is its own: all below the root; of something installed its package, or the file alone
@@ -99,7 +99,7 @@ class _Place:
         return self.bounds != self.root or not _is_installed(path)
 
 
-def _find_place(module: str) -> _Place | None:
+def _find_location(module: str) -> _CodeLocation | None:
     """None: there is none, or it has no file, or it is ours. Who imports it says so."""
     try:
         spec = find_spec(module)
@@ -113,9 +113,9 @@ def _find_place(module: str) -> _Place | None:
     for _ in range(module.count(".") + is_package):
         root = os.path.dirname(root)
     if not _is_installed(origin):
-        return _Place(origin, root, root)
+        return _CodeLocation(origin, root, root)
     top = os.path.join(root, module.partition(".")[0])
-    return _Place(origin, root, top if is_package or "." in module else origin)
+    return _CodeLocation(origin, root, top if is_package or "." in module else origin)
 
 
 def _is_others(name: str) -> bool:
@@ -160,10 +160,10 @@ def _list_names(node: ast.AST, path: str, root: str) -> Iterator[tuple[str, str]
 
 def _resolve(folder: str, name: str) -> Iterator[str]:
     """Files of a module and of the packages that it lies in."""
-    place = folder
+    location = folder
     for part in name.split("."):
-        place = os.path.join(place, part)
-        for path in (f"{place}.py", os.path.join(place, "__init__.py")):
+        location = os.path.join(location, part)
+        for path in (f"{location}.py", os.path.join(location, "__init__.py")):
             if os.path.isfile(path):
                 yield os.path.realpath(path)
 

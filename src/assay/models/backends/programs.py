@@ -123,7 +123,7 @@ def describe_program(words: Sequence[str]) -> dict[str, str]:
     return {"words": " ".join(words) + (f" → {real}" if real != words[0] else "")}
 
 
-def describe_behind(words: Sequence[str], folder: str, env: Mapping[str, str]) -> dict[str, str]:
+def describe_called(words: Sequence[str], folder: str, env: Mapping[str, str]) -> dict[str, str]:
     """Programs that are not among the words: those that scripts are for and that wrappers call, and packages."""
     found: dict[str, str] = {}
     paths = [os.path.join(folder, name) for word in words for name in list_names(word)]
@@ -207,21 +207,21 @@ def _describe_packages(python: str) -> dict[str, str]:
     """Of the environment that it belongs to: its own list of each package's files and their content."""
     prefix = glob.escape(os.path.dirname(os.path.dirname(os.path.abspath(python))))
     patterns = (f"{prefix}{local}/lib*/python3*/*-packages" for local in ("", "/local"))
-    places = sorted(place for pattern in patterns for place in glob.glob(pattern))
-    found = "".join(_hash_packages(place) for place in places)
+    directories = sorted(directory for pattern in patterns for directory in glob.glob(pattern))
+    found = "".join(_hash_packages(directory) for directory in directories)
     return {f"packages of {python}": hashlib.sha256(found.encode()).hexdigest()[:16]} if found else {}
 
 
-def _hash_packages(place: str) -> str:
+def _hash_packages(directory: str) -> str:
     """Looked at again when one comes or goes: installing the same one anew does both."""
-    looks = _look(place)
-    known = _hashes.get(place)
-    if known is not None and known[0] == looks:
+    stamp = _build_stamp(directory)
+    known = _hashes.get(directory)
+    if known is not None and known[0] == stamp:
         return known[1]
-    records = sorted(glob.glob(os.path.join(glob.escape(place), "*.dist-info", "RECORD")))
+    records = sorted(glob.glob(os.path.join(glob.escape(directory), "*.dist-info", "RECORD")))
     listed = "\n".join(f"{path} {hash_file(path)}" for path in records)
     found = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest() if records else ""
-    _remember(place, looks, found)
+    _remember(directory, stamp, found)
     return found
 
 
@@ -235,25 +235,25 @@ def hash_path(path: str) -> str:
 
 def hash_file(path: str) -> str:
     """Read again only where it looks different; one that may be executed and not read is known by its looks."""
-    looks = _look(path)
+    stamp = _build_stamp(path)
     known = _hashes.get(path)
-    if known is not None and known[0] == looks:
+    if known is not None and known[0] == stamp:
         return known[1]
     try:
         with open(path, "rb") as stream:
             found = hashlib.file_digest(stream, "sha256").hexdigest()[:16]
     except PermissionError:
-        return hashlib.sha256(repr(looks).encode()).hexdigest()[:16]
-    _remember(path, looks, found)
+        return hashlib.sha256(repr(stamp).encode()).hexdigest()[:16]
+    _remember(path, stamp, found)
     return found
 
 
-def _remember(path: str, looks: tuple[int, ...], found: str) -> None:
-    if time.time_ns() - max(looks[-2:]) > _FRESH_NS:
-        _hashes[path] = (looks, found)
+def _remember(path: str, stamp: tuple[int, ...], found: str) -> None:
+    if time.time_ns() - max(stamp[-2:]) > _FRESH_NS:
+        _hashes[path] = (stamp, found)
 
 
-def _look(path: str) -> tuple[int, ...]:
+def _build_stamp(path: str) -> tuple[int, ...]:
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -270,11 +270,11 @@ def hash_tree(path: str) -> str:
 
 def _walk(path: str) -> Iterator[str]:
     seen = set()
-    for place, folders, names in os.walk(path, followlinks=True):
-        real = os.path.realpath(place)
+    for directory, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(directory)
         if real in seen:
             folders[:] = []
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if name not in _MADE_BY_RUNNING)
-        yield from (os.path.join(place, name) for name in names)
+        yield from (os.path.join(directory, name) for name in names)

@@ -16,7 +16,7 @@ from assay.models.backends.onnx_file import (
     find_model,
     load_outline,
 )
-from assay.models.backends.tensors_io import load_inputs, rehearse, write_outputs
+from assay.models.backends.tensors_io import load_inputs, warm_up, write_outputs
 from assay.models.graph.onnx_library import find_opset
 from assay.models.values.model import Ending, Job, Step
 
@@ -26,7 +26,7 @@ _LACKING = re.compile(r"operator '(?P<a>\w+)'|Node type '(?P<b>\w+)' from domain
 class ReferenceBackend(Backend):
     def warm_up(self) -> None:
         self.import_library("onnx.reference")
-        rehearse((Step.COMPILE, self._compile), (Step.RUN, self._run))
+        warm_up((Step.COMPILE, self._compile), (Step.RUN, self._run))
 
     def identity(self) -> Mapping[str, str]:
         onnx, numpy = self.import_library("onnx"), self.import_library("numpy")

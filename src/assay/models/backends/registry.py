@@ -21,8 +21,8 @@ BACKENDS: dict[str, str] = {
 
 def locate(target: Target) -> tuple[str, str]:
     """The module and the class of a target's back end; from here on the module can be imported."""
-    place = BACKENDS.get(target.backend, target.backend)
-    module, colon, attribute = place.partition(":")
+    name = BACKENDS.get(target.backend, target.backend)
+    module, colon, attribute = name.partition(":")
     if not colon:
         raise NotFoundError("back end", target.backend, BACKENDS)
     folder = str(target.options.get("folder", ""))

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from assay.errors import InfrastructureError, UsageError
 from assay.models.backends.board import Address, Board, LockRule, Stay
 from assay.models.backends.captured_output import CapturedOutput
-from assay.models.backends.command import OPTIONS, CommandBackend, Place
+from assay.models.backends.command import OPTIONS, CommandBackend, RunLocation
 from assay.models.backends.programs import contains, describe_words, find_program, hash_file, list_names
 from assay.models.backends.template import Template, Value
 from assay.models.values.model import Job, Step, Target
@@ -107,7 +107,7 @@ class SshBackend(CommandBackend):
                 f"{template.program} is not on the board {self._board.address.name}",
                 f"install it there, or copy ours: deploy = [{template.program!r}]",
             )
-        return found | {f"board: {name}": said for name, said in there.items()}
+        return found | {f"board: {name}": found_there for name, found_there in there.items()}
 
     def _ask_board(self, program: str, names: Sequence[str]) -> dict[str, str]:
         """By name: where it is there, and its content. A program runs in its job's folder: only whole paths are the
@@ -118,9 +118,9 @@ class SshBackend(CommandBackend):
         asked = [program, *paths]
         found = {}
         for line in out.decode("utf-8", "replace").splitlines():
-            number, place, said = (line + "\t\t").split("\t")[:3]
+            number, location, found_there = (line + "\t\t").split("\t")[:3]
             name = asked[int(number)] if number.isdecimal() else number
-            found[name] = f"{place} {said.removesuffix('-').strip()}"
+            found[name] = f"{location} {found_there.removesuffix('-').strip()}"
         return found
 
     def _describe_dependency(self, step: Step, word: str) -> str:
@@ -156,16 +156,16 @@ class SshBackend(CommandBackend):
         return [program] if name == "run" else super()._locate(name, program)
 
     @contextmanager
-    def _open_place(self, job: Job, artifact: str, refs: Sequence[TensorRef], raw: str) -> Iterator[Place]:
+    def _open_location(self, job: Job, artifact: str, refs: Sequence[TensorRef], raw: str) -> Iterator[RunLocation]:
         self._board.connect()
         self._deploy()
         with self._board.occupy() as stay:
-            place = There(stay, job, raw)
-            place.stage(job.source, artifact, refs)
-            yield place
+            location = BoardLocation(stay, job, raw)
+            location.stage(job.source, artifact, refs)
+            yield location
 
 
-class There(Place):
+class BoardLocation(RunLocation):
     """A job's folder on a board."""
 
     def __init__(self, stay: Stay, job: Job, raw: str) -> None:

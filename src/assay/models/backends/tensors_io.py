@@ -132,7 +132,7 @@ _OPSET, _IR_VERSION = 13, 7  # old enough for every library
 Perform = Callable[[Job], Made]
 
 
-def rehearse(*steps: tuple[Step, Perform]) -> None:
+def warm_up(*steps: tuple[Step, Perform]) -> None:
     """Take a model of one node through these steps. Whatever is wrong is said by the first real job."""
     with suppress(Exception), tempfile.TemporaryDirectory(prefix="assay-rehearsal-") as folder:
         made = _write_model(folder)

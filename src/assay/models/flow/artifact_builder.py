@@ -88,14 +88,14 @@ class ArtifactBuilder:
     limits: Limits = field(default_factory=Limits)
     recompute: bool = False
     live: bool = False
-    say: Callable[[str], None] | None = None
+    explain_to: Callable[[str], None] | None = None
     dumps: Dumps = field(default_factory=Dumps)
     failure_dir: str = ""
     slices: list[Slice] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # about what a back end was given
     _ir_limits: dict[str, int] = field(default_factory=dict)  # of targets that refused a newer one
     _held: list[list[Artifact]] = field(default_factory=lambda: [[]])
-    _keepers: dict[str, WorkerProcess] = field(default_factory=dict)
+    _workers: dict[str, WorkerProcess] = field(default_factory=dict)
     _tools: dict[str, Future[Mapping[str, str]]] = field(default_factory=dict)
     _starting: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "assay-start"))
     _since: float = field(default_factory=time.time)
@@ -110,9 +110,9 @@ class ArtifactBuilder:
 
     def close(self) -> None:
         wait(self._tools.values())
-        for keeper in self._keepers.values():
-            keeper.close()
-        self._keepers.clear()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
         self._starting.shutdown()  # behind them: a worker dies with the thread that started it
         self.store.close()
         if self._scratch is not None:
@@ -121,9 +121,9 @@ class ArtifactBuilder:
 
     def forget(self, target: Target) -> None:
         """End its worker: another target needs the memory."""
-        keeper = self._keepers.pop(_name_target(target), None)
-        if keeper is not None:
-            keeper.close()
+        worker = self._workers.pop(_name_target(target), None)
+        if worker is not None:
+            worker.close()
 
     @property
     def scratch(self) -> str:
@@ -183,8 +183,8 @@ class ArtifactBuilder:
         for target in targets:
             name = _name_target(target)
             if name not in self._tools:
-                keeper = self._keeper(target)
-                self._tools.setdefault(name, self._starting.submit(keeper.identity))
+                worker = self._find_worker(target)
+                self._tools.setdefault(name, self._starting.submit(worker.identity))
 
     def find_tools(self, target: Target) -> Mapping[str, str]:
         """Names and versions. Raises MissingExtraError or InfrastructureError where the target cannot be had."""
@@ -196,7 +196,7 @@ class ArtifactBuilder:
         begun = self._tools.get(_name_target(target))
         if begun is not None:
             wait([begun])  # one worker answers one question at a time
-        return self._keeper(target).identity(step)
+        return self._find_worker(target).identity(step)
 
     def compute(self, target: Target, model: Product, inputs: Product, wants: Wants, case: str) -> Work:
         """Import, compile and run."""
@@ -294,8 +294,8 @@ class ArtifactBuilder:
         }
         key = build_key(whole)
         again = any(getattr(job, name) is not None for name in _UNREPEATABLE)
-        if self.say is not None:
-            self.say(f"{job.case} {target.name} {job.step}: {self._explain(whole, again=again)}")
+        if self.explain_to is not None:
+            self.explain_to(f"{job.case} {target.name} {job.step}: {self._explain(whole, again=again)}")
         failed: list[StepOutcome] = []
 
         def build(folder: str) -> dict[str, Any] | None:
@@ -336,7 +336,7 @@ class ArtifactBuilder:
     def _work(self, target: Target, job: Job) -> StepOutcome:
         if job.ir_dir is not None:
             self._folders.clear(job.ir_dir)
-        outcome = self._keeper(target).work(job, self.limits)
+        outcome = self._find_worker(target).work(job, self.limits)
         if job.ir_dir is not None:
             self._folders.note(job.ir_dir)
         end_ns = time.time_ns()
@@ -345,11 +345,11 @@ class ArtifactBuilder:
         self.slices.append(Slice((target.name, str(job.step)), job.case, begun_ns, end_ns, facts))
         return outcome
 
-    def _keeper(self, target: Target) -> WorkerProcess:
+    def _find_worker(self, target: Target) -> WorkerProcess:
         name = _name_target(target)
-        if name not in self._keepers:
-            self._keepers[name] = WorkerProcess(target, folder=self.make_folder("worker"), live=self.live)
-        return self._keepers[name]
+        if name not in self._workers:
+            self._workers[name] = WorkerProcess(target, folder=self.make_folder("worker"), live=self.live)
+        return self._workers[name]
 
     def _sub_folder(self, base: str | None, case: str, step: Step, given: Product) -> str | None:
         return None if base is None else self._folders.choose(base, self.dumps.name or case, step, given.sha)

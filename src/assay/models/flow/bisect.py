@@ -16,7 +16,7 @@ from assay.models.flow.cases import Case, Cases, Tensors, Trial
 from assay.models.flow.check import (
     Examination,
     Found,
-    Say,
+    Report,
     confirm,
     describe_birth,
     examine_model,
@@ -70,15 +70,17 @@ class Search:
             self.cases.discard(case)
 
 
-def bisect_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, say: Say = quiet) -> ModelReport:
-    def look(cases: Cases) -> Found:
-        search = Search(Examination(request, builder, cases, keep, say))
+def bisect_model(
+    request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
+) -> ModelReport:
+    def search_all(cases: Cases) -> Found:
+        search = Search(Examination(request, builder, cases, keep, report_case))
         find_wrong(search)
         reports = tuple(search.reports[name] for name in cases.outline.cases if name in search.reports)
         notes = (*search.notes, *search.examination.notes)
         return Found(reports, search.first, search.confirmed, tuple(search.findings), notes)
 
-    return examine_model(request, builder, look, lambda cases: [cases.outline.full_name])
+    return examine_model(request, builder, search_all, lambda cases: [cases.outline.full_name])
 
 
 def find_wrong(search: Search) -> None:
@@ -193,19 +195,19 @@ def _halve(search: Search, wanted: Signature | None, *, is_inside_known: bool) -
     if not layers:
         search.notes.append("the model has no layer: what is wrong is what it hands through")
         return
-    place = _find_shortest(search, layers, wanted, exact=True)
-    if place == len(layers) - 1 and wanted is not None and wanted.step:
-        place = _find_shortest(search, layers, wanted, exact=False)  # it says something else each time
-    search.first = suspect = layers[place]
+    index = _find_shortest(search, layers, wanted, exact=True)
+    if index == len(layers) - 1 and wanted is not None and wanted.step:
+        index = _find_shortest(search, layers, wanted, exact=False)  # it says something else each time
+    search.first = suspect = layers[index]
     (report,) = search.examine_layers([suspect], {})
     if report.verdict.kind in WRONG:
         search.confirmed = True
         if build_signature(report) != wanted:
             search.notes.append(f"{suspect.label} by itself does not fail as the full model does: there may be more")
         return
-    if not is_inside_known and _find_earlier(search, layers[:place], suspect):
+    if not is_inside_known and _find_earlier(search, layers[:index], suspect):
         return
-    if place == len(layers) - 1 and not _is_wrong(search, layers, wanted, exact=False):
+    if index == len(layers) - 1 and not _is_wrong(search, layers, wanted, exact=False):
         search.first = None
         search.notes.append("no beginning of the model fails as the whole does: the layer is not known")
         return

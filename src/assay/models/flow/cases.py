@@ -265,7 +265,7 @@ class Cases:
     def ask(self, model: Product, inputs: Product, wants: Wants, what: str) -> str:
         work = self._workshop.compute(self.source.reference, model, inputs, wants, f"{self.outline.stem}_{what}")
         if work.failed is not None:
-            failed = self._add_invented(self.mend_hint(work.failed))
+            failed = self._add_invented(self.fix_hint(work.failed))
             raise StepFailedError(f"the reference {self.source.reference.name} cannot compute this model", failed)
         return work.outputs
 
@@ -281,7 +281,7 @@ class Cases:
         )
         return replace(outcome, hint="\n".join(filter(None, (outcome.hint, text))))
 
-    def mend_hint(self, outcome: StepOutcome) -> StepOutcome:
+    def fix_hint(self, outcome: StepOutcome) -> StepOutcome:
         """A back end that thinks another opset may help knows neither the model's path nor all that speaks against."""
         asked = _CONVERT.search(outcome.hint)
         if asked is None:

@@ -38,7 +38,7 @@ from assay.models.values.model import (
 from assay.models.values.tensors import TensorComparison, Tolerance
 from assay.values.verdict import Finding, Verdict, VerdictKind
 
-Say = Callable[[CaseReport], None]
+Report = Callable[[CaseReport], None]
 _MOST_LABELS = 5
 _MOST_BYTES = 256 * 1024 * 1024  # of tensors of the inside: behind a wrong layer all are wrong, the first ones tell
 _PLAIN = {"float16", "float32", "float64", "bool", "complex64", "complex128"}
@@ -61,7 +61,7 @@ class Examination:
     builder: ArtifactBuilder
     cases: Cases
     keep: str
-    say: Say = quiet
+    report_case: Report = quiet
     notes: list[str] = field(default_factory=list)
     inside: dict[str, tuple[str, str]] = field(default_factory=dict)  # tensors that differ in the model laid open
     voter_tests: VoterTests = field(init=False)
@@ -99,7 +99,7 @@ class Examination:
             with self.builder.dumping(dumps):
                 work = self.builder.compute(request.target, trial.model, trial.inputs, wants, case.name)
             if work.failed is not None:
-                return replace(work, steps=tuple(map(self.cases.mend_hint, work.steps))), []
+                return replace(work, steps=tuple(map(self.cases.fix_hint, work.steps))), []
             first = first if first.steps else work
             results.append(Tensors(work.outputs))
         return first, results
@@ -188,7 +188,7 @@ class Examination:
             self.notes.append(text)
 
     def _tell(self, report: CaseReport) -> CaseReport:
-        self.say(report)
+        self.report_case(report)
         return report
 
     # ------------------------------------------------------------ the inside
@@ -319,11 +319,11 @@ def examine_model(
     )
 
 
-def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, say: Say = quiet) -> ModelReport:
+def check_model(request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet) -> ModelReport:
     """Everything that was asked for. What a target does wrong is in the report; it never raises for that."""
 
     def search(cases: Cases) -> Found:
-        examination = Examination(request, builder, cases, keep, say)
+        examination = Examination(request, builder, cases, keep, report_case)
         found = _check(examination, cases.choose(request.only))
         return replace(found, notes=(*found.notes, *examination.notes))
 
@@ -414,7 +414,7 @@ class Trivial:
         verdict = Verdict.of([], max(1, len(found)))
         target = self._examination.request.target.name
         report = CaseReport(name, target, verdict, layer, accumulated=found, skipped=reason)
-        self._examination.say(report)
+        self._examination.report_case(report)
         return report
 
     def conclude(self) -> None:
@@ -449,8 +449,8 @@ def conclude(
     notes = (describe_birth(inside),) if inside.first is first else ()
     confirmed = confirm(by_name[first.name])
     doubts = () if confirmed else (judge_inside(first, accumulated, confirmed, full),)
-    said = (*notes, *describe_others(first, reports, full))
-    return Found((), first, confirmed, doubts, said, unseen=_count_unseen(first, layers, accumulated, by_name))
+    notes_of_all = (*notes, *describe_others(first, reports, full))
+    return Found((), first, confirmed, doubts, notes_of_all, unseen=_count_unseen(first, layers, accumulated, by_name))
 
 
 def _count_unseen(
@@ -533,14 +533,14 @@ def _find_hidden(
         return []
     untried = [report.layer for report in reports if report.layer and report.verdict.kind is not VerdictKind.PASS]
     failed = full.failed_step
-    said = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
+    notes_of_all = f" ({full.outcome}: {failed.message})".replace(": )", ")") if failed is not None else ""
     if untried:
         named = [layer for layer in untried if failed is not None and _names(failed.message, layer.ops)]
-        text = f"the full model is wrong{said}; {_join(untried)} could not be judged alone"
+        text = f"the full model is wrong{notes_of_all}; {_join(untried)} could not be judged alone"
         text += f", and what was said names {_join_ops(named)}" if named else "; the other layers are right"
     else:
         every = "every layer" if len(reports) == len(layers) else "every layer that was asked for"
-        text = f"the full model is wrong{said} although {every} is right{_suspect(inside)}"
+        text = f"the full model is wrong{notes_of_all} although {every} is right{_suspect(inside)}"
     return [Finding(full.verdict.kind, full.name, text)]
 
 

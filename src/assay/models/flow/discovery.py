@@ -53,15 +53,15 @@ def _choose_names(found: Sequence[tuple[str, str]]) -> list[str]:
     """The stem; where two have it the folders too; where that is not enough (`a/b_c` and `a_b/c`) a number."""
     stems = Counter(_stem(path) for path, _ in found)
     names = [_stem(path) if stems[_stem(path)] == 1 else _name_by_place(path, base) for path, base in found]
-    return [_number(names, place) for place in range(len(names))]
+    return [_number(names, index) for index in range(len(names))]
 
 
-def _number(names: Sequence[str], place: int) -> str:
-    name = names[place]
+def _number(names: Sequence[str], index: int) -> str:
+    name = names[index]
     if names.count(name) == 1:
         return name
     free = (text for number in count(1) if (text := f"{name}_{number}") not in names)
-    return next(islice(free, names[:place].count(name), None))
+    return next(islice(free, names[:index].count(name), None))
 
 
 def _walk(base: str) -> Iterator[str]:

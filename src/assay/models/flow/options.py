@@ -200,8 +200,8 @@ def render_tolerances(tolerances: Tolerances) -> list[str]:
     default = Tolerance()
     rendered = []
     for head, each in texts:
-        said = [(field.name, getattr(each, field.name), getattr(default, field.name)) for field in fields(each)]
-        pairs = ",".join(f"{name}={str(value).lower()}" for name, value, usual in said if value != usual)
+        given = [(field.name, getattr(each, field.name), getattr(default, field.name)) for field in fields(each)]
+        pairs = ",".join(f"{name}={str(value).lower()}" for name, value, usual in given if value != usual)
         rendered += [f"{head}:{pairs}" if head else pairs] if pairs else []
     return rendered
 

@@ -80,9 +80,9 @@ _COLUMNS = 4  # the case, its operators, the nodes' own names, what goes in and 
 def render_outline(outline: Outline) -> str:
     """In columns; one that no layer has anything for is not there."""
     rows = [_build_row(layer) for layer in outline.layers]
-    told = [place for place in range(_COLUMNS) if any(row[place] for row in rows)]
-    widths = {place: max(formatting.display_width(row[place]) for row in rows) for place in told}
-    lines = ["  ".join(formatting.pad(row[place], widths[place]) for place in told).rstrip() for row in rows]
+    shown = [column for column in range(_COLUMNS) if any(row[column] for row in rows)]
+    widths = {column: max(formatting.display_width(row[column]) for row in rows) for column in shown}
+    lines = ["  ".join(formatting.pad(row[column], widths[column]) for column in shown).rstrip() for row in rows]
     return "".join(f"{line}\n" for line in (*lines, formatting.clean(outline.full_name)))
 
 

@@ -110,8 +110,8 @@ def build_target(project: Project, name: str, extras: Extras) -> Target:
 def build_hardware_target(project: Project, hardware: str, extras: Extras) -> Target:
     """The project's own target of this name; else Torq's tools, told the name of the hardware."""
     own = hardware in project.targets
-    told = replace(extras, hardware=hardware)
-    found = load_checked_target(hardware if own else TORQ, project.folder, lambda target: _equip(target, told))
+    with_hardware = replace(extras, hardware=hardware)
+    found = load_checked_target(hardware if own else TORQ, project.folder, lambda target: _equip(target, with_hardware))
     return replace(found, name=hardware)
 
 
@@ -146,10 +146,10 @@ def _equip(target: Target, extras: Extras) -> Target:
         raise UsageError(
             f"the target {target.name} knows no chips", "name {chip} in its commands, or leave --torq-chips out"
         )
-    told = {"chip": chip, "hardware": extras.hardware} if has_tools else {}
+    with_hardware = {"chip": chip, "hardware": extras.hardware} if has_tools else {}
     found = replace(
         target,
-        options={**target.options, **{name: value for name, value in told.items() if value}},
+        options={**target.options, **{name: value for name, value in with_hardware.items() if value}},
         compile_flags=(*target.compile_flags, *read_flags(extras.chip, "compile_flags"), *extras.compile_flags),
         run_flags=(*target.run_flags, *read_flags(extras.chip, "run_flags"), *extras.run_flags),
     )
@@ -160,15 +160,15 @@ def _equip(target: Target, extras: Extras) -> Target:
 
 def _knows_chips(target: Target, chip: Mapping[str, Any]) -> bool:
     """One that is told nothing would compute the same for all of them, and every test would pass for the wrong chip."""
-    told = str([target.options.get(name) for name in ("import", "compile", "run")])
-    return "{chip}" in told or bool(chip.get("compile_flags") or chip.get("run_flags"))
+    with_hardware = str([target.options.get(name) for name in ("import", "compile", "run")])
+    return "{chip}" in with_hardware or bool(chip.get("compile_flags") or chip.get("run_flags"))
 
 
 # ---------------------------------------------------------------- the place of work
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class BuildOptions:
     """How work is done."""
 
     limits: Limits = field(default_factory=Limits)
@@ -176,8 +176,10 @@ class Manner:
     live: bool = False
 
 
-def open_stand(project: Project, manner: Manner, dumps: Dumps, say: Any = None) -> Stepwise:
+def open_stand(project: Project, build_options: BuildOptions, dumps: Dumps, explain_to: Any = None) -> Stepwise:
     """With the artifact store that every door of this user shares."""
     store = ArtifactStore(choose_store_folder(os.environ, project.folder))
-    builder = ArtifactBuilder(store, manner.limits, recompute=manner.recompute, live=manner.live, say=say)
+    builder = ArtifactBuilder(
+        store, build_options.limits, recompute=build_options.recompute, live=build_options.live, explain_to=explain_to
+    )
     return Stepwise(builder, dumps)

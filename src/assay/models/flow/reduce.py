@@ -16,7 +16,7 @@ from typing import Any
 from assay.models.flow.artifact_builder import ArtifactBuilder, Product, Wants
 from assay.models.flow.bisect import Search, find_wrong
 from assay.models.flow.cases import Case, Cases, StepFailedError, Tensors, Trial, is_quantized, load_specs
-from assay.models.flow.check import Examination, Found, Say, examine_model, quiet
+from assay.models.flow.check import Examination, Found, Report, examine_model, quiet
 from assay.models.flow.tolerance_names import Names, drop_strangers, list_names
 from assay.models.graph.graph import build_outline, load_model, write_model
 from assay.models.graph.mark import build_marked
@@ -26,20 +26,22 @@ from assay.models.values.model import WRONG, CaseReport, Layer, ModelReport, Mod
 from assay.values.verdict import Finding, VerdictKind
 
 
-def reduce_failure(request: ModelRequest, builder: ArtifactBuilder, keep: str, say: Say = quiet) -> ModelReport:
-    def look(cases: Cases) -> Found:
-        search = Search(Examination(request, builder, cases, keep, say))
+def reduce_failure(
+    request: ModelRequest, builder: ArtifactBuilder, keep: str, report_case: Report = quiet
+) -> ModelReport:
+    def search_all(cases: Cases) -> Found:
+        search = Search(Examination(request, builder, cases, keep, report_case))
         with builder.forgetting():  # nobody wants a copy of everything that was tried
             find_wrong(search)
             start = _choose_start(search)
             if start[1].verdict.kind not in WRONG:
                 return _report_right(search, start[1])
             trials = _choose_samples(search, *start)
-            search.examination.say = quiet
-            smallest = _reduce(trials, say)
-        return _report(trials, smallest, say)
+            search.examination.report_case = quiet
+            smallest = _reduce(trials, report_case)
+        return _report(trials, smallest, report_case)
 
-    return examine_model(request, builder, look, lambda cases: [cases.outline.full_name])
+    return examine_model(request, builder, search_all, lambda cases: [cases.outline.full_name])
 
 
 def _choose_start(search: Search) -> tuple[Case, CaseReport]:
@@ -69,7 +71,7 @@ def _choose_samples(search: Search, case: Case, report: CaseReport) -> _Trials:
     return _Trials(search, case, signature)
 
 
-def _reduce(trials: _Trials, say: Say) -> Reduced:
+def _reduce(trials: _Trials, report_case: Report) -> Reduced:
     proto = load_model(trials.case.trials[0].model.path)
     samples = [dict(Tensors(each.inputs.path)) for each in trials.case.trials]
 
@@ -77,7 +79,7 @@ def _reduce(trials: _Trials, say: Say) -> Reduced:
         report = trials.examine(candidate)
         if report is None or build_signature(report) != trials.signature:
             return False
-        say(_rename(report, f"{report.name} ({candidate.nodes} node{'s' * (candidate.nodes != 1)})"))
+        report_case(_rename(report, f"{report.name} ({candidate.nodes} node{'s' * (candidate.nodes != 1)})"))
         return True
 
     return reduce_model(proto, samples, trials.activations_for, fails)
@@ -91,7 +93,7 @@ def _rename(report: CaseReport, name: str) -> CaseReport:
     return replace(report, name=name, verdict=replace(report.verdict, findings=findings))
 
 
-def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
+def _report(trials: _Trials, reduced: Reduced, report_case: Report) -> Found:
     search = trials.search
     final = trials.build_case(reduced.model, reduced.samples)
     again = _examine_again(search, final)
@@ -99,7 +101,7 @@ def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
     if not is_same:
         finding = Finding(VerdictKind.INCONCLUSIVE, final.name, "computed once more, it does not fail in this way")
         again = replace(again, verdict=replace(again.verdict, findings=(*again.verdict.findings, finding)))
-    say(again)
+    report_case(again)
     path, inputs = write_result(search, reduced)
     ops = ", ".join(node.op_type for node in reduced.model.graph.node)
     notes = [
@@ -114,8 +116,8 @@ def _report(trials: _Trials, reduced: Reduced, say: Say) -> Found:
     elif not reduced.is_minimal:
         notes.append("the search was ended early: a smaller model may fail as well")
     command = render_again(search.examination.request, path, inputs, _list_names(search, path))
-    said = (*notes, *search.examination.notes)
-    return Found((again,), search.first, search.confirmed, notes=said, command=command)
+    notes_of_all = (*notes, *search.examination.notes)
+    return Found((again,), search.first, search.confirmed, notes=notes_of_all, command=command)
 
 
 def _list_names(search: Search, path: str) -> Names:

@@ -68,15 +68,15 @@ def run_model(
     request: ModelRequest, choice: RunChoice, hooks: RunHooks | None = None, keep_timings: KeepTimings | None = None
 ) -> Finished:
     """Raises what the run's process could not do: a model that is none, inputs that do not fit, a missing extra."""
-    place = find_study_place(STUDY, choice.root)
+    location = find_study_place(STUDY, choice.root)
     request = replace(request, folder=request.folder or os.getcwd())
-    spec = build_spec(request, choice, place)
+    spec = build_spec(request, choice, location)
     observer = MachineObserver()
     given = hooks or RunHooks(tick_s=0.1)
     use: Use = "benchmark" if is_profiling(request) else "check"
     watched = run_specs(
         build_bare_study(STUDY, "assay model", os.getcwd()),
-        place,
+        location,
         [spec],
         replace(given, slots_name=SLOTS_NAME, use=use, max_wait_s=choice.max_wait_s or given.max_wait_s),
         slots=(CPU,) * (choice.jobs or len(os.sched_getaffinity(0))),
@@ -85,7 +85,7 @@ def run_model(
     finished = conclude(watched)
     if finished.report is not None:
         verdicts = {os.path.basename(finished.run_dir): finished.report.verdict}
-        notes = record_verdicts(place, f"model {request.goal}", verdicts)
+        notes = record_verdicts(location, f"model {request.goal}", verdicts)
         finished = replace(finished, notes=(*finished.notes, *notes))
     if keep_timings is not None and finished.report is not None:
         outcome = watched.entries[0].outcome
@@ -94,7 +94,7 @@ def run_model(
             cpu_s = (outcome.cpu_s if outcome else 0.0) or 0.0
             timings = build_timings(request, finished.report, observer, cpu_s, notes.append)
             if timings is not None:
-                keep_timings(place.root, timings, choice.label)
+                keep_timings(location.root, timings, choice.label)
         except (AssayError, OSError) as error:  # changes no verdict
             notes.append(f"the times are not in the benchmark history: {error}")
         finished = replace(finished, notes=tuple(dict.fromkeys(notes)))
@@ -106,14 +106,14 @@ def is_profiling(request: ModelRequest) -> bool:
     return request.compile_profile_dir is not None or request.run_profile_dir is not None
 
 
-def render_request(request: ModelRequest, place: StudyPlace) -> str:
+def render_request(request: ModelRequest, location: StudyPlace) -> str:
     """For the child's command line; one that is too long for it lies in a file of the study, so that the run can be
     started again."""
     text = json.dumps(build_plain(request), allow_nan=False)
     if len(text) <= _LONGEST_ARGUMENT:
         return text
     name = f"{MODEL_REQUEST_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-    path = os.path.abspath(os.path.join(place.dir, layout.STUDY_META_DIR, name))
+    path = os.path.abspath(os.path.join(location.dir, layout.STUDY_META_DIR, name))
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         write_atomic(path, text)
@@ -122,10 +122,10 @@ def render_request(request: ModelRequest, place: StudyPlace) -> str:
     return path
 
 
-def build_spec(request: ModelRequest, choice: RunChoice, place: StudyPlace) -> RunSpec:
+def build_spec(request: ModelRequest, choice: RunChoice, location: StudyPlace) -> RunSpec:
     stem = os.path.splitext(os.path.basename(request.model))[0]
     now = datetime.now().strftime("%Y-%m-%d-%H-%M-%S-%f")  # noqa: DTZ005 in local time, as benchmarks
-    text = render_request(request, place)
+    text = render_request(request, location)
     words = [shlex.quote(sys.executable), "-m", "assay", "child", "model", f'"{layout.RUN_DIR_REFERENCE}"']
     commands = (Command(COMMAND, " ".join([*words, shlex.quote(text)])),)
     params = {

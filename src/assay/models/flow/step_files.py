@@ -30,17 +30,17 @@ def keep_failure(failure_dir: str, target: Target, job: Job, outcome: StepOutcom
     """The outcome with paths that stay. A full disk costs the copy, not the outcome."""
     if not failure_dir:
         return outcome
-    place = os.path.join(failure_dir, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
-    shutil.rmtree(place, ignore_errors=True)
-    moved = {old: new for old, new in _list_moves(job, place) if _copy(old, new)}
+    target_dir = os.path.join(failure_dir, job.case or "case", re.sub(r"[^\w.+-]+", "_", f"{job.step}-{target.name}"))
+    shutil.rmtree(target_dir, ignore_errors=True)
+    moved = {old: new for old, new in _list_moves(job, target_dir) if _copy(old, new)}
     return _rewrite(outcome, moved)
 
 
-def _list_moves(job: Job, place: str) -> Iterator[tuple[str, str]]:
-    yield job.folder, os.path.join(place, "made")
-    yield job.source, os.path.join(place, os.path.basename(job.source))
+def _list_moves(job: Job, target_dir: str) -> Iterator[tuple[str, str]]:
+    yield job.folder, os.path.join(target_dir, "made")
+    yield job.source, os.path.join(target_dir, os.path.basename(job.source))
     if job.inputs:
-        yield job.inputs, os.path.join(place, "inputs")
+        yield job.inputs, os.path.join(target_dir, "inputs")
 
 
 def _copy(old: str, new: str) -> bool:
@@ -107,7 +107,7 @@ def _join(words: list[str]) -> str:
 
 NOTE = ".assay-dump"  # names of the files that a dump wrote, one in a line
 
-Looks = dict[str, tuple[int, int]]  # name below the folder → size and date
+Stamps = dict[str, tuple[int, int]]  # name below the folder → size and date
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class DumpFolders:
     """Those of one process."""
 
     _samples: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # folder, step → what went in, in turn
-    _begun: dict[str, Looks] = field(default_factory=dict)  # folder → what was there before us
+    _begun: dict[str, Stamps] = field(default_factory=dict)  # folder → what was there before us
 
     def choose(self, base: str, case: str, step: str, sha: str) -> str:
         """The first sample's, or the model's where all samples share it, is the case's own; then `sample_2`, … Steps
@@ -138,7 +138,7 @@ class DumpFolders:
     def note(self, folder: str) -> None:
         """What is there now and was not before, or has changed."""
         before = self._begun.get(folder, {})
-        names = sorted(name for name, looks in survey(folder).items() if before.get(name) != looks and name != NOTE)
+        names = sorted(name for name, stamp in survey(folder).items() if before.get(name) != stamp and name != NOTE)
         path = os.path.join(folder, NOTE)
         with suppress(OSError):  # without it the next dump clears nothing
             if not names:
@@ -147,8 +147,8 @@ class DumpFolders:
             write_atomic(path, "".join(f"{name}\n" for name in names if "\n" not in name))
 
 
-def survey(folder: str) -> Looks:
-    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+def survey(folder: str) -> Stamps:
+    paths = [os.path.join(target_dir, name) for target_dir, _, names in os.walk(folder) for name in names]
     found = {os.path.relpath(path, folder): os.lstat(path) for path in paths}
     return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
 

@@ -93,25 +93,27 @@ class Stepwise:
 
     def take_in(self, path: str | os.PathLike[str], artifact: str = "") -> Product:
         """What was handed out, or somebody's own file or folder; `artifact`: the file that counts in a folder."""
-        place = os.path.abspath(path)
-        if place in self._products:
-            return self._products[place]
-        if not os.path.exists(place):
-            raise UsageError(f"there is no {place}")
-        if place.endswith(".onnx"):
+        given_path = os.path.abspath(path)
+        if given_path in self._products:
+            return self._products[given_path]
+        if not os.path.exists(given_path):
+            raise UsageError(f"there is no {given_path}")
+        if given_path.endswith(".onnx"):
             with suppress(UsageError):  # one that is broken has no external data either
-                return load_product(place)
-        return Product(_find_artifact(place, artifact), hash_tree(place))  # a tool may read what lies beside it
+                return load_product(given_path)
+        return Product(
+            _find_artifact(given_path, artifact), hash_tree(given_path)
+        )  # a tool may read what lies beside it
 
 
-def _find_artifact(place: str, artifact: str) -> str:
-    if not os.path.isdir(place):
-        return place
-    named = os.path.join(place, artifact)
-    files = os.listdir(place)
+def _find_artifact(given_path: str, artifact: str) -> str:
+    if not os.path.isdir(given_path):
+        return given_path
+    named = os.path.join(given_path, artifact)
+    files = os.listdir(given_path)
     if artifact and os.path.exists(named):
         return named
-    return os.path.join(place, files[0]) if len(files) == 1 else place
+    return os.path.join(given_path, files[0]) if len(files) == 1 else given_path
 
 
 @dataclass(slots=True)
@@ -152,8 +154,10 @@ class CaseSteps:
         missing = [name for name in self.input_names if name not in arrays]
         extra = [name for name in arrays if name not in self.input_names]
         if missing or extra:
-            said = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"too many: {', '.join(extra)}"] * bool(extra)
-            raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(said)}")
+            problems = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"too many: {', '.join(extra)}"] * bool(
+                extra
+            )
+            raise UsageError(f"these inputs do not fit {self.case.name}; {'; '.join(problems)}")
         folder = self.stand.builder.make_folder("given")
         ordered = {name: arrays[name] for name in self.input_names}
         refs = write_tensors(folder, ordered)

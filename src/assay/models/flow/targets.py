@@ -30,7 +30,7 @@ from assay.models.values.tensors import Tolerance
 from assay.values.study import Problem
 from assay.values.verdict import VerdictKind
 
-_SAID = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOTALL)
+_MESSAGE = re.compile(r"target [^:]+: (?:(?P<key>\w+)(?P<rest>\b.*)|.*)", re.DOTALL)
 
 
 def load_checked_target(
@@ -59,8 +59,8 @@ def load_checked_target(
 
 def _build_problem(target: Target, settings: Settings, error: UsageError) -> Problem:
     """Back ends say `target npu: compile: …`; what is before the text says the place."""
-    said = _SAID.fullmatch(error.message)
-    key = said["key"] if said and said["key"] in target.options else ""
+    match = _MESSAGE.fullmatch(error.message)
+    key = match["key"] if match and match["key"] in target.options else ""
     text = error.message.removeprefix(f"target {target.name}: ")
     table = _find_table(settings, target.name, key)
     name = f"targets.{table.name}.{key}" if key else f"targets.{table.name}"
@@ -79,7 +79,14 @@ def _find_table(settings: Settings, name: str, key: str) -> TargetTable:
 # ---------------------------------------------------------------- the second reference
 
 _USUAL = ("reference", "ort")  # onnx's own evaluator; onnxruntime where that is the first
-_TOLD = ("import", "compile", "run", "env", "chip", "hardware")  # to a program; where it runs makes no other of it
+_COMMAND_OPTIONS = (
+    "import",
+    "compile",
+    "run",
+    "env",
+    "chip",
+    "hardware",
+)  # to a program; where it runs makes no other of it
 _WITH_TOOLS = ("command", "ssh")
 
 
@@ -103,10 +110,10 @@ def choose_voter(flag: str | None, setting: str | None, reference: Target, targe
     same = [what for what, each in (("target", target), ("reference", reference)) if is_same_engine(voter, each)]
     if not same:
         return Vote(voter)
-    said = f"{text} computes as the {same[0]} does, and would always agree with it"
+    reason = f"{text} computes as the {same[0]} does, and would always agree with it"
     if flag:
-        raise UsageError(f"--vote {said}", "name another engine, or --vote none")
-    return Vote(None, f"nobody votes: vote = {text!r} of the settings: {said}")
+        raise UsageError(f"--vote {reason}", "name another engine, or --vote none")
+    return Vote(None, f"nobody votes: vote = {text!r} of the settings: {reason}")
 
 
 def is_same_engine(one: Target, other: Target) -> bool:
@@ -117,7 +124,7 @@ def is_same_engine(one: Target, other: Target) -> bool:
         return False
     if not are_tools and ":" not in one.backend:
         return True
-    names = _TOLD if are_tools else {*one.options, *other.options}
+    names = _COMMAND_OPTIONS if are_tools else {*one.options, *other.options}
     flags = (one.compile_flags, one.run_flags) == (other.compile_flags, other.run_flags)
     return flags and all(one.options.get(name) == other.options.get(name) for name in names)
 
@@ -146,7 +153,7 @@ class VoterTests:
         chosen: dict[str, str] = {}
         for layer in self.cases.outline.layers:
             if ops >= set(layer.ops):
-                use = identify_use([nodes[place] for place in layer.nodes], self.cases.outline.opset)
+                use = identify_use([nodes[index] for index in layer.nodes], self.cases.outline.opset)
                 chosen.setdefault(use, layer.name)
         for part in self.cases.iterate(list(chosen.values())) if chosen else ():
             if not part.problem:

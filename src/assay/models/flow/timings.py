@@ -30,7 +30,7 @@ from assay.values.verdict import VerdictKind
 POINTS_FILE = "model.jsonl"  # in metrics/
 
 
-def write_figures(run_dir: str, report: ModelReport) -> None:
+def write_metrics(run_dir: str, report: ModelReport) -> None:
     """`metrics/model.jsonl`: errors and times over the layers' numbers, and the full model's under `full.`."""
     lines = [json.dumps(point) for point in build_points(report)]
     if not lines:
@@ -98,7 +98,7 @@ class MachineObserver:
     begun_at: float = field(default_factory=time.time)
     meter: CpuMeter | None = field(default_factory=_open_meter)
 
-    def look(
+    def load_state(
         self, folder: str, own_cpu_s: float, complain: Callable[[str], None] = lambda _text: None
     ) -> tuple[Machine, str | None]:
         """The machine as it stood, and the commit of what lies in the folder."""
@@ -119,7 +119,7 @@ def build_timings(
     """None: there is nothing to keep, and `describe_gap` says why."""
     if describe_gap(request, report):
         return None
-    machine, commit = observer.look(request.folder or os.getcwd(), own_cpu_s, complain)
+    machine, commit = observer.load_state(request.folder or os.getcwd(), own_cpu_s, complain)
     return Timings(
         id=os.path.basename(report.run_dir)[-26:],
         method=name_method(report),

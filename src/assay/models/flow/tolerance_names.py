@@ -70,21 +70,21 @@ def refuse_own(settings: ModelSettings, stem: str, known: Names) -> None:
     own = settings.models.get(stem)
     if own is None:
         return
-    places = {key: f"models.models.{stem}.{key}" for key in ("ops", "tensors")}
-    _refuse(own.ops, own.tensors, known, "the model", places)
+    locations = {key: f"models.models.{stem}.{key}" for key in ("ops", "tensors")}
+    _refuse(own.ops, own.tensors, known, "the model", locations)
 
 
 def refuse_general(settings: ModelSettings, known: Names) -> None:
     """The same for what is said of all models. `known`: of all of them together."""
     ops = [op for op in settings.tolerances.by_op if not is_operator(op)]
-    places = {key: f"models.{key}" for key in ("ops", "tensors")}
-    _refuse(ops, settings.tolerances.by_tensor, known, "any model", places)
+    locations = {key: f"models.{key}" for key in ("ops", "tensors")}
+    _refuse(ops, settings.tolerances.by_tensor, known, "any model", locations)
 
 
 def has_strangers(settings: ModelSettings, known: Names) -> bool:
     """Whether something is said of all models that this one does not have: others may."""
-    said = settings.tolerances
-    return any(op not in known.operators for op in said.by_op) or any(not known.has_tensor(x) for x in said.by_tensor)
+    given = settings.tolerances
+    return any(op not in known.operators for op in given.by_op) or any(not known.has_tensor(x) for x in given.by_tensor)
 
 
 def find_strange_stems(settings: ModelSettings, stems: Sequence[str]) -> list[str]:
@@ -96,16 +96,16 @@ def find_strange_stems(settings: ModelSettings, stems: Sequence[str]) -> list[st
     ]
 
 
-def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, places: Mapping[str, str]) -> None:
+def _refuse(ops: Iterable[str], tensors: Iterable[str], known: Names, whose: str, locations: Mapping[str, str]) -> None:
     for op in ops:
         if op not in known.operators:
             leaders = [leader for follower, leader in known.leaders if follower == op]
             hint = f"it is judged together with {' or '.join(leaders)}: name that" if leaders else None
-            message = f"{places['ops']}: no layer of {whose} begins with {op!r}"
+            message = f"{locations['ops']}: no layer of {whose} begins with {op!r}"
             raise UsageError(message, hint or did_you_mean(op, known.operators))
     for name in tensors:
         if not known.has_tensor(name):
-            message = f"{places['tensors']}: no layer of {whose} makes {name!r}"
+            message = f"{locations['tensors']}: no layer of {whose} makes {name!r}"
             raise UsageError(message, did_you_mean(name, known.tensors))
 
 
@@ -121,8 +121,8 @@ def drop_strangers(manner: str, known: Names) -> str:
     """Flags without the tolerances for what a smaller model does not have any more: it would refuse them."""
     words = shlex.split(manner)
     kept = []
-    for place, word in enumerate(words):
-        texts = [words[place + 1]] if word == _FLAG else [word] if place and words[place - 1] == _FLAG else []
+    for index, word in enumerate(words):
+        texts = [words[index + 1]] if word == _FLAG else [word] if index and words[index - 1] == _FLAG else []
         if all(_fits(text, known) for text in texts):
             kept.append(word)
     return shlex.join(kept)

@@ -75,9 +75,9 @@ class Folding:
     def is_foldable(self, name: str) -> bool:
         return name in self.constant_made or name in self.shape_made
 
-    def is_frozen(self, places: Sequence[int], outputs: Iterable[str], name: str, value: Array) -> bool:
+    def is_frozen(self, indices: Sequence[int], outputs: Iterable[str], name: str, value: Array) -> bool:
         """Whether this input of these nodes becomes an initialiser when they are taken out of the graph."""
-        nodes = (self.wiring.nodes[place] for place in places)
+        nodes = (self.wiring.nodes[index] for index in indices)
         if any(name in find_shape_operands(node) for node in nodes):
             return bool(value.size <= SMALL)
         if all(self.is_foldable(output) for output in outputs):
@@ -107,8 +107,8 @@ def _is_shape_node(node: Node, known: bool) -> bool:
 def _spread(wiring: Wiring, follows: Callable[[Node, bool], bool]) -> frozenset[str]:
     """Nodes stand in the order of their computation: once through is enough."""
     made: set[str] = set()
-    for place, node in enumerate(wiring.nodes):
-        known = all(name in made or wiring.is_constant(name) for name in wiring.reads[place])
+    for index, node in enumerate(wiring.nodes):
+        known = all(name in made or wiring.is_constant(name) for name in wiring.reads[index])
         if not any(name in wiring.constants for name in node.output) and follows(node, known):
             made.update(name for name in node.output if name)
     return frozenset(made)
@@ -121,8 +121,8 @@ def _is_repeatable(node: Node) -> bool:
 
 
 def find_shape_operands(node: Node) -> frozenset[str]:
-    places = SHAPE_OPERANDS.get(node.op_type, ()) if node.domain in DEFAULT_DOMAINS else ()
-    return frozenset(node.input[place] for place in places if place < len(node.input) and node.input[place])
+    indices = SHAPE_OPERANDS.get(node.op_type, ()) if node.domain in DEFAULT_DOMAINS else ()
+    return frozenset(node.input[index] for index in indices if index < len(node.input) and node.input[index])
 
 
 def evaluate(model: Model, wiring: Wiring, name: str, activations: Mapping[str, Array]) -> Array | None:
@@ -147,8 +147,8 @@ def _find_border(wiring: Wiring, name: str, activations: Container[str]) -> list
     border: dict[str, None] = {}
     waiting, seen = [name], {name}
     while waiting:
-        place = wiring.producers.get(waiting.pop())
-        for read in wiring.reads[place] if place is not None else ():
+        index = wiring.producers.get(waiting.pop())
+        for read in wiring.reads[index] if index is not None else ():
             if read in activations:
                 border[read] = None
             elif read not in seen:

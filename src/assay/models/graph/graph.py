@@ -64,6 +64,8 @@ def write_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Write aside, then rename. Weights beyond what one file can hold go beside it, into `<name>.data`."""
     onnx = import_onnx()
     name = os.fspath(path)
+    if os.path.isdir(name):
+        raise InfrastructureError(f"the model {name} cannot be written: it is a folder")
     os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
     try:
         with replacing(name) as aside:
@@ -129,65 +131,65 @@ def build_outline(
     )
 
 
-def _choose_spec(said: TensorSpec, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-    return said if said.dtype and said.shape is not None else specs.get(said.name, said)
+def _choose_spec(spec: TensorSpec, specs: Mapping[str, TensorSpec]) -> TensorSpec:
+    return spec if spec.dtype and spec.shape is not None else specs.get(spec.name, spec)
 
 
 def _build_layers(wiring: Wiring, stem: str, groups: Groups) -> Iterator[Layer]:
-    for number, places in enumerate(find_parts(wiring, groups)):
-        ops = tuple(wiring.nodes[place].op_type for place in places)
-        inputs, outputs = find_ends(wiring, places)
-        names = tuple(wiring.nodes[place].name for place in places)
-        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, places, inputs, outputs, names)
+    for number, indices in enumerate(find_parts(wiring, groups)):
+        ops = tuple(wiring.nodes[index].op_type for index in indices)
+        inputs, outputs = find_ends(wiring, indices)
+        names = tuple(wiring.nodes[index].name for index in indices)
+        yield Layer(f"{stem}_layer_{ops[0]}_{number}", number, ops, indices, inputs, outputs, names)
 
 
 def find_parts(wiring: Wiring, groups: Groups) -> Iterator[tuple[int, ...]]:
     """The places of each part's nodes: one, or the longest group that fits; Constant nodes are in none."""
     longest_first = sorted((tuple(group) for group in groups if len(group) > 1), key=len, reverse=True)
     taken: set[int] = set()
-    for place, node in enumerate(wiring.nodes):
-        if place in taken or is_constant_node(node):
+    for index, node in enumerate(wiring.nodes):
+        if index in taken or is_constant_node(node):
             continue
-        chains = (_match(wiring, place, group, taken) for group in longest_first)
-        part = next((chain for chain in chains if chain), (place,))
+        chains = (_match(wiring, index, group, taken) for group in longest_first)
+        part = next((chain for chain in chains if chain), (index,))
         taken.update(part)
         yield part
 
 
-def _match(wiring: Wiring, place: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
+def _match(wiring: Wiring, index: int, group: Sequence[str], taken: set[int]) -> tuple[int, ...]:
     """The nodes of the group that begins here, or nothing.
 
     Each must be the only one that reads the one before, and must need nothing that is made after the group's begin:
     parts keep the order in which they are computed.
     """
-    if wiring.nodes[place].op_type != group[0]:
+    if wiring.nodes[index].op_type != group[0]:
         return ()
-    chain = [place]
+    chain = [index]
     for op in group[1:]:
         following = _find_only_consumer(wiring, chain[-1])
         if following is None or following in taken or wiring.nodes[following].op_type != op:
             return ()
         others = set(wiring.reads[following]) - set(wiring.nodes[chain[-1]].output)
-        if any(wiring.producers.get(name, -1) >= place for name in others):
+        if any(wiring.producers.get(name, -1) >= index for name in others):
             return ()
         chain.append(following)
     return tuple(chain)
 
 
-def _find_only_consumer(wiring: Wiring, place: int) -> int | None:
-    made = [name for name in wiring.nodes[place].output if name]
+def _find_only_consumer(wiring: Wiring, index: int) -> int | None:
+    made = [name for name in wiring.nodes[index].output if name]
     readers = {reader for name in made for reader in wiring.consumers.get(name, ())}
     if any(wiring.is_output(name) for name in made) or len(readers) != 1:
         return None
     return readers.pop()
 
 
-def find_ends(wiring: Wiring, places: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_ends(wiring: Wiring, indices: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what goes into these nodes, what comes out of them); all of a dead end's outputs come out."""
-    inside = set(places)
-    made = [name for place in places for name in wiring.nodes[place].output if name]
-    read = dict.fromkeys(name for place in places for name in wiring.reads[place])
+    inside = set(indices)
+    made = [name for index in indices for name in wiring.nodes[index].output if name]
+    read = dict.fromkeys(name for index in indices for name in wiring.reads[index])
     inputs = tuple(name for name in read if name not in made and not wiring.is_constant(name))
     used = [name for name in made if wiring.is_output(name) or set(wiring.consumers.get(name, ())) - inside]
-    last = [name for name in wiring.nodes[places[-1]].output if name]
+    last = [name for name in wiring.nodes[indices[-1]].output if name]
     return inputs, tuple(used or last)

@@ -116,13 +116,13 @@ def describe_invented(
             values.append(f"{plan.name} from {plan.domain.low:g} to {plan.domain.high:g} ({plan.domain.why})")
             flags[f"--range {shlex.quote(plan.name)}=LOW:HIGH"] = None
         flags[f"--input {shlex.quote(plan.name)}=FILE.npy"] = None
-    said = [f"dimensions {', '.join(dict.fromkeys(sizes))}"] if sizes else []
-    said += (
+    invented = [f"dimensions {', '.join(dict.fromkeys(sizes))}"] if sizes else []
+    invented += (
         [f"values of {', '.join(values[:_MOST_VALUES])}{', …' if len(values) > _MOST_VALUES else ''}"] if values else []
     )
-    if not said:
+    if not invented:
         return ""
-    return f"the reference got invented {' and '.join(said)}; where they do not suit the model: {' '.join(flags)}"
+    return f"the reference got invented {' and '.join(invented)}; where they do not suit the model: {' '.join(flags)}"
 
 
 def close_specs(outline: Outline, dims: Dims | None = None, model: Model | None = None) -> tuple[TensorSpec, ...]:
@@ -221,8 +221,8 @@ def _resolve_shapes(graph: Graph, outline: Outline, dims: Dims) -> dict[str, tup
 
 def _bind(spec: TensorSpec, shape: Sequence[int], sizes: Mapping[str, int]) -> dict[str, int]:
     """What a given shape says of the symbols in it, where nothing was said yet."""
-    said = zip(spec.shape or (), shape, strict=False)
-    return {dim: size for dim, size in said if isinstance(dim, str) and dim not in (*_NAMELESS, *sizes)}
+    invented = zip(spec.shape or (), shape, strict=False)
+    return {dim: size for dim, size in invented if isinstance(dim, str) and dim not in (*_NAMELESS, *sizes)}
 
 
 def _resolve(graph: Graph, spec: TensorSpec, axis: int, sizes: dict[str, int]) -> int:

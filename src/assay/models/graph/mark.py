@@ -81,15 +81,15 @@ def build_cut(
     for output in outputs:
         if output in inputs or output not in wiring.producers:
             raise UsageError(f"{output!r} is not made between the inputs and the outputs of the cut")
-    places = wiring.find_ancestors(outputs, stop=inputs)
-    read = {tensor for place in places for tensor in wiring.reads[place]}
+    indices = wiring.find_ancestors(outputs, stop=inputs)
+    read = {tensor for index in indices for tensor in wiring.reads[index]}
     needed = [tensor for tensor in dict.fromkeys((*inputs, *wiring.inputs)) if tensor in read]
     specs = {**infer_specs(model), **(types or {})}
-    made = {tensor for place in places for tensor in wiring.nodes[place].output} - {*outputs, *wiring.constants, ""}
+    made = {tensor for index in indices for tensor in wiring.nodes[index].output} - {*outputs, *wiring.constants, ""}
     return build_submodel(
         model,
         wiring,
-        places,
+        indices,
         [_find_input(tensor, specs) for tensor in needed],
         [specs.get(tensor, TensorSpec(tensor, "")) for tensor in outputs],
         name=name or model.graph.name or "cut",

@@ -70,13 +70,13 @@ class Wiring:
         nodes: set[int] = set()
         while wanted:
             name = wanted.pop()
-            place = self.producers.get(name, self.constants.get(name))
-            if name in seen or place is None:
+            index = self.producers.get(name, self.constants.get(name))
+            if name in seen or index is None:
                 continue
             seen.add(name)
-            if place not in nodes:
-                nodes.add(place)
-                wanted.extend(self.reads[place])
+            if index not in nodes:
+                nodes.add(index)
+                wanted.extend(self.reads[index])
         return sorted(nodes)
 
 
@@ -85,20 +85,20 @@ def build_wiring(graph: Graph) -> Wiring:
     weights = {tensor.name: tensor for tensor in graph.initializer}
     weights |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     reads = tuple(tuple(dict.fromkeys(find_reads(node))) for node in nodes)
-    made = [(name, place) for place, node in enumerate(nodes) for name in node.output if name]
+    made = [(name, index) for index, node in enumerate(nodes) for name in node.output if name]
     consumers: dict[str, list[int]] = {}
-    for place, names in enumerate(reads):
+    for index, names in enumerate(reads):
         for name in names:
-            consumers.setdefault(name, []).append(place)
+            consumers.setdefault(name, []).append(index)
     return Wiring(
         nodes=nodes,
         reads=reads,
         inputs=tuple(value.name for value in graph.input if value.name not in weights),
         outputs=tuple(value.name for value in graph.output),
         weights=weights,
-        constants={name: place for name, place in made if is_constant_node(nodes[place])},
-        producers={name: place for name, place in made if not is_constant_node(nodes[place])},
-        consumers={name: tuple(places) for name, places in consumers.items()},
+        constants={name: index for name, index in made if is_constant_node(nodes[index])},
+        producers={name: index for name, index in made if not is_constant_node(nodes[index])},
+        consumers={name: tuple(indices) for name, indices in consumers.items()},
     )
 
 

@@ -104,7 +104,7 @@ def _sum(inputs: Inputs, _attributes: Attributes, _opset: int) -> Array:
 def _clip(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     import numpy as np
 
-    low, high = (inputs[place] if len(inputs) > place else None for place in (1, 2))
+    low, high = (inputs[position] if len(inputs) > position else None for position in (1, 2))
     low = attributes.get("min", -math.inf) if low is None else low
     return np.minimum(np.maximum(inputs[0], low), attributes.get("max", math.inf) if high is None else high)
 
@@ -144,7 +144,7 @@ def _batch_normalization(inputs: Inputs, attributes: Attributes, opset: int) -> 
         raise NotImplementedError
     x = inputs[0]
     shape = [1, -1] + [1] * (x.ndim - 2)
-    scale, bias, mean, variance = (inputs[place].reshape(shape) for place in range(1, 5))
+    scale, bias, mean, variance = (inputs[position].reshape(shape) for position in range(1, 5))
     return (x - mean) / np.sqrt(variance + attributes.get("epsilon", _EPSILON)) * scale + bias
 
 
@@ -232,9 +232,9 @@ def _conv(inputs: Inputs, attributes: Attributes, _opset: int) -> Array:
     parts = x.shape[0], group, x.shape[1] // group
     split = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
     total: Any = 0.0
-    for place, window in windows:
+    for position, window in windows:
         taken = window.reshape(*parts, -1)
-        total = total + np.einsum("goc,ngcp->ngop", split[(..., *place)], taken, optimize=True)
+        total = total + np.einsum("goc,ngcp->ngop", split[(..., *position)], taken, optimize=True)
         shape = window.shape[2:]
     found = total.reshape(x.shape[0], weight.shape[0], *shape)
     has_bias = len(inputs) > 2 and inputs[2] is not None
@@ -279,12 +279,12 @@ def _slide(
     )  # fmt: skip
     sizes = [padded.shape[axis + 2] - (kernel[axis] - 1) * steps[axis] for axis in range(count)]
     found = []
-    for place in itertools.product(*(range(length) for length in kernel)):
+    for position in itertools.product(*(range(length) for length in kernel)):
         cuts = tuple(
-            slice(place[axis] * steps[axis], place[axis] * steps[axis] + sizes[axis], strides[axis])
+            slice(position[axis] * steps[axis], position[axis] * steps[axis] + sizes[axis], strides[axis])
             for axis in range(count)
         )
-        found.append((place, padded[(slice(None), slice(None), *cuts)]))
+        found.append((position, padded[(slice(None), slice(None), *cuts)]))
     return found
 
 
@@ -323,8 +323,8 @@ def compute_model_float64(model: Model, inputs: Mapping[str, Array]) -> dict[str
         if constant is not None:
             values[name] = constant
     found = {}
-    for place in sorted(set(wiring.producers.values())):
-        node = wiring.nodes[place]
+    for position in sorted(set(wiring.producers.values())):
+        node = wiring.nodes[position]
         given = [values.get(name) if name else None for name in node.input]
         made = compute_float64(node.op_type, given, read_attributes(node), opset) if _is_plain(node) else None
         if made is None:
@@ -473,11 +473,11 @@ class Magnitudes:
     def find(self, tensor: str, depth: int) -> Array | float:
         """`depth`: how many operators back that only hand on what was rounded before them; 0 where the inputs are
         those of the reference, so that nothing was."""
-        place = self._wiring.producers.get(tensor)
-        if place is None:
+        position = self._wiring.producers.get(tensor)
+        if position is None:
             return 0.0
         if (tensor, depth) not in self._known:
-            self._known[tensor, depth] = self._measure(self._wiring.nodes[place], depth)
+            self._known[tensor, depth] = self._measure(self._wiring.nodes[position], depth)
         return self._known[tensor, depth]
 
     def _measure(self, node: Node, depth: int) -> Array | float:
@@ -500,11 +500,11 @@ class Magnitudes:
         return found if hasattr(found, "dtype") else None
 
 
-def _find_factor(node: Node, sizes: Sequence[float], place: int) -> float:
+def _find_factor(node: Node, sizes: Sequence[float], position: int) -> float:
     """What an error of this input is multiplied with."""
     if node.op_type != "Mul":
         return 1.0
-    return math.prod(size for other, size in enumerate(sizes) if other != place)
+    return math.prod(size for other, size in enumerate(sizes) if other != position)
 
 
 def find_steps(model: Model) -> dict[str, float]:

@@ -140,8 +140,8 @@ def reduce_model(
 
 def _settle_shapes(search: _Search, state: State) -> State:
     """With the samples' real shapes everything is simpler: unless the failure is about open ones."""
-    places = _find_places(build_wiring(state.model.graph))
-    static = _Cutter(state).build(places, "the samples' shapes instead of open ones", chunk=len(places))
+    indices = _find_nodes(build_wiring(state.model.graph))
+    static = _Cutter(state).build(indices, "the samples' shapes instead of open ones", chunk=len(indices))
     if static is None or search.find([static]) is None:
         return replace(state, keeps_open=True)
     return replace(state, model=static.model, samples=static.samples)
@@ -182,21 +182,21 @@ def candidates(state: State) -> Iterator[Candidate]:
     yield from _bypass_nodes(cutter)
 
 
-def _find_places(wiring: Wiring) -> tuple[int, ...]:
-    return tuple(place for place, node in enumerate(wiring.nodes) if not is_constant_node(node))
+def _find_nodes(wiring: Wiring) -> tuple[int, ...]:
+    return tuple(index for index, node in enumerate(wiring.nodes) if not is_constant_node(node))
 
 
 def _cut_nodes(cutter: _Cutter, chunk: int | None) -> Iterator[Candidate]:
     """ddmin: each chunk alone, then all but it, with ever smaller chunks down to single nodes."""
-    places = cutter.places
-    size = min(chunk or len(places), (len(places) + 1) // 2)
-    while size and len(places) > 1:
-        chunks = [places[start : start + size] for start in range(0, len(places), size)]
+    indices = cutter.indices
+    size = min(chunk or len(indices), (len(indices) + 1) // 2)
+    while size and len(indices) > 1:
+        chunks = [indices[start : start + size] for start in range(0, len(indices), size)]
         for kept in chunks:
             yield from cutter.offer(kept, f"keep {cutter.describe(kept)}", size)
         if len(chunks) > 2:  # of two, one is all but the other
             for dropped in chunks:
-                rest = tuple(place for place in places if place not in dropped)
+                rest = tuple(index for index in indices if index not in dropped)
                 yield from cutter.offer(rest, f"drop {cutter.describe(dropped)}", size)
         size = size // 2 if size > 1 else 0
 
@@ -213,10 +213,10 @@ def _drop_outputs(cutter: _Cutter) -> Iterator[Candidate]:
 
 
 def _bypass_nodes(cutter: _Cutter) -> Iterator[Candidate]:
-    for place in cutter.places:
-        source = cutter.find_bypass(place)
+    for index in cutter.indices:
+        source = cutter.find_bypass(index)
         if source is not None:
-            yield from cutter.offer_bypass(place, source)
+            yield from cutter.offer_bypass(index, source)
 
 
 class _Cutter:
@@ -225,67 +225,67 @@ class _Cutter:
     def __init__(self, state: State) -> None:
         self.state = state
         self.wiring: Wiring = build_wiring(state.model.graph)
-        self.places = _find_places(self.wiring)
+        self.indices = _find_nodes(self.wiring)
         self.folding: Folding = build_folding(self.wiring)
         self.inferred = infer_specs(state.model) if state.keeps_open else {}
 
-    def describe(self, places: Sequence[int]) -> str:
-        ops = [self.wiring.nodes[place].op_type for place in places]
+    def describe(self, indices: Sequence[int]) -> str:
+        ops = [self.wiring.nodes[index].op_type for index in indices]
         named = ", ".join(ops) if len(ops) <= 3 else f"{ops[0]} to {ops[-1]}"
-        return f"{len(ops)} of {len(self.places)} nodes ({named})"
+        return f"{len(ops)} of {len(self.indices)} nodes ({named})"
 
-    def offer(self, places: Sequence[int], description: str, chunk: int) -> Iterator[Candidate]:
-        built = self.build(places, description, chunk=chunk)
+    def offer(self, indices: Sequence[int], description: str, chunk: int) -> Iterator[Candidate]:
+        built = self.build(indices, description, chunk=chunk)
         if built is not None:
             yield built
 
     def offer_outputs(self, outputs: tuple[str, ...], description: str) -> Iterator[Candidate]:
         if not all(output in self.wiring.producers for output in outputs):
             return
-        places = [place for place in self.wiring.find_ancestors(outputs) if place in self.places]
-        built = self.build(places, description, outputs=outputs)
+        indices = [index for index in self.wiring.find_ancestors(outputs) if index in self.indices]
+        built = self.build(indices, description, outputs=outputs)
         if built is not None:
             yield built
 
     def build(
-        self, places: Sequence[int], description: str, *, chunk: int = 1, outputs: Sequence[str] | None = None
+        self, indices: Sequence[int], description: str, *, chunk: int = 1, outputs: Sequence[str] | None = None
     ) -> Candidate | None:
         """The model of these nodes; None where a tensor at its border cannot be an input or an output."""
-        inputs, ends = find_ends(self.wiring, places)
+        inputs, ends = find_ends(self.wiring, indices)
         outputs = ends if outputs is None else outputs
         if not outputs or any(not self._is_known(name) for name in (*inputs, *outputs)):
             return None
-        frozen = {name: self.state.activations[0][name] for name in inputs if self._is_frozen(places, outputs, name)}
+        frozen = {name: self.state.activations[0][name] for name in inputs if self._is_frozen(indices, outputs, name)}
         fed = [name for name in inputs if name not in frozen]
         model = build_submodel(
             self.state.model,
             self.wiring,
-            places,
+            indices,
             [self._describe(name) for name in fed],
             [self._describe(name) for name in outputs],
             name=self.state.model.graph.name or "reduced",
             frozen=frozen,
         )
         samples = tuple({name: values[name] for name in fed} for values in self.state.activations)
-        return None if check(model) else Candidate(model, samples, description, len(places), chunk)
+        return None if check(model) else Candidate(model, samples, description, len(indices), chunk)
 
     def _is_known(self, name: str) -> bool:
         return all(hasattr(values.get(name), "dtype") for values in self.state.activations)
 
-    def _is_frozen(self, places: Sequence[int], outputs: Sequence[str], name: str) -> bool:
+    def _is_frozen(self, indices: Sequence[int], outputs: Sequence[str], name: str) -> bool:
         """As in an extracted layer; but only what is the same in all samples, and no shape that must stay open."""
         values = [activations[name] for activations in self.state.activations]
         if any(value.shape != values[0].shape or value.tobytes() != values[0].tobytes() for value in values[1:]):
             return False
         if self.state.keeps_open and name not in self.folding.constant_made:
             return False
-        return self.folding.is_frozen(places, outputs, name, values[0])
+        return self.folding.is_frozen(indices, outputs, name, values[0])
 
     def _describe(self, name: str) -> TensorSpec:
         arrays = [values[name] for values in self.state.activations]
-        said = self.inferred.get(name)
-        if said is not None and said.shape is not None and said.dtype == name_dtype(arrays[0]):
-            return said
+        spec = self.inferred.get(name)
+        if spec is not None and spec.shape is not None and spec.dtype == name_dtype(arrays[0]):
+            return spec
         first = describe_array(name, arrays[0])
         if any(array.ndim != arrays[0].ndim for array in arrays):
             return replace(first, shape=None)
@@ -296,9 +296,9 @@ class _Cutter:
 
     # ------------------------------------------------------------ bypassing
 
-    def find_bypass(self, place: int) -> str | None:
+    def find_bypass(self, index: int) -> str | None:
         """An input that can stand for the node's output: of its type and shape, where nothing else needs the node."""
-        node = self.wiring.nodes[place]
+        node = self.wiring.nodes[index]
         made = [name for name in node.output if name]
         output = node.output[0]
         used = [name for name in made if name in self.wiring.consumers or self.wiring.is_output(name)]
@@ -314,22 +314,22 @@ class _Cutter:
         pairs = ((values[one], values[other]) for values in self.state.activations)
         return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
-    def offer_bypass(self, place: int, source: str) -> Iterator[Candidate]:
-        node = self.wiring.nodes[place]
+    def offer_bypass(self, index: int, source: str) -> Iterator[Candidate]:
+        node = self.wiring.nodes[index]
         model = copy_model(self.state.model)
         output = node.output[0]
         for reader in model.graph.node:
             for position, name in enumerate(reader.input):
                 if name == output:
                     reader.input[position] = source
-        del model.graph.node[place]
+        del model.graph.node[index]
         _prune(model)
         if not check(model):
             nodes = count_nodes(model)
             samples = tuple(
                 {value.name: sample[value.name] for value in model.graph.input} for sample in self.state.samples
             )
-            description = f"bypass {node.op_type} ({nodes} of {len(self.places)} nodes stay)"
+            description = f"bypass {node.op_type} ({nodes} of {len(self.indices)} nodes stay)"
             yield Candidate(model, samples, description, nodes, changes_values=True)
 
 
@@ -338,8 +338,8 @@ def _prune(model: Model) -> None:
     graph = model.graph
     wiring = build_wiring(graph)
     live = wiring.find_ancestors(wiring.outputs)
-    there = {name for place in live for name in (*wiring.reads[place], *wiring.nodes[place].output)}
-    _keep(graph.node, [wiring.nodes[place] for place in live])
+    there = {name for index in live for name in (*wiring.reads[index], *wiring.nodes[index].output)}
+    _keep(graph.node, [wiring.nodes[index] for index in live])
     for values in (graph.input, graph.initializer, graph.value_info):
         _keep(values, [value for value in values if value.name in there])
 

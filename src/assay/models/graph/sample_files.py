@@ -30,7 +30,7 @@ def load_samples(files: Sequence[str | os.PathLike[str]], specs: Sequence[Tensor
         raise UsageError("give the inputs either as single arrays, or as one archive or folder per sample")
     if single:
         return [_load_row(single, specs)]
-    return [sample for name in names for sample in _load_place(name, specs)]
+    return [sample for name in names for sample in _load_source(name, specs)]
 
 
 def load_named(files: Mapping[str, str], specs: Sequence[TensorSpec]) -> Sample:
@@ -59,24 +59,24 @@ def _load_row(paths: Sequence[str], specs: Sequence[TensorSpec]) -> Sample:
     return {spec.name: _load_one(path, spec) for path, spec in zip(paths, specs, strict=True)}
 
 
-def _load_place(place: str, specs: Sequence[TensorSpec]) -> list[Sample]:
-    if not os.path.isdir(place):
-        return [_rename(load_arrays(place), specs)]
-    if os.path.exists(os.path.join(place, LIST_FILE)):
-        return [load_tensors(place)]
-    entries = sorted(os.listdir(place), key=_natural)
-    folders = [os.path.join(place, entry) for entry in entries if os.path.isdir(os.path.join(place, entry))]
-    archives = [os.path.join(place, entry) for entry in entries if entry.endswith(".npz")]
+def _load_source(source: str, specs: Sequence[TensorSpec]) -> list[Sample]:
+    if not os.path.isdir(source):
+        return [_rename(load_arrays(source), specs)]
+    if os.path.exists(os.path.join(source, LIST_FILE)):
+        return [load_tensors(source)]
+    entries = sorted(os.listdir(source), key=_natural)
+    folders = [os.path.join(source, entry) for entry in entries if os.path.isdir(os.path.join(source, entry))]
+    archives = [os.path.join(source, entry) for entry in entries if entry.endswith(".npz")]
     if folders or archives:
-        return [sample for inner in (*folders, *archives) for sample in _load_place(inner, specs)]
+        return [sample for inner in (*folders, *archives) for sample in _load_source(inner, specs)]
     arrays = [entry for entry in entries if entry.endswith(_ARRAY_SUFFIXES) and not entry.startswith("output")]
     if not arrays:
-        raise UsageError(f"the folder {place} holds no arrays", f"known are {', '.join((*_ARRAY_SUFFIXES, '.npz'))}")
-    return [_load_folder(place, arrays, specs)]
+        raise UsageError(f"the folder {source} holds no arrays", f"known are {', '.join((*_ARRAY_SUFFIXES, '.npz'))}")
+    return [_load_folder(source, arrays, specs)]
 
 
-def _load_folder(place: str, entries: Iterable[str], specs: Sequence[TensorSpec]) -> Sample:
-    named = {_name_input(os.path.splitext(entry)[0], specs): os.path.join(place, entry) for entry in entries}
+def _load_folder(source: str, entries: Iterable[str], specs: Sequence[TensorSpec]) -> Sample:
+    named = {_name_input(os.path.splitext(entry)[0], specs): os.path.join(source, entry) for entry in entries}
     return load_named(named, specs)
 
 
@@ -125,13 +125,13 @@ def call_function(function: str | Callable[..., Any], number: int, given: Mappin
 
 def load_function(name: str) -> Callable[..., Any]:
     """`module:function`, looked for from the working directory, or `path/to/file.py:function`."""
-    place, _, attribute = name.rpartition(":")
-    if not place or not attribute:
+    source, _, attribute = name.rpartition(":")
+    if not source or not attribute:
         raise UsageError(f"{name!r} names no function", "write it as module:function or path/to/file.py:function")
-    module = _load_file(place) if place.endswith(".py") else _import_module(place)
+    module = _load_file(source) if source.endswith(".py") else _import_module(source)
     found = getattr(module, attribute, None)
     if not callable(found):
-        raise UsageError(f"{place} has no function {attribute!r}")
+        raise UsageError(f"{source} has no function {attribute!r}")
     return found  # type: ignore[no-any-return]
 
 

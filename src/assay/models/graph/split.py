@@ -110,7 +110,7 @@ class _Splitter:
     def _extract(
         self, layer: Layer, known: Mapping[str, Array], frozen: Mapping[str, Array], *, is_open: bool
     ) -> Model:
-        made = (name for place in layer.nodes for name in self.wiring.nodes[place].output)
+        made = (name for index in layer.nodes for name in self.wiring.nodes[index].output)
         inner = [name for name in made if name not in layer.outputs and hasattr(self.values.get(name), "dtype")]
         opened = known if is_open else self._find_branched(layer)
         specs = [describe_array(name, value) for name, value in known.items() if name not in frozen]
@@ -128,8 +128,8 @@ class _Splitter:
 
     def _find_branched(self, layer: Layer) -> set[str]:
         """What the branches of an If take from outside: its shape need not suit the one that is not taken."""
-        places = [place for place in layer.nodes if self.wiring.nodes[place].op_type == "If"]
-        return {name for place in places for name in self.wiring.reads[place]}
+        indices = [index for index in layer.nodes if self.wiring.nodes[index].op_type == "If"]
+        return {name for index in indices for name in self.wiring.reads[index]}
 
     def _describe(self, name: str) -> TensorSpec:
         if name in self.values:

@@ -26,7 +26,7 @@ NON_TENSORS = ("sequence", "optional", "map", "sparse")
 def build_submodel(
     model: Model,
     wiring: Wiring,
-    places: Sequence[int],
+    node_indices: Sequence[int],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     *,
@@ -44,13 +44,15 @@ def build_submodel(
     result = _build_header(model)
     graph = result.graph
     graph.name = name
-    graph.node.extend(wiring.nodes[place] for place in places if not _becomes_weight(wiring.nodes[place]))
+    graph.node.extend(
+        wiring.nodes[node_index] for node_index in node_indices if not _becomes_weight(wiring.nodes[node_index])
+    )
     result.functions.extend(find_functions(model, graph.node))
     graph.input.extend(build_value(spec) for spec in inputs)
     graph.output.extend(build_value(spec) for spec in outputs)
     graph.value_info.extend(build_value(spec) for spec in values)
     given = {spec.name for spec in inputs}
-    read = dict.fromkeys(name for place in places for name in wiring.reads[place])
+    read = dict.fromkeys(name for node_index in node_indices for name in wiring.reads[node_index])
     for tensor in (name for name in read if name not in given):
         if tensor in frozen:
             graph.initializer.append(build_tensor(tensor, frozen[tensor]))

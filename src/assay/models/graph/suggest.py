@@ -78,8 +78,8 @@ def find_readers(graph: Graph, name: str) -> Iterator[tuple[Node, int]]:
     waiting, seen = [name], {name}
     while waiting and len(seen) <= _FORWARDED:
         tensor = waiting.pop(0)
-        for place in graph.wiring.consumers.get(tensor, ()):
-            node = graph.wiring.nodes[place]
+        for input_index in graph.wiring.consumers.get(tensor, ()):
+            node = graph.wiring.nodes[input_index]
             positions = [position for position, read in enumerate(node.input) if read == tensor]
             yield from ((node, position) for position in positions)
             if node.op_type in _FORWARDING and (0 in positions or node.op_type == "Concat"):
@@ -102,7 +102,11 @@ _NAMED = (  # what names of inputs usually mean, where the graph itself says not
 
 def suggest_domain(graph: Graph, spec: TensorSpec) -> Domain:
     """Within all that its readers bear; else by its name; else by its type."""
-    found = [domain for node, place in find_readers(graph, spec.name) if (domain := _ask(graph, node, place, spec))]
+    found = [
+        domain
+        for node, input_index in find_readers(graph, spec.name)
+        if (domain := _find_domain(graph, node, input_index, spec))
+    ]
     if found:
         return _intersect(found)
     is_whole = is_whole_type(spec.dtype)
@@ -130,33 +134,33 @@ def _intersect(domains: list[Domain]) -> Domain:
     return best
 
 
-def _ask(graph: Graph, node: Node, place: int, spec: TensorSpec) -> Domain | None:
-    rule = _RULES.get((node.op_type, place))
-    return rule(graph, node, place, spec) if rule else None
+def _find_domain(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
+    rule = _RULES.get((node.op_type, input_index))
+    return rule(graph, node, input_index, spec) if rule else None
 
 
-def _index(graph: Graph, node: Node, _place: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
+def _index(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec, *, table: int = 0) -> Domain | None:
     if len(node.input) <= table or not node.input[table]:
         return None
     rows = graph.find_dim(node.input[table], find_attribute(node, "axis", 0)) or 1
     return Domain(0, rows - 1, f"indices of {node.op_type} into {rows} rows", whole=True)
 
 
-def _category(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Domain | None:
+def _category(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     depth = graph.load_constant(node.input[1])
     return None if depth is None else Domain(0, int(depth.max()) - 1, "categories of OneHot", whole=True)
 
 
-def _compared(graph: Graph, node: Node, place: int, spec: TensorSpec) -> Domain | None:
+def _compared(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
     """A switch such as a sampling rate: a single whole number is given the value that it is compared with."""
-    other = graph.load_constant(node.input[1 - place])
+    other = graph.load_constant(node.input[1 - input_index])
     is_single = spec.shape is not None and all(dim == 1 for dim in spec.shape)
     if other is None or other.size != 1 or not is_single or not is_whole_type(spec.dtype) or spec.dtype == "bool":
         return None
     return Domain(int(other.item()), int(other.item()), "what Equal compares it with", whole=True)
 
 
-def _cast(_graph: Graph, node: Node, _place: int, spec: TensorSpec) -> Domain | None:
+def _cast(_graph: Graph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
     onnx = import_onnx()
     to = find_attribute(node, "to", 0)
     if to == onnx.TensorProto.BOOL and spec.dtype != "bool":
@@ -165,7 +169,7 @@ def _cast(_graph: Graph, node: Node, _place: int, spec: TensorSpec) -> Domain | 
     return None if is_whole_type(spec.dtype) or to not in whole else Domain(0, 9, "Cast to whole numbers", whole=True)
 
 
-def _quantised(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Domain | None:
+def _quantised(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """The range that the quantised type can tell apart."""
     scale, zero = graph.load_constant(node.input[1]), None
     if len(node.input) > 2 and node.input[2]:
@@ -178,22 +182,24 @@ def _quantised(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Doma
     return Domain((lowest - offset) * factor, (highest - offset) * factor, "the range of QuantizeLinear")
 
 
-def _base(graph: Graph, node: Node, place: int, spec: TensorSpec) -> Domain | None:
+def _base(graph: Graph, node: Node, input_index: int, spec: TensorSpec) -> Domain | None:
     exponent = graph.load_constant(node.input[1])
     is_harmless = exponent is not None and bool((exponent >= 0).all() and (exponent == exponent.astype(int)).all())
-    return None if is_harmless else _positive(graph, node, place, spec)
+    return None if is_harmless else _positive(graph, node, input_index, spec)
 
 
-def _positive(_graph: Graph, node: Node, _place: int, spec: TensorSpec) -> Domain | None:
+def _positive(_graph: Graph, node: Node, _input_index: int, spec: TensorSpec) -> Domain | None:
     low, high = (1, 9) if is_whole_type(spec.dtype) else (0.1, 2)
     return Domain(low, high, f"{node.op_type} of numbers above zero", whole=is_whole_type(spec.dtype))
 
 
-def _between(_graph: Graph, node: Node, _place: int, _spec: TensorSpec, *, low: float, high: float) -> Domain | None:
+def _between(
+    _graph: Graph, node: Node, _input_index: int, _spec: TensorSpec, *, low: float, high: float
+) -> Domain | None:
     return Domain(low, high, f"what {node.op_type} bears", whole=low == high)
 
 
-def _steps(graph: Graph, node: Node, _place: int, _spec: TensorSpec) -> Domain | None:
+def _steps(graph: Graph, node: Node, _input_index: int, _spec: TensorSpec) -> Domain | None:
     """Lengths of a recurrent node's sequences: all of them, since what lies beyond a length is zero."""
     length = graph.find_dim(node.input[0], 0) or 1
     return Domain(length, length, f"lengths of {node.op_type}'s sequences", whole=True)
@@ -277,11 +283,11 @@ def _ask_readers(graph: Graph, spec: TensorSpec, axis: int, find: Size) -> Itera
     """Of all that read this axis, also behind nodes that keep it; 0: it does not matter to them."""
     waiting, seen = [(spec.name, axis)], {spec.name}
     while waiting and len(seen) <= _FORWARDED:
-        name, place = waiting.pop(0)
+        name, input_index = waiting.pop(0)
         for number in graph.wiring.consumers.get(name, ()):
             node = graph.wiring.nodes[number]
-            yield find(graph, node, name, spec, place)
-            moved = _move_axis(graph, node, name, place)
+            yield find(graph, node, name, spec, input_index)
+            moved = _move_axis(graph, node, name, input_index)
             if moved is not None and node.output[0] not in seen:
                 seen.add(node.output[0])
                 waiting.append((node.output[0], moved))
@@ -319,7 +325,7 @@ def _find_exact(graph: Graph, node: Node, name: str, spec: TensorSpec, axis: int
 def _find_reshaped(graph: Graph, node: Node, spec: TensorSpec, axis: int) -> int:
     """So that as many elements are there as a constant shape wants, or a multiple where it leaves one size open."""
     wanted = graph.load_constant(node.input[1])
-    others = [dim for place, dim in enumerate(spec.shape or ()) if place != axis]
+    others = [dim for input_index, dim in enumerate(spec.shape or ()) if input_index != axis]
     if wanted is None or 0 in wanted or not all(isinstance(dim, int) for dim in others):
         return 0
     needed, known = math.prod(int(each) for each in wanted if each > 0), math.prod(others)  # type: ignore[arg-type]
@@ -354,19 +360,23 @@ def _find_padded(graph: Graph, node: Node, axis: int) -> int:
     return max(pads[axis], pads[half + axis]) + 1 if axis < half else 0
 
 
-def _find_kernel(node: Node, kernel: list[int], place: int) -> int:
+def _find_kernel(node: Node, kernel: list[int], input_index: int) -> int:
     count = len(kernel)
-    spread = (find_attribute(node, "dilations", None) or [1] * count)[place]
+    spread = (find_attribute(node, "dilations", None) or [1] * count)[input_index]
     pads = find_attribute(node, "pads", None) or [0] * 2 * count
     is_padded = find_attribute(node, "auto_pad", b"NOTSET") in (b"SAME_UPPER", b"SAME_LOWER")
-    return 0 if is_padded else max(1, (kernel[place] - 1) * spread + 1 - pads[place] - pads[count + place])
+    return (
+        0
+        if is_padded
+        else max(1, (kernel[input_index] - 1) * spread + 1 - pads[input_index] - pads[count + input_index])
+    )
 
 
 def _find_demanded(graph: Graph, spec: TensorSpec, axis: int) -> int | None:
     assert spec.shape is not None
     last = len(spec.shape) - 1
-    for place in graph.wiring.consumers.get(spec.name, ()):
-        node = graph.wiring.nodes[place]
+    for input_index in graph.wiring.consumers.get(spec.name, ()):
+        node = graph.wiring.nodes[input_index]
         if not node.input or node.input[0] != spec.name or len(node.input) < 2:
             continue
         if node.op_type == "Conv" and axis == 1:

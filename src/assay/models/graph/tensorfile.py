@@ -93,12 +93,12 @@ def _texts(array: Array) -> list[str]:
 def write_tensors(folder: str | os.PathLike[str], arrays: Mapping[str, Array]) -> tuple[TensorRef, ...]:
     """Write them all, in this order; the folder is made when it is missing, an older list in it is replaced."""
     import_numpy()
-    place = os.path.abspath(folder)
-    os.makedirs(place, exist_ok=True)
-    listed = os.path.join(place, LIST_FILE)
+    base = os.path.abspath(folder)
+    os.makedirs(base, exist_ok=True)
+    listed = os.path.join(base, LIST_FILE)
     if os.path.lexists(listed):
         os.remove(listed)  # from here on the folder is unfinished
-    refs = tuple(_write_one(place, number, name, array) for number, (name, array) in enumerate(arrays.items()))
+    refs = tuple(_write_one(base, number, name, array) for number, (name, array) in enumerate(arrays.items()))
     _write_list(listed, refs)
     return refs
 
@@ -131,16 +131,16 @@ def _write_text(path: str, text: str) -> None:
 
 def load_refs(folder: str | os.PathLike[str]) -> tuple[TensorRef, ...]:
     """What lies in the folder, without reading any of it. Raises FormatError for one that is unfinished or damaged."""
-    place = os.path.abspath(folder)
-    listed = os.path.join(place, LIST_FILE)
+    base = os.path.abspath(folder)
+    listed = os.path.join(base, LIST_FILE)
     try:
         with open(listed, encoding="utf-8") as stream:
             content = json.load(stream)
         if content["version"] != VERSION:
             raise FormatError(f"{listed}: version {content['version']} is not known here", "use a newer Assay")
-        return tuple(_parse_ref(place, row) for row in content["tensors"])
+        return tuple(_parse_ref(base, row) for row in content["tensors"])
     except FileNotFoundError:
-        raise FormatError(f"{place} holds no finished set of tensors: {LIST_FILE} is missing") from None
+        raise FormatError(f"{base} holds no finished set of tensors: {LIST_FILE} is missing") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise FormatError(f"{listed} is damaged: {error}", "remove the folder and make it again") from error
 

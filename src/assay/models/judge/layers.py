@@ -95,7 +95,7 @@ class _Graph:
         self._makers = {name: layer for layer in layers for name in layer.outputs}
         self._memory: dict[str, tuple[float, bool]] = {}
 
-    def look(self, tensor: str) -> tuple[float, bool]:
+    def find_error(self, tensor: str) -> tuple[float, bool]:
         """The error of a tensor and whether it is wrong; of one that was not compared, what its own inputs tell."""
         if tensor not in self._memory:
             self._fill(tensor)
@@ -159,7 +159,7 @@ def _measure(graph: _Graph, layer: Layer, local: Mapping[str, TensorComparison])
     outputs = [graph.comparisons[name] for name in layer.outputs if name in graph.comparisons]
     if not outputs:
         return None
-    before, inherited = _worst(graph.look(name) for name in layer.inputs)
+    before, inherited = _worst(graph.find_error(name) for name in layer.inputs)
     after, wrong = _worst((_find_error(each), is_wrong(each)) for each in outputs)
     factor = max(_find_factor(each, before) for each in outputs)
     alone = [local[name] for name in layer.outputs if name in local]

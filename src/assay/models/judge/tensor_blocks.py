@@ -87,11 +87,11 @@ def walk_blocks(shape: tuple[int, ...], limit: int = BLOCK_ELEMENTS) -> Iterator
     """Blocks in the order of memory; they cover a tensor of at least one axis, the leading ones index by index."""
     if 0 in shape:
         return
-    axis = next(place for place in range(len(shape)) if math.prod(shape[place + 1 :]) <= limit)
+    axis = next(position for position in range(len(shape)) if math.prod(shape[position + 1 :]) <= limit)
     step = max(1, limit // math.prod(shape[axis + 1 :]))
     rest = tuple(slice(0, length) for length in shape[axis + 1 :])
     for before in _walk_indices(shape[:axis]):
-        lead = tuple(slice(place, place + 1) for place in before)
+        lead = tuple(slice(position, position + 1) for position in before)
         for start in range(0, shape[axis], step):
             yield (*lead, slice(start, min(start + step, shape[axis])), *rest)
 
@@ -212,12 +212,12 @@ class Scale:
         return np.maximum(found, LEAST_SHARE * self.whole)
 
 
-def build_scale(expected: Array, look: Survey) -> Scale:
+def build_scale(expected: Array, found: Survey) -> Scale:
     """Of the finite elements that are neither zero nor a sign for "nothing"."""
-    cut = find_sentinels(expected, look)
+    cut = find_sentinels(expected, found)
     unit = 1.0
-    if look.largest and not _PLAIN[0] < look.largest < _PLAIN[1]:
-        unit = math.ldexp(1.0, math.frexp(look.largest)[1] - 1)
+    if found.largest and not _PLAIN[0] < found.largest < _PLAIN[1]:
+        unit = math.ldexp(1.0, math.frexp(found.largest)[1] - 1)
     axes = [axis for axis, length in enumerate(expected.shape) if length > 1 and expected.size // length >= FEWEST]
     squares, counts = _sum_squares(expected, axes, cut, unit)
     total, number = squares[None].item(), counts[None].item()
@@ -246,10 +246,10 @@ def _sum_squares(
         is_whole = bool(used.all())
         square = (size if unit == 1.0 else size / unit) ** 2 if is_whole else _square_used(size, used, unit)
         for key in keys:
-            place = slice(0, 1) if key is None else block[key]
+            position = slice(0, 1) if key is None else block[key]
             others = tuple(axis for axis in range(part.ndim) if axis != key)
-            squares[key][place] += square.sum(axis=others)
-            counts[key][place] += (
+            squares[key][position] += square.sum(axis=others)
+            counts[key][position] += (
                 square.size / (1 if key is None else square.shape[key]) if is_whole else used.sum(others)
             )
     return squares, counts
@@ -263,13 +263,13 @@ def _square_used(size: Array, used: Array, unit: float) -> Array:
 # ---------------------------------------------------------------- signs for "nothing"
 
 
-def find_sentinels(expected: Array, look: Survey) -> float:
+def find_sentinels(expected: Array, found: Survey) -> float:
     """From which magnitude on elements stand for "nothing"; infinite: none do."""
-    if look.largest < _SENTINEL or look.is_constant or find_kind(expected) is not Kind.FLOAT:
+    if found.largest < _SENTINEL or found.is_constant or find_kind(expected) is not Kind.FLOAT:
         return math.inf
-    bound = look.largest * (1 - _SENTINEL_SPREAD)
+    bound = found.largest * (1 - _SENTINEL_SPREAD)
     rest, above, below_zero = _look_around(expected, bound)
-    is_mask = above == below_zero >= _FEWEST_SENTINELS and rest * _SENTINEL_GAP <= look.largest
+    is_mask = above == below_zero >= _FEWEST_SENTINELS and rest * _SENTINEL_GAP <= found.largest
     return bound if is_mask else math.inf
 
 

@@ -192,14 +192,14 @@ def build_histogram(expected: Array, actual: Array) -> Histogram:
 
 
 def _cut_histogram(totals: list[int], zero: int, broken: int) -> Histogram:
-    used = [place for place, count in enumerate(totals) if count]
+    used = [index for index, count in enumerate(totals) if count]
     if not used:
         return Histogram((), (), zero, broken)
     last = used[-1]
     first = max(used[0], last - _MOST_BARS + 1)
     counts = [sum(totals[: first + 1]), *totals[first + 1 : last + 1]]
     edges = [0.0 if used[0] < first else 10.0 ** (first + _LOWEST)]
-    edges += [10.0 ** (place + 1 + _LOWEST) for place in range(first, last + 1)]
+    edges += [10.0 ** (index + 1 + _LOWEST) for index in range(first, last + 1)]
     return Histogram(tuple(edges), tuple(counts), zero, broken)
 
 
@@ -262,7 +262,7 @@ def _add_block(grid: Array, axes: tuple[int, ...], lengths: tuple[int, int], blo
         (np.arange(start, start + size) * count) // length
         for start, size, count, length in zip(starts, flat.shape, grid.shape, lengths, strict=True)
     ]
-    firsts = [np.flatnonzero(np.diff(places, prepend=-1)) for places in cells]
+    firsts = [np.flatnonzero(np.diff(indices, prepend=-1)) for indices in cells]
     reduced = np.maximum.reduceat(np.maximum.reduceat(flat, firsts[0], axis=0), firsts[1], axis=1)
     where = np.ix_(cells[0][firsts[0]], cells[1][firsts[1]])
     grid[where] = np.maximum(grid[where], reduced)

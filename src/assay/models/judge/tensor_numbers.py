@@ -16,7 +16,7 @@ _UNBOUNDED = 1e250  # such a relative error comes from dividing by nothing
 _TIE = 1e-6  # relative errors closer than this are the same to a person: the absolute ones decide
 
 
-class Place(NamedTuple):
+class Extreme(NamedTuple):
     """An element worth showing."""
 
     score: float  # that it is ranked by
@@ -39,7 +39,7 @@ class Tally:
     max_rel: float = 0.0
     max_ulp: int | None = None
     products: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])  # e·e, a·a, e·a, d·d
-    places: list[Place] = field(default_factory=list)  # worst first
+    extremes: list[Extreme] = field(default_factory=list)  # worst first
 
     def add(self, block: Block, errors: Errors, scale: Scale) -> None:
         np = load_numpy()
@@ -76,7 +76,7 @@ class Tally:
         """By relative error; among equal ones, as in a channel that is all zero, by the absolute one."""
         np = load_numpy()
         ranks = relative if errors.misplaced is None else np.where(errors.misplaced, math.inf, relative)
-        least = self.places[-1].score if len(self.places) >= self.wanted else 0.0
+        least = self.extremes[-1].score if len(self.extremes) >= self.wanted else 0.0
         found = np.flatnonzero(ranks >= least * (1 - 2 * _TIE)) if least else np.flatnonzero(ranks)
         if not found.size:
             return
@@ -88,8 +88,8 @@ class Tally:
             found, flat, score = found[kept], flat[kept], score[kept]
         columns = [axis + part.start for axis, part in zip(np.unravel_index(found, ranks.shape), block, strict=True)]
         indices = zip(*(column.tolist() for column in columns), strict=True) if columns else [()]
-        fresh = map(Place, score.tolist(), map(_limit, flat.tolist()), indices)
-        self.places = sorted([*self.places, *fresh], key=lambda each: (-each.score, each.at))[: self.wanted]
+        fresh = map(Extreme, score.tolist(), map(_limit, flat.tolist()), indices)
+        self.extremes = sorted([*self.extremes, *fresh], key=lambda each: (-each.score, each.at))[: self.wanted]
 
     @property
     def cosine(self) -> float | None:
@@ -137,9 +137,9 @@ def measure_texts(expected: Array, actual: Array, worst: int) -> Tally:
         tally.finite += 1
         if to_text(expected[index]) != to_text(actual[index]):
             tally.wrong += 1
-            tally.places.append(Place(1.0, 1.0, index))
+            tally.extremes.append(Extreme(1.0, 1.0, index))
     tally.differing = tally.wrong
-    tally.places = tally.places[:worst]
+    tally.extremes = tally.extremes[:worst]
     tally.max_abs = tally.max_rel = float(bool(tally.wrong))
     tally.sum_abs = float(tally.wrong)
     return tally
@@ -156,7 +156,7 @@ def build_elements(expected: Array, actual: Array, tally: Tally) -> tuple[Elemen
     left, right = _number_reader(expected), _number_reader(actual)
     return tuple(
         Element(index, left(expected[index]), right(actual[index]), _distance(expected[index], actual[index]), relative)
-        for _, relative, index in tally.places
+        for _, relative, index in tally.extremes
     )
 
 
@@ -231,7 +231,7 @@ def measure_top_k(expected: Array, actual: Array, k: int) -> Ranking:
             first = start + int(np.argmin(good))
     if first is None:
         return Ranking(rows, agree)
-    index = tuple(int(place) for place in np.unravel_index(first, expected.shape[:-1])) if expected.ndim > 1 else ()
+    index = tuple(int(number) for number in np.unravel_index(first, expected.shape[:-1])) if expected.ndim > 1 else ()
     winners = [int(np.argmax(_sortable(side[first]))) for side in (left, right)]
     return Ranking(rows, agree, index, *winners)
 

@@ -29,7 +29,7 @@ from assay.models.judge.tensor_blocks import (
 )
 from assay.models.judge.tensor_errors import find_common_kind
 from assay.models.judge.tensor_numbers import Ranking, Tally, build_elements, measure, measure_texts, measure_top_k
-from assay.models.judge.tolerances import complete_tolerance, default_tolerance, is_zero_telling, rounding_units
+from assay.models.judge.tolerances import complete_tolerance, default_tolerance, is_zero_significant, rounding_units
 from assay.models.values.model import Tolerances
 from assay.models.values.tensors import (
     ACTUAL_CONSTANT,
@@ -186,7 +186,7 @@ def _compare_texts(
     elements = build_elements(expected, actual, tally)
     findings = list(formal)
     if tally.wrong > given.tolerance.allowed_wrong * expected.size:
-        text = f"{_share(tally.wrong, expected.size)} texts differ; first at {_place(elements[0])}"
+        text = f"{_share(tally.wrong, expected.size)} texts differ; first at {_render_index(elements[0])}"
         findings.append(Finding(VerdictKind.FAIL, given.name, text))
     return replace(
         given,
@@ -212,11 +212,11 @@ def _compare_numbers(
     worst: int,
     reach: Reach | None,
 ) -> TensorComparison:
-    looks = survey(expected), survey(actual)
-    scale = build_scale(expected, looks[0])
+    surveys = survey(expected), survey(actual)
+    scale = build_scale(expected, surveys[0])
     tally = measure(expected, actual, given.tolerance, scale, max(worst, 1))
     kind = find_common_kind(expected, actual)
-    is_doubtful = tally.wrong > tally.misplaced or looks[0].is_constant != looks[1].is_constant
+    is_doubtful = tally.wrong > tally.misplaced or surveys[0].is_constant != surveys[1].is_constant
     slack = _build_slack(reach, expected, given) if reach is not None and is_doubtful else None
     if slack is not None:
         tally = measure(expected, actual, given.tolerance, scale, max(worst, 1), slack)
@@ -238,8 +238,8 @@ def _compare_numbers(
         cosine=tally.cosine,
         sqnr_db=tally.sqnr_db,
         top_k=ranking.share if ranking else None,
-        nan=(looks[0].nan, looks[1].nan),
-        inf=(looks[0].inf, looks[1].inf),
+        nan=(surveys[0].nan, surveys[1].nan),
+        inf=(surveys[0].inf, surveys[1].inf),
         misplaced=tally.misplaced,
         worst=elements[:worst],
     )
@@ -248,10 +248,10 @@ def _compare_numbers(
         *_judge_misplaced(found, elements),
         *_judge_elements(found, tally, elements, is_float=kind in (Kind.FLOAT, Kind.COMPLEX)),
         *_judge_whole(found, ranking if is_asked else None),
-        *_judge_constants(found, looks, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
+        *_judge_constants(found, surveys, op, 0.0 if slack is None else found.tolerance.abs or 0.0),
     ]
     verdict = Verdict.of(findings, expected.size)
-    flags = [*_find_flags(found, looks, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
+    flags = [*_find_flags(found, surveys, verdict, expected, actual), *_flag_ranking(None if is_asked else ranking)]
     return replace(found, verdict=verdict, flags=tuple(flags))
 
 
@@ -294,7 +294,7 @@ def _judge_misplaced(found: TensorComparison, elements: Sequence[Element]) -> It
     if found.misplaced:
         counts = f"NaN: {found.nan[0]} expected, {found.nan[1]} actual; infinite: {found.inf[0]} and {found.inf[1]}"
         text = f"{_share(found.misplaced, found.count)} are NaN or infinite on one side only, or with the other sign"
-        yield Finding(VerdictKind.FAIL, found.name, f"{text}; first at {_place(elements[0])} ({counts})")
+        yield Finding(VerdictKind.FAIL, found.name, f"{text}; first at {_render_index(elements[0])} ({counts})")
 
 
 def _judge_elements(
@@ -309,7 +309,7 @@ def _judge_elements(
         size = (
             f"{worst.rel_error:.3g} of the scale, {worst.abs_error:.3g}" if is_float else f"by {worst.abs_error:.16g}"
         )
-        text = f"{text}; worst at {_place(worst)}: {size}"
+        text = f"{text}; worst at {_render_index(worst)}: {size}"
         yield Finding(VerdictKind.FAIL, found.name, text, found.max_rel, found.tolerance.rel if is_float else 0.0)
     near = tally.differing - tally.wrong
     share = found.tolerance.int_share or 0.0
@@ -352,16 +352,16 @@ def _judge_whole(found: TensorComparison, ranking: Ranking | None) -> Iterator[F
 
 
 def _judge_constants(
-    found: TensorComparison, looks: tuple[Survey, Survey], op: str | None, rounding: float
+    found: TensorComparison, surveys: tuple[Survey, Survey], op: str | None, rounding: float
 ) -> Iterator[Finding]:
-    expected, actual = looks
+    expected, actual = surveys
     if not expected.finite and not found.misplaced:
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, "not a single finite number: this proves nothing")
     elif actual.is_constant and not expected.is_constant and _varies(found, expected, rounding):
         what = "all zero" if actual.is_zero else "constant"
         text = f"the actual tensor is {what}; the expected one varies by {expected.spread:.3g}"
         yield Finding(VerdictKind.FAIL, found.name, text)
-    elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant and not _is_telling(found, op):
+    elif expected.is_zero and actual.is_zero and not found.tolerance.allow_constant and not _is_significant(found, op):
         text = f"both are all zero: this proves nothing (other inputs may; {ALLOW_CONSTANT} lets it pass)"
         yield Finding(VerdictKind.INCONCLUSIVE, found.name, text)
 
@@ -373,22 +373,22 @@ def _varies(found: TensorComparison, expected: Survey, rounding: float) -> bool:
     return found.count > 1 and (found.count > expected.finite or expected.spread > least)
 
 
-def _is_telling(found: TensorComparison, op: str | None) -> bool:
+def _is_significant(found: TensorComparison, op: str | None) -> bool:
     if op is None:
         return found.dtype[0] in _COUNTED
-    return is_zero_telling(op)
+    return is_zero_significant(op)
 
 
 def _find_flags(
-    found: TensorComparison, looks: tuple[Survey, Survey], verdict: Verdict, expected: Array, actual: Array
+    found: TensorComparison, surveys: tuple[Survey, Survey], verdict: Verdict, expected: Array, actual: Array
 ) -> Iterator[str]:
     words = ((EXPECTED_CONSTANT, EXPECTED_ZERO), (ACTUAL_CONSTANT, ACTUAL_ZERO))
-    for look, (constant, zero) in zip(looks, words, strict=True):
-        if look.is_constant and (found.count > 1 or look.is_zero):
+    for side, (constant, zero) in zip(surveys, words, strict=True):
+        if side.is_constant and (found.count > 1 or side.is_zero):
             yield constant
-        if look.is_zero:
+        if side.is_zero:
             yield zero
-    if verdict.kind is VerdictKind.FAIL and not looks[1].is_constant:
+    if verdict.kind is VerdictKind.FAIL and not surveys[1].is_constant:
         yield from find_dead_parts(expected, actual)
     if found.nan[0] + found.inf[0] and not found.misplaced:
         yield "NaN or infinite on both sides, in the same places"
@@ -413,7 +413,7 @@ def find_dead_parts(expected: Array, actual: Array) -> Iterator[str]:
         if length < 2 or expected.size // length < FEWEST:
             continue
         alive = np.zeros((2, length), dtype=bool)
-        others = tuple(place for place in range(expected.ndim) if place != axis)
+        others = tuple(other_axis for other_axis in range(expected.ndim) if other_axis != axis)
         for block in walk_blocks(expected.shape):
             for side, array in enumerate((expected, actual)):
                 alive[side, block[axis]] |= (array[block] != 0).any(axis=others)
@@ -430,7 +430,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({100 * part / whole:.3g}%)"
 
 
-def _place(element: Element) -> str:
+def _render_index(element: Element) -> str:
     return f"{list(element.index)}: expected {_value(element.expected)}, actual {_value(element.actual)}"
 
 

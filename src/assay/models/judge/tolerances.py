@@ -194,7 +194,7 @@ def check_tolerance(tolerance: Tolerance) -> None:
         raise UsageError(f"top_k is {tolerance.top_k}", "1 asks for the same largest element")
 
 
-def is_zero_telling(op: str | None) -> bool:
+def is_zero_significant(op: str | None) -> bool:
     """Whether all zeros, as expected, say something of a target. Not so for a whole model, and not for sums of
     products; a mask, a dead Relu, a padded block or a first hidden state is all zero in models that are well."""
     return op is not None and op not in _SUMMING.split()

@@ -153,13 +153,13 @@ class Plan:
         """The test that runs now hears what is said about the cache."""
         self._listener = listener
 
-    def hear(self, text: str) -> None:
+    def record(self, text: str) -> None:
         if self._listener is not None:
             self._listener(text)
 
-    def open_stand(self, say: Any) -> Stepwise:
+    def open_stand(self, explain: Any) -> Stepwise:
         from assay.models.flow.artifact_builder import Dumps
-        from assay.models.flow.project import Manner, open_stand
+        from assay.models.flow.project import BuildOptions, open_stand
         from assay.models.values.model import Limits
 
         asked, limits = self.options, Limits()
@@ -167,7 +167,7 @@ class Plan:
         live = self.config.getoption("capture") == "no"
         dumps = Dumps(self.ir_dir, asked.compile_profile_dir, asked.run_profile_dir)
         return open_stand(
-            self.project, Manner(limits, asked.recompute, live), dumps, say if asked.debug_cache else None
+            self.project, BuildOptions(limits, asked.recompute, live), dumps, explain if asked.debug_cache else None
         )
 
 
@@ -220,7 +220,7 @@ def list_arrays(value: Any) -> Any:
 
 
 @contextmanager
-def telling(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
+def reporting(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
     """What goes wrong in a fixture ends it with a text, without a traceback of ours. `note` is for trouble with tools
     or settings, not for what a tool says of a model."""
     from assay.errors import AssayError
@@ -230,14 +230,14 @@ def telling(fixture: str, model: str = "", note: str = "") -> Iterator[None]:
         yield
     except StepFailedError as error:
         outcome = error.outcome
-        said = render_failed_step(fixture, error, outcome, model)
+        text_of_error = render_failed_step(fixture, error, outcome, model)
         reason = f"{outcome.step} {outcome.ending}: {outcome.message or fixture}"
     except AssayError as error:
-        said = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
+        text_of_error = render_error(fixture, error, model) + (f"\n  {note}" if note else "")
         reason = error.message
     else:
         return
-    raise build_failure(said, reason) from None
+    raise build_failure(text_of_error, reason) from None
 
 
 # ---------------------------------------------------------------- a case
@@ -263,10 +263,10 @@ class ModelCase:
         return self.steps.cases.source.model
 
     @contextmanager
-    def telling(self, fixture: str, note: str = "") -> Iterator[None]:
+    def reporting(self, fixture: str, note: str = "") -> Iterator[None]:
         """Also that nothing is heard of a tool, with -s, because it was not called."""
         before = len(self.steps.steps)
-        with telling(fixture, self.model, note):
+        with reporting(fixture, self.model, note):
             yield
         for step in self.steps.steps[before:] if self.steps.stand.builder.live else ():
             if step.cached:
@@ -288,9 +288,9 @@ class ModelCase:
 
     def hand_out_folders(self, products: Sequence[Product]) -> MadePath:
         """The folders that artifacts lie in."""
-        places = [each.path if os.path.isdir(each.path) else os.path.dirname(each.path) for each in products]
-        pairs = zip(products, places, strict=True)
-        return build_path([self.steps.stand.hand_out(product, place) for product, place in pairs])
+        source_dirs = [each.path if os.path.isdir(each.path) else os.path.dirname(each.path) for each in products]
+        pairs = zip(products, source_dirs, strict=True)
+        return build_path([self.steps.stand.hand_out(product, source_dir) for product, source_dir in pairs])
 
     # ------------------------------------------------------------ the comparison
 
@@ -301,12 +301,12 @@ class ModelCase:
         try:
             report = self._compare(reference, target, expected, actual)
         except AssayError as error:
-            said = error.render()
+            text_of_error = error.render()
         else:
             self._record(report)
             _judge(self.given.label, reference.name, report, self.note)
             return report
-        raise build_failure(said, said)
+        raise build_failure(text_of_error, text_of_error)
 
     def _compare(self, reference: Target, target: Target, expected: Any, actual: Any) -> CaseReport:
         from assay.models.flow.project import choose_project_voter

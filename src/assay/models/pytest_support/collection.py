@@ -28,7 +28,7 @@ from assay.models.pytest_support import fixtures
 from assay.models.pytest_support import report as model_report
 from assay.models.pytest_support.case import CACHE_SECTION, Given, Plan, get_plan, set_plan
 from assay.models.pytest_support.options import ModelOptions
-from assay.models.pytest_support.report import tell_reasons
+from assay.models.pytest_support.report import report_reasons
 
 _LINE = re.compile(
     r"(?P<name>\S.*?)(?:\s+\[?(?P<issue>[\w.-]+/[\w.-]+#\d+|#\d+|https?://\S+?/\d+)\]?)?(?:\s+#(?:\s.*)?)?\s*"
@@ -134,12 +134,12 @@ CASE, TARGET, HARDWARE, CHIP = "assay_case", "assay_target", "assay_hardware", "
 # ---------------------------------------------------------------- before collection
 
 
-def announce(config: pytest.Config) -> None:
+def register_markers(config: pytest.Config) -> None:
     set_plan(config)
     config.addinivalue_line("markers", "assay_models(*patterns): of all models, those whose names match")
 
 
-def offer_fixtures(config: pytest.Config) -> None:
+def register_fixtures(config: pytest.Config) -> None:
     """All of ours but those that another plugin has under the same name."""
     others = [each for each in config.pluginmanager.get_plugins() if not _is_conftest(each)]
     offered = types.ModuleType("assay_model_fixtures")
@@ -188,10 +188,10 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         else:
             _parametrize_parts(metafunc, plan, asked)
     except AssayError as error:
-        said = error.render()
+        message = error.render()
     else:
         return
-    raise pytest.Collector.CollectError(said)  # behind the handler: pytest would print the error as its cause
+    raise pytest.Collector.CollectError(message)  # behind the handler: pytest would print the error as its cause
 
 
 def _parametrize_cases(metafunc: pytest.Metafunc, plan: Plan, middles: Sequence[str]) -> None:
@@ -281,11 +281,11 @@ def summarize(reporter: Any, config: pytest.Config) -> None:
         reporter.section(CACHE_SECTION)
         for text in dict.fromkeys("\n".join(lines).splitlines()):
             reporter.write_line(text)
-    _tell_folders(reporter, get_plan(config))
-    tell_reasons(reporter)
+    _report_folders(reporter, get_plan(config))
+    report_reasons(reporter)
 
 
-def _tell_folders(reporter: Any, plan: Plan) -> None:
+def _report_folders(reporter: Any, plan: Plan) -> None:
     asked = plan.options
     ir_dir = None if asked.ir_dir is None else plan.ir_dir
     named = (("IR", ir_dir), ("compile profiles", asked.compile_profile_dir), ("run profiles", asked.run_profile_dir))

@@ -30,7 +30,7 @@ from assay.models.pytest_support.case import (
     build_arrays,
     clear_keep,
     get_plan,
-    telling,
+    reporting,
 )
 from assay.models.pytest_support.report import build_failure
 
@@ -56,8 +56,8 @@ NAMES = (
 def assay_stand(request: pytest.FixtureRequest) -> Iterator[Stepwise]:
     """Workers and the artifact store, for the whole of this process."""
     plan = get_plan(request.config)
-    with telling("assay_stand", ""):
-        stand = plan.open_stand(plan.hear)
+    with reporting("assay_stand", ""):
+        stand = plan.open_stand(plan.record)
     yield stand
     stand.builder.close()
 
@@ -74,7 +74,7 @@ def assay_case(request: pytest.FixtureRequest, assay_stand: Stepwise) -> Iterato
     plan.attend(lambda text: request.node.add_report_section("setup", CACHE_SECTION, text))
     keep = clear_keep(plan, given, request.node)
     with assay_stand.visiting(keep):
-        with telling("assay_case", given.model.path):
+        with reporting("assay_case", given.model.path):
             _, inputs = plan.choose(given.model)
             groups, folder = plan.project.settings.groups, plan.project.folder
             tracers = _choose_tracers(request, plan)
@@ -116,7 +116,7 @@ def chip_config(request: pytest.FixtureRequest, assay_chip: str) -> dict[str, An
     """The content of the chip's file; empty for `default`, where the compiler is told nothing about the chip."""
     from assay.models.flow.project import load_project_chip
 
-    with telling("chip_config", ""):
+    with reporting("chip_config", ""):
         return load_project_chip(get_plan(request.config).project, assay_chip)
 
 
@@ -138,7 +138,7 @@ def tweaked_random_input_data(assay_case: ModelCase) -> list[Any]:
 @pytest.fixture
 def onnx_mlir_model_file(assay_case: ModelCase, assay_llvmcpu: Target) -> Path:
     """The case as MLIR, made by IREE's importer."""
-    with assay_case.telling("onnx_mlir_model_file"):
+    with assay_case.reporting("onnx_mlir_model_file"):
         return assay_case.hand_out(assay_case.steps.import_models(assay_llvmcpu))
 
 
@@ -147,14 +147,14 @@ def assay_llvmcpu(request: pytest.FixtureRequest) -> Target:
     """IREE on the CPU, with the flags of --llvmcpu-compiler-options and --llvmcpu-runtime-options."""
     from assay.models.flow.project import LLVM_CPU
 
-    with telling("assay_llvmcpu", ""):
+    with reporting("assay_llvmcpu", ""):
         return get_plan(request.config).build_reference(LLVM_CPU)
 
 
 @pytest.fixture
 def llvmcpu_compiled_model(assay_case: ModelCase, assay_llvmcpu: Target, onnx_mlir_model_file: Path) -> Path:
     """The case compiled by IREE for the CPU."""
-    with assay_case.telling("llvmcpu_compiled_model"):
+    with assay_case.reporting("llvmcpu_compiled_model"):
         sources = assay_case.take_in(onnx_mlir_model_file)
         return assay_case.hand_out(assay_case.steps.compile_models(assay_llvmcpu, sources))
 
@@ -167,7 +167,7 @@ def llvmcpu_reference_results(
     tweaked_random_input_data: list[Any],
 ) -> list[Any]:
     """What IREE computes on the CPU."""
-    with assay_case.telling("llvmcpu_reference_results"):
+    with assay_case.reporting("llvmcpu_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.run(assay_llvmcpu, assay_case.take_in(llvmcpu_compiled_model), inputs))
 
@@ -178,7 +178,7 @@ def assay_torq(request: pytest.FixtureRequest, chip_config: dict[str, Any], runt
     from assay.models.flow.project import build_hardware_target
 
     plan = get_plan(request.config)
-    with telling("assay_torq", ""):
+    with reporting("assay_torq", ""):
         return build_hardware_target(plan.project, runtime_hw_type, plan.build_extras(chip_config))
 
 
@@ -188,7 +188,7 @@ def torq_compiled_model_dir(request: pytest.FixtureRequest, assay_case: ModelCas
     sources = assay_case.steps.models
     if _takes_mlir(assay_torq):
         sources = assay_case.take_in(request.getfixturevalue("onnx_mlir_model_file"))
-    with assay_case.telling("torq_compiled_model_dir", _explain(request, assay_torq)):
+    with assay_case.reporting("torq_compiled_model_dir", _explain(request, assay_torq)):
         if "import" in assay_torq.options:
             sources = assay_case.steps.import_models(assay_torq, tested=True)
         return assay_case.hand_out_folders(assay_case.steps.compile_models(assay_torq, sources, tested=True))
@@ -215,7 +215,7 @@ def torq_results(
     tweaked_random_input_data: list[Any],
 ) -> list[Any]:
     """What the hardware computes."""
-    with assay_case.telling("torq_results", _explain(request, assay_torq)):
+    with assay_case.reporting("torq_results", _explain(request, assay_torq)):
         artifacts = assay_case.take_in(torq_compiled_model_dir, str(assay_torq.options.get("artifact") or ""))
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.run(assay_torq, artifacts, inputs, tested=True))
@@ -228,7 +228,7 @@ def torq_results(
 def assay_reference(request: pytest.FixtureRequest) -> Target:
     """What is right: --assay-reference, else the settings' reference, else onnxruntime."""
     plan = get_plan(request.config)
-    with telling("assay_reference", ""):
+    with reporting("assay_reference", ""):
         return plan.build_reference(plan.options.reference)
 
 
@@ -239,7 +239,7 @@ def assay_target(request: pytest.FixtureRequest, chip_config: dict[str, Any]) ->
 
     given, plan = _find_given(request), get_plan(request.config)
     name = given.middle if given is not None else str(request.param)
-    with telling("assay_target", ""):
+    with reporting("assay_target", ""):
         return build_target(plan.project, name, plan.build_extras(chip_config))
 
 
@@ -248,7 +248,7 @@ def assay_reference_results(
     assay_case: ModelCase, assay_reference: Target, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
     """What the reference computes: known from its run of the model, computed anew for inputs that were replaced."""
-    with assay_case.telling("assay_reference_results"):
+    with assay_case.reporting("assay_reference_results"):
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.expect(assay_reference, inputs))
 
@@ -256,7 +256,7 @@ def assay_reference_results(
 @pytest.fixture
 def assay_compiled_model(assay_case: ModelCase, assay_target: Target) -> Path:
     """What the target's compiler made of the case."""
-    with assay_case.telling("assay_compiled_model"):
+    with assay_case.reporting("assay_compiled_model"):
         return assay_case.hand_out(assay_case.steps.prepare(assay_target))
 
 
@@ -265,7 +265,7 @@ def assay_target_results(
     assay_case: ModelCase, assay_target: Target, assay_compiled_model: Path, tweaked_random_input_data: list[Any]
 ) -> list[Any]:
     """What the target computes."""
-    with assay_case.telling("assay_target_results"):
+    with assay_case.reporting("assay_target_results"):
         artifacts: list[Product] = assay_case.take_in(assay_compiled_model)
         inputs = assay_case.take_inputs(tweaked_random_input_data)
         return build_arrays(assay_case.steps.run(assay_target, artifacts, inputs, tested=True))

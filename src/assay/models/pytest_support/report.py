@@ -23,13 +23,13 @@ def render_failed_step(fixture: str, error: AssayError, outcome: StepOutcome, mo
     parts = [f"{fixture}: {error.message}"]
     if outcome.command:
         parts.append(f"command: {outcome.command}")
-    parts += [f"{name}:\n{_shorten_output(text)}" for name, text in _said(outcome)]
+    parts += [f"{name}:\n{_shorten_output(text)}" for name, text in _list_outputs(outcome)]
     if error.hint:
         parts.append(f"what to do: {_name_model(error.hint, model)}")
     return "\n".join(parts)
 
 
-def _said(outcome: StepOutcome) -> Iterator[tuple[str, str]]:
+def _list_outputs(outcome: StepOutcome) -> Iterator[tuple[str, str]]:
     for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         yield name, text.strip("\n") if text.strip() else "(nothing)"
 
@@ -54,13 +54,13 @@ def render_error(fixture: str, error: AssayError, model: str) -> str:
 
 def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
     """The numbers, and the command that shows them."""
-    from assay.models.report.summary import build_diff_commands, find_bad, tell
+    from assay.models.report.summary import build_diff_commands, describe_finding, find_bad
     from assay.models.report.tensor_diff import build_document
     from assay.models.values.tensors import ALLOW_CONSTANT, TensorDiff
     from assay.show.terminal_report import render_terminal
 
     bad = [each for each in report.local if each.verdict.kind != "PASS"]
-    found = "; ".join(tell(finding, report) for finding in find_bad(report))
+    found = "; ".join(describe_finding(finding, report) for finding in find_bad(report))
     differs = any(each.verdict.kind == "FAIL" for each in bad) or report.verdict.kind != "INCONCLUSIVE"
     lines = [f"{label}: {report.target} {'differs from' if differs else 'cannot be told from'} {reference}: {found}"]
     files = dict(zip([each.name for each in bad], report.diffs, strict=False))
@@ -74,8 +74,8 @@ def render_mismatch(label: str, reference: str, report: CaseReport) -> str:
 PROPERTY_CASE, PROPERTY_ISSUE, PROPERTY_PROFILE = "case", "linked_issue", "profiling_output"  # of a test
 _REASON = "assay_reason"
 _SECTION = "models that did not pass"
-_WORDS = {"error": "ERROR", "failed": "FAILED"}
-_ROOM = 30  # columns that a reason needs in the short summary to say anything
+_NAMES = {"error": "ERROR", "failed": "FAILED"}
+_LEAST_WIDTH = 30  # columns that a reason needs in the short summary to say anything
 
 
 def build_failure(text: str, reason: str) -> BaseException:
@@ -95,19 +95,19 @@ def pytest_runtest_makereport(
     if call.excinfo is None or reason is None:
         return report
     setattr(report, _REASON, reason)  # pytest hands on what it does not know, between processes too
-    said: Any = report.longrepr
-    place = call.excinfo.getrepr(style="short", chain=False).reprcrash
-    if place is not None and getattr(said, "chain", None):
-        place.path, place.lineno, place.message = str(item.path), (report.location[1] or 0) + 1, reason
-        report.longrepr = type(said)([*said.chain[:-1], (said.chain[-1][0], place, said.chain[-1][2])])
+    shown: Any = report.longrepr
+    crash = call.excinfo.getrepr(style="short", chain=False).reprcrash
+    if crash is not None and getattr(shown, "chain", None):
+        crash.path, crash.lineno, crash.message = str(item.path), (report.location[1] or 0) + 1, reason
+        report.longrepr = type(shown)([*shown.chain[:-1], (shown.chain[-1][0], crash, shown.chain[-1][2])])
     return report
 
 
-def tell_reasons(reporter: Any) -> None:
+def report_reasons(reporter: Any) -> None:
     """Of tests whose names fill the whole line of pytest's own summary."""
     lines = [
         f"{word} {_shorten_id(report.nodeid)}: {getattr(report, _REASON)}"
-        for kind, word in _WORDS.items()
+        for kind, word in _NAMES.items()
         for report in reporter.stats.get(kind, ())
         if hasattr(report, _REASON) and not _has_room(reporter, report.nodeid)
     ]
@@ -119,7 +119,7 @@ def tell_reasons(reporter: Any) -> None:
 
 def _has_room(reporter: Any, nodeid: str) -> bool:
     width: int = reporter._tw.fullwidth  # noqa: SLF001 pytest has no other way to ask
-    return len(nodeid) + _ROOM <= width
+    return len(nodeid) + _LEAST_WIDTH <= width
 
 
 def _shorten_id(nodeid: str) -> str:

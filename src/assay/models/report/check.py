@@ -10,16 +10,17 @@ from assay.models.report.error_chart import build_chart
 from assay.models.report.summary import (
     WRONG,
     FailedSteps,
+    build_case_metrics,
     build_diff_commands,
-    build_figures,
     build_next_steps,
     build_tail,
+    describe_finding,
     describe_outcome,
     describe_ranks,
     describe_surroundings,
     describe_times,
     find_bad,
-    find_telling,
+    find_main_finding,
     group_failures,
     join_names,
     label_of,
@@ -29,7 +30,6 @@ from assay.models.report.summary import (
     render_db,
     render_error,
     render_ms,
-    tell,
 )
 from assay.models.values.model import CaseReport, ModelReport, Step
 from assay.show import formatting
@@ -67,19 +67,19 @@ _VERBS = {VerdictKind.INCONCLUSIVE: "is not decided", VerdictKind.ERROR: "has no
 
 def render_case_line(case: CaseReport) -> str:
     """For a log that is followed: `mismatch       m_layer_Conv_3  error 0.41, compile 120 ms, run 0.3 ms: y: …`."""
-    figures = build_figures(case)
-    error = figures.accumulated if case.layer is None else figures.local
+    metrics = build_case_metrics(case)
+    error = metrics.accumulated if case.layer is None else metrics.local
     numbers = [
         f"{name} {text}{unit}"
         for name, text, unit in (
             ("error", render_error(error), ""),
-            ("compile", render_ms(figures.compile_s), " ms"),
-            ("run", render_ms(figures.run_s), " ms"),
+            ("compile", render_ms(metrics.compile_s), " ms"),
+            ("run", render_ms(metrics.run_s), " ms"),
         )
         if text is not None
     ]
-    bad = find_telling(case)
-    why = f": {formatting.clean(tell(bad, case))}" if bad else ""
+    bad = find_main_finding(case)
+    why = f": {formatting.clean(describe_finding(bad, case))}" if bad else ""
     return f"{case.outcome:<14} {formatting.clean(case.name)}  {', '.join(numbers)}".rstrip() + why
 
 
@@ -139,7 +139,7 @@ def _build_mismatches(report: ModelReport) -> Iterator[Block]:
     for case in wrong[:_IN_FULL]:
         commands = [Code(command, wraps=True) for command in build_diff_commands(case) if command not in later]
         title = f"{label_of(case, report)} {_VERBS.get(case.verdict.kind, 'differs')}:"
-        yield Section([*(Text(tell(finding, case)) for finding in find_bad(case)), *commands], title)
+        yield Section([*(Text(describe_finding(finding, case)) for finding in find_bad(case)), *commands], title)
     if len(wrong) > _IN_FULL:
         names = join_names([label_of(case, report) for case in wrong[_IN_FULL:]])
         yield Section([Text(f"the same applies to {names} (--json has the commands that show them)")])
@@ -262,18 +262,18 @@ def build_table(cases: Sequence[CaseReport], report: ModelReport) -> Table:
 
 
 def _build_row(case: CaseReport, report: ModelReport) -> list[str | Span | None]:
-    figures = build_figures(case)
+    metrics = build_case_metrics(case)
     return [
         label_of(case, report),
         ops_of(case) or None,
         (case.layer.title or None) if case.layer else None,
         Span(case.outcome, str(case.verdict.kind)),
-        render_error(figures.local),
-        render_error(figures.accumulated),
-        render_cosine(figures.cosine),
-        render_db(figures.sqnr_db),
-        render_ms(figures.compile_s),
-        render_ms(figures.run_s),
+        render_error(metrics.local),
+        render_error(metrics.accumulated),
+        render_cosine(metrics.cosine),
+        render_db(metrics.sqnr_db),
+        render_ms(metrics.compile_s),
+        render_ms(metrics.run_s),
     ]
 
 
@@ -285,7 +285,7 @@ def _build_table_block(shown: Sequence[CaseReport], report: ModelReport, *, is_p
     ]
     notes: list[tuple[Content, ...]] = [
         (
-            *(tell(finding, case) for finding in find_bad(case)[:_MOST_FINDINGS]),
+            *(describe_finding(finding, case) for finding in find_bad(case)[:_MOST_FINDINGS]),
             *(Span(command, "code") for command in build_diff_commands(case)),
         )
         for case in shown
@@ -365,7 +365,7 @@ def _list_properties(case: CaseReport) -> Iterator[tuple[str, object]]:
     yield "verdict", case.verdict.kind
     yield "outcome", case.outcome
     yield "comparisons", case.verdict.comparisons
-    for name, value in asdict(build_figures(case)).items():
+    for name, value in asdict(build_case_metrics(case)).items():
         if value is not None:
             yield f"{name}_error" if name in ("local", "accumulated") else name, value
 
@@ -395,9 +395,9 @@ def build_model_facts(report: ModelReport) -> dict[str, Any]:
         "next": [command for _, command in build_next_steps(report)],
     }
     for plain, case in zip(facts["cases"], report.cases, strict=True):
-        figures = asdict(build_figures(case))
-        plain |= {f"{name}_error": figures.pop(name) for name in ("local", "accumulated")}
-        plain |= {"outcome": case.outcome, "is_wrong": case.verdict.kind in WRONG, **figures}
+        metrics = asdict(build_case_metrics(case))
+        plain |= {f"{name}_error": metrics.pop(name) for name in ("local", "accumulated")}
+        plain |= {"outcome": case.outcome, "is_wrong": case.verdict.kind in WRONG, **metrics}
         plain["import_s"] = case.seconds(Step.IMPORT)
         plain["diff_commands"] = build_diff_commands(case)
     return facts

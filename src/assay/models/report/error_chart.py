@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from assay.models.report.summary import build_figures, label_of, render_error
+from assay.models.report.summary import build_case_metrics, label_of, render_error
 from assay.models.values.model import CaseReport, ModelReport
 from assay.values.document import Chart, Curve, Panel
 from assay.values.verdict import VerdictKind
@@ -17,22 +17,22 @@ _MOST_LABELS = 60
 
 def build_chart(report: ModelReport) -> Chart:
     """On a logarithmic axis; bit-equal layers are at the bottom, infinite and incomparable errors at the top."""
-    cases, figures = report.cases, [build_figures(case) for case in report.cases]
+    cases, metrics = report.cases, [build_case_metrics(case) for case in report.cases]
     allowed = [min((each.tolerance.rel for each in case.local if each.tolerance.rel), default=None) for case in cases]
-    scale = _Scale([value for each in figures for value in (each.local, each.accumulated)] + allowed)
-    local = [(x, scale.y(each.local)) for x, each in enumerate(figures) if each.local is not None]
+    scale = _Scale([value for each in metrics for value in (each.local, each.accumulated)] + allowed)
+    local = [(x, scale.y(each.local)) for x, each in enumerate(metrics) if each.local is not None]
     failed = [
         (float(x), scale.top)
-        for x, (case, each) in enumerate(zip(cases, figures, strict=True))
+        for x, (case, each) in enumerate(zip(cases, metrics, strict=True))
         if each.local is None and case.layer is not None and case.verdict.kind is not VerdictKind.PASS
     ]
     inside = [
         scale.y(each.accumulated) if each.accumulated is not None and case.layer is not None else None
-        for case, each in zip(cases, figures, strict=True)
+        for case, each in zip(cases, metrics, strict=True)
     ]
     whole = [
         (float(x), scale.y(each.accumulated))
-        for x, (case, each) in enumerate(zip(cases, figures, strict=True))
+        for x, (case, each) in enumerate(zip(cases, metrics, strict=True))
         if each.accumulated is not None and case.layer is None
     ]
     strokes = [
@@ -104,7 +104,7 @@ def _list_x_ticks(report: ModelReport) -> list[tuple[float, str]]:
 
 
 def _describe_point(case: CaseReport, allowed: float | None) -> str:
-    figures = build_figures(case)
-    named = (("local error", figures.local), ("accumulated error", figures.accumulated), ("allowed", allowed))
+    metrics = build_case_metrics(case)
+    named = (("local error", metrics.local), ("accumulated error", metrics.accumulated), ("allowed", allowed))
     lines = [f"{name} {render_error(value)}" for name, value in named if value is not None]
     return "\n".join([f"{case.name}: {case.outcome}", *lines])

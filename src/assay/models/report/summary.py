@@ -28,7 +28,7 @@ _PYTHON = re.compile(r"[A-Za-z_][\w.]*\(")  # a call; no shell would take it
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CaseMetrics:
     """The worst of a case's outputs; None where nothing was compared or measured."""
 
     local: float | None
@@ -39,12 +39,12 @@ class Figures:
     run_s: float | None
 
 
-def build_figures(case: CaseReport) -> Figures:
+def build_case_metrics(case: CaseReport) -> CaseMetrics:
     """The full model has no error of its own: what comes out of it has accumulated."""
     local, accumulated = case.local, case.accumulated
     if case.layer is None and not accumulated:
         local, accumulated = (), case.local
-    return Figures(
+    return CaseMetrics(
         local=_worst_error(local),
         accumulated=_worst_error(accumulated),
         cosine=_least([each.cosine for each in case.local]),
@@ -163,7 +163,7 @@ def _is_seen(case: CaseReport) -> bool:
 def _describe_alone(case: CaseReport) -> str:
     if case.verdict.kind is VerdictKind.PASS:
         return "right by itself: suspect a fusion"
-    return tell(find_bad(case)[0], case) if find_bad(case) else "nothing is known of it by itself"
+    return describe_finding(find_bad(case)[0], case) if find_bad(case) else "nothing is known of it by itself"
 
 
 def _describe_trouble(case: CaseReport) -> str:
@@ -176,7 +176,7 @@ def _describe_trouble(case: CaseReport) -> str:
     bad = find_bad(case)
     if inside is not None and case.verdict.kind not in WRONG:
         return f"inside the model {_describe_difference(inside)}"
-    return tell(bad[0], case) if bad else case.outcome
+    return describe_finding(bad[0], case) if bad else case.outcome
 
 
 def _describe_difference(compared: TensorComparison) -> str:
@@ -185,8 +185,8 @@ def _describe_difference(compared: TensorComparison) -> str:
         share = f"{compared.wrong} of {formatting.render_count(compared.count, 'element')}"
         return f"{compared.name} is off by {render_error(compared.error)} of its scale ({share})"
     found = [each for each in compared.verdict.findings if each.kind in WRONG]
-    told = next((each for each in found if each.value is None), found[0] if found else None)
-    return f"{compared.name}: {told.message}" if told else f"{compared.name} differs"
+    first_finding = next((each for each in found if each.value is None), found[0] if found else None)
+    return f"{compared.name}: {first_finding.message}" if first_finding else f"{compared.name} differs"
 
 
 def _find_furthest(comparisons: Sequence[TensorComparison]) -> TensorComparison | None:
@@ -199,7 +199,7 @@ def _rank_error(compared: TensorComparison) -> float:
     return math.inf if math.isnan(compared.error) else compared.error
 
 
-def find_telling(case: CaseReport) -> Finding | None:
+def find_main_finding(case: CaseReport) -> Finding | None:
     """What belongs to the error that stands for the case: that of the output which is furthest off."""
     bad, furthest = find_bad(case), _find_furthest(case.local)
     name = furthest.name if furthest and case.failed_step is None else ""
@@ -235,7 +235,7 @@ def find_bad(case: CaseReport) -> list[Finding]:
     return [finding for finding in case.verdict.findings if finding.kind is not VerdictKind.PASS]
 
 
-def tell(finding: Finding, case: CaseReport) -> str:
+def describe_finding(finding: Finding, case: CaseReport) -> str:
     """What was found, without what stands beside it anyway: the case's name and its outcome."""
     about = f"{finding.subject}: " if finding.subject != case.name else ""
     return about + finding.message.removeprefix(f"{case.outcome}: ")
@@ -274,14 +274,17 @@ def group_failures(report: ModelReport) -> list[FailedSteps]:
 
 def build_tail(step: StepOutcome, lines: int = TAIL_LINES) -> list[str]:
     """The end of what the tool said: on stderr, or on stdout where it keeps its errors there."""
-    said = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
-    return [formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH) for line in _choose_lines(said, lines)]
+    lines_of_output = [line.rstrip() for line in _tail(step).splitlines() if line.strip()]
+    return [
+        formatting.shorten(formatting.clean(line.expandtabs()), _TAIL_WIDTH)
+        for line in _choose_lines(lines_of_output, lines)
+    ]
 
 
-def _choose_lines(said: Sequence[str], count: int) -> Sequence[str]:
+def _choose_lines(lines_of_output: Sequence[str], count: int) -> Sequence[str]:
     """The last ones; where Python itself died the first of its trace, which has the innermost frame first."""
-    fatal = [place for place, line in enumerate(said) if line.startswith(_FATAL)]
-    return said[fatal[-1] :][:count] if fatal else said[-count:]
+    fatal = [index for index, line in enumerate(lines_of_output) if line.startswith(_FATAL)]
+    return lines_of_output[fatal[-1] :][:count] if fatal else lines_of_output[-count:]
 
 
 def render_command(step: StepOutcome) -> str:
@@ -332,12 +335,12 @@ def _go_there(report: ModelReport) -> str:
 def describe_times(report: ModelReport) -> str:
     """Times that are not what they seem."""
     remembered = sum(step.cached for case in report.cases for step in case.steps)
-    said = ["times are a simulator's estimates"] if report.is_estimate else []
+    lines_of_output = ["times are a simulator's estimates"] if report.is_estimate else []
     if remembered:
-        said.append(
+        lines_of_output.append(
             f"times of {formatting.render_count(remembered, 'step')} are from the cache, as measured when it was made"
         )
-    return "; ".join(said)
+    return "; ".join(lines_of_output)
 
 
 def describe_surroundings(report: ModelReport) -> str:

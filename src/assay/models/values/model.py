@@ -58,8 +58,8 @@ class Target:
     @property
     def is_simulated(self) -> bool:
         """Whether its hardware, or its name where it says nothing of hardware, is a simulator: `sim`, `torq-sim`."""
-        said = str(self.options.get("hardware") or self.name).lower()
-        return any(word in SIMULATORS for word in re.split(r"[^a-z]+", said))
+        hardware = str(self.options.get("hardware") or self.name).lower()
+        return any(word in SIMULATORS for word in re.split(r"[^a-z]+", hardware))
 
 
 @dataclass(frozen=True, slots=True)
