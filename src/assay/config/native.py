@@ -63,10 +63,11 @@ def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
 def _check_kind(document: Node) -> None:
     """Any file with colons in it can be read as YAML: what is no study is refused once, and not repeated key by key."""
     keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
-    # a mere slip of the finger is worth its own line
-    from difflib import get_close_matches
+    strange = [key for key in keys if key not in KEYS]
+    if strange:
+        from difflib import get_close_matches
 
-    strange = [key for key in keys if key not in KEYS and not get_close_matches(key.lower(), KEYS, n=1)]
+        strange = [key for key in strange if not get_close_matches(key.lower(), KEYS, n=1)]  # else a slip of the finger
     if not strange or (len(strange) <= _MOST_STRANGE and len(strange) < len(keys)):
         return
     named = ", ".join(repr(key if len(key) <= _MOST_SHOWN else f"{key[:_MOST_SHOWN]}…") for key in strange[:3])

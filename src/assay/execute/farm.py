@@ -6,7 +6,6 @@ into it ourselves (paths, names, the job's command) is quoted for its position.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from assay.errors import UsageError
 from assay.execute.script import quote_text
 from assay.system.fast_dataclasses import replace
+from assay.system.files import blake2b
 from assay.values import layout
 from assay.values.run import JobRequest
 from assay.values.study import Farm, Value
@@ -81,9 +81,7 @@ def build_farm_name(farm: Farm, request: JobRequest) -> str:
 
 def build_slug(request: JobRequest) -> str:
     """The job's name as Kubernetes and the like want it: lower case, digits and dashes, at most 63 characters."""
-    mark = hashlib.blake2b(
-        f"{request.dir}\0{request.attempt}".encode("utf-8", "surrogateescape"), digest_size=4
-    ).hexdigest()
+    mark = blake2b(f"{request.dir}\0{request.attempt}".encode("utf-8", "surrogateescape"), digest_size=4).hexdigest()
     plain = re.sub(r"[^a-z0-9]+", "-", build_job_name(request).lower()).strip("-")
     return f"{plain[: _LABEL_LENGTH - len(mark) - 3].strip('-') or 'run'}-{mark}".removeprefix("-")
 

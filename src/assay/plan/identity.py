@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from hashlib import blake2b
 
+from assay.system.files import blake2b
 from assay.values.run import Command
 from assay.values.study import Params, Value
 

@@ -20,11 +20,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from itertools import count
 
 from assay.plan.draft import Draft, NameSource
 from assay.plan.identity import canonical
+from assay.system.files import blake2b
 from assay.values.random_names import ADJECTIVES, ANIMALS
 from assay.values.study import Params, Study, Value
 

@@ -13,7 +13,6 @@ gives another snapshot, never a wrong name.
 
 from __future__ import annotations
 
-import filecmp
 import json
 import os
 import shutil
@@ -138,6 +137,8 @@ def list_changes(store: Path, old: str, new: str) -> list[Change]:
 
 def _is_same_file(one: Path, other: Path) -> bool:
     try:
+        import filecmp
+
         return filecmp.cmp(one, other, shallow=False)
     except (OSError, ValueError):  # a copy that somebody has removed, or that never was
         return False

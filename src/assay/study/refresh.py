@@ -11,7 +11,7 @@ from typing import Any
 
 from assay.errors import AssayError
 from assay.execute.local import LocalExecutor
-from assay.record import originals, run_directory
+from assay.record import run_directory
 from assay.record.folders import Changes, find_changes
 from assay.record.index.base import Index, RunRow
 from assay.show.console import SILENT, Console
@@ -173,6 +173,8 @@ def liveness(handle: JobHandle, run_dir: str) -> Liveness:
 
 def _foreign_row(key: str, path: str, stamp: float) -> RunRow:
     """What could not be read is said as the row's reason, and costs no other row anything."""
+    from assay.record import originals
+
     name, study = os.path.basename(path), key.partition("/")[0]
     if os.path.exists(os.path.join(path, layout.MLRUNNER_PARAM_FILE)):
         run = originals.load_mlrunner_run(path)

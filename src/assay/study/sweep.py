@@ -343,10 +343,12 @@ def _judge(prepared: Prepared, entries: Sequence[Entry], index: Index) -> tuple[
 
 def _ask_slots(prepared: Prepared, hooks: RunHooks) -> tuple[str, ...] | None:
     """A farm gives its own devices and threads: what this machine has is no matter."""
+    if prepared.farm is None and not hooks.one_by_one:
+        return prepared.options.slots
     from assay.execute.farm import is_shell
 
-    is_elsewhere = prepared.farm is not None and not is_shell(prepared.farm)
-    return (CPU,) if hooks.one_by_one or is_elsewhere else prepared.options.slots
+    is_here = prepared.farm is None or is_shell(prepared.farm)
+    return prepared.options.slots if is_here and not hooks.one_by_one else (CPU,)
 
 
 def _choose_listener(prepared: Prepared, listen: Listen) -> Listen:
