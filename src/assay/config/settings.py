@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from assay.config.fields import Fields
 from assay.config.source import Entry, Node, Problems, load_text
 from assay.errors import UsageError, did_you_mean
 from assay.system.fast_dataclasses import dataclass, field
 from assay.values.layout import DEFAULT_ROOT
-from assay.values.secrets import DEFAULT_RULES, SecretRules
 from assay.values.slots import parse_slots
 from assay.values.units import parse_duration
+
+if TYPE_CHECKING:
+    from assay.values.secrets import SecretRules
 
 TABLES = ("targets", "models")  # that products read
 PATTERNS = ("secret_names", "secret_files")
@@ -38,8 +41,20 @@ class Settings:
     slots_from: str | None = None
     farm_from: str | None = None
     tables: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)  # by name, the user's before the project's
-    secrets: SecretRules = DEFAULT_RULES
+    secret_names: tuple[str, ...] = ()
+    secret_files: tuple[str, ...] = ()
     max_wait_s: float | None = None  # for the machine lease
+
+    @property
+    def secrets(self) -> SecretRules:
+        return _build_rules(self.secret_names, self.secret_files)
+
+
+@cache
+def _build_rules(names: tuple[str, ...], files: tuple[str, ...]) -> SecretRules:
+    from assay.values.secrets import SecretRules  # what only reads runs needs none
+
+    return SecretRules(names, files)
 
 
 def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -59,9 +74,11 @@ def load_settings(cwd: str | None = None, env: Mapping[str, str] | None = None) 
     root, root_from = found.get("root", (os.path.join(folder, DEFAULT_ROOT), None))
     slots, slots_from = found.get("slots", (None, None))
     farm, farm_from = found.get("farm", (None, None))
-    secrets = SecretRules(patterns["secret_names"], patterns["secret_files"])
     max_wait, _ = found.get("max_wait", (None, None))
-    return Settings(root, root_from, slots, farm, tuple(files), slots_from, farm_from, tables, secrets, max_wait)
+    names, secret_files = (patterns[key] for key in PATTERNS)
+    return Settings(
+        root, root_from, slots, farm, tuple(files), slots_from, farm_from, tables, names, secret_files, max_wait
+    )
 
 
 # ---------------------------------------------------------------- where

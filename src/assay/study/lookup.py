@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.errors import AssayError, FormatError, NotFoundError, UsageError
-from assay.record.folders import find_changes, find_run_dirs, is_run_dir
+from assay.record.folders import find_changes, find_run_dirs, is_run_dir, load_patterns
 from assay.record.index.base import Index, RunRow, Table
 from assay.record.index.sqlite import open_index
 from assay.show.console import SILENT, Console
@@ -23,7 +23,6 @@ from assay.study.locations import (
     show_path,
 )
 from assay.values import layout
-from assay.values.study import MetricFile, Pattern
 
 if TYPE_CHECKING:
     from assay.config.options import LoadOptions
@@ -250,16 +249,13 @@ def find_step_name(places: Sequence[StudyPlace], rows: Sequence[RunRow]) -> str:
 def _find_units(run_dir: str, row: RunRow) -> set[str]:
     if row.origin == "runx":
         return {"epoch"}  # logx counts the validations of runx's runs by epoch
-    from assay.record import run_directory
-
-    try:
-        patterns = run_directory.load_record(run_dir).spec.patterns
-    except (FormatError, OSError):
+    patterns = load_patterns(run_dir)
+    if patterns is None:
         return {"step"}
-    texts = [each for each in patterns if isinstance(each, Pattern)]
-    named = {name for each in texts for name in (each.metric, *_GROUP_NAME.findall(each.regex))}
+    texts = [each for each in patterns if "regex" in each]
+    named = {str(name) for each in texts for name in (each.get("metric"), *_GROUP_NAME.findall(str(each["regex"])))}
     units = {"step" if "step" in named else "epoch"} & named
-    units |= {each.step or "step" for each in patterns if isinstance(each, MetricFile)}
+    units |= {str(each.get("step") or "step") for each in patterns if "regex" not in each}
     return units | _find_script_units(os.path.join(run_dir, layout.METRICS_DIR))
 
 
