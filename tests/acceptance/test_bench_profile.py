@@ -140,6 +140,7 @@ class P(Benchmark):
 """
 
 
+@pytest.mark.services("backends")
 @needs_torch
 def test_torch_that_is_imported_in_the_window_profiles_the_rest_of_it(tmp_path: Path) -> None:
     source = INSIDE.format(module="torch", is_on="framework._C._autograd._profiler_enabled()", more_s=0.5)

@@ -73,6 +73,7 @@ def test_one_test_with_the_tools_output_and_their_intermediate_representations(d
     assert "MatMul" in (folder / "0_import.txt").read_text()
 
 
+@pytest.mark.services("backends")
 @pytest.mark.parametrize("kind", ["compile", "runtime"])
 def test_profiles(desk, kind):
     long = {"compile": "compile-time", "runtime": "runtime"}[kind]
@@ -137,6 +138,7 @@ def test_a_board(desk, board):
     path.write_text(before)
 
 
+@pytest.mark.services("backends")
 def test_two_processes_come_to_the_same_verdicts_as_one(desk, tmp_path):
     """Each with an empty cache of its own, so that all is really done; good ones and bad ones."""
     choice = "-v -k 'example-matmul or quantised_layer_M' --hardware-type sim,sim-faulty"
@@ -193,6 +195,7 @@ def torq(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, dict[str, s
     return project, variables
 
 
+@pytest.mark.services("backends")
 def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
     project, variables = torq
     project.write("tests/testdata/chips/sl2610-v1.json", '{"target": "SL2610"}')
@@ -209,6 +212,7 @@ def test_torqs_compiler_and_runner_are_found_by_their_variables(torq):
     assert read_slices(project.folder / "profile" / label / "net_full_model_compile.pb") == ["MatMul"]
 
 
+@pytest.mark.services("backends")
 def test_without_them_it_says_what_to_set(torq):
     project, _ = torq
     said = project.pytest("-v", "-k", "full")
@@ -220,6 +224,7 @@ def test_without_them_it_says_what_to_set(torq):
 # ---------------------------------------------------------------- old models
 
 
+@pytest.mark.services("backends")
 def test_an_old_opset_is_named_and_the_command_that_converts_it_works(tmp_path):
     project = build_project(tmp_path / "old models", tests=TORQ)
     path = project.model("net", "g (float[4] x) => (float[1,4] y) { y = Unsqueeze <axes = [0]> (x) }", opset=11)
@@ -242,6 +247,7 @@ def opset_of(path: Path) -> int:
     return onnx.load(path).opset_import[0].version
 
 
+@pytest.mark.services("backends")
 def test_a_layer_that_iree_cannot_compile_leaves_the_others_alone(tmp_path):
     """The reference of one layer fails; the others are tested all the same, with the values that they see."""
     project = build_project(tmp_path / "project", tests=TORQ)

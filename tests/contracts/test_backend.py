@@ -39,7 +39,17 @@ LACKS = {
 }
 
 
-@pytest.fixture(scope="module", params=[*IN_PROCESS, "command", pytest.param("ssh", marks=NEEDS_SSHD)])
+SLOW = ("iree", "iree:vmvx")  # `make test` asks them two of these questions
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *(pytest.param(name, marks=pytest.mark.services("backends") if name in SLOW else ()) for name in IN_PROCESS),
+        "command",
+        pytest.param("ssh", marks=NEEDS_SSHD),
+    ],
+)
 def name(request):
     return request.param
 
@@ -295,3 +305,20 @@ class TestBackend:
         assert all(isinstance(text, str) and text for pair in identity.items() for text in pair)
         with WorkerProcess(target, folder=str(tmp_path)) as other:
             assert json.dumps(other.identity()) == json.dumps(identity)
+
+
+@pytest.fixture(scope="module", params=SLOW)
+def slow_bench(request, tmp_path_factory):
+    with WorkerProcess(IN_PROCESS[request.param], folder=str(tmp_path_factory.mktemp("worker"))) as keeper:
+        yield lab.Bench(keeper, tmp_path_factory.mktemp("slow"))
+
+
+def test_a_slow_one_computes_a_product(slow_bench):
+    feed = {"a": numbers(2, 3), "b": numbers(3, 4)}
+    np.testing.assert_allclose(slow_bench.compute(lab.MATMUL, feed)["y"], feed["a"] @ feed["b"], rtol=1e-5)
+
+
+def test_a_slow_one_names_an_operator_that_nobody_has(slow_bench):
+    outcome = slow_bench.prepare(slow_bench.save(lab.FOREIGN))
+    assert outcome.ending is Ending.UNSUPPORTED
+    assert "Foo" in outcome.message

@@ -43,6 +43,7 @@ def test_numpy(tmp_path: Path) -> None:
     assert found["executions"][0]["framework"]["name"] == "numpy"
 
 
+@pytest.mark.services("backends")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_torch(tmp_path: Path) -> None:
     found = bench(

@@ -62,6 +62,7 @@ def test_the_layer_that_iree_does_not_compile_is_a_recorded_error(bench):
     assert "iree-compile " in outcome.command
 
 
+@pytest.mark.services("backends")
 def test_after_a_failure_the_next_one_compiles(bench):
     path = bench.make_folder() / "silero.onnx"
     lab.build_silero_layer(path)
@@ -102,6 +103,7 @@ def test_an_unknown_flag(tmp_path):
     assert "--no-such-flag" in outcome.command
 
 
+@pytest.mark.services("backends")
 def test_a_flag_with_a_wrong_value(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--iree-opt-level=O9",))
     with bench.worker:
@@ -133,6 +135,7 @@ def test_mlir_is_text_that_a_person_can_read(bench):
     assert 'torch.operator "onnx.MatMul"' in Path(outcome.path).read_text()
 
 
+@pytest.mark.services("backends")
 def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
     bench = own_bench(tmp_path, compile_flags=("--mlir-disable-threading",))
     with bench.worker:
@@ -140,6 +143,7 @@ def test_flags_that_only_the_program_has_are_used_as_well(tmp_path):
     np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
 
 
+@pytest.mark.services("backends")
 def test_flags_reach_the_compiler(tmp_path):
     dump = tmp_path / "dump"
     bench = own_bench(tmp_path, compile_flags=(f"--iree-hal-dump-executable-files-to={dump}",))
@@ -148,6 +152,7 @@ def test_flags_reach_the_compiler(tmp_path):
     assert list(dump.iterdir())
 
 
+@pytest.mark.services("backends")
 def test_intermediate_representations_are_dumped(bench, tmp_path):
     outcome = bench.prepare(bench.save(lab.MATMUL), ir_dir=str(tmp_path / "ir dump"))
     assert outcome.is_ok, outcome.stderr
@@ -155,6 +160,7 @@ def test_intermediate_representations_are_dumped(bench, tmp_path):
     assert "--mlir-print-ir-tree-dir" in outcome.command
 
 
+@pytest.mark.services("backends")
 def test_profiles_tell_where_the_time_goes(bench, tmp_path):
     made = bench.prepare(bench.save(lab.MATMUL), profile_dir=str(tmp_path / "c"))
     assert "Dispatches" in Path(made.profiles[0]).read_text()
@@ -168,6 +174,7 @@ def test_profiles_tell_where_the_time_goes(bench, tmp_path):
     assert rows[0]["op"] == "matmul"
 
 
+@pytest.mark.services("backends")
 def test_the_command_does_the_same_by_hand_also_with_small_floats(bench, tmp_path):
     from ml_dtypes import bfloat16
 
@@ -187,6 +194,7 @@ def test_a_model_without_a_name_and_without_inputs(bench):
     np.testing.assert_array_equal(bench.compute(model, {})["y"], [1, 2, 3])
 
 
+@pytest.mark.services("backends")
 def test_empty_tensors(bench):
     text = "g (float[n,2] a) => (float[n,2] y) { y = Neg(a) }"
     made = bench.prepare(bench.save(text))
@@ -195,6 +203,7 @@ def test_empty_tensors(bench):
     assert load_tensors(ran.path)["y"].shape == (0, 2)
 
 
+@pytest.mark.services("backends")
 def test_another_device_driver(tmp_path):
     bench = own_bench(tmp_path, options={"driver": "local-task", "cpu": "host"})
     with bench.worker:
@@ -203,6 +212,7 @@ def test_another_device_driver(tmp_path):
     np.testing.assert_array_equal(found["y"], np.full((2, 4), 3, np.float32))
 
 
+@pytest.mark.services("backends")
 def test_a_cnn_of_25_layers(bench):
     path = bench.make_folder() / "cnn.onnx"
     lab.build_cnn(path)
