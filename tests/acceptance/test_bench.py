@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.bench.laboratory import execution
+from tests.fork_server import call_assay
 
 from assay.bench.flow.compare import CompareOptions, Executions, _settle, compare_executions, compare_git
 from assay.bench.values.execution import BenchMethod, BenchRequest
@@ -106,9 +107,8 @@ class Lab:
         )  # fmt: skip
 
     def call(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=280)
-        return process.returncode, out, err
+        done = call_assay(["bench", *arguments], cwd=self.folder, env=self.env, timeout=280)
+        return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture

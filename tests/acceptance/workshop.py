@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.fork_server import call_assay
+
 from assay.record import run_directory
 from assay.values.run import State
 
@@ -86,16 +88,7 @@ class Workshop:
         return self.call("run", file, "--root", str(self.root), *arguments, **env)
 
     def call(self, *arguments: str, **env: str) -> Ended:
-        done = subprocess.run(
-            [sys.executable, "-m", "assay", *arguments],
-            cwd=self.source,
-            env={**self.env, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = call_assay(arguments, cwd=self.source, env={**self.env, **env}, timeout=PATIENCE_S)
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def end(self, program: subprocess.Popen[str], number: signal.Signals) -> int:

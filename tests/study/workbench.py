@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.fork_server import call_assay
+
 # two runs end well, two fail in `train` and never come to `test`
 STUDY = r"""
 study: fit
@@ -61,9 +63,7 @@ class Bench:
         )
 
     def assay(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+        return call_assay(arguments, cwd=self.folder, env=os.environ | self.extra, timeout=120, new_session=True)
 
     def run(self, text: str, *flags: str, file: str = "study.yml") -> subprocess.CompletedProcess[str]:
         return self.assay("run", self.write(file, text), "-j", "2", "--quiet", *flags)
