@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.show.console import build_same_call, note, tell
+from assay.show.console import Console, build_same_call
 
 if TYPE_CHECKING:
     from assay.study.api import Report
@@ -58,7 +58,7 @@ def count(text: str) -> int:
 
 def warn(lines: Iterable[object]) -> None:
     for line in lines:
-        note(f"warning: {line}")
+        Console().warning(str(line))
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -66,7 +66,7 @@ def write_lines(lines: Iterable[str]) -> None:
     waiting = iter(lines)
     size = 1
     while some := list(islice(waiting, size)):
-        tell("".join(f"{line}\n" for line in some))
+        Console().write("".join(f"{line}\n" for line in some))
         size = min(2 * size, _LINES_AT_ONCE)
 
 
@@ -77,12 +77,11 @@ def write_report(report: Report, elapsed_s: float) -> None:
 
     found = build_study_report(report, elapsed_s)
     text = render_report(found, color=use_color(sys.stderr), width=terminal_width(sys.stderr))
-    tell("")
-    tell(text, sys.stderr)
+    Console().write_message(text)
 
 
 def say_problems(report: Report) -> None:
     if report.problem:
-        note(f"assay: {report.problem}")
+        Console().error(f"assay: {report.problem}")
     if report.interrupted:
-        note(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")
+        Console().error(f"interrupted by {report.interrupted}; continue with: {build_same_call()}")

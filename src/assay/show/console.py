@@ -59,6 +59,12 @@ class Console:
 
         self.write(f"{clean(line)}\n")
 
+    def print_lines(self, text: str) -> None:
+        """A result of several lines."""
+        from assay.show.formatting import clean_lines
+
+        self.write(f"{clean_lines(text)}\n")
+
     def write_bytes(self, data: bytes) -> None:
         """A run's own output, byte for byte."""
         try:
@@ -180,19 +186,3 @@ def build_same_call() -> str:
     from assay.values.run import build_command
 
     return build_command(("assay", *sys.argv[1:]))
-
-
-def tell(text: str, stream: TextIO | None = None) -> None:
-    Console(results_on_stderr=stream is sys.stderr).write(text)
-
-
-def say(line: str) -> None:
-    Console().print(line)
-
-
-def note(line: str) -> None:
-    Console().error(line)
-
-
-def echo(data: bytes) -> None:
-    Console().write_bytes(data)

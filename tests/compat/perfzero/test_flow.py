@@ -23,7 +23,7 @@ from assay.bench.flow.archive import find_place, load_executions
 from assay.bench.flow.imports import import_files
 from assay.bench.records import load_execution
 from assay.compat.perfzero.flags import parse_flags
-from assay.compat.perfzero.flow import Voice, _stoppable, _StoppedError, plot_process_info, run_perfzero
+from assay.compat.perfzero.flow import PerfzeroConsole, _stoppable, _StoppedError, plot_process_info, run_perfzero
 from assay.compat.perfzero.values import Package, PerfzeroReport
 from assay.errors import AssayError, ExitCode, UsageError
 from assay.study.sweep import RunHooks
@@ -33,6 +33,18 @@ import json, os
 def keep(summary): open("kept.jsonl", "a").write(json.dumps(summary) + "\\n")
 def refuse(summary): raise RuntimeError("the table is full")
 """
+
+
+class LabConsole(PerfzeroConsole):
+    """Keeps what is printed in the lists of the lab."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(quiet=not lab.is_echoing)
+        self.message = lab.said.append  # type: ignore[method-assign]
+        self.detail = lab.details.append  # type: ignore[method-assign]
+        self.write = lab.shown.append  # type: ignore[method-assign]
+        self.warning = lab.warned.append  # type: ignore[method-assign]
+        self.error = lab.failed.append  # type: ignore[method-assign]
 
 
 class Lab:
@@ -54,15 +66,8 @@ class Lab:
             **flags,
         }
         job = parse_flags(given, str(self.folder), {"PERFZERO_MODE": "test"})
-        voice = Voice(
-            self.said.append,
-            self.details.append,
-            self.shown.append,
-            self.warned.append,
-            self.failed.append,
-            self.is_echoing,
-        )
-        return run_perfzero(job, RunHooks(tick_s=0.05), voice, "9.9", ("assay", "perfzero"))
+        console = LabConsole(self)
+        return run_perfzero(job, RunHooks(tick_s=0.05), console, "9.9", ("assay", "perfzero"))
 
     def summaries(self, report: PerfzeroReport) -> list[dict[str, Any]]:
         folders = [Path(execution.output_dir) for execution in report.executions]

@@ -86,8 +86,7 @@ def triage(request: TriageRequest, console: Console) -> int:
     from assay.bench.flow.triage import Word, say_about
 
     word = Word(request.metric, request.method, request.change, request.judgement, request.note)
-    for line in say_about(word, request.root, request.everything).split("\n"):
-        console.print(line)
+    console.print_lines(say_about(word, request.root, request.everything))
     return int(ExitCode.OK)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from assay.compat.original_command import Parsed, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
-from assay.show.console import Console, echo, say
+from assay.show.console import Console
 from assay.values import layout
 from assay.values.run import State
 
@@ -46,7 +46,7 @@ def run(parsed: Parsed) -> int:
 
     prepared = prepare_tasks(parsed)
     warn(problem for problem in prepared.warnings if "no command uses" not in problem.message)  # its own line says it
-    chronicle = MlrunnerMessages(prepared, say)
+    chronicle = MlrunnerMessages(prepared, Console().print)
     chronicle.open()
     if parsed.dry_run:
         write_lines(chronicle.build_dry_lines())
@@ -117,7 +117,7 @@ class _Session:
     def _build_tee(self) -> Tee:
         from assay.compat.mlrunner.messages import Tee
 
-        return Tee(self._prepared.dir_of(self._prepared.plan.runs[0]), echo)
+        return Tee(self._prepared.dir_of(self._prepared.plan.runs[0]), Console().write_bytes)
 
     def run(self) -> int:
         from assay.study.api import RunHooks, run_study

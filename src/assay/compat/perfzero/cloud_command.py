@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from assay.compat.original_command import Parsed, count, write_lines
 from assay.compat.perfzero.cloud_values import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Place, Wish
 from assay.errors import did_you_mean
-from assay.show.console import note, say
+from assay.show.console import Console
 
 if TYPE_CHECKING:
     from assay.compat.perfzero.cloud import Cloud
@@ -103,8 +102,8 @@ def run(parsed: Parsed) -> int:
         internal_ip=parsed.ssh_internal_ip,
         key_file=parsed.ssh_key_file,
     )
-    tools = flow.build_tools(parsed.dry_run, say, note, debug=parsed.debug)
-    return _act(parsed, flow.Cloud(place, tools, say))
+    tools = flow.build_tools(parsed.dry_run, Console().print, Console().error, debug=parsed.debug)
+    return _act(parsed, flow.Cloud(place, tools, Console().print_lines))
 
 
 def _act(parsed: Parsed, cloud: Cloud) -> int:
@@ -143,26 +142,30 @@ def _show_status(parsed: Parsed, cloud: Cloud) -> int:
     if instance is None:
         return 0
     if parsed.json:
-        say(json.dumps(asdict(instance), indent=2))
+        Console().write_json(asdict(instance))
         return 0
     write_lines(render_instance(instance))
     if instance.state == "RUNNING":
-        say(f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(cloud.place))}")
+        Console().print_lines(
+            f"to enter it, with port 6006 forwarded for TensorBoard:\n  {shlex.join(build_way(cloud.place))}"
+        )
     return 0
 
 
 def _list_all(parsed: Parsed) -> int:
     from assay.compat.perfzero.cloud import build_tools, load_all
 
-    found = load_all(parsed.project or None, build_tools(parsed.dry_run, say, note, debug=parsed.debug))
+    found = load_all(
+        parsed.project or None, build_tools(parsed.dry_run, Console().print, Console().error, debug=parsed.debug)
+    )
     if parsed.dry_run:
         return 0
     if parsed.json:
-        say(json.dumps([asdict(one) for one in found], indent=2))
+        Console().write_json([asdict(one) for one in found])
         return 0
     for instance in found:
         write_lines(render_instance(instance))
-    say(f"{len(found)} machine{'' if len(found) == 1 else 's'}")
+    Console().print_lines(f"{len(found)} machine{'' if len(found) == 1 else 's'}")
     return 0
 
 

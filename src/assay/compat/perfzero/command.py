@@ -15,7 +15,7 @@ from assay import __version__
 from assay.compat.original_command import Parsed
 from assay.compat.perfzero.values import DEFAULT_DATA_DIR, DEFAULT_WORKSPACE, PLOT_FILE, hide_secrets
 from assay.errors import ExitCode, UsageError
-from assay.show.console import Console, note, tell
+from assay.show.console import Console
 
 if TYPE_CHECKING:
     from assay.study.api import RunHooks
@@ -185,30 +185,29 @@ def add_our_flags(group: argparse._ActionsContainer) -> None:
 
 
 def run(parsed: Parsed) -> int:
-    from assay.compat.perfzero.flow import Voice, parse_flags, run_perfzero
+    from assay.compat.perfzero.flow import PerfzeroConsole, parse_flags, run_perfzero
     from assay.compat.perfzero.summary import render_closing
 
     ours = ("quiet", "refuse_contaminated") if not parsed.refuse_contaminated else ("quiet",)
     flags = {name: value for name, value in vars(parsed).items() if name not in ours}
     job = parse_flags(flags, os.getcwd(), os.environ)
-    say = (lambda _line: None) if parsed.quiet else note
-    detail = note if parsed.debug else (lambda _line: None)
-    voice = Voice(say, detail, tell, lambda line: note(f"warning: {line}"), note, is_echoing=not parsed.quiet)
-    report = run_perfzero(job, _build_doors(parsed.quiet), voice, __version__, tuple(map(hide_secrets, sys.argv)))
-    tell(render_closing(report))
+    console = PerfzeroConsole(quiet=parsed.quiet, debug=parsed.debug)
+    hooks = _build_hooks(console)
+    report = run_perfzero(job, hooks, console, __version__, tuple(map(hide_secrets, sys.argv)))
+    console.write(render_closing(report))
     if report.bench.problem:
-        note(f"assay: {report.bench.problem}")
+        console.error(f"assay: {report.bench.problem}")
     if report.bench.interrupted:
-        note(f"interrupted by {report.bench.interrupted}; what was finished is kept")
+        console.error(f"interrupted by {report.bench.interrupted}; what was finished is kept")
     return int(report.exit_code)
 
 
-def _build_doors(quiet: bool) -> RunHooks:
+def _build_hooks(console: Console) -> RunHooks:
     """The methods' own output, live, on stderr: stdout is for summaries."""
     from assay.bench.api import build_hooks
 
-    hooks = build_hooks(Console(), reports_ends=False)  # the flow reports more of each run
-    if not quiet:
+    hooks = build_hooks(console, reports_ends=False)  # the flow reports more of each run
+    if not console.quiet:
         hooks.echo = _echo
     return hooks
 
@@ -232,5 +231,5 @@ def build_plot_parser() -> argparse.ArgumentParser:
 def run_plot(parsed: Parsed) -> int:
     from assay.compat.perfzero.flow import plot_process_info
 
-    tell(plot_process_info(parsed.file, parsed.output) + "\n")
+    Console().print(plot_process_info(parsed.file, parsed.output))
     return int(ExitCode.OK)

@@ -57,6 +57,7 @@ from assay.compat.perfzero.values import (
     Times,
 )
 from assay.errors import AssayError, MissingExtraError, UsageError
+from assay.show.console import Console, silence
 from assay.show.formatting import render_count
 from assay.study.api import Event, Listen, RunHooks
 from assay.system.files import read_end, write_atomic
@@ -66,21 +67,28 @@ Facts = Mapping[str, Any]
 _LAST_BYTES = 4096  # of a log: our child's own words are its last
 
 
-@dataclass(frozen=True, slots=True)
-class Voice:
-    """`say` is for people (stderr), `show` for what they asked for (stdout), `warn` and `fail` for what they must not
-    miss, however quiet it is to be."""
+class PerfzeroConsole(Console):
+    """Results are the summaries; with `quiet` the methods' own output is not shown either."""
 
-    say: Callable[[str], None] = lambda _line: None
-    detail: Callable[[str], None] = lambda _line: None  # --debug
-    show: Callable[[str], None] = lambda _text: None
-    warn: Callable[[str], None] = lambda _line: None
-    fail: Callable[[str], None] = lambda _line: None  # a method that failed
-    is_echoing: bool = False  # the methods' own output is shown, and what our child says in it
+    def __init__(self, *, quiet: bool = False, debug: bool = False) -> None:
+        super().__init__(quiet=quiet)
+        self._debug = debug
+
+    def write(self, text: str) -> None:
+        """A disk that is full does not end the benchmarks that are still to run."""
+        try:
+            super().write(text)
+        except OSError:
+            silence(self.out)
+
+    def detail(self, text: str) -> None:
+        """For --debug."""
+        if self._debug:
+            self.error(text)
 
 
 def run_perfzero(
-    job: PerfzeroJob, hooks: RunHooks, voice: Voice, version: str = "", command_line: tuple[str, ...] = ()
+    job: PerfzeroJob, hooks: RunHooks, console: PerfzeroConsole, version: str = "", command_line: tuple[str, ...] = ()
 ) -> PerfzeroReport:
     """Data, repositories, then every method of every trial. A failure is recorded, and the next one runs."""
     clock = _Clock()
@@ -89,15 +97,17 @@ def run_perfzero(
             stack.enter_context(google_key(job.key_url))
         _check_deliveries(job)
         with clock.measure("download_data"):
-            _download(job, voice)
+            _download(job, console)
         with clock.measure("checkout_repository"):
-            packages = check_out_all(job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=voice.say)
-        _check_python_path(job, voice)
-        _check_upload_methods(job, voice)
+            packages = check_out_all(
+                job.repos, job.workspace.site_packages, use_cached=job.use_cached, say=console.message
+            )
+        _check_python_path(job, console)
+        _check_upload_methods(job, console)
         around = Surroundings(job, packages, _build_harness(version))
-        keeper = _Keeper(around, voice)
+        keeper = _Keeper(around, console)
         request = replace(_build_request(around), command_line=command_line)
-        _tell_details(request, around, voice)
+        _tell_details(request, around, console)
         bench = run_benchmarks(request, replace(hooks, listen=keeper.around(hooks.listen)))
     return PerfzeroReport(bench, tuple(keeper.done), Times(clock.seconds, keeper.seconds), tuple(keeper.problems))
 
@@ -116,13 +126,13 @@ class _Clock:
 # ---------------------------------------------------------------- before
 
 
-def _download(job: PerfzeroJob, voice: Voice) -> None:
+def _download(job: PerfzeroJob, console: PerfzeroConsole) -> None:
     if not job.downloads:
         return
     from assay.stage.download import fetch
 
     for each in job.downloads:
-        fetch(each.url, each.path, checksum=each.checksum, notify=voice.say)
+        fetch(each.url, each.path, checksum=each.checksum, notify=console.message)
 
 
 def _check_deliveries(job: PerfzeroJob) -> None:
@@ -135,10 +145,10 @@ def _check_deliveries(job: PerfzeroJob) -> None:
         check_target(job.output_url)
 
 
-def _check_upload_methods(job: PerfzeroJob, voice: Voice) -> None:
+def _check_upload_methods(job: PerfzeroJob, console: PerfzeroConsole) -> None:
     """After the repositories are there: the functions may be in them."""
     for name in job.upload_methods:
-        voice.detail(f"looking for {name}")
+        console.detail(f"looking for {name}")
         check_upload_method(name, folder=job.folder, python=job.python, python_path=job.python_path)
 
 
@@ -149,20 +159,20 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _check_python_path(job: PerfzeroJob, voice: Voice) -> None:
+def _check_python_path(job: PerfzeroJob, console: PerfzeroConsole) -> None:
     """PerfZero passed over what is not there in silence; the import that fails later does not say why."""
     for path in job.python_path:
         if not os.path.isdir(path):
             there = [name for name in _list(job.workspace.site_packages) if not name.startswith(".")]
             known = f"; there is {', '.join(there)}" if there else ""
-            voice.warn(f"--python_path: there is no folder {path}{known}")
+            console.warning(f"--python_path: there is no folder {path}{known}")
 
 
-def _tell_details(request: BenchRequest, around: Surroundings, voice: Voice) -> None:
-    voice.detail(f"methods: {', '.join(method.text for method in request.methods)}")
-    voice.detail(f"put behind sys.path: {', '.join(request.python_path) or 'nothing'}")
+def _tell_details(request: BenchRequest, around: Surroundings, console: PerfzeroConsole) -> None:
+    console.detail(f"methods: {', '.join(method.text for method in request.methods)}")
+    console.detail(f"put behind sys.path: {', '.join(request.python_path) or 'nothing'}")
     for name, package in around.packages.items():
-        voice.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
+        console.detail(f"{name}: {package.commit} ({package.branch}) of {package.url}{' with edits' * package.dirty}")
 
 
 def _list(folder: str) -> list[str]:
@@ -227,9 +237,9 @@ def _build_extra(around: Surroundings) -> dict[str, Any]:
 class _Keeper:
     """Listens for executions that end: writes what PerfZero's users look for, shows it and sends it."""
 
-    def __init__(self, around: Surroundings, voice: Voice) -> None:
+    def __init__(self, around: Surroundings, console: PerfzeroConsole) -> None:
         self._around = around
-        self._voice = voice
+        self._console = console
         self.done: list[BenchExecution] = []
         self.problems: list[str] = []
         self.seconds: dict[tuple[int, str], dict[str, float]] = {}
@@ -255,10 +265,10 @@ class _Keeper:
             self._complain(f"{os.path.basename(run_dir)} has no summary: {error}")
             return
         self.done.append(execution)
-        self._voice.detail(f"{execution.execution_id}: {execution.output_dir}, a run in {run_dir}")
-        self._voice.show(render_summary(execution, summary))
+        self._console.detail(f"{execution.execution_id}: {execution.output_dir}, a run in {run_dir}")
+        self._console.write(render_summary(execution, summary))
         if execution.profiles:
-            self._voice.say(render_profile_hint(execution))
+            self._console.message(render_profile_hint(execution))
         began = time.monotonic()
         self._send(execution, summary)
         parts = load_parts(execution) | {"log_upload": round(time.monotonic() - began, 3)}
@@ -266,19 +276,19 @@ class _Keeper:
 
     def _tell(self, execution: BenchExecution) -> None:
         """How it ended; what our child said of its profiles, where that is not on the screen already."""
-        shown = _leave_out_said(execution) if self._voice.is_echoing else execution
-        (self._voice.say if execution.succeeded else self._voice.fail)(render_end(shown))
+        shown = execution if self._console.quiet else _leave_out_said(execution)
+        (self._console.message if execution.succeeded else self._console.error)(render_end(shown))
         for note in execution.notes:
-            self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
+            self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
         story = load_story(os.path.join(execution.run_dir, BENCH_REPORT_FILE))
-        for note in () if self._voice.is_echoing else (story.end or {}).get("profile_notes", ()):
-            self._voice.warn(f"{execution.method} trial {execution.trial}: {note}")
+        for note in (story.end or {}).get("profile_notes", ()) if self._console.quiet else ():
+            self._console.warning(f"{execution.method} trial {execution.trial}: {note}")
 
     def _complete(self, execution: BenchExecution) -> BenchExecution:
         """Where there are repositories, the first of them is the code that was measured. Profiles go to their place."""
         folder = os.path.join(execution.output_dir, PROFILE_DIR)
         for problem in arrange_profiles(folder, execution.machine.host or "localhost"):
-            self._voice.warn(problem)
+            self._console.warning(problem)
         profiles = sorted(os.path.join(base, name) for base, _, names in os.walk(folder) for name in names)
         commit = next((package.commit for package in self._around.packages.values()), execution.commit)
         completed = replace(execution, commit=commit, profiles=tuple(profiles))
@@ -287,7 +297,7 @@ class _Keeper:
         return completed
 
     def _send(self, execution: BenchExecution, summary: Facts) -> None:
-        for name, send in _build_deliveries(self._around.job, execution, summary, self._voice):
+        for name, send in _build_deliveries(self._around.job, execution, summary, self._console):
             try:
                 with _stoppable():
                     problem = send()
@@ -300,7 +310,7 @@ class _Keeper:
 
     def _complain(self, problem: str) -> None:
         self.problems.append(problem)
-        self._voice.warn(problem)
+        self._console.warning(problem)
 
 
 def _leave_out_said(execution: BenchExecution) -> BenchExecution:
@@ -348,7 +358,7 @@ def load_parts(execution: BenchExecution) -> dict[str, float]:
 
 
 def _build_deliveries(
-    job: PerfzeroJob, execution: BenchExecution, summary: Facts, voice: Voice
+    job: PerfzeroJob, execution: BenchExecution, summary: Facts, console: PerfzeroConsole
 ) -> Iterator[tuple[str, Callable[[], str | None]]]:
     """The folder goes last, with everything in it."""
     if job.bigquery_project and job.bigquery_table:
@@ -357,9 +367,9 @@ def _build_deliveries(
             partial(_insert, job.bigquery_project, job.bigquery_table, summary),
         )
     for method in job.upload_methods:
-        yield "--result_upload_methods", partial(_call, job, method, summary, voice)
+        yield "--result_upload_methods", partial(_call, job, method, summary, console)
     if job.output_url:
-        yield f"the upload to {job.output_url}", partial(_upload, job, execution, voice)
+        yield f"the upload to {job.output_url}", partial(_upload, job, execution, console)
 
 
 def _insert(project: str, table: str, summary: Facts) -> None:
@@ -368,18 +378,18 @@ def _insert(project: str, table: str, summary: Facts) -> None:
     insert_row(project, table, build_row(summary))
 
 
-def _call(job: PerfzeroJob, method: str, summary: Facts, voice: Voice) -> str | None:
+def _call(job: PerfzeroJob, method: str, summary: Facts, console: PerfzeroConsole) -> str | None:
     return call_upload_method(
-        method, summary, folder=job.folder, python=job.python, python_path=job.python_path, say=voice.say
+        method, summary, folder=job.folder, python=job.python, python_path=job.python_path, say=console.message
     )
 
 
-def _upload(job: PerfzeroJob, execution: BenchExecution, voice: Voice) -> None:
+def _upload(job: PerfzeroJob, execution: BenchExecution, console: PerfzeroConsole) -> None:
     from assay.stage.upload import upload_folder
 
     url = f"{job.output_url}/{execution.execution_id}"
-    count = upload_folder(execution.output_dir, url, voice.say)
-    voice.say(f"{render_count(count, 'file')} sent to {url}/")
+    count = upload_folder(execution.output_dir, url, console.message)
+    console.message(f"{render_count(count, 'file')} sent to {url}/")
 
 
 class _StoppedError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from assay.compat.original_command import Parsed
-from assay.show.console import note, say
+from assay.show.console import Console
 
 DEFAULT_DOCKERFILE = "docker/Dockerfile_ubuntu_1804_tf_v1"
 
@@ -86,5 +86,6 @@ def run(parsed: Parsed) -> int:
         site_package_downloads=parsed.site_package_downloads,
         extra_docker_build_args=tuple(parsed.extra_docker_build_args),
     )
-    set_up(request, build_tools(parsed.dry_run, say, note), say)
+    console = Console()
+    set_up(request, build_tools(parsed.dry_run, console.print, console.error), console.print_lines)
     return 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from assay.compat.original_command import Parsed, original_command, say_problems, warn, write_lines, write_report
 from assay.errors import ExitCode
-from assay.show.console import Console, echo, note, say
+from assay.show.console import Console
 from assay.values.state import RETRY, State
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(parsed: Parsed) -> int:
         return int(ExitCode.OK)
     if not prepared.root_was_asked:
         check_prepared(prepared)
-        note(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}")
+        Console().error(f"no LOGROOT in .runx: runs go to {os.path.relpath(prepared.place.dir)}")
     return supervise(prepared)
 
 
@@ -85,8 +85,8 @@ def supervise(prepared: Prepared) -> int:
     report = run_study(prepared, build_hooks(prepared))
     states = load_states(report) if report.left and not report.problem else []
     if prepared.farm is not None and State.RUNNING in states:
-        note(describe_farm(states, prepared.farm.name))
-        note(f"next: {show_command(['ls'], prepared.place)}")
+        Console().error(describe_farm(states, prepared.farm.name))
+        Console().error(f"next: {show_command(['ls'], prepared.place)}")
     else:
         write_report(report, time.time() - began)
     say_problems(report)
@@ -97,19 +97,27 @@ def build_hooks(prepared: Prepared) -> RunHooks:
     """Here: one run after another with its output live. On a farm: gone when it has everything, as runx was."""
     from assay.study.api import RunHooks, build_line
 
+    console = Console()
+
     def listen(event: Event) -> None:
         spec = event.entry.spec
         if event.kind == "started":
-            say(build_line(prepared, spec, spec.commands[0].text, event.entry.attempt))
+            console.print(build_line(prepared, spec, spec.commands[0].text, event.entry.attempt))
         elif event.kind == "adopted":
-            note(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
+            Console().error(f"{spec.name} is on its way already (attempt {event.entry.attempt})")
 
-    console = Console()
     if prepared.farm is not None:
         return RunHooks(listen=listen, console=console, tick_s=_TICK_S, leaves=True)
     if prepared.options.slots:
         return RunHooks(listen=listen, console=console, owns_process=True, tick_s=_TICK_S)
-    return RunHooks(listen=listen, console=console, echo=echo, owns_process=True, one_by_one=True, tick_s=_LIVE_TICK_S)
+    return RunHooks(
+        listen=listen,
+        console=console,
+        echo=console.write_bytes,
+        owns_process=True,
+        one_by_one=True,
+        tick_s=_LIVE_TICK_S,
+    )
 
 
 def describe_farm(states: Sequence[State], farm: str) -> str:

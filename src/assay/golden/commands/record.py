@@ -85,8 +85,7 @@ def validate(request: ValidateRequest, console: Console) -> int:
     for warning in found.file.warnings:
         console.warning(str(warning))
     for test, mode, text in found.commands:
-        for line in f"{test} {mode}: {text}".split("\n"):
-            console.print(line)
+        console.print_lines(f"{test} {mode}: {text}")
     for note in found.notes:
         console.error(note)
     for problem in found.problems:

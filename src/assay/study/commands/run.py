@@ -317,8 +317,8 @@ def stop(request: StopRequest, console: Console) -> int:
         idle = sum(not run.was_running for run in report.runs)
         if only_running and idle:
             console.print(f"{idle} were not running")
-        for line in "\n".join(report.notes).splitlines():
-            console.print(line)
+        for note in report.notes:
+            console.print_lines(note)
     if not report.runs:
         console.error(f"{', '.join(request.names)}: no runs yet")
     return int(ExitCode.OK if report.is_well else ExitCode.FAILED)
