@@ -243,3 +243,17 @@ def test_junit_counts_by_kind_and_takes_an_excuse():
 
 def test_json_holds_the_facts():
     assert json.loads(render_document(build(facts={"a": [math.nan, 1]}))) == {"a": ["NaN", 1]}
+
+
+def test_lines_of_a_finding_stay_apart_in_markdown():
+    found = Finding(VerdictKind.FAIL, "loss", "+2% in steps 1 to 9\n  begins at step 3")
+    assert render_markdown(build(Findings([found]))) == "- **FAIL** loss: +2% in steps 1 to 9; begins at step 3\n"
+
+
+def test_long_names_become_numbers_where_there_is_no_room():
+    table = Table((Column("fault"), Column("result")), [["none", "control"], ["x" * 50, "caught"]])
+    block = TableBlock(table, numbers_names=True)
+    lines = render_terminal(build(block), width=30).splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["none", "#1"]
+    assert lines[4:] == ["", "#1", "    " + "x" * 50]
+    assert "#1" not in render_terminal(build(block), width=80)

@@ -111,12 +111,12 @@ def _widen(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
 
 
 def _draw_marks(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
-    """Stretches as a stripe, single places as a line."""
+    """Stretches as a stripe, single values as a line."""
     for style, start, end in chart.spans:
         left, right = max(frame.x(start), _LEFT), min(frame.x(end), frame.right)
         yield _rect(style, left, _TOP, max(right - left, 2.0), bottom - _TOP)
-    for place in chart.lines:
-        x = frame.x(place)
+    for index in chart.lines:
+        x = frame.x(index)
         yield f'<line class="first" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom:.1f}"/>'
 
 
@@ -151,10 +151,10 @@ def _draw_x_names(ticks: Sequence[tuple[float, str]] | None, frame: Frame) -> It
 def _draw_hovers(chart: Chart, frame: Frame, bottom: float) -> Iterator[str]:
     """Invisible bars that show a text under the mouse."""
     hovers = chart.hovers
-    for place, (x, text) in enumerate(hovers):
-        left = frame.x((hovers[place - 1][0] + x) / 2) if place else frame.x(frame.x_range[0])
-        is_last = place + 1 == len(hovers)
-        right = frame.x(frame.x_range[1]) if is_last else frame.x((hovers[place + 1][0] + x) / 2)
+    for index, (x, text) in enumerate(hovers):
+        left = frame.x((hovers[index - 1][0] + x) / 2) if index else frame.x(frame.x_range[0])
+        is_last = index + 1 == len(hovers)
+        right = frame.x(frame.x_range[1]) if is_last else frame.x((hovers[index + 1][0] + x) / 2)
         inner = "\n".join(map(escape_html, text.split("\n")))
         yield _rect("hover", left, _TOP, max(right - left, 0.5), bottom - _TOP, inner=f"<title>{inner}</title>")
 
@@ -202,7 +202,7 @@ def _draw_curve(curve: Curve, frame: Frame) -> Iterator[str]:
 
 def _path(points: Sequence[Point], frame: Frame, first: str = "M") -> str:
     return "".join(
-        f"{first if place == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for place, (x, y) in enumerate(points)
+        f"{first if index == 0 else 'L'}{frame.x(x):.1f} {frame.y(y):.1f}" for index, (x, y) in enumerate(points)
     )
 
 
@@ -215,5 +215,5 @@ def thin(points: list[Point], most: int = _MOST_POINTS) -> list[Point]:
     for start in range(0, len(points), size):
         part = points[start : start + size]
         ends = {part.index(min(part, key=lambda each: each[1])), part.index(max(part, key=lambda each: each[1]))}
-        kept += [part[place] for place in sorted(ends)]
+        kept += [part[index] for index in sorted(ends)]
     return kept

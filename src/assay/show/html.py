@@ -71,18 +71,18 @@ def build_parts(blocks: Sequence[Block]) -> list[tuple[str, Any]]:
 def build_rows(block: TableBlock) -> list[dict[str, Any]]:
     """Each row with its cells as spans, and what comes before and below it."""
     columns, rows = block.table.columns, block.table.rows
-    texts = [build_texts(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
+    texts = [build_texts(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     return [
         {
             "cells": [
-                (column, _build_cell(row[at], texts[at][place].strip(), column.kind == "state"))
+                (column, _build_cell(row[at], texts[at][index].strip(), column.kind == "state"))
                 for at, column in enumerate(columns)
             ],
-            "notes": block.notes[place] if block.notes else (),
-            "role": block.roles[place] if block.roles else "",
-            "before": (block.breaks or {}).get(place, ""),
+            "notes": block.notes[index] if block.notes else (),
+            "role": block.roles[index] if block.roles else "",
+            "before": (block.breaks or {}).get(index, ""),
         }
-        for place, row in enumerate(rows)
+        for index, row in enumerate(rows)
     ]
 
 

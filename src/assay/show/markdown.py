@@ -75,11 +75,16 @@ def _quote(text: str) -> str:
 
 def _render_findings(block: Findings) -> str:
     lines = [
-        f"- **{each.kind}** {_text(each.subject) + ': ' if each.subject else ''}{_text(each.message)}"
+        f"- **{each.kind}** {_text(each.subject) + ': ' if each.subject else ''}{_text(_join_lines(each.message))}"
         for each in block.items[: block.most]
     ]
     more = len(block.items) - block.most
     return "\n".join([*lines, *([f"- and {more} more"] if more > 0 else [])])
+
+
+def _join_lines(text: str) -> str:
+    """An item of a list is one line; the ends of the others stay visible."""
+    return "; ".join(line.strip().rstrip(";") for line in text.splitlines() if line.strip())
 
 
 def _render_table(block: TableBlock) -> str:

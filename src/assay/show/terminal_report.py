@@ -211,9 +211,9 @@ def _fit(table: Table, width: int | None) -> tuple[Table, list[str]]:
 
 def _drop_empty(table: Table) -> Table:
     """Without the columns that no row has anything in; the first names the rows, and stays."""
-    full = [any(row[place] not in (None, "", "-") for row in table.rows) for place in range(len(table.columns))]
-    kept = [place for place, has_any in enumerate(full) if has_any or not place]
-    return Table(tuple(table.columns[place] for place in kept), [[row[place] for place in kept] for row in table.rows])
+    full = [any(row[index] not in (None, "", "-") for row in table.rows) for index in range(len(table.columns))]
+    kept = [index for index, has_any in enumerate(full) if has_any or not index]
+    return Table(tuple(table.columns[index] for index in kept), [[row[index] for index in kept] for row in table.rows])
 
 
 def _render_numbered(block: TableBlock, look: _Look) -> Iterator[str]:
@@ -229,10 +229,10 @@ def _render_numbered(block: TableBlock, look: _Look) -> Iterator[str]:
 
 def _render_split(block: TableBlock, look: _Look) -> Iterator[str]:
     names = [column.name for column in block.table.columns]
-    place = names.index(block.split_by)
-    columns = (*block.table.columns[:place], *block.table.columns[place + 1 :])
-    for value in dict.fromkeys(row[place] for row in block.table.rows):
-        rows = [[*row[:place], *row[place + 1 :]] for row in block.table.rows if row[place] == value]
+    index = names.index(block.split_by)
+    columns = (*block.table.columns[:index], *block.table.columns[index + 1 :])
+    for value in dict.fromkeys(row[index] for row in block.table.rows):
+        rows = [[*row[:index], *row[index + 1 :]] for row in block.table.rows if row[index] == value]
         yield formatting.shorten(formatting.clean(str(value)), look.width or 0, front=0)
         yield from render_table(Table(columns, rows), width=look.width, color=look.color, plain=look.plain).splitlines()
 
@@ -254,8 +254,8 @@ def _paint_row(row: str, role: str) -> str:
 def _mark_breaks(block: TableBlock, lines: Sequence[str]) -> Iterator[str]:
     breaks = block.breaks or {}
     yield from lines[:2]
-    for place, line in enumerate(lines[2:]):
-        yield from ([formatting.clean(breaks[place])] if place in breaks else [])
+    for index, line in enumerate(lines[2:]):
+        yield from ([formatting.clean(breaks[index])] if index in breaks else [])
         yield line
     last = len(lines) - 2
     yield from ([formatting.clean(breaks[last])] if last in breaks else [])

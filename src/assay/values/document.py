@@ -77,7 +77,7 @@ class Heading(NamedTuple):
     kind: VerdictKind | None = None
     level: int = 2
     word: str = ""
-    note: str = ""  # less important, behind it
+    note: str = ""  # less important, after it
 
 
 class Text(NamedTuple):

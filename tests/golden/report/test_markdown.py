@@ -29,4 +29,4 @@ def test_what_is_bad_is_listed_and_foreign_words_do_no_harm():
 
 
 def test_a_test_that_could_not_begin():
-    assert "**ERROR** golden: there is no golden recording gather it first" in render_markdown(made.error_report())
+    assert "**ERROR** golden: there is no golden recording; gather it first" in render_markdown(made.error_report())

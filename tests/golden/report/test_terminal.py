@@ -53,7 +53,7 @@ def test_a_delta_that_gathering_refuses_is_named_with_its_metric():
     refused = replace(made.finding(VerdictKind.ERROR, "a delta of 0.005 is too small"), subject="segment at 100: acc")
     told = made.report(rest=(refused,))
     assert "ERROR golden segment at 100: acc: a delta of 0.005 is too small" in render_golden(told)
-    assert build_rows(told)[0].tell(refused).startswith("segment at 100: acc: ")
+    assert build_rows(told)[0].describe(refused).startswith("segment at 100: acc: ")
 
 
 def test_the_cause_stands_before_its_consequences():
@@ -168,9 +168,9 @@ def test_two_labels_of_a_metric_can_be_told_apart():
     (row,) = build_rows(two_labels())
     assert row.message.startswith("MLM: +2%")
     half = replace(made.FAILED, subject="segment at 100: loss MLM, second half")
-    assert row.place_of(half) == "segment 100 loss MLM, second half"
-    assert row.place_of(replace(half, subject="segment at 100: loss, second half")) == "segment 100 loss, second half"
-    assert row.place_of(replace(half, subject="segment at 100: lossy")) == "segment 100 loss"
+    assert row.locate(half) == "segment 100 loss MLM, second half"
+    assert row.locate(replace(half, subject="segment at 100: loss, second half")) == "segment 100 loss, second half"
+    assert row.locate(replace(half, subject="segment at 100: lossy")) == "segment 100 loss"
 
 
 def test_the_headline_says_what_is_wrong_and_from_where():

@@ -1,6 +1,6 @@
 """The curves of a golden recording and of a check, as charts of a document.
 
-Above: the band of the recordings, their mean, the check over it, and the windows that speak against it. Below: the
+Above: the band of the recordings, their mean, the check over it, and the windows that failed. Below: the
 difference in percent, where a shift that no eye sees in the curves is plain.
 """
 
@@ -73,7 +73,7 @@ def _build_metric_charts(segment: SegmentReport, metric: MetricReport) -> Iterat
 
 
 def _concerns(subject: str, metric: MetricReport, label: str) -> bool:
-    """With several labels, whether a finding speaks of this one; its subject then ends in the label."""
+    """With several labels, whether a finding is about this one; its subject then ends in the label."""
     return len(metric.golden) < 2 or not label or label in subject.split()
 
 
@@ -102,7 +102,7 @@ def build_chart(
     lines: Sequence[float] = (),
     effect: float | None = None,
 ) -> Chart:
-    """`marks`: style, from step, to step; `lines`: single steps; `effect`: what the verdict speaks of."""
+    """`marks`: style, from step, to step; `lines`: single steps; `effect`: that of the verdict."""
     band, measured = build_band(golden), build_band(check)
     curves = [
         Curve([(step, mean) for step, (_, mean, _) in band.items()], "reference"),
@@ -182,7 +182,7 @@ def _finite(value: float | None) -> float:
 
 
 def build_strip_ticks(wide: float, effect: float) -> list[float]:
-    """Three at least: nothing, a round number on both sides, and the effect that the verdict speaks of."""
+    """Three at least: nothing, a round number on both sides, and the effect of the verdict."""
     around = [value for value in build_ticks(-wide, wide, 3) if value]
     if len(around) < 2:
         power = 10.0 ** math.floor(math.log10(wide))

@@ -89,7 +89,7 @@ def _build_test(report: GoldenReport, test: GoldenTestReport, every_row: bool) -
         yield Only(("terminal",), (Section((_build_terminal_table(rows, shown),)),))
         yield Only(("markdown",), (TableBlock(build_table(rows)),))
     found = sort_findings(
-        replace(each, subject=row.place_of(each))
+        replace(each, subject=row.locate(each))
         for row in rows
         for each in row.findings
         if each.kind is not VerdictKind.PASS
@@ -127,7 +127,7 @@ def _build_page_table(rows: Sequence[Row], good: str) -> TableBlock:
     notes = []
     for row in rows:
         worst = [each for each in row.findings if each.kind is not VerdictKind.PASS] or list(row.findings)
-        notes.append([row.tell(each) for each in worst[:_MOST_REASONS]])
+        notes.append([row.describe(each) for each in worst[:_MOST_REASONS]])
     return TableBlock(build_table(rows, good), notes, [str(row.kind) for row in rows])
 
 
@@ -145,9 +145,9 @@ def build_table(rows: Sequence[Row], good: str = "") -> Table:
     )
     cells = [_build_cells(row, good) for row in rows]
     kept = [
-        place for place, column in enumerate(columns) if column.name != "interval" or any(row[place] for row in cells)
+        index for index, column in enumerate(columns) if column.name != "interval" or any(row[index] for row in cells)
     ]
-    return Table(tuple(columns[place] for place in kept), [[row[place] for place in kept] for row in cells])
+    return Table(tuple(columns[index] for index in kept), [[row[index] for index in kept] for row in cells])
 
 
 def _build_cells(row: Row, good: str) -> list[Any]:

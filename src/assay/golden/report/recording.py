@@ -79,9 +79,9 @@ def _list_facts(golden: Golden, manifest: str) -> Iterator[tuple[str, str]]:
 def _describe_variants(golden: Golden) -> Iterator[tuple[str, str]]:
     """What was declared harmless, with how it was set."""
     names = dict.fromkeys(name for segment in golden.segments for name in segment.variants)
-    told = _mapping(golden.provenance, "variants")
+    known = _mapping(golden.provenance, "variants")
     if names:
-        shown = (f"{name} ({told[name]})" if told.get(name) else name for name in names)
+        shown = (f"{name} ({known[name]})" if known.get(name) else name for name in names)
         yield "variants", ", ".join(shown)
 
 
@@ -109,8 +109,8 @@ def _build_environment(origin: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(hardware, Mapping):
         gpus = hardware.get("gpus") or ()
         names = [str(gpu.get("name", gpu)) if isinstance(gpu, Mapping) else str(gpu) for gpu in gpus]
-        told = [str(hardware["cpu"])] if hardware.get("cpu") else []
-        yield "hardware", ", ".join([*told, *names]) or "not recorded"
+        known = [str(hardware["cpu"])] if hardware.get("cpu") else []
+        yield "hardware", ", ".join([*known, *names]) or "not recorded"
     if isinstance(packages, Mapping) and packages:
         shown = [f"{name} {version}" for name, version in list(packages.items())[:_PACKAGES]]
         more = f" and {len(packages) - _PACKAGES} more" if len(packages) > _PACKAGES else ""

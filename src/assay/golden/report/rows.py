@@ -22,7 +22,7 @@ _SMALLEST = 1e-5  # below a thousandth of a percent nobody needs digits
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One judged thing. `finding` speaks for it: the worst one, and of those the one with the largest effect."""
+    """One judged thing. `finding` represents it: the worst one, and of those the one with the largest effect."""
 
     test: str
     segment: int | None
@@ -36,17 +36,17 @@ class Row:
 
     @property
     def message(self) -> str:
-        return self.tell(self.finding) if self.finding else ""
+        return self.describe(self.finding) if self.finding else ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """`segment 100 loss`."""
         segment = "" if self.segment is None else f"segment {self.segment} "
         return f"{segment}{self.metric}"
 
-    def place_of(self, finding: Finding) -> str:
+    def locate(self, finding: Finding) -> str:
         """`segment 100 loss MLM`: of several labels the one that the finding is about."""
-        return f"{self.place}{self.label_of(finding, ' ')}"
+        return f"{self.location}{self.label_of(finding, ' ')}"
 
     def label_of(self, finding: Finding, before: str = "") -> str:
         """What the finding's subject says beyond the metric; nothing for a metric without labels."""
@@ -58,7 +58,7 @@ class Row:
             return rest if before else rest[1:].strip()
         return f"{before}{rest.strip()}" if rest[:1] == " " else ""
 
-    def tell(self, finding: Finding) -> str:
+    def describe(self, finding: Finding) -> str:
         """The message, with its label in front where there is one."""
         label = self.label_of(finding)
         return f"{label}: {finding.message}" if label else finding.message
@@ -70,8 +70,8 @@ def build_rows(report: GoldenReport) -> tuple[Row, ...]:
 
 def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
     rows = [row for segment in test.segments for row in _build_segment_rows(test.test, segment)]
-    told = {finding for segment in test.segments for finding in segment.verdict.findings}
-    rest = tuple(finding for finding in test.verdict.findings if finding not in told)
+    known = {finding for segment in test.segments for finding in segment.verdict.findings}
+    rest = tuple(finding for finding in test.verdict.findings if finding not in known)
     bad = tuple(finding for finding in rest if finding.kind is not VerdictKind.PASS)
     if bad or not rows:
         kind = _worst(bad or rest, test.verdict.kind)
@@ -90,9 +90,9 @@ def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
 
 
 def _build_segment_rows(test: str, segment: SegmentReport) -> Iterator[Row]:
-    """What befell the runs comes first: it is the cause of what is missing behind it."""
-    told = {finding for metric in segment.metrics for finding in metric.verdict.findings}
-    rest = tuple(finding for finding in segment.verdict.findings if finding not in told)
+    """What happened to the runs comes first: it is the cause of what is missing after it."""
+    known = {finding for metric in segment.metrics for finding in metric.verdict.findings}
+    rest = tuple(finding for finding in segment.verdict.findings if finding not in known)
     if rest or not segment.metrics:
         yield Row(test, segment.start_step, RUN, _worst(rest, segment.verdict.kind), choose_finding(rest), rest)
     for metric in segment.metrics:
@@ -223,6 +223,6 @@ def _describe_worst(report: GoldenReport, test: GoldenTestReport) -> str:
     effect, step = render_percent(row.finding.effect), render_step(row.finding.step)
     if not effect:
         lines = row.finding.message.splitlines() or [""]
-        return f"{outcome}, {formatting.clean(f'{row.place_of(row.finding)}: {lines[0]}')}"
+        return f"{outcome}, {formatting.clean(f'{row.locate(row.finding)}: {lines[0]}')}"
     name = formatting.clean(f"{row.metric}{row.label_of(row.finding, ' ')}")
     return f"{outcome}, {name} {effect}{f' from step {step}' if step else ''}"
