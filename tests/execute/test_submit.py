@@ -16,7 +16,6 @@ import pytest
 from tests.contracts.executor import STOP, STUBBORN, ExecutorContract, Run, Runs, finish, members, start, until
 
 from assay.errors import InfrastructureError, UsageError
-from assay.execute import process
 from assay.execute.submit import SubmitExecutor, load_submit_code, load_submit_failure, parse_token
 from assay.record import run_directory
 from assay.system import processes
@@ -575,7 +574,7 @@ class TestStop:
         run = runs.make(STUBBORN[kind])
         handle = start(shell, run)
         until(run.path("code/up").exists, "the command runs")
-        monkeypatch.setattr(process, "host_name", lambda: "the supervisor's host")
+        monkeypatch.setattr(processes, "host_name", lambda: "the supervisor's host")
         run_directory.write_stop(run.dir, 1, STOP)
         until(run.path("end.1").exists, "the watcher ends it")
         until(lambda: not members(run), "nothing is left")
