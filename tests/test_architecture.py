@@ -324,7 +324,8 @@ def find_system_use(node: ast.AST) -> str | None:
         return "git" if [*literal_text(node.args[:1])] == ["git"] else None
     if isinstance(node, ast.Attribute):
         text = ast.unparse(node)
-        return text if text in SYSTEM_CALLS or node.attr == "isatty" else None
+        is_raw = text in SYSTEM_CALLS or node.attr == "isatty" or (node.attr == "rename" and text != "files.rename")
+        return text if is_raw else None
     names = []
     if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
         names = [target.split(".")[0] for target, _ in import_targets(node, {})]
@@ -599,6 +600,7 @@ def test_libraries_at_home_are_left_alone() -> None:
         ("import os\nos.replace('a', 'b')", "os.replace"),
         ("import os\nmove = os.rename", "os.rename"),
         ("from os import replace", "os.replace"),
+        ("def f(path):\n    path.rename('b')", "path.rename"),
         ("import subprocess\nsubprocess.run(['git', 'status'])", "git"),
         ("ARGV = ('git', *WORDS)", "git"),
         ("import shutil\nshutil.which('git')", "git"),
