@@ -12,9 +12,9 @@ from assay.cli.main import build_cli
 from assay.compat.mlrunner import command as mlrunner
 from assay.compat.runx import command as runx
 from assay.compat.runx import sumx_command
+from assay.config.dialects.base import LoadOptions
 from assay.config.load import load_study
 from assay.config.native import KEYS
-from assay.config.options import LoadOptions
 from assay.config.settings import load_settings
 from assay.errors import ConfigError
 from assay.models.backends.command import FLAG_NAMES, KNOWN

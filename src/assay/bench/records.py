@@ -1,4 +1,4 @@
-"""benchmark.json, what people said about changes (triage.jsonl), and what a call is going to run (bench-queue.*)."""
+"""benchmark.json, judgements on changes (triage.jsonl), and what a call is going to run (bench-queue.*)."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ Judgement = Literal["ack", "invalid", "wontfix", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Triage:
-    """What somebody said about a change of a metric, found by the execution where the new level begins.
+    """A judgement on a change of a metric, found by the execution where the new level begins.
 
-    ack      seen, and somebody is at it: it is named, and raises no alarm
+    ack      seen and being worked on: it is listed, and raises no alarm
     wontfix  meant to be so: the new level is the normal one
-    invalid  the executions of the new level are no good: they are left out
-    open     takes an earlier word back
+    invalid  the executions of the new level are not usable: they are left out
+    open     takes an earlier judgement back
     """
 
     method: str
     metric: str
     execution_id: str  # where the change begins
-    until: str = ""  # the last execution of the new level when this was said: invalid leaves out what lies between
+    until: str = ""  # the last execution of the new level when this was recorded: invalid leaves out what is between
     judgement: Judgement = "ack"
     note: str = ""
     who: str = ""

@@ -19,7 +19,7 @@ _RANGE_HINT = "write {range: 400}, {range: [from, to]} or {range: [from, to, ste
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """`zip` and `when` with the places where they stand."""
+    """`zip` and `when` with their positions."""
 
     zips: tuple[tuple[tuple[str, ...], Node, str], ...] = ()
     when: tuple[tuple[Condition, Entry, str], ...] = ()

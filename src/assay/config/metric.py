@@ -71,7 +71,7 @@ class MetricReader:
             return None
         if os.path.isabs(path) or ".." in path.split("/"):
             hint = "write it relative to the run's directory, as in metrics.jsonl or logs/*.csv"
-            self._problems.add("the file must lie inside the run's directory", join_key(key, kind), node.position, hint)
+            self._problems.add("the file must be inside the run's directory", join_key(key, kind), node.position, hint)
         return MetricFile(cast("Literal['jsonl', 'csv', 'tensorboard']", kind), path, step, node.position)
 
     def _pattern_from(self, name: str, entries: Mapping[str, Entry], key: str) -> Pattern | None:

@@ -61,7 +61,7 @@ def parse_native(nodes: list[Node], path: str, cwd: str) -> Study:
 
 
 def _check_kind(document: Node) -> None:
-    """Any file with colons in it can be read as YAML: what is no study is refused once, and not repeated key by key."""
+    """Any file with colons in it can be read as YAML: a file that is not a study is refused once, not key by key."""
     keys = [entry.key for entry in document.items()] if document.kind == "mapping" else []
     strange = [key for key in keys if key not in KEYS]
     if strange:

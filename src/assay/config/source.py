@@ -1,4 +1,4 @@
-"""YAML with positions: text → a tree of nodes that know where they stand.
+"""YAML with positions: text → a tree of nodes with positions.
 
 Two flavours. `native`: `1e-4` is a number, only `true` and `false` are booleans, dates stay text, and `007` stays
 text because a script would otherwise be handed `7`. `originals`: YAML 1.1 exactly as PyYAML reads it, because the
@@ -135,7 +135,7 @@ def parse_documents(text: str, file: str, *, flavour: Flavour = "native", how_to
 
     `how_to` is what to say about a file without content: what one looks like.
 
-    Raises ConfigError for broken YAML, for a file without content and for a document that is no mapping.
+    Raises ConfigError for broken YAML, for a file without content and for a document that is not a mapping.
     """
     nodes = [_Builder(file, flavour).build(raw) for raw in _compose(text, file, flavour)]
     if all(node.is_null for node in nodes):
@@ -417,7 +417,7 @@ def _explain(error: Any, text: str, file: str) -> ConfigError:
 def _find_open(error: Any, text: str) -> Any:
     """The mark of the innermost bracket or the quote that is still open where the parser gave up; None: not known.
 
-    The parser notices it lines later, mostly behind the end of the file, where nobody would look.
+    The parser notices it lines later, mostly at the end of the file.
     """
     if "end of stream" in error.problem:
         return error.context_mark if _stands_at(error.context_mark, text, "'\"") else None

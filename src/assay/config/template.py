@@ -3,8 +3,8 @@ r"""Command templates: text → pieces.
 `{name}` is a value, `[name]` a flag; `{{name}}` and `[[name]]` are a literal `{name}` and `[name]`. Everything else
 is shell text that is left alone: `${HOME}`, `$((1+2))`, `l[0]`, `[ -f x ]`, `{1..3}`, `'{"a": 1}'`, `awk '{print $1}'`.
 
-A flag stands as a word of its own, so `arr[i]` and `file[ab].txt` are none. The scanner follows the shell's quoting,
-because a value has to be made safe for the place where it stands; it does not look into comments.
+A flag is a word of its own, so `arr[i]` and `file[ab].txt` are not flags. The scanner follows the shell's quoting,
+because a value has to be quoted for the position where it is inserted; it does not look into comments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from assay.errors import ConfigError
 from assay.values.study import Flag, Piece, Place, Position, Problem, Quote, Text
 
-# what every run knows about itself, beside its parameters
+# what every run knows about itself, besides its parameters
 RUN_VALUES = ("run.dir", "run.name", "run.id", "run.time", "study")
 
 _NAME = r"[^\W\d][\w-]*(?:\.[\w-]+)*"

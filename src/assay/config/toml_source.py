@@ -175,7 +175,7 @@ class _Scanner:
         return node
 
     def _enter(self, end: str) -> bool:
-        """Go on behind the bracket or comma to the next element; False: behind the end."""
+        """Move past the bracket or comma to the next element; False: the end was reached."""
         if self._text[self._index] in "[{,":
             self._index += 1
         self._skip(_BLANK)

@@ -29,7 +29,7 @@ checkpoints, and by which rules a check is judged:
         env: {CHARLM_FAULT: [lr-up-10, no-gradient-hidden-weight]}
         flags: {--lr: [x0.9, x1.1]}    # x: times what the command says
 
-The flags are put behind the command. A flag that ends with `=` is joined to its value.
+The flags are put after the command. A flag that ends with `=` is joined to its value.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def load_golden_file(path: str, needs: Sequence[Mode] = ("gather", "run"), cwd: 
 
 
 def _refuse_neither(nodes: Sequence[Node]) -> None:
-    """A file that is of neither kind gets the hint of this door, not that of a study's."""
+    """A file that is of neither kind gets the hint of this command, not that of a study's."""
     document = next(node for node in nodes if not node.is_null)
     keys = {entry.key for entry in document.items()}
     if not keys & {SECTION, "study", "command", "commands"} and not looks_like_convergence(nodes):

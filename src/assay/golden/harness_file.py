@@ -141,7 +141,7 @@ class _TestReader:
         if len(words) > 1:
             hint = f"as in executable: [{', '.join(words)}]"
             self._problems.add(
-                "must be a list with one element for each word, not a text",
+                "must be a list with one element for each word, not a string",
                 self._key("executable"),
                 entry.node.position,
                 hint,

@@ -1,7 +1,7 @@
 """Manifests: a golden recording on disk.
 
 Version 1 is the original's: one JSON object with `ckpt_logs` alone. Version 2 leaves `ckpt_logs` as it was, so that the
-original can still read it, and adds keys beside it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
+original can still read it, and adds keys next to it: `format`, `test`, `complete`, `steps_per_segment`, `provenance`,
 `noise`, `replicas`, `variants`, `checkpoints`, `history`, `steps_beyond`, `counts`.
 
 `counts` states what the file holds. A file that holds less is damaged: a segment that was deleted would not be checked,
@@ -112,7 +112,7 @@ def _parse_object(text: str, file: str) -> dict[str, Any]:
     except RecursionError:
         raise _damaged(file, "it is nested too deeply") from None
     if not isinstance(content, dict) or "ckpt_logs" not in content:
-        raise _damaged(file, "it holds no `ckpt_logs`: this is no manifest")
+        raise _damaged(file, "it holds no `ckpt_logs`: this is not a manifest")
     return content
 
 
@@ -143,7 +143,7 @@ def _parse_segment(key: str, log: Any, replicas: Any, about: Any, notes: list[st
     fields = _mapping(log, where)
     checkpoint, start = fields.get("checkpoint"), fields.get("start_step", key)
     if not isinstance(checkpoint, str) or not checkpoint:
-        raise _BrokenError(f"{where} names no checkpoint")
+        raise _BrokenError(f"{where} does not name a checkpoint")
     recorded = _parse_results(_mapping(fields.get("results"), f"{where}.results"), where, notes)
     tracks: dict[str, Labels] = {
         metric: {label: (track,) for label, track in labels.items()} for metric, labels in recorded.items()
@@ -266,7 +266,7 @@ def _build_track(rows: Sequence[tuple[int, str]]) -> Track:
     try:
         values = tuple(float(text) for text in texts)
     except ValueError as error:
-        raise _BrokenError(f"a recorded value is no number: {error}") from None
+        raise _BrokenError(f"a recorded value is not a number: {error}") from None
     return Track(tuple(step for step, _ in ordered), values, texts)
 
 
@@ -360,7 +360,7 @@ def write_manifest(path: str, golden: Golden) -> None:
     """Readers see the old or the new one, never a part. What no check can be compared with is refused."""
     broken = find_not_finite(golden, _judged_metrics(golden)) if golden.complete else []
     if broken:
-        raise BadRecordingError(f"this is no good recording: {broken[0]}", f"{path} is left as it was")
+        raise BadRecordingError(f"this recording cannot be used: {broken[0]}", f"{path} is left as it was")
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         write_atomic(path, render_manifest(golden))
@@ -432,7 +432,7 @@ def _looks_like_manifest(path: str) -> bool:
 
 
 def load_references(manifest: str) -> set[str] | None:
-    """The checkpoints that a manifest refers to; None when nobody can tell."""
+    """The checkpoints that a manifest refers to; None when that is not known."""
     try:
         with open(manifest, encoding="utf-8") as file:
             logs = json.load(file)["ckpt_logs"].values()
@@ -467,7 +467,7 @@ def _is_used(folder: str, references: set[str] | None) -> bool:
 
 
 def remove_checkpoints(manifest: str, old: Iterable[str]) -> None:
-    """Checkpoints of a golden that has been replaced, where they lie in the store and no manifest has them any more."""
+    """Checkpoints of a golden that has been replaced, where no manifest of the store refers to them any more."""
     store = os.path.dirname(os.path.abspath(manifest))
     references = [load_references(path) for path in list_manifests(store)]
     if None in references:
@@ -491,7 +491,7 @@ def _remove(path: str, base: str) -> None:
         while (path := os.path.dirname(path)) != base:
             os.rmdir(path)
     except OSError:
-        return  # something else lies there, or somebody else removed it: neither harms the golden
+        return  # something else is there, or it was removed already: neither harms the golden
 
 
 def find_checkpoint(manifest: str, checkpoint: str) -> str | None:

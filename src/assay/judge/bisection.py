@@ -50,7 +50,7 @@ class Try:
 
     @property
     def reason(self) -> str:
-        """In words, for people who watch."""
+        """As text, for progress messages."""
         return _REASONS.get(self.why, f"{self.suspects} suspects")
 
 

@@ -20,7 +20,7 @@ def judge_checks(checks: Sequence[Check], run_name: str, summaries: Mapping[str,
 
 
 def direction_of_check(check: Check) -> Direction:
-    """Which way `best` lies: an upper bound guards something that should be small, a lower bound the opposite."""
+    """Which direction is better: an upper bound guards something that should be small, a lower bound the opposite."""
     if check.min is None and check.max is not None:
         return "min"
     if check.max is None and check.min is not None:

@@ -1,6 +1,6 @@
-"""model.json: what a check of a model came to, with every case, step and number.
+"""model.json: the result of a model check, with every case, step and number.
 
-The file is JSON that every reader knows: NaN and infinities, which JSON has not, are texts. Paths into the run
+The file is JSON that every reader knows: NaN and infinities, which JSON does not have, are strings. Paths into the run
 directory are kept relative to it, also those in command lines: it may be moved.
 """
 
@@ -61,7 +61,7 @@ def _change_paths(content: Any, change: Change, *, meant: bool = False) -> Any:
 
 
 def _move(text: str, old: str, new: str) -> str:
-    """Whole names only: `/runs/model/a` is no part of `/runs/model/ab`."""
+    """Whole names only: `/runs/model/a` is not a part of `/runs/model/ab`."""
     return new if text == old else text.replace(f"{old}/", f"{new}/")
 
 

@@ -25,7 +25,7 @@ from assay.study.locations import (
 from assay.values import layout
 
 if TYPE_CHECKING:
-    from assay.config.options import LoadOptions
+    from assay.config.dialects.base import LoadOptions
 
 __all__ = [
     "FoundRun",
@@ -79,7 +79,7 @@ def load_logroots(options: LoadOptions | None = None) -> Roots:
     if options is None and not any(map(os.path.isfile, (".runx", os.path.expanduser("~/.config/runx.yml")))):
         return Roots(())
     from assay.config.dialects import runx
-    from assay.config.options import LoadOptions
+    from assay.config.dialects.base import LoadOptions
 
     options = options or LoadOptions()
     config = runx.load_config(options)

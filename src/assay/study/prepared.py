@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from assay.config.options import LoadOptions
+from assay.config.dialects.base import LoadOptions
 from assay.config.settings import Settings
 from assay.errors import ExitCode
 from assay.record import run_directory

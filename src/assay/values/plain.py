@@ -1,7 +1,7 @@
-"""Values as JSON-like data and back, by their own annotations: for what travels to another process or into a file.
+"""The codec between dataclasses and JSON-like data, by their annotations: for other processes and for files.
 
-Numbers that JSON does not know (NaN, infinities) travel as texts where a float is expected. Unknown keys are those of a
-newer version, and are passed over; a missing key takes the field's default.
+Numbers that JSON does not know (NaN, infinities) are strings where a float is expected. Unknown keys are those of a
+newer version, and are ignored; a missing key takes the field's default.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def _parse_float(content: Any) -> float:
 
 
 def render_date(seconds: float, form: str, zone: tzinfo | None = None) -> str:
-    """As strftime; a file may hold a number that is no time of any calendar. Without a zone: local time."""
+    """As strftime; a file may hold a number that is not a valid time. Without a zone: local time."""
     try:
         return datetime.fromtimestamp(seconds, zone).strftime(form)
     except (OverflowError, ValueError, OSError):

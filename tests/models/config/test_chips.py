@@ -72,7 +72,7 @@ def test_an_empty_list_is_refused(chips, text):
 
 def test_empty_groups_and_folders_are_refused(chips, tmp_path):
     (chips / "none.group").write_text("# nobody\n")
-    with pytest.raises(UsageError, match="names no chip"):
+    with pytest.raises(UsageError, match="does not name a chip"):
         choose_chips("none", str(chips))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="there are no chips in"):
@@ -91,7 +91,7 @@ def test_a_chip_is_what_its_file_says(chips):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("{", "broken JSON"), ("[]", "is no chip"), ('{"target": 3}', "is no chip"), ("\xff", "broken JSON")],
+    [("{", "broken JSON"), ("[]", "is not a chip"), ('{"target": 3}', "is not a chip"), ("\xff", "broken JSON")],
 )
 def test_a_broken_chip_is_refused(chips, content, complaint):
     (chips / "abc.json").write_text(content)

@@ -77,7 +77,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ({"target": "ort", "inputs": ("nosuch.npy",)}, "there is no nosuch.npy"),
         ({"target": "ort", "inputs": ("x=nosuch.npy",)}, "there is no nosuch.npy"),
         ({"target": "ort", "inputs": (".",), "function": "m:f"}, "not from both"),
-        ({"target": "ort", "tolerances": ("rel",)}, "'rel' says no bound"),
+        ({"target": "ort", "tolerances": ("rel",)}, "'rel' has no bound"),
         ({"target": "ort", "tolerances": ("rel=x",)}, "rel must be a number"),
         ({"target": "ort", "tolerances": ("rell=1",)}, "did you mean 'rel'"),
         ({"target": "ort", "tolerances": ("rel=-1",)}, "not negative"),

@@ -188,7 +188,26 @@ def test_a_file_that_breaks_in_use_is_set_aside_with_advice(path: Path) -> None:
     assert os.path.exists(f"{path}.aside")
 
 
-# ---------------------------------------------------------------- where it lies
+@pytest.mark.parametrize("read", ["load_runs", "load_table", "load_summaries", "load_metric_names", "load_studies"])
+def test_a_run_without_its_compact_copy_is_damage(path: Path, read: str) -> None:
+    """Else it would be a run without metrics, or none."""
+    with SqliteIndex(path) as index:
+        index.put_runs([row("grid/a"), row("grid/b")])
+        put_points(index, "grid/a", [1.0])
+        index._db.execute("DELETE FROM run_cache WHERE run = 1")
+        with pytest.raises(InfrastructureError, match="damaged"):
+            getattr(index, read)()
+
+
+def test_points_of_a_run_without_its_compact_copy_are_not_added(path: Path) -> None:
+    with SqliteIndex(path) as index:
+        put_points(index, "grid/a", [1.0])
+        index._db.execute("DELETE FROM run_cache")
+        with pytest.raises(InfrastructureError, match="damaged"):
+            index.add_columns("grid/a", "a.log", Cursor(2), {"loss": (None, [2.0], None)}, expected_offset=1)
+
+
+# ---------------------------------------------------------------- where it is
 
 
 def test_the_index_of_a_root_lies_in_the_cache_and_knows_the_root(
@@ -368,7 +387,7 @@ def test_a_full_disk_is_said_with_what_to_do_and_undone_whole(index: SqliteIndex
     new_metric = {"loss": (None, [1.0], None), "new": (None, [0.5] * 100_000, None)}
     with pytest.raises(InfrastructureError, match="full") as caught:
         index.add_columns("grid/a", "a.log", Cursor(2), new_metric, expected_offset=1)
-    assert "make room" in (caught.value.hint or "")
+    assert "free space" in (caught.value.hint or "")
     assert index.load_summaries()["grid/a"]["loss"].count == 1
     assert index.load_cursor("grid/a", "a.log").offset == 1
     index._db.execute("PRAGMA max_page_count = 1000000")

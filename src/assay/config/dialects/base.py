@@ -1,17 +1,29 @@
-"""What the originals' dialects share."""
+"""What the dialects share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-from assay.config.options import LoadOptions
 from assay.config.source import Node, Problems, find_duplicates
-from assay.values.study import Choices, Problem
+from assay.system.fast_dataclasses import dataclass
+from assay.values.study import Choices, Dialect, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What the command line says about reading a file."""
+
+    dialect: Dialect | None = None  # None: by content
+    runx_config: str | None = None  # runx: -c
+    farm: str | None = None  # runx: --farm
+    exp_name: str | None = None  # runx: --exp_name
+    home: str | None = None  # where .config/runx.yml is looked for; None: the user's
+    cwd: str | None = None  # where .runx is looked for and the code is; None: the process's
 
 
 def build_folder(options: LoadOptions) -> str:
-    """The originals run where they are called, not where the file lies."""
+    """The originals run where they are called, not where the file is."""
     return os.path.abspath(options.cwd or os.getcwd())
 
 

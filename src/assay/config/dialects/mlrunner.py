@@ -13,9 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from assay.config.dialects.base import build_axis, build_duplicate_warnings, build_folder, build_name
+from assay.config.dialects.base import LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.fields import Fields
-from assay.config.options import LoadOptions
 from assay.config.source import Entry, Node, Problems, join_key
 from assay.config.template import parse_template
 from assay.errors import ConfigError, did_you_mean
@@ -127,7 +126,7 @@ class _Reader:
             hint = f"keep one of the two, or write {{{{{name}}}}} or [[{name}]] for the literal text"
             self._problems.add(f"{name} is here as {{{name}}} and as [{name}]", key, command.position, hint)
         for own in sorted(flags & OWN_VALUES.keys()):
-            self._problems.add(f"[{own}] is no flag", key, command.position, f"write {{{own}}}")
+            self._problems.add(f"[{own}] is not a flag", key, command.position, f"write {{{own}}}")
 
     def _defaults(self) -> Params:
         entry = self._top.get("default")

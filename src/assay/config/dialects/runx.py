@@ -15,9 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Literal
 
-from assay.config.dialects.base import build_axis, build_duplicate_warnings, build_folder, build_name
+from assay.config.dialects.base import LoadOptions, build_axis, build_duplicate_warnings, build_folder, build_name
 from assay.config.fields import Fields
-from assay.config.options import LoadOptions
 from assay.config.source import Entry, Node, Problems, join_key, load_text, parse_documents
 from assay.errors import UsageError, did_you_mean
 from assay.system.fast_dataclasses import dataclass, field
@@ -366,7 +365,7 @@ class _Reader:
 
 
 def _is_unsaid(node: Node) -> bool:
-    """Null, nothing, and runx's own word for nothing."""
+    """Null, nothing, and runx's own name for nothing."""
     return node.kind == "scalar" and (node.value is None or node.value in ("", "None"))
 
 

@@ -23,7 +23,7 @@ _CUSTOM = ("hw_id", "lram", "slice", "css", "nss", "dma_t", "dma_f", "triple", "
 def choose_chips(text: str | None, folder: str) -> tuple[str, ...]:
     """The names of the chips: `a,b`, `all` (every newest one), a group; nothing said: the default. Raises UsageError.
 
-    `default` is a name that needs no file: the compiler is told nothing about the chip.
+    `default` is a name that needs no file: the compiler gets no flag for the chip.
     """
     if text is None:
         return _choose_default(folder)
@@ -66,7 +66,7 @@ def _load_group(path: str, folder: str) -> tuple[str, ...]:
     lines = [line.partition("#")[0].strip() for line in _load_text(path).splitlines()]
     names = tuple(line for line in lines if line)
     if not names:
-        raise UsageError(f"{path} names no chip", "one in a line")
+        raise UsageError(f"{path} does not name a chip", "write one in each line")
     there = _list_folder(folder)
     for name in names:
         if name != DEFAULT and f"{name}.json" not in there:
@@ -106,12 +106,12 @@ def load_chip(name: str, folder: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path} is broken JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("target", ""), str):
-        raise UsageError(f"{path} is no chip", 'it is a table with a target, as in {"target": "SL2610"}')
+        raise UsageError(f"{path} is not a chip's file", 'it is a table with a target, as in {"target": "SL2610"}')
     return content
 
 
 def name_chip(content: Mapping[str, Any]) -> str | None:
-    """What a compiler is told: the value of `{chip}`. None: nothing."""
+    """What a compiler gets: the value of `{chip}`. None: nothing."""
     target = content.get("target")
     if target != "custom":
         return str(target) if target else None

@@ -1,4 +1,4 @@
-"""`[tool.assay.models]`: where models lie, what they are compared with, and how far off they may be.
+"""`[tool.assay.models]`: where models are, what they are compared with, and how much they may differ.
 
 [tool.assay.models]
 folder = "tests/testdata/onnx_models"      # or a list
@@ -247,7 +247,7 @@ def _split_pair(part: str, text: str) -> tuple[str, str]:
     key, equals, value = part.partition("=")
     if not equals:
         raise UsageError(
-            f"tolerance {text!r}: {part!r} says no bound", "write rel=1e-3, Conv:rel=1e-2 or tensor=y:ulp=4"
+            f"tolerance {text!r}: {part!r} has no bound", "write rel=1e-3, Conv:rel=1e-2 or tensor=y:ulp=4"
         )
     return key.strip(), value.strip()
 

@@ -1,4 +1,4 @@
-"""Targets: what stands after `--target`, or `[tool.assay.targets.NAME]` in a settings file → Target.
+"""Targets: the value of `--target`, or `[tool.assay.targets.NAME]` in a settings file → Target.
 
 A text is a name, perhaps with a variant: `ort`, `ort:unoptimized`, `iree:vmvx`. Names of settings files come first; one
 that is also a built-in name starts from that target and changes what it says. `like` does the same under a new name.
@@ -136,7 +136,7 @@ def list_targets(settings: Settings) -> tuple[str, ...]:
 
 
 def build_board_target(target: Target, address: str, *, port: int | None = None, key: str | None = None) -> Target:
-    """The same target, run on a board. Raises UsageError for one that is no command."""
+    """The same target, run on a board. Raises UsageError for one that is not a command."""
     if target.backend not in ("command", "ssh"):
         raise UsageError(
             f"the target {target.name} runs in this machine, not on a board", "a board needs a run command"

@@ -1,4 +1,4 @@
-"""The index: what the run directories say, kept where a table of it appears at once."""
+"""The index: a copy of what the run directories hold, from which tables are read quickly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Refused = tuple[str, str]
 
 
 class RunRow(NamedTuple):
-    """One run as its directory tells it. A named tuple, because ten thousand of them are made for a table."""
+    """One run as its directory describes it. A named tuple, because ten thousand of them are made for a table."""
 
     key: str  # the run's directory relative to the root: "<study>/<run>"
     study: str
@@ -96,13 +96,13 @@ class Series(NamedTuple):
 
 
 class MetricColumns(NamedTuple):
-    """The summaries of one metric, column by column; place i belongs to row i of the table.
+    """The summaries of one metric, column by column; index i belongs to row i of the table.
 
-    A count of 0 says that the run does not have the metric; a NaN step or time, that there is none.
+    A count of 0: the run does not have the metric. A NaN step or time: there is none.
     """
 
     metric: str
-    count: array[float]  # type: ignore[assignment]  # nobody counts values in this tuple
+    count: array[float]  # type: ignore[assignment]  # the method of tuples is not used
     bad: array[float]
     last: array[float]
     last_step: array[float]
@@ -121,7 +121,7 @@ class Table(NamedTuple):
 
 
 class Index(ABC):
-    """A derived copy of the run directories: it may be lost at any time, and is then made anew from them.
+    """A derived copy of the run directories: it may be lost at any time, and is then built again from them.
 
     Concurrency rules, which every implementation keeps:
 
@@ -129,7 +129,7 @@ class Index(ABC):
       (open another after a fork). Readers never wait for writers.
     - Each writing call is one transaction: seen whole by others, or not at all.
     - Points are compare-and-set. `add_points` names the offset at which its reader began; when the stored cursor
-      stands elsewhere, another supervisor has written those bytes, nothing is stored, and the answer is False.
+      is another one, another supervisor has written those bytes, nothing is stored, and the answer is False.
       The caller then takes `load_cursor` and reads on from there. So no point is ever stored twice.
     - Inside `batch()` writes wait in memory, holding no lock, until `flush()`, the end of the batch, the next
       `load_*` other than `load_cursor`, or very many of them; all that waited is then one transaction. A
@@ -144,7 +144,7 @@ class Index(ABC):
       keeps waiting for the next flush; outside a batch it is dropped, and the caller may call again.
     """
 
-    was_reset: bool = False  # an unreadable index was set aside: everything must be read from the directories again
+    was_reset: bool = False  # an unreadable file was set aside: everything is read from the directories again
     reset_reason: str = ""
     is_temporary: bool = False  # nothing is kept beyond this process
 
@@ -184,7 +184,7 @@ class Index(ABC):
     def add_points(
         self, key: str, source: str, cursor: Cursor, points: Sequence[MetricPoint], *, expected_offset: int
     ) -> bool:
-        """Store points, their summaries and the cursor behind them, if the stored offset is the expected one."""
+        """Store points, their summaries and the cursor after them, if the stored offset is the expected one."""
 
     @abstractmethod
     def add_columns(
@@ -198,7 +198,7 @@ class Index(ABC):
 
     @abstractmethod
     def forget_points(self, key: str, source: str | None = None) -> None:
-        """Remove the points and the cursor of one source, or of all, before they are extracted anew.
+        """Remove the points and the cursor of one source, or of all, before they are extracted again.
 
         In a batch, this and the `add_points` that follow are one transaction: no reader sees the gap.
         """

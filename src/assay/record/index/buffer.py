@@ -1,4 +1,4 @@
-"""Writes that wait: what a supervisor has to say between two flushes, held in memory and under no lock."""
+"""Pending writes: what a supervisor collects between two flushes, held in memory and under no lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEGINNING = Cursor()
 
 @dataclass(slots=True)
 class Entry:
-    """Consecutive points of one source of one run, and the cursors before and behind them."""
+    """Consecutive points of one source of one run, and the cursors before and after them."""
 
     source: str
     expected_offset: int
@@ -43,7 +43,7 @@ class Buffer:
         return bool(self.forgotten or self.rows or self.entries)
 
     def cursor(self, key: str, source: str) -> Cursor | None:
-        """Where the source will stand after the flush; None when nothing that waits touches it."""
+        """The cursor of the source after the flush; None when nothing that waits touches it."""
         for entry in reversed(self.entries.get(key, ())):
             if entry.source == source:
                 return entry.cursor
@@ -76,13 +76,13 @@ def _append(entry: Entry, follower: Entry) -> None:
 
 
 class BufferedIndex(Index):
-    """The half of an index that has nothing to do with where it is stored."""
+    """The part of an index that does not depend on where it is stored."""
 
     def __init__(self) -> None:
         self._buffer = Buffer()
         self._batches: list[list[Refused]] = []  # the lists of the open batches, the outermost first
         self._refused: list[Refused] = []
-        self._stale: set[Refused] = set()  # refused in a batch, and their reader does not seem to know yet
+        self._stale: set[Refused] = set()  # refused in a batch, and their reader has not asked for the cursor since
 
     @abstractmethod
     def _write(self, buffer: Buffer) -> list[Refused]:
@@ -132,7 +132,7 @@ class BufferedIndex(Index):
             yield refused
         except BaseException:
             self._batches.pop()
-            with suppress(InfrastructureError):  # the error that is under way says more
+            with suppress(InfrastructureError):  # the original error is more useful
                 self._end_batch(refused)
             raise
         self._batches.pop()
@@ -141,7 +141,7 @@ class BufferedIndex(Index):
     def _end_batch(self, refused: list[Refused]) -> None:
         if not self._batches:
             self._write_waiting(refused)
-            self._refused = []  # the list told it
+            self._refused = []  # the list has it
 
     def flush(self) -> list[Refused]:
         self._write_waiting()
@@ -149,7 +149,7 @@ class BufferedIndex(Index):
         return refused
 
     def _settle(self) -> list[Refused]:
-        """After a writing call: write now, unless a batch is open that has room."""
+        """After a writing call: write now, unless an open batch can hold it."""
         if self._batches:
             return self._write_waiting() if self._buffer.weight >= MAX_WAITING else []
         try:
@@ -158,7 +158,7 @@ class BufferedIndex(Index):
             self._buffer = Buffer()
             raise
         finally:
-            self._refused = []  # the caller is told at once
+            self._refused = []  # the caller has the answer
 
     def _write_waiting(self, closing: list[Refused] | None = None) -> list[Refused]:
         if not self._buffer:
@@ -168,8 +168,8 @@ class BufferedIndex(Index):
         self._refused += refused
         if self._batches:
             self._stale.update(refused)
-        for told in [*self._batches, *([] if closing is None else [closing])]:
-            told.extend(refused)
+        for batch in [*self._batches, *([] if closing is None else [closing])]:
+            batch.extend(refused)
         return refused
 
 

@@ -1,7 +1,7 @@
 """Points packed into bytes: a chunk is a piece of one metric of one run.
 
-A column is an array of doubles; an empty one stands for "none in any point". A chunk may hold points of
-several sources: its parts say, in order, whose points how many are.
+A column is an array of doubles; an empty one means that no point has any. A chunk may hold points of
+several sources: its parts say, in order, which source gave how many.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def plain_object(value: object) -> Any:
 
 
 def unpack_rows(packed: Iterable[bytes]) -> list[RunRow]:
-    """First all the values, then all the rows: so they lie side by side, and whoever looks through them is quicker."""
+    """First all values, then all rows: so rows are next to each other in memory, and iterating is faster."""
     whole = list(map(marshal.loads, map(unseal, packed)))
     build = partial(tuple.__new__, RunRow)  # without the Python of its own `__new__`
     return [build((*row[:_STATE], _STATES[row[_STATE]], *row[_STATE + 1 :])) for row in whole]

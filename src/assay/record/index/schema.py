@@ -91,7 +91,7 @@ CREATE VIEW parameters AS
 
 
 def open_database(path: str, root: str) -> tuple[sqlite3.Connection, str]:
-    """A connection to a ready index, made or made anew where needed; why an older file had to be set aside, or ""."""
+    """A connection to a ready index, created where needed; why an older file had to be set aside, or ""."""
     if path == ":memory:":
         return _connect(path, root)[0], ""
     if os.path.exists(path):

@@ -23,7 +23,7 @@ from assay.record.index.digest import (
     open_summaries,
     split_summaries,
 )
-from assay.record.index.row import DamagedError, checksum, last_activity, storable, unpack_rows
+from assay.record.index.row import DamagedError, checksum, last_activity, storable, unpack_rows, unseal
 from assay.record.index.schema import is_damage, open_database, set_aside
 from assay.record.index.tally import LAYOUT, parse_summaries
 from assay.system.files import index_path
@@ -41,7 +41,9 @@ _SERIES = """SELECT run, metric, parts, step_data, value_data, time_data FROM ch
     ORDER BY chunk"""
 _COUNT = """SELECT metrics, summaries, (SELECT number FROM names WHERE name = ?) FROM run_cache
     WHERE run = (SELECT run FROM runs WHERE key = ?)"""
-_CACHED = "FROM runs r JOIN run_cache c ON c.run = r.run WHERE"
+_CACHED = "FROM runs r LEFT JOIN run_cache c ON c.run = r.run"
+_HAS_ROW = "(run_row IS NOT NULL OR c.run IS NULL)"  # a run without its copy is damage
+_HAS_METRICS = "(metrics IS NOT NULL OR c.run IS NULL)"
 _VERDICT_OFFSET = "SELECT bytes_read FROM verdict_files WHERE study = ?"
 
 
@@ -52,7 +54,7 @@ _OF_RUN = ("chunks", "cursors", "metric_summaries", "run_cache")  # tables with 
 
 
 class IndexDamagedError(InfrastructureError):
-    """The index was damaged and is empty now: whoever only reads begins again, and finds it filled."""
+    """The index was damaged and is empty now: a command that only reads starts again, and finds it filled."""
 
 
 def open_index(root: str | os.PathLike[str], warn: Callable[[str], None] = lambda _text: None) -> SqliteIndex:
@@ -71,7 +73,7 @@ def open_index(root: str | os.PathLike[str], warn: Callable[[str], None] = lambd
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Thousands of rows hold no cycles, yet the garbage collector would look for some a hundred times over."""
+    """Thousands of rows hold no cycles, yet the garbage collector would search them a hundred times."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -109,7 +111,7 @@ class SqliteIndex(BufferedIndex):
             yield
         except sqlite3.DatabaseError as error:
             if is_damage(error, self.path) and not self.is_temporary:
-                self._start_anew(error)
+                self._start_again(error)
                 raise IndexDamagedError(f"the index {self.path} was damaged ({error})", _AGAIN) from error
             raise _build_error(self.path, error) from error
 
@@ -138,8 +140,8 @@ class SqliteIndex(BufferedIndex):
                 with suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
 
-    def _start_anew(self, error: sqlite3.Error) -> None:
-        """The file broke while we used it. The next call finds an empty index and says so by `was_reset`."""
+    def _start_again(self, error: sqlite3.Error) -> None:
+        """The file broke while it was used. The next call finds an empty index; `was_reset` is set."""
         self._db.close()
         set_aside(self.path)
         self._open()
@@ -149,7 +151,7 @@ class SqliteIndex(BufferedIndex):
 
     @_collector_paused()
     def _write(self, buffer: Buffer) -> list[Refused]:
-        from assay.record.index.writing import forget_points, write_points, write_rows  # a reader has no need of them
+        from assay.record.index.writing import forget_points, write_points, write_rows  # readers do not need them
 
         with self._transaction() as db:
             for key, source in buffer.forgotten:
@@ -230,7 +232,7 @@ class SqliteIndex(BufferedIndex):
     def load_runs(self, studies: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> list[RunRow]:
         where, chosen = _build_choice(studies, keys)
         with self._reading() as db:
-            found = db.execute(f"SELECT run_row {_CACHED} run_row IS NOT NULL{where} ORDER BY r.run", chosen)
+            found = db.execute(f"SELECT run_row {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run", chosen)
             return sorted(unpack_rows([row for (row,) in found]), key=_creation)
 
     def load_studies(self) -> list[StudyRow]:
@@ -269,11 +271,11 @@ class SqliteIndex(BufferedIndex):
         metrics: Sequence[str] | None = None,
     ) -> dict[str, dict[str, Summary]]:
         where, chosen = _build_choice(studies, keys)
-        query = f"SELECT key, metrics, summaries {_CACHED} metrics IS NOT NULL{where} ORDER BY r.run"
+        query = f"SELECT key, metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where} ORDER BY r.run"
         with self._reading() as db:
             names = self._load_names()
             found = db.execute(query, chosen).fetchall()
-            opened = [open_summaries(numbers, packed) or b"" for _, numbers, packed in found]
+            opened = [unseal(packed, numbers) for _, numbers, packed in found]
             check_names([numbers for _, numbers, _ in found], names)
         owned = [[names[number] for number in array("q", numbers)] for _, numbers, _ in found]
         summaries = iter(parse_summaries(chain.from_iterable(owned), opened))
@@ -290,7 +292,7 @@ class SqliteIndex(BufferedIndex):
     @_collector_paused()
     def load_table(self, studies: Sequence[str] | None = None, metrics: Sequence[str] | None = None) -> Table:
         where, chosen = _build_choice(studies, None)
-        query = f"SELECT run_row, metrics, summaries {_CACHED} run_row IS NOT NULL{where} ORDER BY r.run"
+        query = f"SELECT run_row, metrics, summaries {_CACHED} WHERE {_HAS_ROW}{where} ORDER BY r.run"
         with self._reading() as db:
             rows, numbers, packed = list(zip(*db.execute(query, chosen).fetchall(), strict=True)) or ((), (), ())
             names = self._load_names()
@@ -306,9 +308,9 @@ class SqliteIndex(BufferedIndex):
 
     def load_metric_names(self, studies: Sequence[str] | None = None) -> list[str]:
         where, chosen = _build_choice(studies, None)
-        query = f"SELECT metrics, summaries {_CACHED} metrics IS NOT NULL{where}"
+        query = f"SELECT metrics, summaries {_CACHED} WHERE {_HAS_METRICS}{where}"
         with self._reading() as db:
-            found = [metrics for metrics, summaries in db.execute(query, chosen) if open_summaries(metrics, summaries)]
+            found = [metrics for metrics, summaries in db.execute(query, chosen) if unseal(summaries, metrics)]
             names = self._load_names()
             check_names(found, names)
             return find_metrics(found, names)
@@ -375,7 +377,7 @@ def _build_error(path: str, error: sqlite3.Error) -> InfrastructureError:
     if is_damage(error):
         hint = _AGAIN
     elif name.startswith("SQLITE_FULL"):
-        hint = "make room on the disk, or set ASSAY_CACHE_DIR to a folder on another one"
+        hint = "free space on the disk, or set ASSAY_CACHE_DIR to a folder on another one"
     elif name.startswith("SQLITE_BUSY"):
         hint = "another process has been writing for half a minute; look for one that is stopped (state T)"
     else:

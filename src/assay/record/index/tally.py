@@ -70,7 +70,7 @@ class Tally:
 
     def extend(self, series: Series) -> None:
         steps, times = series.steps, series.times
-        values = series.values.tolist()  # an array would make its floats anew in each of the passes below
+        values = series.values.tolist()  # an array would create its floats again in each of the passes below
         if not values:
             return
         total = reduce(add, values, self.total)

@@ -117,7 +117,7 @@ class _Work:
 def write_points(
     db: sqlite3.Connection, entries: Mapping[str, Sequence[Entry]], number: Callable[[str], int]
 ) -> list[Refused]:
-    """Everything whose cursor still stands where its reader began; the rest is returned."""
+    """Everything whose cursor is still where its reader began; the rest is returned."""
     if not entries:
         return []
     work = _load_work(db, entries)
@@ -162,17 +162,21 @@ def _load_work(db: sqlite3.Connection, keys: Iterable[str]) -> _Work:
     if not known:  # no cursor, no points
         return _Work(runs, {}, {})
     query = f"SELECT run, metrics, summaries, carried FROM run_cache {among}"  # noqa: S608
-    return _Work(runs, known, {run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,))})
+    digests = {run: unpack_digest(Packed(*packed)) for run, *packed in db.execute(query, (chosen,))}
+    if not digests.keys() >= {run for run, _ in known}:
+        raise DamagedError("the summaries of a run are missing")
+    return _Work(runs, known, digests)
 
 
 def _load_numbers(db: sqlite3.Connection, keys: list[str]) -> dict[str, int]:
     """The runs' numbers; a run that was not put yet gets an empty row."""
     query = "SELECT key, run FROM runs WHERE key IN (SELECT value FROM json_each(?))"
     numbers: dict[str, int] = dict(db.execute(query, (json.dumps(keys),)).fetchall())
-    for key in keys:
-        if key not in numbers:
-            insert = "INSERT INTO runs (key, study) VALUES (?, ?)"
-            numbers[key] = db.execute(insert, (key, key.rpartition("/")[0])).lastrowid or 0
+    new = [key for key in keys if key not in numbers]
+    for key in new:
+        insert = "INSERT INTO runs (key, study) VALUES (?, ?)"
+        numbers[key] = db.execute(insert, (key, key.rpartition("/")[0])).lastrowid or 0
+    db.executemany("INSERT INTO run_cache (run) VALUES (?)", [(numbers[key],) for key in new])
     return numbers
 
 
@@ -206,7 +210,7 @@ def _set_chunk(db: sqlite3.Connection, number: int, chunk: Chunk, owner: str) ->
 
 
 def seal_cursor(run: int, source: int, offset: int, state: str) -> str:
-    """The state as text, behind the checksum of the whole cursor."""
+    """The state as text, after the checksum of the whole cursor."""
     return checksum(f"{run} {source} {offset} ", state).hex() + state
 
 
@@ -247,7 +251,7 @@ def _forget_source(db: sqlite3.Connection, run: int, source: int) -> None:
 
 
 def _keep_others(db: sqlite3.Connection, run: int, metric: int, source: int) -> MetricDigest:
-    """The metric's chunks without a source, and what they come to, counted anew."""
+    """The metric's chunks without a source, and their summary, counted again."""
     digested = MetricDigest()
     for number, *packed in db.execute(_LOAD_CHUNKS, (run, metric)).fetchall()[::-1]:
         chunk = unpack_chunk(name_owner(run, metric), *packed)
