@@ -134,6 +134,9 @@ def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 # ---------------------------------------------------------------- emulators
 
 
+VIEWS: dict[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class Store:
     """An emulated object store with an empty bucket; `environment` is all that leads to it."""
@@ -145,11 +148,14 @@ class Store:
     options: dict[str, Any]
 
     def filesystem(self) -> Any:
-        """The library's own view, independent of ours."""
+        """The library's own view, independent of ours; one for all tests, since a client takes long to make."""
         import fsspec
 
-        fsspec.register_implementation("gs", "gcsfs.core.GCSFileSystem", clobber=True)
-        return fsspec.filesystem(self.schemes[0], skip_instance_cache=True, use_listings_cache=False, **self.options)
+        if self.name not in VIEWS:
+            fsspec.register_implementation("gs", "gcsfs.core.GCSFileSystem", clobber=True)
+            options = {"skip_instance_cache": True, "use_listings_cache": False, **self.options}
+            VIEWS[self.name] = fsspec.filesystem(self.schemes[0], **options)
+        return VIEWS[self.name]
 
     def put(self, path: str, content: bytes) -> None:
         self.filesystem().pipe_file(f"{self.bucket}/{path}", content)

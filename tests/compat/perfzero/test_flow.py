@@ -396,6 +396,7 @@ def test_the_key_is_there_for_the_method_and_gone_afterwards(lab: Lab) -> None:
 
 def test_a_profile_lies_where_tensorboard_looks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.bench.flow.run.find_py_spy", lambda: None)  # our own sampler is the quicker one
+    monkeypatch.setenv("PATH", os.defpath)
     (lab.folder / "busy.py").write_text(
         "import time\nfrom assay.bench import report_benchmark\n"
         "def spin():\n    end = time.time() + 0.4\n    while time.time() < end: sum(range(1000))\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import threading
@@ -128,14 +127,12 @@ def find_closed_port() -> int:
     "url",
     [
         "https://no-such-host.invalid/ssl.git",
-        "ssh://no-such-host.invalid/x.git",
+        pytest.param("ssh://no-such-host.invalid/x.git", marks=pytest.mark.services("sshd")),
         "http://127.0.0.1:{port}/x.git",
         "git://127.0.0.1:{port}/x.git",
     ],
 )
 def test_a_server_that_cannot_be_reached_is_no_mistake_of_the_user_s(lab: Lab, url: str) -> None:
-    if url.startswith("ssh") and shutil.which("ssh") is None:
-        pytest.skip("there is no ssh here")
     repo = GitRepo(url.format(port=find_closed_port()))
     with pytest.raises(InfrastructureError, match="cannot be cloned") as caught:
         check_out_all([repo], str(lab.folder), use_cached=False, say=print)
