@@ -22,7 +22,10 @@ def load(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[st
     return manifest, {run["parameters"]: run for run in manifest["test_runs"]}, files
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["alone", "two"])
+@pytest.mark.parametrize(
+    "processes",
+    [pytest.param((), id="alone"), pytest.param(("-n", "2"), id="two", marks=pytest.mark.services("backends"))],
+)
 def test_every_outcome_is_in_the_archive(project: Project, processes: tuple[str, ...]) -> None:
     project.model("good", RELU)
     project.model("net", RELU_NEG)
@@ -99,6 +102,7 @@ def test_results_are_sent_and_the_link_is_printed(project: Project, dashboard: D
     assert "secret" not in said.out
 
 
+@pytest.mark.services("backends")
 def test_two_processes_send_once(project: Project, dashboard: Dashboard) -> None:
     project.model("net", RELU)
     project.pytest("-n", "2", env={"TORQ_PERF_SERVER": dashboard.url})

@@ -59,7 +59,7 @@ def test_the_example_passes_and_a_planted_bug_fails(tmp_path: Path, monkeypatch:
     golden = load_manifest(str(lab.store / "charlm_convergence_harness_manifest.json"), "charlm")
     assert [segment.start_step for segment in golden.segments] == [100, 200]
     assert all(segment.replicas == 5 for segment in golden.segments)
-    for _ in range(5):
+    for _ in range(2):
         assert lab.check().exit_code() is ExitCode.OK
     report = lab.check_one(run_arguments=("--lr", "0.02"))
     assert report.verdict.kind is VerdictKind.FAIL

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from tests.models.model_shelf import parse
 from tests.models.pytest_support.lab import MATMUL, MATMUL_NEG, RELU, RELU_NEG, TWO_OUTPUTS, Said
 
@@ -56,6 +57,7 @@ def test_a_step_that_fails_is_an_error_with_its_command_and_all_that_was_said(pr
     assert (done.returncode, done.stderr) == (3, "no Neg on this chip\n"), command
 
 
+@pytest.mark.services("backends")
 def test_crashes_hangs_and_missing_tools_are_errors_of_their_step(project):
     project.model("net", RELU)
     said = project.pytest("-v", "-k", "full", "--extra-compiler-options=--crash")
@@ -101,6 +103,7 @@ def test_what_differs_fails_with_the_numbers_and_a_command_that_works(project):
     assert "pytest_plugin" not in said.out
 
 
+@pytest.mark.services("backends")
 def test_an_output_that_proves_nothing_is_no_pass(project):
     """Zeros on both sides; and the setting that allows them does not allow anything else."""
     body = "g (float[4] x) => (float[4] y) { z = Sub(x, x) y = Mul(z, x) }"
@@ -135,6 +138,7 @@ def test_broken_files_and_missing_weights_are_errors_and_others_go_on(project):
     assert "heavy.bin is missing" in said.section("test_onnx_model[heavy_full_model-sim-default]")
 
 
+@pytest.mark.services("backends")
 def test_a_reference_that_disagrees_with_the_voter_is_said_instead_of_failing(project):
     """The target is as far off as a second reference is, which is right with ordinary numbers: nobody knows."""
     path = project.folder / "pyproject.toml"
@@ -167,6 +171,7 @@ run_flags = ["--by", "1.4", "--above", "10"]
 """
 
 
+@pytest.mark.services("backends")
 def test_several_samples_are_all_compared(project):
     """A target that is wrong in the second sample only."""
     project.model("net", RELU)
@@ -185,6 +190,7 @@ def test_several_samples_are_all_compared(project):
 # ---------------------------------------------------------------- artifacts
 
 
+@pytest.mark.services("backends")
 def test_an_edited_model_is_never_served_from_the_cache(project):
     """MatMul → MatMul + Neg under the same name: the layer's case keeps its name, and the whole is another model."""
     project.model("net", MATMUL)
@@ -201,6 +207,7 @@ def test_an_edited_model_is_never_served_from_the_cache(project):
     assert compiled == ["net_layer_MatMul_0.onnx", "net_layer_Neg_1.onnx", "net.onnx"]
 
 
+@pytest.mark.services("backends")
 def test_a_changed_tool_or_flag_is_never_served_from_the_cache(project):
     project.model("net", RELU)
     assert project.pytest("-k", "full").code == 0
@@ -246,6 +253,7 @@ def test_dumps_pass_over_the_cache_and_lie_in_a_folder_for_each_case(project):
     assert f"run profiles: {project.folder / 'profile'}" in said.out
 
 
+@pytest.mark.services("backends")
 def test_dumps_of_several_chips_do_not_meet_and_without_a_folder_lie_in_the_cache(project):
     project.model("net", RELU)
     for chip in ("a", "b"):
@@ -257,6 +265,7 @@ def test_dumps_of_several_chips_do_not_meet_and_without_a_folder_lie_in_the_cach
     assert [call for call in project.calls if "compile" in call] == [f"compile net.onnx chip={c} hw=None" for c in "AB"]
 
 
+@pytest.mark.services("backends")
 def test_other_processes_dump_and_tell_as_well(project):
     project.model("net", RELU)
     said = project.pytest("-n", "2", "--debug-ir", "--debug-cache", "tests", "--debug-ir")
@@ -266,6 +275,7 @@ def test_other_processes_dump_and_tell_as_well(project):
     assert re.search(r"net_full_model sim compile: ", said.out)
 
 
+@pytest.mark.services("backends")
 def test_with_s_the_tools_are_heard_live(project):
     project.model("net", RELU)
     first = project.pytest("-s", "-k", "full").out
