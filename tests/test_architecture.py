@@ -87,7 +87,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "iree": ("assay.models.backends",),
     "ml_dtypes": ("assay.models",),
     "fsspec": ("assay.stage.object_store",),
-    "google": ("assay.compat.perfzero.bigquery", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
+    "google": ("assay.compat.perfzero.uploads", "assay.models.graph.onnx_library"),  # the latter: protobuf's errors
     "starlette": ("assay.web",),
     "uvicorn": ("assay.web",),
     "jinja2": ("assay.show.html",),

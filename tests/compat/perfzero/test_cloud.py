@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from assay.compat.perfzero.cloud import (
     GCLOUD_CAUSES,
+    IMAGE_FAMILY,
     Cloud,
+    Instance,
+    Place,
+    Wish,
     build_create_command,
     build_describe_command,
     build_instance_command,
@@ -29,7 +33,6 @@ from assay.compat.perfzero.cloud import (
     create,
     parse_instances,
 )
-from assay.compat.perfzero.cloud_values import IMAGE_FAMILY, Instance, Place, Wish
 from assay.compat.perfzero.tool import Answer, build_failure
 from assay.errors import InfrastructureError, UsageError
 

@@ -7,10 +7,9 @@ import json
 import os
 from pathlib import Path
 
-from tests.compat.perfzero.test_xplane import call, parse
+from tests.compat.perfzero.test_profile_data_xplane import call, parse
 
-from assay.compat.perfzero.profile_data import arrange_profiles
-from assay.compat.perfzero.xplane import render_xspace
+from assay.compat.perfzero.profile_data import arrange_profiles, render_xspace
 
 
 def write(path: Path, content: object, at: float) -> None:
@@ -52,7 +51,7 @@ def test_a_plane_that_is_cut_off_is_said_and_kept(tmp_path: Path) -> None:
     plane.parent.mkdir(parents=True)
     plane.write_bytes(b"\x0a\x7fx")
     (problem,) = arrange_profiles(str(tmp_path), "h")
-    assert f"the profile {plane} has no Chrome trace beside: it is cut off" in problem
+    assert f"the profile {plane} has no Chrome trace: it is cut off" in problem
     assert [path.name for path in plane.parent.iterdir()] == ["h.xplane.pb"]
 
 

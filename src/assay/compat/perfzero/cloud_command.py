@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NoReturn
 
 from assay.compat.original_command import Parsed, count, write_lines
-from assay.compat.perfzero.cloud_values import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Place, Wish
+from assay.compat.perfzero.cloud import DEFAULT_ACCELERATOR, DEFAULT_ZONE, IMAGE_FAMILY, Instance, Place, Wish
 from assay.errors import did_you_mean
 from assay.show.console import Console
 

@@ -29,7 +29,6 @@ from assay.bench.api import (
     run_benchmarks,
     write_execution,
 )
-from assay.compat.perfzero.credentials import google_key
 from assay.compat.perfzero.flags import parse_flags as parse_flags  # noqa: PLC0414 the door's own words
 from assay.compat.perfzero.process_info import render_process_info
 from assay.compat.perfzero.profile_data import arrange_profiles
@@ -45,7 +44,7 @@ from assay.compat.perfzero.summary import (
     render_profile_hint,
     render_summary,
 )
-from assay.compat.perfzero.upload_method import call_upload_method, check_upload_method
+from assay.compat.perfzero.uploads import call_upload_method, check_upload_method, google_key
 from assay.compat.perfzero.values import (
     LOG_FILE,
     PROCESS_FILE,
@@ -373,7 +372,7 @@ def _build_deliveries(
 
 
 def _insert(project: str, table: str, summary: Facts) -> None:
-    from assay.compat.perfzero.bigquery import build_row, insert_row
+    from assay.compat.perfzero.uploads import build_row, insert_row
 
     insert_row(project, table, build_row(summary))
 

@@ -304,7 +304,7 @@ def _copy_site_packages(setup: Setup, tools: Tools) -> None:
 @contextlib.contextmanager
 def _private_key(setup: Setup, tools: Tools, clock: Clock) -> Iterator[None]:
     """The service account's key, in a file that only we can read and that is gone afterwards."""
-    from assay.compat.perfzero.credentials import google_key
+    from assay.compat.perfzero.uploads import google_key
 
     url = setup.request.gcloud_key_file_url
     wanted = bool(url) and setup.uses_google

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.compat.perfzero.credentials import VARIABLE, google_key
+from assay.compat.perfzero.uploads import VARIABLE, google_key
 from assay.errors import AssayError
 
 ASK = f"import os; print(open(os.environ['{VARIABLE}']).read())"

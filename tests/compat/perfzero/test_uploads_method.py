@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.compat.perfzero.upload_method import call_upload_method, check_upload_method
+from assay.compat.perfzero.uploads import call_upload_method, check_upload_method
 from assay.errors import UsageError
 
 MODULE = """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.compat.perfzero.xplane import HOST_PLANE, render_xspace
+from assay.compat.perfzero.profile_data import HOST_PLANE, render_xspace
 from assay.values.protobuf import read_fields
 
 

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.compat.perfzero import bigquery
-from assay.compat.perfzero.bigquery import (
+from assay.compat.perfzero import uploads
+from assay.compat.perfzero.uploads import (
     JSON_COLUMNS,
     build_row,
     insert_row,
@@ -220,7 +220,7 @@ def test_a_refusal_is_named(warehouse: Warehouse, status: int, kind: type[Except
 
 
 def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bigquery, "_RETRY_S", 2.5)  # the first pause is two seconds at most
+    monkeypatch.setattr(uploads, "_RETRY_S", 2.5)  # the first pause is two seconds at most
     warehouse.status = 503
     with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*not today"):
         insert_row("p", "d.t", build_row(SUMMARY))
@@ -229,7 +229,7 @@ def test_a_service_that_is_down_is_asked_again_and_left(warehouse: Warehouse, mo
 
 
 def test_nobody_there(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, closed_port: int) -> None:
-    monkeypatch.setattr(bigquery, "_RETRY_S", 0.1)
+    monkeypatch.setattr(uploads, "_RETRY_S", 0.1)
     monkeypatch.setenv("BIGQUERY_EMULATOR_HOST", f"http://127.0.0.1:{closed_port}")
     with pytest.raises(InfrastructureError, match=r"did not take the row for p\.d\.t: .*127\.0\.0\.1"):
         insert_row("p", "d.t", build_row(SUMMARY))

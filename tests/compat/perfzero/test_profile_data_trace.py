@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.compat.perfzero.test_xplane import call
+from tests.compat.perfzero.test_profile_data_xplane import call
 
-from assay.compat.perfzero.xplane import HOST_PLANE, render_xspace
-from assay.compat.perfzero.xplane_trace import build_trace
+from assay.compat.perfzero.profile_data import HOST_PLANE, build_trace, render_xspace
 from assay.values import protobuf
 
 
@@ -28,9 +27,9 @@ def names(trace: dict[str, Any], what: str) -> list[str]:
     [
         (b"\x0a", "cut off"),
         (b"\x0a\x05abc", "cut off"),
-        (b"\x0b", "no profile"),
-        (b"\xff" * 12, "no profile"),
-        (b"<html>", "no profile"),
+        (b"\x0b", "not a"),
+        (b"\xff" * 12, "not a"),
+        (b"<html>", "not a"),
     ],
 )
 def test_what_is_no_profile(data: bytes, words: str) -> None:

@@ -1,0 +1,369 @@
+"""Where results go besides the output folder: a row in BigQuery, and functions of the user's own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from assay.errors import AssayError, InfrastructureError, MissingExtraError, UsageError, did_you_mean
+
+# ---------------------------------------------------------------- BigQuery
+# One row per execution in a BigQuery table; whatever is a dictionary arrives as JSON text.
+#
+# Columns: execution_timestamp TIMESTAMP and execution_id STRING, both required; ml_framework_info, benchmark_result,
+# benchmark_info, setup_info, system_info and process_info as STRING.
+
+JSON_COLUMNS = (
+    "ml_framework_info",
+    "benchmark_result",
+    "benchmark_info",
+    "setup_info",
+    "system_info",
+    "process_info",
+)
+_TIMEOUT_S = 60.0
+_RETRY_S = 120.0  # the library's own ten minutes would hold up the next benchmark
+_EMULATOR = "BIGQUERY_EMULATOR_HOST"
+
+
+# ---------------------------------------------------------------- the row
+
+
+def build_row(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a summary. Other keys have no column in the documented table and stay out."""
+    missing = [name for name in ("execution_id", "execution_timestamp") if summary.get(name) in (None, "")]
+    if missing:
+        raise UsageError(f"the summary has no {' and no '.join(missing)}, which the table requires")
+    row: dict[str, Any] = {
+        "execution_id": str(summary["execution_id"]),
+        "execution_timestamp": render_timestamp(summary["execution_timestamp"]),
+    }
+    for name in JSON_COLUMNS:
+        row[name] = None if summary.get(name) is None else render_json(summary[name])
+    return row
+
+
+def render_timestamp(moment: object) -> str:
+    """Seconds since 1970, or a time as text, in UTC as BigQuery reads it."""
+    try:
+        if isinstance(moment, str):
+            parsed = datetime.fromisoformat(moment)
+            stamp = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+        elif isinstance(moment, datetime):
+            stamp = moment
+        else:
+            stamp = datetime.fromtimestamp(float(moment), UTC)  # type: ignore[arg-type]  # anything else is refused below
+    except (TypeError, ValueError, OverflowError, OSError):
+        raise UsageError(f"execution_timestamp {moment!r} is no time") from None
+    return stamp.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def render_json(value: object) -> str:
+    """JSON as the standard has it. NaN and infinities become the text that CAST(… AS FLOAT64) reads back."""
+    try:
+        return json.dumps(_make_finite(value), allow_nan=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the summary cannot be written as JSON: {error}") from None
+
+
+def _make_finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): _make_finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_make_finite(item) for item in value]
+    return value
+
+
+# ---------------------------------------------------------------- sending it
+
+
+def insert_row(project: str, table: str, row: Mapping[str, Any]) -> None:
+    """Into `dataset.table` of the project. Sending the same execution twice within a minute or so counts once."""
+    if not project:
+        raise UsageError("a BigQuery table needs the name of its project")
+    if not re.fullmatch(r"[^.\s]+\.[^.\s]+", table):
+        raise UsageError(f"{table!r} is no BigQuery table", "write DATASET.TABLE")
+    place = f"{project}.{table}"
+    with _named(place):
+        client = _open_client(project)
+        try:
+            problems = client.insert_rows_json(
+                place, [dict(row)], row_ids=[row["execution_id"]], retry=_build_retry(), timeout=_TIMEOUT_S
+            )
+        finally:
+            client.close()
+    if problems:
+        raise InfrastructureError(f"BigQuery refused the row for {place}: {_render_problems(problems)}")
+
+
+def _open_client(project: str) -> Any:
+    try:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import bigquery
+    except ImportError as error:
+        raise MissingExtraError("writing to BigQuery", "bigquery") from error
+    # An emulator knows no logins. The client reads its address from the same variable.
+    anonymous: Any = AnonymousCredentials
+    credentials = anonymous() if os.environ.get(_EMULATOR) else None
+    return bigquery.Client(project=project, credentials=credentials)
+
+
+def _build_retry() -> Any:
+    from google.cloud.bigquery import DEFAULT_RETRY
+
+    return DEFAULT_RETRY.with_timeout(_RETRY_S)
+
+
+def _render_problems(problems: Sequence[Mapping[str, Any]]) -> str:
+    details = [detail for problem in problems for detail in problem.get("errors", [])]
+    texts = [
+        f"{detail.get('location') or 'row'}: {detail.get('message') or detail.get('reason')}" for detail in details
+    ]
+    return "; ".join(texts) or str(list(problems))
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Google's errors as one line each: what the user wrote wrong, what is forbidden, what is down."""
+    try:
+        yield
+    except AssayError:
+        raise
+    except Exception as error:
+        cause = getattr(error, "cause", None)  # of the last of several tries
+        raise _classify(place, cause if isinstance(cause, Exception) else error) from error
+
+
+def _classify(place: str, error: Exception) -> AssayError:
+    code, said = getattr(error, "code", None), getattr(error, "message", None) or str(error) or type(error).__name__
+    first = str(said).strip().splitlines()[0]
+    if code == 404:
+        return UsageError(f"there is no BigQuery table {place}: {first}", f"make it: {render_make_command(place)}")
+    if code in {401, 403} or _is_about_login(error):
+        return UsageError(
+            f"BigQuery does not let us write to {place}: {first}",
+            "run `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS",
+        )
+    return InfrastructureError(f"BigQuery did not take the row for {place}: {first}")
+
+
+def _is_about_login(error: Exception) -> bool:
+    kind = type(error)
+    return kind.__module__ == "google.auth.exceptions" and kind.__name__ != "TransportError"  # that is the network
+
+
+def render_make_command(place: str) -> str:
+    """What makes the table with its documented columns; `bq` separates the project by a colon."""
+    columns = ["execution_timestamp:TIMESTAMP", "execution_id:STRING", *(f"{name}:STRING" for name in JSON_COLUMNS)]
+    return f"bq mk --table {place.replace('.', ':', 1)} {','.join(columns)}"
+
+
+# ---------------------------------------------------------------- a key for the time of one call
+# A key for Google's services, for the time of one call.
+
+VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+
+
+@contextmanager
+def google_key(url: str | None) -> Iterator[None]:
+    """Fetch the key into a folder that only we may read, name it to us and to our children, and remove it at the end.
+
+    It is never written into a workspace, and gcloud's own accounts are left as they are.
+    """
+    if url is None:
+        yield
+        return
+    from assay.stage.download import fetch
+
+    folder = tempfile.mkdtemp(prefix="assay-key-")  # 0700
+    before = os.environ.get(VARIABLE)
+    try:
+        found = fetch(url, os.path.join(folder, "key.json"), decompress=False)
+        _check(found.path, url)
+        os.chmod(found.path, 0o600)
+        os.environ[VARIABLE] = found.path
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(path: str, url: str) -> None:
+    """A page that says 'log in' is no key, and Google's libraries would say so only after the benchmarks."""
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            is_key = isinstance(json.load(file), dict)
+    except (OSError, ValueError):
+        is_key = False
+    if not is_key:
+        raise InfrastructureError(f"--gcloud_key_file_url: what {url.partition('?')[0]} gives is no key file")
+
+
+# ---------------------------------------------------------------- the user's own functions
+# Users' own functions that take a result somewhere: each is called in a process of its own, with the summary.
+#
+# Whether there is such a function is asked before, in such a process as well: hours of benchmarks may lie between.
+
+_CALL_TIMEOUT_S = 600.0
+_FRAMES = 3
+# Any interpreter can run these: they need nothing of ours. The working directory is first on their path.
+_HEAD = """
+import importlib, json, os, sys, traceback
+sys.path.extend(json.loads(sys.argv[2]))
+module, _, name = sys.argv[1].rpartition(".")
+def describe(error):
+    foreign = ("<string>", "<frozen", importlib.__file__)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(foreign)]
+    text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    return [text[-1], ["%s:%s in %s" % (os.path.relpath(f.filename), f.lineno, f.name) for f in frames]]
+def answer(**fields):
+    with os.fdopen(int(sys.argv[3]), "w") as out:
+        json.dump(fields, out)
+try:
+"""
+_CHECK = (
+    _HEAD
+    + """
+    found = importlib.import_module(module)
+    known = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+    answer(callable=callable(getattr(found, name, None)), there=hasattr(found, name), known=known)
+except Exception as error:
+    answer(error=describe(error), absent=getattr(error, "name", None))
+"""
+)
+_CALL = (
+    _HEAD
+    + """
+    getattr(importlib.import_module(module), name)(json.load(sys.stdin))
+except Exception as error:
+    answer(error=describe(error))
+    sys.exit(1)
+"""
+)
+
+
+def check_upload_method(
+    name: str,
+    *,
+    folder: str,
+    python: str | None = None,
+    python_path: Sequence[str] = (),
+    timeout_s: float = _CALL_TIMEOUT_S,
+) -> None:
+    """Raise UsageError where there is no such function; the summary is not made yet, so nothing is called."""
+    done = _run(_CHECK, name, b"", folder, python, python_path, timeout_s)
+    said, module = done.answer, name.rpartition(".")[0]
+    what = f"--result_upload_methods: {name}"
+    if done.is_late:  # importing it takes long: the call itself will show what comes of it
+        return
+    if not said:
+        raise UsageError(f"{what} cannot be called: importing {module} ends the process with exit code {done.code}")
+    if "error" in said:
+        is_absent = said["absent"] is not None and f"{module}.".startswith(f"{said['absent']}.")
+        hint = "modules are looked for in the working directory, in --python_path and on PYTHONPATH"
+        raise UsageError(f"{what} cannot be called: {_describe(said['error'])}", hint if is_absent else None)
+    if not said["there"]:
+        attribute = name.rpartition(".")[2]
+        raise UsageError(f"{what}: module {module} has no {attribute!r}", did_you_mean(attribute, said["known"]))
+    if not said["callable"]:
+        raise UsageError(f"{what} is no function", "write module.function")
+
+
+def call_upload_method(
+    name: str,
+    summary: Mapping[str, Any],
+    *,
+    folder: str,
+    python: str | None = None,
+    python_path: Sequence[str] = (),
+    timeout_s: float = _CALL_TIMEOUT_S,
+    say: Callable[[str], None] = lambda _text: None,
+) -> str | None:
+    """Call `module.function` with the summary; why it failed, or None. What it prints is said."""
+    done = _run(_CALL, name, json.dumps(summary).encode(), folder, python, python_path, timeout_s)
+    for line in done.lines:
+        say(line)
+    if done.is_late:
+        return f"{name} took longer than {timeout_s:g} s"
+    if done.code == 0:
+        return None
+    if "error" in done.answer:
+        return f"{name}: {_describe(done.answer['error'])}"
+    return f"{name}: {done.lines[-1][-300:] if done.lines else f'it ended with exit code {done.code}'}"
+
+
+def _describe(error: Sequence[Any]) -> str:
+    """What was raised, and where in the user's own files, the innermost place first."""
+    words, frames = error
+    return f"{words[-300:]} ({', called from '.join(reversed(frames[-_FRAMES:]))})" if frames else words[-300:]
+
+
+# ---------------------------------------------------------------- the process
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    code: int
+    lines: Sequence[str]  # what it printed
+    answer: Mapping[str, Any]  # what our own lines said
+    is_late: bool = False
+
+
+def _run(
+    program: str,
+    name: str,
+    content: bytes,
+    folder: str,
+    python: str | None,
+    python_path: Sequence[str],
+    timeout_s: float,
+) -> _Done:
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [python or sys.executable, "-c", program, name, json.dumps(list(python_path)), str(said.fileno())],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(said.fileno(),),
+        )
+        try:
+            output, _ = process.communicate(content, timeout_s)
+        except subprocess.TimeoutExpired:
+            return _Done(-1, (), {}, is_late=True)
+        finally:
+            _end(process)
+        said.seek(0)
+        lines = [line.rstrip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+        return _Done(process.returncode, lines, json.loads(said.read() or b"{}"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With everything that it started and left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
