@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,7 +13,7 @@ from assay.show.html import render_html
 from assay.show.json_text import render_document
 from assay.show.junit import render_junit
 from assay.show.markdown import render_markdown
-from assay.show.terminal_report import render_terminal
+from assay.show.terminal_report import fold, render_terminal
 from assay.values.document import (
     Area,
     Block,
@@ -257,3 +258,52 @@ def test_long_names_become_numbers_where_there_is_no_room():
     assert [line.split()[0] for line in lines[2:4]] == ["none", "#1"]
     assert lines[4:] == ["", "#1", "    " + "x" * 50]
     assert "#1" not in render_terminal(build(block), width=80)
+
+
+# ---------------------------------------------------------------- facts under titles
+
+
+def render_sections(*sections: Section, **look: Any) -> str:
+    return render_terminal(Document("", sections), **look)
+
+
+def build_facts(pairs: list[tuple[str, str]], title: str = "H", **further: bool) -> Section:
+    return Section((Facts(pairs, **further),), title)
+
+
+def test_headings_facts_tables_and_lines() -> None:
+    table = Table((Column("a"),), [["1"]])
+    blocks = (Facts([("long", "1"), ("b", "2")]), TableBlock(table), Notes(["line"]))
+    text = render_sections(build_facts([("run", "x")], ""), Section(blocks, "Head"))
+    assert text == "run  x\n\nHead\n  long  1\n  b     2\n  a\n  ─\n  1\n  line\n"
+
+
+def test_empty_sections_are_left_out() -> None:
+    assert render_sections(Section((), "A"), Section((TableBlock(Table((Column("a"),), [])),), "B")) == ""
+
+
+def test_long_values_are_folded_under_themselves() -> None:
+    text = render_sections(build_facts([("key", "word " * 20)]), width=40)
+    lines = text.splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert all(line.startswith(" " * 7) for line in lines[2:])
+    assert " ".join(text.split()).count("word") == 20
+
+
+def test_a_long_word_is_not_broken() -> None:
+    path = "/some/where/" + "x" * 60
+    assert path in render_sections(build_facts([("key", f"in {path} it lies")]), width=40)
+
+
+def test_values_to_be_copied_stay_whole() -> None:
+    assert len(render_sections(build_facts([("key", "word " * 20)], folds=False), width=40).splitlines()) == 2
+
+
+def test_what_would_spoil_the_terminal_is_escaped() -> None:
+    assert fold("a\x1b[31mb\nc", None) == ["a\\x1b[31mb", "c"]
+
+
+def test_colours_are_around_labels_only() -> None:
+    text = render_sections(build_facts([("k", "v")]), color=True)
+    assert "\x1b[1mH\x1b[0m" in text
+    assert text.endswith("  v\n")

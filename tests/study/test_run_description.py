@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from assay.observe.readings import render_reading
+from assay.show import formatting
 from assay.study import run_description
+from assay.study.run_description import render_moment
 from assay.values.series import GpuReading, Reading, Summary
 
 
@@ -68,3 +70,15 @@ def test_folders_count_with_all_that_is_in_them(tmp_path: Path) -> None:
 def test_a_damaged_environment_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "environment.json").write_text(text)
     assert run_description.load_environment_file(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(("age", "said"), [(0, "just now"), (3600, "1 h ago")])
+def test_moments(age: float, said: str) -> None:
+    assert render_moment(1e9, 1e9 + age).endswith(f"({said})")
+    assert render_moment(None, 1e9) == "-"
+    assert formatting.render_age(age) == said
+
+
+@pytest.mark.parametrize("seconds", [1e308, -1e308, 1e15, float("inf"), float("nan")])
+def test_a_time_that_no_calendar_has_is_shown_as_such(seconds: float) -> None:
+    assert render_moment(seconds, now=0.0) == "an impossible time"

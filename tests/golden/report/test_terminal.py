@@ -10,7 +10,8 @@ from tests.golden.report import golden_reports as made
 
 from assay.golden.report.document import build_document
 from assay.golden.report.rows import (
-    build_rows,
+    Row,
+    build_test_rows,
     choose_finding,
     describe_headline,
     render_interval,
@@ -21,6 +22,10 @@ from assay.golden.values import GoldenReport, Rule
 from assay.show.json_text import render_document
 from assay.show.terminal_report import render_terminal
 from assay.values.verdict import VerdictKind
+
+
+def build_rows(report: GoldenReport) -> list[Row]:
+    return [row for test in report.tests for row in build_test_rows(test)]
 
 
 def render_golden(report: GoldenReport, *, every_row: bool = True, **look: Any) -> str:

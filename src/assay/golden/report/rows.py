@@ -1,7 +1,7 @@
 """The rows of a report on a gathering or a check, and its numbers as text.
 
-`build_rows` is what the report is made from: one row for each segment and metric, and one for whatever kept a segment
-or a whole test from being judged.
+`build_test_rows` is what the report is made from: one row for each segment and metric, and one for whatever kept a
+segment or a whole test from being judged.
 """
 
 from __future__ import annotations
@@ -62,10 +62,6 @@ class Row:
         """The message, with its label in front where there is one."""
         label = self.label_of(finding)
         return f"{label}: {finding.message}" if label else finding.message
-
-
-def build_rows(report: GoldenReport) -> tuple[Row, ...]:
-    return tuple(row for test in report.tests for row in build_test_rows(test))
 
 
 def build_test_rows(test: GoldenTestReport) -> tuple[Row, ...]:
